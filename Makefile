@@ -1,0 +1,45 @@
+# Everything starts from a clone with python3 (3.11 or newer), make and git.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+SEEDS  ?= 1000
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench soak format clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+# The stamp is newer than the two files that say what to install, or the environment is made anew.
+$(READY): pyproject.toml requirements-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "maitred needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12")'
+	@echo "setting up $(VENV) (once; takes about a minute)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: $(READY) ## a short tour of what works today
+	@$(BIN)/maitred tour
+
+test: check ## lint, types, and every test
+	@$(BIN)/python -m pytest -n auto
+
+check: $(READY) ## ruff and strict typing
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(READY) ## the benchmarks, each a ratio against a peer in the same run
+	@$(BIN)/python -m benchmarks
+
+soak: $(READY) ## the simulated world under SEEDS seeds: make soak SEEDS=100000
+	@$(BIN)/maitred simulate soak --seeds $(SEEDS)
+
+format: $(READY) ## let ruff format and fix what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## remove what the build and the tests made
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
