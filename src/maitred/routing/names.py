@@ -1,0 +1,82 @@
+"""Names, checked once at the edge so that no route is ever ambiguous.
+
+Routing keys are joined with colons (`namespace:queue:type`, `namespace:queue:batch:type`) and the
+partitions of a queue are named `/_sys/<queue>/<n>`. A colon inside a name, or a queue that starts
+with `/_sys/`, could therefore be read as another queue's key: queue `q:1` would share the key of
+batch 1 of queue `q`. Such names are refused here, and everything behind this file may trust them.
+Slashes elsewhere are harmless, and so is any letter of any script.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from maitred.errors import InvalidName
+
+NAME_MAX_BYTES = 255
+"""Longest namespace, queue or host name, as UTF-8. It fits a file name, a label and one byte."""
+
+SYSTEM_PREFIX = "/_sys/"
+"""What the name of every partition but the root starts with."""
+
+QUEUE_TYPE_MAX = 2**31 - 1
+"""Queue types are small numbers; the wire will carry them as a signed 32-bit integer."""
+
+
+class QueueId(NamedTuple):
+    """One queue: its namespace, its name, and its type as a number."""
+
+    namespace: str
+    queue: str
+    type: int
+
+
+def queue_id(namespace: str, queue: str, type: int) -> QueueId:  # noqa: A002 - the word users know
+    """A checked `QueueId`; raises `InvalidName` with the reason."""
+    check_name("namespace", namespace)
+    check_name("queue", queue)
+    if queue.startswith(SYSTEM_PREFIX):
+        raise InvalidName(
+            f"The queue name {queue!r} starts with {SYSTEM_PREFIX!r}, which names partitions.",
+            remedy="Name the queue itself, not one of its partitions.",
+        )
+    if isinstance(type, bool) or not isinstance(type, int) or not 0 <= type <= QUEUE_TYPE_MAX:
+        raise InvalidName(f"The queue type {type!r} is not a number from 0 to {QUEUE_TYPE_MAX}.")
+    return QueueId(namespace, queue, type)
+
+
+def check_name(what: str, name: str) -> str:
+    """Return the name if it can stand in a routing key, else raise `InvalidName`."""
+    _check_text(what, name)
+    if ":" in name:
+        raise InvalidName(
+            f"The {what} {name!r} has a colon, which separates the parts of a routing key."
+        )
+    return name
+
+
+def check_host(address: str) -> str:
+    """Return the host's address if the ring can hold it; colons belong there (`host:port`)."""
+    _check_text("host", address)
+    if "," in address:
+        raise InvalidName(f"The host {address!r} has a comma, which separates hosts in a list.")
+    return address
+
+
+def _check_text(what: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise InvalidName(f"The {what} must be text, not {type(text).__name__}.")
+    if not text:
+        raise InvalidName(f"The {what} is empty.")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidName(f"The {what} {text!r} is not valid Unicode.") from None
+    if size > NAME_MAX_BYTES:
+        raise InvalidName(
+            f"The {what} is {size} bytes long; at most {NAME_MAX_BYTES} are allowed.",
+        )
+    if not text.isprintable() or text != text.strip():
+        raise InvalidName(
+            f"The {what} {text!r} has control characters, or spaces at its ends.",
+        )
