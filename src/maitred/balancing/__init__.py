@@ -1,0 +1,40 @@
+"""Whom do I pick? The choice of a partition, to write a task to or to poll for one. Pure."""
+
+from maitred.balancing.factory import ALGORITHMS, selector
+from maitred.balancing.fewest_polls import FewestPolls
+from maitred.balancing.forced import Forced
+from maitred.balancing.hints import (
+    BACKLOG_MAX,
+    RATE_PER_SECOND_MAX,
+    BacklogHint,
+    InvalidHint,
+)
+from maitred.balancing.interface import PartitionSelector, Poll, PollOwner, RandomSource
+from maitred.balancing.round_robin import RoundRobin
+from maitred.balancing.settings import InvalidSelectorSetting, SelectorSettings
+from maitred.balancing.targets import Target, read_partition, write_partition
+from maitred.balancing.uniform import Uniform
+from maitred.balancing.weighted import Weighted
+
+__all__ = [
+    "ALGORITHMS",
+    "BACKLOG_MAX",
+    "RATE_PER_SECOND_MAX",
+    "BacklogHint",
+    "FewestPolls",
+    "Forced",
+    "InvalidHint",
+    "InvalidSelectorSetting",
+    "PartitionSelector",
+    "Poll",
+    "PollOwner",
+    "RandomSource",
+    "RoundRobin",
+    "SelectorSettings",
+    "Target",
+    "Uniform",
+    "Weighted",
+    "read_partition",
+    "selector",
+    "write_partition",
+]

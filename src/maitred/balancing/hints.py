@@ -1,0 +1,41 @@
+"""What the answer to a poll says about the partition that was polled.
+
+Hints cross the network, so they are checked where they are made, and what a selector receives can
+be trusted: no NaN that would poison a sum, no negative weight, no number beyond floating point.
+They are refused rather than clamped: a partition that claims a backlog of minus three has a fault
+that somebody should see. The client that decodes an answer may drop the hint and keep the task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maitred.balancing.checks import is_number, is_whole
+from maitred.errors import InvalidArgument
+
+BACKLOG_MAX = 2**63 - 1
+"""The largest backlog that can be claimed: what the wire and the stores can count."""
+
+RATE_PER_SECOND_MAX = 1e12
+"""The largest rate that can be claimed: a task each picosecond; more is a fault, not a load."""
+
+
+class InvalidHint(InvalidArgument):
+    """A backlog or a rate that no partition can have."""
+
+    code = "invalid-hint"
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogHint:
+    """The tasks waiting in the store of one partition, and the rate at which tasks are added."""
+
+    backlog: int
+    rate_per_second: float = 0.0
+
+    def __post_init__(self) -> None:
+        backlog, rate = self.backlog, self.rate_per_second
+        if not (is_whole(backlog, 0) and backlog <= BACKLOG_MAX):
+            raise InvalidHint(f"The backlog is not a whole number from 0 to {BACKLOG_MAX}.")
+        if not (is_number(rate) and 0 <= rate <= RATE_PER_SECOND_MAX):
+            raise InvalidHint(f"The rate is not a number from 0 to {RATE_PER_SECOND_MAX:g}.")

@@ -1,0 +1,54 @@
+"""The limits of the selectors, each with its default and the reason for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maitred.balancing.checks import is_number, is_whole
+from maitred.errors import InvalidArgument
+
+
+class InvalidSelectorSetting(InvalidArgument):
+    """A limit of a selector out of its range."""
+
+    code = "invalid-selector-setting"
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorSettings:
+    """What can be set about the selectors; an algorithm reads those that concern it."""
+
+    queues_max: int = 3_000
+    """Queues remembered for reads, and as many for writes; the least recently used goes first.
+    Costs about 300 bytes a queue. More queues than this are served fairly, but by chance."""
+
+    weight_threshold: float = 100.0
+    """The weighted algorithm acts when some partition weighs more. Below it, a healthy partition
+    (a few hundred tasks a second, each matched in 10 ms) looks like noise, and is."""
+
+    weight_half_life_seconds: float = 10.0
+    """A reported weight counts half after this time. The study of the selectors found drain times
+    equal from 2 s to 60 s; ten seconds forgets a drained backlog of 3,000 within a minute (five
+    halvings bring it below the threshold) and outlives the gap between two looks at a partition."""
+
+    round_robin_every: int = 10
+    """Of the weighted algorithm's reads, every tenth goes round robin whatever the weights say:
+    each of N partitions is polled at least once in 10 x N reads. Costs a tenth of the polls."""
+
+    def __post_init__(self) -> None:
+        _check_whole("queues_max", self.queues_max)
+        _check_whole("round_robin_every", self.round_robin_every)
+        threshold, half_life = self.weight_threshold, self.weight_half_life_seconds
+        if not (is_number(threshold) and threshold >= 0):
+            raise InvalidSelectorSetting(
+                f"weight_threshold is {threshold!r}; it has to be a number of 0 or more."
+            )
+        if not (is_number(half_life) and half_life > 0):
+            raise InvalidSelectorSetting(
+                f"weight_half_life_seconds is {half_life!r}; it has to be a number above 0."
+            )
+
+
+def _check_whole(name: str, value: int) -> None:
+    if not is_whole(value, 1):
+        raise InvalidSelectorSetting(f"{name} is {value!r}; it has to be a whole number from 1.")

@@ -1,0 +1,32 @@
+"""Random selection: every partition is as likely as any other. Remembers nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.balancing.checks import check_partitions
+from maitred.balancing.interface import Poll, RandomSource
+
+if TYPE_CHECKING:
+    from maitred.routing.names import QueueId
+
+
+class Uniform:
+    """Reads and writes are spread by chance alone."""
+
+    def __init__(self, random: RandomSource) -> None:
+        self._random = random
+
+    def write(self, queue: QueueId, partitions: int, now: float) -> int:  # noqa: ARG002
+        check_partitions(partitions)
+        return self._random.randrange(partitions)
+
+    def read(self, queue: QueueId, partitions: int, now: float) -> Poll:
+        return Poll(queue, self.write(queue, partitions, now))
+
+    @property
+    def entries(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "<Uniform>"
