@@ -1,0 +1,56 @@
+"""Where does it live? Pure functions from names to nodes, shards and partitions.
+
+Everything here gives the same answer wherever it is asked: nothing reads a clock, a socket or a
+random number. `routes` shows all of it at once; the command is `maitred route`.
+"""
+
+from maitred.routing.counts import PartitionCounts
+from maitred.routing.fingerprint import fingerprint32
+from maitred.routing.gradual import GradualChange, format_time, parse_time
+from maitred.routing.keys import (
+    PartitionName,
+    RoutingKey,
+    own_key,
+    parse_partition_name,
+    partition_name,
+    routing_key,
+    sticky_key,
+)
+from maitred.routing.names import QueueId, queue_id
+from maitred.routing.placement import PLACEMENTS, Place, place, place_all
+from maitred.routing.ring import HashRing
+from maitred.routing.routes import Flip, Route, flips, routes
+from maitred.routing.tokens import shard_of, token
+from maitred.routing.tree import children, depth, parent, path_to_root
+
+__all__ = [
+    "PLACEMENTS",
+    "Flip",
+    "GradualChange",
+    "HashRing",
+    "PartitionCounts",
+    "PartitionName",
+    "Place",
+    "QueueId",
+    "Route",
+    "RoutingKey",
+    "children",
+    "depth",
+    "fingerprint32",
+    "flips",
+    "format_time",
+    "own_key",
+    "parent",
+    "parse_partition_name",
+    "parse_time",
+    "partition_name",
+    "path_to_root",
+    "place",
+    "place_all",
+    "queue_id",
+    "routes",
+    "routing_key",
+    "shard_of",
+    "sticky_key",
+    "token",
+]

@@ -40,7 +40,7 @@ def queue_id(namespace: str, queue: str, type: int) -> QueueId:  # noqa: A002 - 
             f"The queue name {queue!r} starts with {SYSTEM_PREFIX!r}, which names partitions.",
             remedy="Name the queue itself, not one of its partitions.",
         )
-    if isinstance(type, bool) or not isinstance(type, int) or not 0 <= type <= QUEUE_TYPE_MAX:
+    if not 0 <= type <= QUEUE_TYPE_MAX:
         raise InvalidName(f"The queue type {type!r} is not a number from 0 to {QUEUE_TYPE_MAX}.")
     return QueueId(namespace, queue, type)
 
@@ -64,8 +64,6 @@ def check_host(address: str) -> str:
 
 
 def _check_text(what: str, text: str) -> None:
-    if not isinstance(text, str):
-        raise InvalidName(f"The {what} must be text, not {type(text).__name__}.")
     if not text:
         raise InvalidName(f"The {what} is empty.")
     try:

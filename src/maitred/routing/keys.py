@@ -1,0 +1,111 @@
+"""What a partition is called, and the key that places it.
+
+A key and an index together name a place: the index-th host that the ring gives for the key. Without
+spread routing every partition has a key of its own and index 0. With it, `batch_size` partitions
+share a key and differ by their index, so that they stand on different hosts. The root's key is the
+same either way: turning spread routing on never moves a root.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from maitred.errors import InvalidName, InvalidPartition
+from maitred.routing.names import SYSTEM_PREFIX, QueueId, check_name
+
+PARTITIONS_MAX = 100_000
+"""Most partitions of one queue. One partition does thousands of tasks a second."""
+
+STICKY_TYPE = 1
+"""Sticky queues have one type only."""
+
+
+class RoutingKey(NamedTuple):
+    """The ring's key, and which of its hosts is meant."""
+
+    key: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+
+
+class PartitionName(NamedTuple):
+    """A queue's name and a partition number, as parsed from a partition's name."""
+
+    queue: str
+    partition: int
+
+
+def routing_key(queue: QueueId, partition: int, batch_size: int = 0) -> RoutingKey:
+    """The key and index of a partition; batch size 0 is basic routing, anything else spread."""
+    check_partition(partition)
+    check_batch_size(batch_size)
+    if batch_size == 0 or partition == 0:
+        return RoutingKey(own_key(queue, partition), 0)
+    batch, index = divmod(partition, batch_size)
+    if batch == 0:
+        return RoutingKey(own_key(queue, 0), index)
+    return RoutingKey(f"{queue.namespace}:{queue.queue}:{batch}:{queue.type}", index)
+
+
+def own_key(queue: QueueId, partition: int) -> str:
+    """The key that no other partition shares: `namespace:<partition name>:type`."""
+    return f"{queue.namespace}:{partition_name(queue.queue, partition)}:{queue.type}"
+
+
+def sticky_key(namespace: str, name: str) -> RoutingKey:
+    """The key of a sticky queue, which has one partition and is never spread."""
+    check_name("namespace", namespace)
+    check_name("sticky queue", name)
+    return RoutingKey(f"{namespace}:{name}:{STICKY_TYPE}", 0)
+
+
+def partition_name(queue: str, partition: int) -> str:
+    """The root carries the queue's own name; partition n > 0 is `/_sys/<queue>/<n>`."""
+    return queue if partition == 0 else f"{SYSTEM_PREFIX}{queue}/{partition}"
+
+
+def parse_partition_name(name: str) -> PartitionName:
+    """The inverse of `partition_name`; exactly the names it makes are understood."""
+    if not name.startswith(SYSTEM_PREFIX):
+        return PartitionName(check_name("queue", name), 0)
+    queue, _, digits = name.removeprefix(SYSTEM_PREFIX).rpartition("/")
+    if not (digits.isascii() and digits.isdecimal() and digits[0] != "0"):
+        raise InvalidName(
+            f"{name!r} is not the name of a partition.",
+            remedy=f"Partition 3 of the queue 'q' is called {partition_name('q', 3)!r}.",
+        )
+    check_name("queue", queue)
+    if queue.startswith(SYSTEM_PREFIX):
+        raise InvalidName(f"{name!r} names a partition of a partition.")
+    return PartitionName(queue, check_partition(int(digits)))
+
+
+def check_partition(partition: int) -> int:
+    """Return the number if it can be a partition's, else raise `InvalidPartition`."""
+    if not 0 <= partition < PARTITIONS_MAX:
+        raise InvalidPartition(
+            f"Partitions are numbered from 0 to {PARTITIONS_MAX - 1}; there is no {partition}."
+        )
+    return partition
+
+
+def check_partitions(partitions: int) -> int:
+    """Return the count if a queue can have that many partitions, else raise `InvalidPartition`."""
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidPartition(
+            f"A queue has from 1 to {PARTITIONS_MAX} partitions, not {partitions}."
+        )
+    return partitions
+
+
+def check_batch_size(batch_size: int, partitions: int = PARTITIONS_MAX) -> int:
+    """Return the batch size if that many partitions can fill it, else raise `InvalidPartition`."""
+    if batch_size < 0:
+        raise InvalidPartition(
+            f"The batch size {batch_size} is negative.", remedy="0 turns spread routing off."
+        )
+    if batch_size > partitions:
+        raise InvalidPartition(
+            f"The batch size {batch_size} is more than the {partitions} partitions there are.",
+            remedy=f"Use at most {partitions}; 0 turns spread routing off.",
+        )
+    return batch_size

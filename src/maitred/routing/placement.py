@@ -1,0 +1,152 @@
+"""Two ways to spread the partitions of a batch over the hosts.
+
+`wrap` is Temporal's rule and the default. The batch has one key; its index-th partition stands on
+the index-th host that the ring gives for that key, counted around again if there are fewer hosts.
+Loads within a batch differ by at most one. Its weakness: losing a host shifts every index behind
+it, and with fewer hosts than the batch it changes the modulus, which moves nearly everything.
+
+`steady` spreads as evenly and moves a fraction. Every partition has a key of its own, and prefers
+hosts in the order in which the ring meets them from there. Seats are given in rounds. In a round
+every host has one seat, and the partition nearest to a host on the circle takes it first (a stable
+matching of partitions and hosts by distance). When a host leaves, its partitions look further,
+and push away only who stood there from a greater distance. The first in a batch of all is the
+queue's root, so that the root stands where basic routing puts it, as with `wrap`. A batch is always
+placed whole, whether or not the queue has that many partitions yet: growing moves nobody.
+
+What was rejected for `steady`, measured with 8 hosts, batches of 8 / 64 and one host lost (`wrap`
+moves 57 % / 84 %): consistent hashing with bounded loads (44 % / 21 %; and less even after the
+loss), the same with one more seat a round (33 % / 48 %), Maglev's turn-taking (26 % / 22 %),
+rendezvous scores instead of distances (23 % / 20 %, like `steady`, at the price of scoring every
+pair). `steady` moves 23 % / 21 %; the least possible is 12.5 %.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heapreplace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from maitred.errors import UnknownAlgorithm
+from maitred.routing.fingerprint import fingerprint32
+from maitred.routing.keys import check_batch_size, check_partition, own_key, routing_key
+from maitred.routing.ring import CIRCLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maitred.routing.names import QueueId
+    from maitred.routing.ring import HashRing
+
+
+class Place(NamedTuple):
+    """Where a partition stands: on the `index`-th distinct host that the ring gives for `key`."""
+
+    key: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    node: str
+
+
+class Placement(Protocol):
+    """Places the `batch_size` >= 1 partitions of one batch."""
+
+    def __call__(
+        self, ring: HashRing, queue: QueueId, batch: int, batch_size: int
+    ) -> list[Place]: ...
+
+
+def place(
+    ring: HashRing, queue: QueueId, partition: int, batch_size: int = 0, placement: str = "wrap"
+) -> Place:
+    """Where one partition stands. Batch size 0 is basic routing: each by its own key alone."""
+    check_partition(partition)
+    check_batch_size(batch_size)
+    place_batch = placement_named(placement)
+    if batch_size == 0:
+        return _basic(ring, queue, partition)
+    batch, offset = divmod(partition, batch_size)
+    return place_batch(ring, queue, batch, batch_size)[offset]
+
+
+def place_all(
+    ring: HashRing, queue: QueueId, partitions: int, batch_size: int = 0, placement: str = "wrap"
+) -> list[Place]:
+    """Where each of the first `partitions` partitions stands."""
+    check_batch_size(batch_size)
+    place_batch = placement_named(placement)
+    if batch_size == 0:
+        return [_basic(ring, queue, partition) for partition in range(partitions)]
+    places: list[Place] = []
+    for batch in range(-(-partitions // batch_size)):
+        places += place_batch(ring, queue, batch, batch_size)
+    return places[:partitions]
+
+
+def wrap(ring: HashRing, queue: QueueId, batch: int, batch_size: int) -> list[Place]:
+    """One key a batch; the index-th partition on the key's index-th host, modulo the hosts."""
+    key, _ = routing_key(queue, batch * batch_size, batch_size)
+    hosts = ring.lookup_n(key, batch_size)
+    return [Place(key, index, hosts[index % len(hosts)]) for index in range(batch_size)]
+
+
+def steady(ring: HashRing, queue: QueueId, batch: int, batch_size: int) -> list[Place]:
+    """One key a partition; seats by rounds, to the nearest first."""
+    keys = [own_key(queue, batch * batch_size + offset) for offset in range(batch_size)]
+    seats: dict[int, str] = {}
+    taken: set[str] = set()
+    if batch == 0:
+        seats[0] = ring.lookup(keys[0])
+        taken.add(seats[0])
+    while len(seats) < batch_size:
+        _seat_round(ring, keys, seats, taken)
+        taken.clear()
+    return [_placed(ring, key, seats[offset]) for offset, key in enumerate(keys)]
+
+
+PLACEMENTS: dict[str, Placement] = {"wrap": wrap, "steady": steady}
+
+
+def placement_named(name: str) -> Placement:
+    """The placement of that name, or `UnknownAlgorithm`."""
+    if name not in PLACEMENTS:
+        raise UnknownAlgorithm.named("placement", name, PLACEMENTS)
+    return PLACEMENTS[name]
+
+
+def _basic(ring: HashRing, queue: QueueId, partition: int) -> Place:
+    key = own_key(queue, partition)
+    return Place(key, 0, ring.lookup(key))
+
+
+def _seat_round(ring: HashRing, keys: list[str], seats: dict[int, str], taken: set[str]) -> None:
+    """Seat partitions until every host is taken, or everybody sits."""
+    # Offsets differ, so no comparison of two entries gets further than that.
+    heap: list[tuple[int, int, str, Iterator[tuple[int, str]]]] = []
+    for offset, key in enumerate(keys):
+        if offset not in seats:
+            walk = _approach(ring, key)
+            distance, host = next(walk)
+            heap.append((distance, offset, host, walk))
+    heapify(heap)
+    while heap and len(taken) < len(ring):
+        _, offset, host, walk = heap[0]
+        if host in taken:
+            distance, host = next(walk)
+            heapreplace(heap, (distance, offset, host, walk))
+        else:
+            taken.add(host)
+            seats[offset] = host
+            heappop(heap)
+
+
+def _approach(ring: HashRing, key: str) -> Iterator[tuple[int, str]]:
+    """The points of the ring from the key onward, each with its distance from the key."""
+    start = fingerprint32(key)
+    return (((point - start) % CIRCLE, host) for point, host in ring.walk(key))
+
+
+def _placed(ring: HashRing, key: str, node: str) -> Place:
+    passed: set[str] = set()
+    for _, host in ring.walk(key):
+        if host == node:
+            break
+        passed.add(host)
+    return Place(key, len(passed), node)

@@ -1,0 +1,121 @@
+"""Tokens and shards, as ScyllaDB and its drivers compute them.
+
+The token of a key is Murmur3 (x64, 128 bits, the first half) with Cassandra's quirk: the bytes of
+the last, incomplete block are sign-extended before they are mixed in. mmh3 does the standard
+function in C; it gives the same number unless a byte >= 0x80 stands in that last block. ASCII keys,
+and so nearly all of ours, never have one. For the others:
+
+- The sign-extended block can mostly be written down as plain bytes of the same length: always if
+  it has 8 bytes (a key of 40, say), else if each half has an even number of such bytes. Then
+  mmh3 hashes those bytes instead.
+- Otherwise there is no such block, and plain Python computes the token.
+
+A token's shard, `biased-token-round-robin`, is where the token stands once its first `ignore_msb`
+bits are dropped, scaled to the number of shards.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from mmh3 import mmh3_x64_128_stupledigest
+
+from maitred.errors import InvalidShards
+
+SHARDS_MAX = 1024
+"""More cores than any machine we know; it keeps a wrong number from becoming a wrong route."""
+
+IGNORE_MSB_MAX = 63
+"""A token has 64 bits, and one must be left."""
+
+IGNORE_MSB = 12
+"""What ScyllaDB ships with; some drivers refuse 0."""
+
+_LIMIT = 2**64 - 1
+_C1 = 0x87C37B91114253D5
+_C2 = 0x4CF5AD432745937F
+
+_SIGNS = bytes(byte >> 7 for byte in range(256))
+
+
+def token(data: bytes) -> int:
+    """The Murmur3 token of the bytes: a signed number of 64 bits. Empty is 0."""
+    if data.isascii():
+        return mmh3_x64_128_stupledigest(data)[0]
+    return _token_of_any(data)
+
+
+def shard_of(token: int, shards: int, ignore_msb: int = IGNORE_MSB) -> int:
+    """The shard, from 0 to `shards` - 1, that owns the token."""
+    if 0 < ignore_msb <= IGNORE_MSB_MAX and 0 < shards <= SHARDS_MAX:
+        # The definition biases the token by 2**63, drops its first bits with a shift and a mask,
+        # multiplies, and keeps what is left of the upper 64 bits. The bias falls away with the
+        # first bit; and multiplying first turns the mask into a remainder of small numbers.
+        return (token * shards >> 64 - ignore_msb) % shards
+    check_sharding(shards, ignore_msb)
+    return (token + 2**63 & _LIMIT) * shards >> 64
+
+
+def check_sharding(shards: int, ignore_msb: int) -> None:
+    """Raise `InvalidShards` unless both numbers are in their ranges."""
+    if not 1 <= shards <= SHARDS_MAX:
+        raise InvalidShards(f"A node has from 1 to {SHARDS_MAX} shards, not {shards}.")
+    if not 0 <= ignore_msb <= IGNORE_MSB_MAX:
+        raise InvalidShards(f"ignore_msb is a number from 0 to {IGNORE_MSB_MAX}, not {ignore_msb}.")
+
+
+def _token_of_any(data: bytes) -> int:
+    body_size = len(data) & -16
+    tail = data[body_size:]
+    extended = int.from_bytes(tail, "little") ^ _flips(tail.translate(_SIGNS))
+    try:
+        plain = extended.to_bytes(len(tail), "little")
+    except OverflowError:
+        return _murmur3(data, body_size, extended)
+    return mmh3_x64_128_stupledigest(data[:body_size] + plain)[0]
+
+
+@lru_cache(maxsize=4096)  # of the 65,535 patterns of signs that a tail can have
+def _flips(signs: bytes) -> int:
+    """What sign extension does to a tail: a negative byte flips all bits above it in its half."""
+    flips = 0
+    for position, negative in enumerate(signs):
+        if negative:
+            half_ends = 64 if position < 8 else 128
+            flips ^= (1 << half_ends) - (1 << 8 * position + 8)
+    return flips
+
+
+def _murmur3(data: bytes, body_size: int, tail: int) -> int:
+    h1 = h2 = 0
+    for at in range(0, body_size, 16):
+        h1 ^= _scramble_1(int.from_bytes(data[at : at + 8], "little"))
+        h1 = (_rotate(h1, 27) + h2) * 5 + 0x52DCE729 & _LIMIT
+        h2 ^= _scramble_2(int.from_bytes(data[at + 8 : at + 16], "little"))
+        h2 = (_rotate(h2, 31) + h1) * 5 + 0x38495AB5 & _LIMIT
+    h1 ^= _scramble_1(tail & _LIMIT) ^ len(data)
+    h2 ^= _scramble_2(tail >> 64) ^ len(data)
+    h1 = h1 + h2 & _LIMIT
+    h2 = h2 + h1 & _LIMIT
+    unsigned = _finish(h1) + _finish(h2) & _LIMIT
+    return unsigned - 2**64 if unsigned >= 2**63 else unsigned
+
+
+def _rotate(word: int, bits: int) -> int:
+    return (word << bits | word >> 64 - bits) & _LIMIT
+
+
+def _scramble_1(word: int) -> int:
+    return _rotate(word * _C1 & _LIMIT, 31) * _C2 & _LIMIT
+
+
+def _scramble_2(word: int) -> int:
+    return _rotate(word * _C2 & _LIMIT, 33) * _C1 & _LIMIT
+
+
+def _finish(word: int) -> int:
+    word ^= word >> 33
+    word = word * 0xFF51AFD7ED558CCD & _LIMIT
+    word ^= word >> 33
+    word = word * 0xC4CEB9FE1A85EC53 & _LIMIT
+    return word ^ word >> 33
