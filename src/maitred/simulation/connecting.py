@@ -1,0 +1,160 @@
+"""How a connection comes about: a request, an answer, and an accept, each with its delay.
+
+An attempt that meets silence tries again after 1, 2, 4... seconds, so that it still succeeds when a
+partition heals in time, and fails with ETIMEDOUT when it does not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from maitred.simulation.flow import Flow
+from maitred.simulation.listener import ANY_ADDRESS
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from maitred.simulation.hosts import Host
+    from maitred.simulation.listener import Listener
+    from maitred.simulation.network import Network
+    from maitred.simulation.process import Process
+
+
+class Connection:
+    """Both directions of an established connection; `outgoing` is the client's."""
+
+    def __init__(self, outgoing: Flow, incoming: Flow, client: Host, client_port: int) -> None:
+        self.outgoing = outgoing
+        self.incoming = incoming
+        self.client = client
+        self.client_port = client_port
+        outgoing.reverse = incoming
+        incoming.reverse = outgoing
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody will ever hear of it again."""
+        return all(
+            flow.idle and (flow.sender is None or flow.sender.gone)
+            for flow in (self.outgoing, self.incoming)
+        )
+
+    def abandon(self) -> None:
+        """The client gave up just when it was connected."""
+        self.outgoing.send_reset()
+
+
+class Attempt:
+    """One attempt to connect, until its future has a connection or an error."""
+
+    def __init__(self, process: Process, address: str, port: int, local_port: int) -> None:
+        self.network: Network = process.host.network
+        self.process = process
+        self.client = process.host
+        self.server = self.network.at(address, process.host)
+        self.address = address
+        self.port = port
+        self.local_port = local_port
+        self.future: asyncio.Future[Connection] = self.network.loop.create_future()
+        name = f"connection/{self.client.name}:{local_port}/{address}:{port}"
+        self.random = self.network.random(name)
+        self._gap_seconds = self.network.faults.connect_retry_seconds
+        self._timeout = self._later(self.network.faults.connect_timeout_seconds, self._time_out)
+        self._request()
+
+    def _request(self) -> None:
+        self._later(self._delay(), self._request_arrives)
+
+    def _request_arrives(self) -> None:
+        if self._abandoned:
+            return
+        server = self.server
+        if server is None or self._silent(self.client, server):
+            self._later(self._gap_seconds, self._request)
+            self._gap_seconds *= 2
+            return
+        listener = self._choose(server)
+        faults = self.network.faults
+        refused = server is not self.client and self.random.random() < faults.refuse_probability
+        if listener is None or refused:
+            self._later(self._delay(), self._refuse)
+        else:
+            self._later(self._delay(), self._establish, listener, server)
+
+    def _choose(self, server: Host) -> Listener | None:
+        listeners = [
+            listener
+            for listener in server.listeners.get(self.port, ())
+            if listener.listening and listener.address in (self.address, ANY_ADDRESS)
+        ]
+        if len(listeners) > 1:
+            return listeners[self.random.randrange(len(listeners))]
+        return listeners[0] if listeners else None
+
+    def _refuse(self) -> None:
+        if not self._abandoned:
+            self._timeout.cancel()
+            self.future.set_exception(
+                ConnectionRefusedError(
+                    errno.ECONNREFUSED, f"Connect call failed {(self.address, self.port)!r}"
+                )
+            )
+
+    def _establish(self, listener: Listener, server: Host) -> None:
+        if self._abandoned:
+            return
+        self._timeout.cancel()
+        network = self.network
+        number = network.next_connection_number()
+        outgoing = Flow(network, number, self.random, self.client, server)
+        incoming = Flow(network, number, self.random, server, self.client)
+        connection = Connection(outgoing, incoming, self.client, self.local_port)
+        network.connections[number] = connection
+        self.client.take_port(self.local_port)
+        network.trace.note(b"connect", number, self.port)
+        # Data of the client may not overtake the accept.
+        delay = self._delay()
+        outgoing.last_arrival = network.loop.now + delay
+        self._later(delay, self._accept, listener, connection)
+        self.future.set_result(connection)
+
+    def _accept(self, listener: Listener, connection: Connection) -> None:
+        if listener.process.dead or not listener.listening:
+            connection.incoming.send_reset()
+            return
+        names = {
+            "sockname": (self.address, self.port),
+            "peername": (self.client_address, self.local_port),
+        }
+        listener.accept(connection.incoming, names)
+
+    @property
+    def client_address(self) -> str:
+        """The client's address as the server sees it."""
+        return self.address if self.server is self.client else self.client.address
+
+    @property
+    def _abandoned(self) -> bool:
+        return self.future.done() or self.process.dead
+
+    def _silent(self, source: Host, target: Host) -> bool:
+        return self.network.blocked(source, target) or self.network.blocked(target, source)
+
+    def _time_out(self) -> None:
+        if not self._abandoned:
+            self.future.set_exception(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
+
+    def _delay(self) -> float:
+        faults = self.network.faults
+        if self.server is self.client:
+            return faults.loopback_delay_seconds
+        return self.random.uniform(faults.delay_min_seconds, faults.delay_max_seconds)
+
+    def _later(
+        self, delay: float, callback: Callable[..., object], *arguments: object
+    ) -> asyncio.TimerHandle:
+        loop = self.network.loop
+        return loop.call_later(delay, callback, *arguments, context=self.network.context)

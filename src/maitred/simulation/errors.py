@@ -1,0 +1,59 @@
+"""What the simulated world refuses, and how a run in it can go wrong."""
+
+from __future__ import annotations
+
+from maitred.errors import MaitredError
+
+
+class SimulationError(MaitredError):
+    """Whatever the simulated world itself reports."""
+
+    code = "simulation"
+
+
+class NotSimulated(SimulationError, NotImplementedError):
+    """A facility of real event loops that the simulated one leaves out."""
+
+    code = "not-simulated"
+
+
+class NoProcess(SimulationError):
+    """Network code that runs outside every simulated process, and so on no host."""
+
+    code = "no-process"
+
+
+class Deadlock(SimulationError):
+    """Nothing is ready, no timer is set, and the run is not finished."""
+
+    code = "simulation-deadlock"
+
+
+class TooManyEvents(SimulationError):
+    """A run reached its limit of events; most likely something spins."""
+
+    code = "simulation-too-many-events"
+
+
+class TooMuchTime(SimulationError):
+    """A run reached its limit of virtual time."""
+
+    code = "simulation-too-much-time"
+
+
+class ProcessKilled(SimulationError):
+    """Somebody waited for a process that was killed, or whose host lost power."""
+
+    code = "simulated-process-killed"
+
+
+class UnhandledErrors(SimulationError):
+    """Exceptions that nobody caught in callbacks or tasks; asyncio would only have logged them."""
+
+    code = "simulation-unhandled-errors"
+
+
+class Violation(SimulationError):
+    """A scenario found an invariant broken."""
+
+    code = "simulation-violation"

@@ -1,0 +1,103 @@
+"""Every way in which the simulated network misbehaves, by name.
+
+Probabilities are per segment (what one host writes to one connection in one instant) unless said
+otherwise. The defaults are a well-behaved network in one data centre; `stormy` is what scenarios
+run under. Nothing is ever reordered or lost within a stream, because TCP does neither: a lost
+packet shows as a delay, a lost path as silence, a lost peer as a reset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from maitred.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Probabilities and magnitudes of the network; immutable, so that a run can be replayed."""
+
+    delay_min_seconds: float = 0.000_1
+    """Shortest time one segment takes from host to host, one way."""
+
+    delay_max_seconds: float = 0.000_5
+    """Longest usual time, one way; delays are uniform in between."""
+
+    loopback_delay_seconds: float = 0.000_02
+    """One way within one host. Such connections are split but meet no other fault."""
+
+    spike_probability: float = 0.0
+    """A segment is late by up to `spike_seconds`: a lost packet, a full switch."""
+
+    spike_seconds: float = 0.25
+    """Longest spike; 0.2 s is the shortest retransmission timeout of Linux."""
+
+    cut_probability: float = 0.0
+    """The connection is reset at both ends, and what was in flight is lost."""
+
+    half_open_probability: float = 0.0
+    """From this segment on the path drops everything, and tells nobody."""
+
+    half_open_both_probability: float = 0.5
+    """Of the paths that go silent, the share that does so in both directions."""
+
+    refuse_probability: float = 0.0
+    """Per attempt to connect: refused although somebody listens."""
+
+    split_probability: float = 0.0
+    """A delivery is broken up: its first bytes come now, the others after another delay."""
+
+    kill_orderly_probability: float = 0.0
+    """Per connection of a killed process: the peer sees an end of stream, not a reset.
+
+    Kernels do that when the killed process had read everything that came.
+    """
+
+    window_bytes: int = 128 * 1024
+    """Most bytes of one direction that are in flight or unread; beyond it the writer has to hold
+    them, and its protocol is paused."""
+
+    connect_timeout_seconds: float = 10.0
+    """An attempt to connect to silence fails after this. Linux takes 127 s by default."""
+
+    connect_retry_seconds: float = 1.0
+    """First gap between two tries within one attempt to connect; doubles, as in TCP."""
+
+    retransmission_timeout_seconds: float = 20.0
+    """Bytes unacknowledged for so long fail the connection with ETIMEDOUT. Linux takes about 15
+    minutes by default; services that care set TCP_USER_TIMEOUT to something like this."""
+
+    retransmission_gap_max_seconds: float = 2.0
+    """After a path heals, held bytes are sent within this (or the length of the outage)."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_probability") and not 0.0 <= value <= 1.0:
+                raise InvalidArgument(f"{field.name} is {value!r}, not from 0 to 1.")
+            if field.name.endswith("_seconds") and not 0.0 <= value < float("inf"):
+                raise InvalidArgument(f"{field.name} is {value!r}, not a finite length of time.")
+        if self.delay_min_seconds > self.delay_max_seconds:
+            raise InvalidArgument("delay_min_seconds is greater than delay_max_seconds.")
+        if self.window_bytes < 1:
+            raise InvalidArgument("window_bytes must be at least 1.")
+        if self.connect_retry_seconds <= 0.0:
+            raise InvalidArgument("connect_retry_seconds must be greater than 0.")
+
+    @classmethod
+    def stormy(cls) -> Faults:
+        """Every fault, often enough that a run of a few virtual minutes meets all of them."""
+        return cls(
+            delay_max_seconds=0.005,
+            spike_probability=0.02,
+            cut_probability=0.003,
+            half_open_probability=0.001,
+            refuse_probability=0.05,
+            split_probability=0.1,
+            kill_orderly_probability=0.3,
+        )
+
+    def calm(self) -> Faults:
+        """The same network with every probability at 0."""
+        quiet = {field.name: 0.0 for field in fields(self) if field.name.endswith("_probability")}
+        return replace(self, **quiet)  # type: ignore[arg-type]

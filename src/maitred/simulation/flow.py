@@ -1,0 +1,282 @@
+"""One direction of one connection: bytes in order, late, held back, or never.
+
+What a write becomes: it enters the window if there is room (what a kernel's buffers hold), travels
+as a segment for a drawn delay, and lies unread at the receiver until its protocol takes it; only
+then is its room in the window free again. Writes of one instant travel together, and what would
+arrive at the same time is delivered as one piece, so that nobody can rely on message boundaries.
+
+Silence (a partition, a dead host, a path that has gone half-open) holds segments instead of
+losing them, as TCP's retransmission does; after the retransmission timeout the sender fails.
+
+What always holds: bytes arrive in the order they were sent, and after them the end or the reset.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+    from random import Random
+
+    from maitred.simulation.hosts import Host
+    from maitred.simulation.network import Network
+    from maitred.simulation.transport import SimulatedTransport
+
+END = "end"
+RESET = "reset"
+
+
+class Segment:
+    """What arrives in one piece: bytes, and perhaps the end of the stream or a reset."""
+
+    __slots__ = ("arrival", "chunks", "finish")
+
+    def __init__(self, chunks: list[bytes], finish: str | None) -> None:
+        self.arrival = 0.0
+        self.chunks = chunks
+        self.finish = finish
+
+
+class Flow:
+    """From one host to another; the opposite direction is `reverse`."""
+
+    def __init__(
+        self, network: Network, number: int, random: Random, source: Host, target: Host
+    ) -> None:
+        self.network = network
+        self.number = number
+        self.source = source
+        self.target = target
+        self.loopback = source is target
+        self.random = random
+        self.reverse: Flow
+        self.sender: SimulatedTransport | None = None
+        self.receiver: SimulatedTransport | None = None
+        self.silent = False
+        """Drops everything, for good, and tells nobody."""
+        self.outstanding_bytes = 0
+        self.last_arrival = 0.0
+        self._sent_at = -1.0
+        self._segments: deque[Segment] = deque()
+        self._held: deque[Segment] = deque()
+        self._held_since = 0.0
+        self._freed_bytes = 0
+        self._update_scheduled = False
+        self._timeout: TimerHandle | None = None
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing gets through now."""
+        return self.silent or self.network.blocked(self.source, self.target)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing under way, nothing held."""
+        return not self._segments and not self._held
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """Take as many bytes as the window has room for, and say how many."""
+        size = len(data)
+        room = self.network.faults.window_bytes - self.outstanding_bytes
+        if size > room:
+            if room <= 0:
+                return 0
+            data = data[:room]
+            size = room
+        self.outstanding_bytes += size
+        self._enqueue(bytes(data), None)
+        return size
+
+    def send_end(self) -> None:
+        """After what was sent, the end of the stream."""
+        self._enqueue(b"", END)
+
+    def send_reset(self) -> None:
+        """Tell the receiver at once that the connection is gone. Resets are not repeated."""
+        self._held.clear()
+        self._stop_timeout()
+        if not self.blocked:
+            self._launch(Segment([], RESET), self.delay())
+
+    def delay(self) -> float:
+        """The time the next segment takes."""
+        faults = self.network.faults
+        if self.loopback:
+            return faults.loopback_delay_seconds
+        shortest = faults.delay_min_seconds
+        return shortest + (faults.delay_max_seconds - shortest) * self.random.random()
+
+    def consumed(self, size: int) -> None:
+        """The receiver's protocol took bytes; a sender that waits for room is told of it."""
+        sender = self.sender
+        if sender is None or not sender.waits_for_window:
+            self.outstanding_bytes -= size
+            return
+        self._freed_bytes += size
+        if not self._update_scheduled:
+            self._update_scheduled = True
+            self._later(self.delay(), self._window_update)
+
+    def resume(self) -> None:
+        """The path may be open again: what was held is sent, not before the next retransmission."""
+        if self.blocked or self.reverse.blocked:
+            return
+        self._stop_timeout()
+        if self._held:
+            outage = self.network.loop.now - self._held_since
+            gap = self.random.random() * min(
+                outage, self.network.faults.retransmission_gap_max_seconds
+            )
+            while self._held:
+                self._launch(self._held.popleft(), gap + self.delay())
+        elif self._freed_bytes:
+            self._later(self.delay(), self._window_update)
+
+    def lose_in_flight(self) -> None:
+        """The target lost power: what was under way is unacknowledged, and held."""
+        for segment in self._segments:
+            self._hold(segment)
+        self._segments.clear()
+
+    def drop(self) -> None:
+        """Forget what is under way or held."""
+        self._segments.clear()
+        self.stop_sending()
+
+    def stop_sending(self) -> None:
+        """Send nothing again that is held; what is under way arrives."""
+        self._held.clear()
+        self._stop_timeout()
+
+    def _enqueue(self, data: bytes, finish: str | None) -> None:
+        now = self.network.loop.now
+        if self._sent_at == now and self._segments and not self._segments[-1].finish:
+            last = self._segments[-1]
+            if data:
+                last.chunks.append(data)
+            last.finish = finish
+            return
+        segment = Segment([data] if data else [], finish)
+        if self._held or self.blocked:
+            self._hold(segment)
+            return
+        self._sent_at = now
+        delay = self.delay()
+        faults = self.network.faults
+        if not self.loopback:
+            chance = self.random.random()
+            if chance < faults.spike_probability:
+                delay += faults.spike_seconds * self.random.random()
+            elif (chance := chance - faults.spike_probability) < faults.cut_probability:
+                self._cut()
+                return
+            elif chance - faults.cut_probability < faults.half_open_probability:
+                self._go_silent()
+                self._hold(segment)
+                return
+        self._launch(segment, delay)
+
+    def _launch(self, segment: Segment, delay: float) -> None:
+        arrival = self.network.loop.now + delay
+        if arrival <= self.last_arrival:
+            arrival = self.last_arrival
+            last = self._segments[-1] if self._segments else None
+            if last is not None and last.arrival == arrival and not last.finish:
+                last.chunks += segment.chunks
+                last.finish = segment.finish
+                return
+        segment.arrival = self.last_arrival = arrival
+        self._segments.append(segment)
+        loop = self.network.loop
+        loop.call_at(arrival, self._arrive, context=self.network.context)
+
+    def _arrive(self) -> None:
+        now = self.network.loop.now
+        segments = self._segments
+        while segments and segments[0].arrival <= now:
+            segment = segments.popleft()
+            chunks = segment.chunks
+            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            if len(data) > 1 and self.random.random() < self.network.faults.split_probability:
+                data = self._split(segment, data)
+            else:
+                self._deliver(data, segment.finish)
+                continue
+            self._deliver(data, None)
+        if self.reverse.blocked and not self.silent:
+            # The acknowledgement is lost: the sender will give up although all arrived.
+            self._start_timeout()
+
+    def _split(self, segment: Segment, data: bytes) -> bytes:
+        cut = self.random.randrange(1, len(data))
+        segment.chunks = [data[cut:]]
+        segment.arrival = self.network.loop.now + self.delay()
+        self.last_arrival = max(self.last_arrival, segment.arrival)
+        self._segments.appendleft(segment)
+        self._later(segment.arrival - self.network.loop.now, self._arrive)
+        return data[:cut]
+
+    def _deliver(self, data: bytes, finish: str | None) -> None:
+        self.network.trace.note(data, self.number, len(data) if finish is None else -1)
+        receiver = self.receiver
+        if receiver is not None and not receiver.gone:
+            receiver.receive(data, finish)
+        elif data and self.target.up:
+            self.reverse.send_reset()
+
+    def _window_update(self) -> None:
+        self._update_scheduled = False
+        sender = self.sender
+        if self.reverse.blocked:
+            self._start_timeout()
+            return
+        self.outstanding_bytes -= self._freed_bytes
+        self._freed_bytes = 0
+        if sender is not None and not sender.gone:
+            sender.window_opened()
+
+    def _cut(self) -> None:
+        for flow in (self, self.reverse):
+            flow.drop()
+            flow.send_reset()
+
+    def _go_silent(self) -> None:
+        self.silent = True
+        if self.random.random() < self.network.faults.half_open_both_probability:
+            self.reverse.silent = True
+
+    def _hold(self, segment: Segment) -> None:
+        if not self._held:
+            self._held_since = self.network.loop.now
+        self._held.append(segment)
+        self._start_timeout()
+
+    def _start_timeout(self) -> None:
+        if self._timeout is None:
+            self._timeout = self._later(
+                self.network.faults.retransmission_timeout_seconds, self._give_up
+            )
+
+    def _stop_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+
+    def _give_up(self) -> None:
+        self._timeout = None
+        self._held.clear()
+        # Whatever comes later is not acknowledged either; the receiver may never learn of it.
+        if self.sender is not None and not self.sender.gone:
+            self.sender.fail(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
+        self.network.forget_if_over(self.number)
+
+    def _later(self, delay: float, callback: object) -> TimerHandle:
+        return self.network.loop.call_later(
+            delay,
+            callback,  # type: ignore[arg-type]
+            context=self.network.context,
+        )

@@ -1,0 +1,92 @@
+"""Simulated machines: an address, a clock that may be wrong, and processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from maitred.simulation.process import Process
+from maitred.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from random import Random
+
+    from maitred.simulation.listener import Listener
+    from maitred.simulation.network import Network
+
+EPOCH_SECONDS: Final = 1_800_000_000.0
+"""Wall-clock time at virtual time 0; a fixed date, since a run must not depend on its day."""
+
+_EPHEMERAL_FIRST: Final = 49_152
+_EPHEMERAL_LAST: Final = 65_535
+
+
+class Host:
+    """Made by `World.host`. It has power from the first spawn until `crash`."""
+
+    def __init__(
+        self, network: Network, name: str, address: str, group: str, random: Random
+    ) -> None:
+        self.network = network
+        self.name = name
+        self.address = address
+        self.group = group
+        self.up = True
+        self.clock_skew_seconds = 0.0
+        """Wall clock minus true time; set it for skew, change it during a run for a jump."""
+        self.surroundings = Surroundings(wall_clock=self.wall_clock, random=random)
+        self.processes: list[Process] = []
+        self.listeners: dict[int, list[Listener]] = {}
+        self.ports_in_use: dict[int, int] = {}
+        self._next_port = _EPHEMERAL_FIRST
+
+    def __repr__(self) -> str:
+        return f"<Host {self.name} {self.address} {'up' if self.up else 'down'}>"
+
+    def spawn(
+        self,
+        main: Coroutine[Any, Any, Any] | Callable[[], Awaitable[Any]],
+        *,
+        name: str | None = None,
+    ) -> Process:
+        """Start a process; on a host that crashed, this is also the reboot."""
+        if not self.up:
+            self.up = True
+            self.network.path_changed()
+        number = self.network.next_process_number()
+        process = Process(self, number, name or f"{self.name}/{number}")
+        self.processes = [process for process in self.processes if not process.dead]
+        self.processes.append(process)
+        process.start(main)
+        return process
+
+    def crash(self) -> None:
+        """Power loss: everything on it stops, and no peer is told."""
+        self.up = False
+        for process in list(self.processes):
+            process.lose_power()
+
+    def wall_clock(self) -> float:
+        """What this host believes the time is."""
+        return EPOCH_SECONDS + self.network.loop.now + self.clock_skew_seconds
+
+    def free_port(self) -> int:
+        """A port nobody here listens on or connects from."""
+        for _ in range(_EPHEMERAL_LAST - _EPHEMERAL_FIRST + 1):
+            port = self._next_port
+            self._next_port = port + 1 if port < _EPHEMERAL_LAST else _EPHEMERAL_FIRST
+            if port not in self.listeners and port not in self.ports_in_use:
+                return port
+        raise OSError(99, "Cannot assign requested address")
+
+    def take_port(self, port: int) -> None:
+        """A connection uses it."""
+        self.ports_in_use[port] = self.ports_in_use.get(port, 0) + 1
+
+    def give_port(self, port: int) -> None:
+        """A connection no longer uses it."""
+        left = self.ports_in_use.get(port, 0) - 1
+        if left > 0:
+            self.ports_in_use[port] = left
+        else:
+            self.ports_in_use.pop(port, None)

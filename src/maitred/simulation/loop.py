@@ -1,0 +1,340 @@
+"""An asyncio event loop on which time is a number.
+
+The problem: code that waits, retries and times out has to be run for hours, thousands of times,
+with the same outcome for the same seed. So time stands still while anything is ready, and jumps to
+the next timer when nothing is. Everything above (tasks, futures, locks, streams) is asyncio's own.
+
+Rejected: a selector loop with a patched clock. It still asks the kernel once a turn, and its
+heap of handles compares in Python; it runs a third as many events.
+
+What always holds: timers of the same moment run in the order in which they were set, and after
+what was ready before; nothing of a dead process runs; the loop keeps every task until it is done
+and numbers tasks for hashing, so that neither the garbage collector nor an address decides on an
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVarTuple
+
+from maitred.simulation.errors import Deadlock, TooManyEvents, TooMuchTime
+from maitred.simulation.process import PROCESS
+from maitred.simulation.refusals import Refusals
+from maitred.simulation.waiting import describe_waiting
+
+if TYPE_CHECKING:
+    import concurrent.futures
+    from collections.abc import Callable, Coroutine, Generator
+
+    from maitred.simulation.process import Process
+
+_Arguments = TypeVarTuple("_Arguments")
+
+_CLEANED_FROM = 1024
+"""Shorter lists of timers and tasks are not worth cleaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a run is ended, so that a livelock cannot hang the machine."""
+
+    max_events: int = 50_000_000
+    """Most events of one run; about four minutes of CPU."""
+
+    max_virtual_seconds: float = 31 * 86_400.0
+    """Most virtual time of one run."""
+
+
+class Event(asyncio.TimerHandle):
+    """One callback to come; without the debug support of asyncio's handles, half as expensive."""
+
+    __slots__ = ("arguments", "callback", "context", "moment")
+
+    def __init__(
+        self,
+        moment: float,
+        callback: Callable[..., object] | None,
+        arguments: tuple[Any, ...],
+        context: contextvars.Context,
+    ) -> None:
+        self.moment = moment
+        self.callback = callback
+        self.arguments = arguments
+        self.context: contextvars.Context | None = context
+
+    def cancel(self) -> None:
+        """Never run it; what it holds is let go at once."""
+        self.context = None
+        self.callback = None
+        self.arguments = ()
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self.context is None
+
+    def when(self) -> float:
+        """The virtual time at which it runs."""
+        return self.moment
+
+    def get_context(self) -> contextvars.Context:
+        """The context in which it runs."""
+        return self.context or contextvars.Context()
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+    def __repr__(self) -> str:
+        name = getattr(self.callback, "__qualname__", self.callback)
+        return f"<Event at {self.moment} {'cancelled' if self.cancelled() else name}>"
+
+
+class SimulatedTask(asyncio.Task[Any]):
+    """A task that knows its process and hashes by its number.
+
+    Task groups and `asyncio.wait` hold tasks in sets; by address, their order would differ from
+    run to run.
+    """
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        number: int,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        self.number = number
+        self.process: Process | None = (options.get("context") or contextvars.copy_context()).get(
+            PROCESS
+        )
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SimulatedLoop(Refusals):
+    """A loop without kernel: virtual time, and only what the network schedules on it."""
+
+    _stopping: bool
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__()
+        self.limits = limits or Limits()
+        self.now = 0.0
+        """The virtual time; `time()` for those who are in a hurry."""
+        self.events = 0
+        """Callbacks and task steps that have run."""
+        self._queue: deque[Event] = deque()
+        self._timers: list[tuple[float, int, Event]] = []
+        self._timers_cleaned_at = _CLEANED_FROM
+        self._sequence = 0
+        self._tasks: list[SimulatedTask] = []
+        self._tasks_cleaned_at = _CLEANED_FROM
+        self._task_number = 0
+        self._last_event = self.limits.max_events
+        self._last_moment = self.limits.max_virtual_seconds
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self.now
+
+    def call_soon(
+        self,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: contextvars.Context | None = None,
+    ) -> Event:
+        """Run it after everything that is ready now."""
+        if context is None:
+            context = contextvars.copy_context()
+        event = Event(self.now, callback, args, context)
+        self._queue.append(event)
+        return event
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: contextvars.Context | None = None,
+    ) -> Event:
+        """The same as `call_soon`: there are no other threads."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: contextvars.Context | None = None,
+    ) -> Event:
+        """Run it when `delay` virtual seconds have passed."""
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: contextvars.Context | None = None,
+    ) -> Event:
+        """Run it at that virtual time, after all that was set for the same time before."""
+        if context is None:
+            context = contextvars.copy_context()
+        event = Event(when, callback, args, context)
+        self._sequence = sequence = self._sequence + 1
+        heapq.heappush(self._timers, (when, sequence, event))
+        if sequence % _CLEANED_FROM == 0 and len(self._timers) > self._timers_cleaned_at:
+            self._drop_cancelled_timers()
+        return event
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, Any] | Coroutine[Any, Any, Any],
+        **options: Any,  # noqa: ANN401 - name and context, and whatever later Pythons add
+    ) -> SimulatedTask:
+        """A task of the process in whose context it will run."""
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        self._task_number = number = self._task_number + 1
+        if options.get("name") is None:
+            # asyncio's own numbers go on from run to run, and errors would differ by them.
+            options["name"] = f"task-{number}"
+        task = SimulatedTask(coro, number, loop=self, **options)  # type: ignore[arg-type]
+        self._tasks.append(task)
+        if len(self._tasks) > self._tasks_cleaned_at:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks_cleaned_at = max(_CLEANED_FROM, 2 * len(self._tasks))
+        return task
+
+    def run_in_executor(
+        self,
+        executor: concurrent.futures.Executor | None,  # noqa: ARG002 - there are no threads
+        func: Callable[..., Any],
+        *args: object,
+    ) -> asyncio.Future[Any]:
+        """Run it inline, as an event of its own: blocking work takes no virtual time."""
+        future = self.create_future()
+        self.call_soon(_run_inline, future, func, args)
+        return future
+
+    def run_until_complete(self, future: Any) -> Any:  # noqa: ANN401 - as the loop it overrides
+        """As asyncio's; the limits count from here."""
+        self._last_event = self.events + self.limits.max_events
+        self._last_moment = self.now + self.limits.max_virtual_seconds
+        return super().run_until_complete(future)
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """There is none."""
+
+    def pending_tasks(self) -> list[SimulatedTask]:
+        """Unfinished tasks of living processes, oldest first."""
+        return [
+            task
+            for task in self._tasks
+            if not task.done() and not (task.process and task.process.dead)
+        ]
+
+    def known_tasks(self) -> list[SimulatedTask]:
+        """All unfinished tasks, dead processes' too, and those that finished lately."""
+        return list(self._tasks)
+
+    def close(self) -> None:
+        """Forget everything that would have run."""
+        super().close()
+        self._queue.clear()
+        self._timers.clear()
+
+    def _run_once(self) -> None:
+        # BaseEventLoop calls this until stop(); staying inside saves a call per batch.
+        while not self._stopping:
+            self._gather()
+            self._run_batch()
+
+    def _gather(self) -> None:
+        """Queue the timers that are due; if nothing is ready, go to the next one's time first."""
+        timers, queue = self._timers, self._queue
+        while timers:
+            moment, _, event = timers[0]
+            context = event.context
+            if context is not None:
+                process = context.get(PROCESS)
+                if process is None or not process.dead:
+                    if moment > self.now:
+                        if queue:
+                            return
+                        self._jump(moment)
+                    queue.append(event)
+            heapq.heappop(timers)
+        if not queue:
+            raise Deadlock(
+                "Nothing is ready and no timer is set, but the run is not finished. "
+                f"Waiting:{describe_waiting(self.pending_tasks())}"
+            )
+
+    def _jump(self, moment: float) -> None:
+        if moment > self._last_moment:
+            raise TooMuchTime(
+                f"The run reached {self.limits.max_virtual_seconds:g} virtual seconds. "
+                f"Waiting:{describe_waiting(self.pending_tasks())}",
+                remedy="Raise Limits.max_virtual_seconds if this is not a hang.",
+            )
+        self.now = moment
+
+    def _run_batch(self) -> None:
+        """Run what is ready now, but not what that makes ready."""
+        queue = self._queue
+        skipped = 0
+        size = len(queue)
+        for _ in range(size):
+            event = queue.popleft()
+            context = event.context
+            if context is None:
+                skipped += 1
+                continue
+            process = context.get(PROCESS)
+            if process is not None and process.dead:
+                skipped += 1
+                continue
+            try:
+                context.run(event.callback, *event.arguments)  # type: ignore[arg-type]
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio: the handler decides
+                self.call_exception_handler(
+                    {"message": f"Exception in {event!r}", "exception": error, "handle": event}
+                )
+        self.events += size - skipped
+        if self.events > self._last_event:
+            raise TooManyEvents(
+                f"The run reached {self.limits.max_events:,} events at {self.now:g} s. "
+                f"Waiting:{describe_waiting(self.pending_tasks())}",
+                remedy="Raise Limits.max_events if nothing spins.",
+            )
+
+    def _drop_cancelled_timers(self) -> None:
+        # Most timers are timeouts that never happen: without this the heap would keep them all.
+        # In place, because _gather holds on to the list.
+        self._timers[:] = [entry for entry in self._timers if entry[2].context is not None]
+        heapq.heapify(self._timers)
+        self._timers_cleaned_at = max(_CLEANED_FROM, 2 * len(self._timers))
+
+
+def _run_inline(
+    future: asyncio.Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    if future.cancelled():
+        return
+    try:
+        result = function(*arguments)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 - it belongs to whoever awaits the future
+        if isinstance(error, StopIteration):  # which no future accepts
+            error = RuntimeError("The function in the executor raised StopIteration.")
+        future.set_exception(error)
+    else:
+        future.set_result(result)

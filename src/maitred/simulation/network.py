@@ -1,0 +1,174 @@
+"""Hosts, the paths between them, and the connections on those paths."""
+
+from __future__ import annotations
+
+import contextvars
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import DuplicateHost, InvalidArgument, UnknownHost
+from maitred.simulation.hosts import Host
+from maitred.simulation.listener import LOOPBACK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from random import Random
+
+    from maitred.simulation.connecting import Connection
+    from maitred.simulation.faults import Faults
+    from maitred.simulation.loop import SimulatedLoop
+    from maitred.simulation.trace import Trace
+    from maitred.simulation.transport import SimulatedTransport
+
+_FIRST_ADDRESS: Final = int(ipaddress.IPv4Address("10.0.0.1"))
+_HOSTS_MAX: Final = 2**24 - 2
+
+
+class Network:
+    """Owned by a `World`."""
+
+    def __init__(
+        self, loop: SimulatedLoop, trace: Trace, faults: Faults, random: Callable[[str], Random]
+    ) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.faults = faults
+        """What happens to segments from now on; assign another one at any time."""
+        self.random = random
+        self.context = contextvars.Context()
+        """Where the network's own events run: in no process, so that no kill stops them."""
+        self.hosts: dict[str, Host] = {}
+        self.connections: dict[int, Connection] = {}
+        self.zombies: list[SimulatedTransport] = []
+        self._addresses: dict[str, Host] = {}
+        self._partitions: dict[tuple[str, str], None] = {}
+        self._connection_number = 0
+        self._process_number = 0
+
+    def add_host(self, name: str, group: str) -> Host:
+        """A new machine with the next free address."""
+        if name in self.hosts:
+            raise DuplicateHost(f"There is a host called {name!r} already.")
+        if not name or name == "localhost" or _is_address(name):
+            raise InvalidArgument(f"{name!r} cannot name a host.")
+        if len(self.hosts) >= _HOSTS_MAX:
+            raise InvalidArgument(f"A world holds at most {_HOSTS_MAX:,} hosts.")
+        address = str(ipaddress.IPv4Address(_FIRST_ADDRESS + len(self.hosts)))
+        host = Host(self, name, address, group, self.random(f"host/{name}"))
+        self.hosts[name] = self._addresses[address] = host
+        return host
+
+    def resolve(self, name: str, local: Host) -> str:
+        """The address of a name as seen from a host; raises `socket.gaierror`."""
+        if name in ("localhost", local.name) or _is_address(name):
+            return (
+                LOOPBACK if name == "localhost" else (local.address if name == local.name else name)
+            )
+        host = self.hosts.get(name)
+        if host is None:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return host.address
+
+    def at(self, address: str, local: Host) -> Host | None:
+        """The host with that address, seen from another one; none if it is nobody's."""
+        return local if address == LOOPBACK else self._addresses.get(address)
+
+    # Paths
+
+    def partition(
+        self, group_a: Host | str | Iterable[Host | str], group_b: Host | str | Iterable[Host | str]
+    ) -> None:
+        """Let nothing pass between two groups, in either direction, until `heal`.
+
+        A group is a host, a group's name, a host's name, or several of them.
+        """
+        names_b = self._names(group_b)
+        for first in self._names(group_a):
+            for second in names_b:
+                if first != second:
+                    self._partitions[first, second] = None
+                    self._partitions[second, first] = None
+
+    def block(
+        self, source: Host | str | Iterable[Host | str], target: Host | str | Iterable[Host | str]
+    ) -> None:
+        """Let nothing pass in one direction only, until `heal`."""
+        for first in self._names(source):
+            for second in self._names(target):
+                if first != second:
+                    self._partitions[first, second] = None
+
+    def heal(self) -> None:
+        """Open all paths; what was held is sent again."""
+        self._partitions.clear()
+        self.path_changed()
+
+    def blocked(self, source: Host, target: Host) -> bool:
+        """Whether nothing sent now would arrive."""
+        if not target.up or not source.up:
+            return True
+        return bool(self._partitions) and (source.name, target.name) in self._partitions
+
+    def path_changed(self) -> None:
+        """A path may have opened: let the flows look."""
+        for connection in list(self.connections.values()):
+            connection.outgoing.resume()
+            connection.incoming.resume()
+
+    # Connections
+
+    def next_connection_number(self) -> int:
+        """Numbers identify connections in the trace."""
+        self._connection_number += 1
+        return self._connection_number
+
+    def next_process_number(self) -> int:
+        """Numbers identify processes in the trace."""
+        self._process_number += 1
+        return self._process_number
+
+    def forget_if_over(self, number: int) -> None:
+        """Drop a connection when both ends are closed and nothing is under way."""
+        connection = self.connections.get(number)
+        if connection is not None and connection.over:
+            del self.connections[number]
+            connection.client.give_port(connection.client_port)
+
+    def leaves_orderly(self, transport: SimulatedTransport) -> bool:
+        """Whether the peer of a killed process sees an end of stream instead of a reset."""
+        probability = self.faults.kill_orderly_probability
+        return probability > 0.0 and transport.outgoing.random.random() < probability
+
+    def discard(self) -> None:
+        """The world is over."""
+        for connection in self.connections.values():
+            for flow in (connection.outgoing, connection.incoming):
+                if flow.sender is not None:
+                    flow.sender.discard()
+        for transport in self.zombies:
+            transport.discard()
+        for host in self.hosts.values():
+            for process in host.processes:
+                for transport in process.transports:
+                    transport.discard()
+
+    def _names(self, group: Host | str | Iterable[Host | str]) -> list[str]:
+        if isinstance(group, Host):
+            return [group.name]
+        if not isinstance(group, str):
+            return [name for part in group for name in self._names(part)]
+        names = [host.name for host in self.hosts.values() if host.group == group]
+        if not names and group in self.hosts:
+            names = [group]
+        if not names:
+            raise UnknownHost(f"There is no host and no group of hosts called {group!r}.")
+        return names
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.IPv4Address(name)
+    except ValueError:
+        return False
+    return True

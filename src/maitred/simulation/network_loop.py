@@ -1,0 +1,252 @@
+"""The simulated loop with a network: `create_connection`, `create_server`, name resolution.
+
+These take whatever asyncio callers pass. What has no meaning here but does no harm (flags, happy
+eyeballs, backlog) is accepted; what would change the outcome (TLS, a socket of one's own, IPv6)
+is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from maitred.simulation.connecting import Attempt
+from maitred.simulation.errors import NotSimulated
+from maitred.simulation.listener import ANY_ADDRESS, LOOPBACK, Listener
+from maitred.simulation.loop import SimulatedLoop
+from maitred.simulation.process import current_process
+from maitred.simulation.transport import SimulatedTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maitred.simulation.connecting import Connection
+    from maitred.simulation.network import Network
+    from maitred.simulation.process import Process
+
+_PORT_MAX = 65_535
+
+
+class NetworkLoop(SimulatedLoop):
+    """What a `World` runs on; `network` is set by it."""
+
+    network: Network
+
+    async def getaddrinfo(  # type: ignore[override]
+        self,
+        host: str | bytes | None,
+        port: str | bytes | int | None,
+        *,
+        family: int = 0,
+        type: int = 0,  # noqa: A002, ARG002 - the names are asyncio's
+        proto: int = 0,  # noqa: ARG002
+        flags: int = 0,
+    ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        """The one IPv4 address of a name, as seen from the host of the running process."""
+        return [_address_info(self._resolve(host, family, flags), _port(port))]
+
+    async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:  # noqa: ANN401, ARG002
+        """The name of the host with that address, or the address itself."""
+        host = self.network.at(sockaddr[0], current_process().host)
+        return (host.name if host else sockaddr[0]), str(sockaddr[1])
+
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | str | None = None,
+        *,
+        ssl: object = None,
+        family: int = 0,
+        proto: int = 0,  # noqa: ARG002 - only TCP is simulated
+        flags: int = 0,
+        sock: object = None,
+        local_addr: tuple[str, int] | None = None,
+        server_hostname: str | None = None,
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+        happy_eyeballs_delay: float | None = None,  # noqa: ARG002 - there is one address to race
+        interleave: int | None = None,  # noqa: ARG002
+        all_errors: bool = False,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Connect from the host of the running process."""
+        _refuse_unsimulated(ssl, sock, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout)
+        if host is None and port is None:
+            raise ValueError("host and port was not specified and no sock specified")
+        process = current_process()
+        address = self._resolve(host, family, flags)
+        local_port = self._local_port(process, local_addr)
+        try:
+            connection = await self._connected(process, address, _port(port), local_port)
+        except OSError as error:
+            if all_errors:
+                raise ExceptionGroup("create_connection failed", [error]) from None
+            raise
+        return await self._start_client(protocol_factory, process, connection, address, _port(port))
+
+    async def create_server(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | Sequence[str] | None = None,
+        port: int | str | None = None,
+        *,
+        family: int = socket.AF_UNSPEC,
+        flags: int = socket.AI_PASSIVE,
+        sock: object = None,
+        backlog: int = 100,
+        ssl: object = None,
+        reuse_address: bool | None = None,  # noqa: ARG002 - nothing lingers in TIME_WAIT here
+        reuse_port: bool | None = None,
+        keep_alive: bool | None = None,  # noqa: ARG002 - an idle silent peer stays unnoticed
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+        start_serving: bool = True,
+    ) -> asyncio.Server:
+        """Bind on the host of the running process. The server is asyncio's own."""
+        _refuse_unsimulated(ssl, sock, None, ssl_handshake_timeout, ssl_shutdown_timeout)
+        if host is None and port is None:
+            raise ValueError("Neither host/port nor sock were specified")
+        process = current_process()
+        names: Sequence[str | None] = (
+            [host or None] if host is None or isinstance(host, str) else host
+        )
+        addresses = dict.fromkeys(self._resolve(name, family, flags) for name in names)
+        listeners: list[Any] = []
+        try:
+            for address in addresses:
+                listener = _bound(process, address, _port(port), reuse_port=bool(reuse_port))
+                listeners.append(listener)
+        except OSError:
+            for listener in listeners:
+                listener.close()
+            raise
+        server = asyncio.Server(self, listeners, protocol_factory, None, backlog, None, None)
+        if start_serving:
+            await server.start_serving()
+        return server
+
+    # asyncio's Server calls these two
+
+    def _start_serving(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        sock: Listener,
+        sslcontext: object = None,  # noqa: ARG002
+        server: Any = None,  # noqa: ANN401
+        *_: object,
+    ) -> None:
+        sock.serve(protocol_factory, server)
+
+    def _stop_serving(self, sock: Listener) -> None:
+        sock.close()
+
+    def _resolve(self, host: str | bytes | None, family: int, flags: int) -> str:
+        if family not in (socket.AF_UNSPEC, socket.AF_INET):
+            raise socket.gaierror(socket.EAI_FAMILY, "only IPv4 is simulated")
+        if host is None or host in ("", b""):
+            return ANY_ADDRESS if flags & socket.AI_PASSIVE else LOOPBACK
+        name = host.decode() if isinstance(host, bytes) else host
+        return self.network.resolve(name, current_process().host)
+
+    def _local_port(self, process: Process, local_addr: tuple[str, int] | None) -> int:
+        if local_addr is None:
+            return process.host.free_port()
+        address = self._resolve(local_addr[0], 0, 0)
+        if address not in (ANY_ADDRESS, LOOPBACK, process.host.address):
+            raise _bind_error(errno.EADDRNOTAVAIL, address, local_addr[1])
+        port = _port(local_addr[1]) or process.host.free_port()
+        if port in process.host.listeners or port in process.host.ports_in_use:
+            raise _bind_error(errno.EADDRINUSE, address, port)
+        return port
+
+    async def _connected(
+        self, process: Process, address: str, port: int, local_port: int
+    ) -> Connection:
+        if address == ANY_ADDRESS:
+            address = LOOPBACK
+        attempt = Attempt(process, address, port, local_port)
+        try:
+            return await attempt.future
+        except asyncio.CancelledError:
+            # Cancelled in the very moment in which it succeeded: the server has a connection.
+            if attempt.future.done() and not attempt.future.cancelled():
+                attempt.future.result().abandon()
+            raise
+
+    async def _start_client(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        process: Process,
+        connection: Connection,
+        address: str,
+        port: int,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        try:
+            protocol = protocol_factory()
+        except BaseException:
+            connection.abandon()
+            raise
+        outgoing = connection.outgoing
+        loopback = outgoing.loopback
+        names = {
+            "sockname": (address if loopback else process.host.address, connection.client_port),
+            "peername": (address, port),
+        }
+        transport = SimulatedTransport(protocol, outgoing, process, names)
+        outgoing.sender = connection.incoming.receiver = transport
+        waiter: asyncio.Future[None] = self.create_future()
+        transport.start(waiter)
+        try:
+            await waiter
+        except BaseException:
+            transport.close()
+            raise
+        return transport, protocol
+
+
+def _bound(process: Process, address: str, port: int, *, reuse_port: bool) -> Listener:
+    if address not in (ANY_ADDRESS, LOOPBACK, process.host.address):
+        raise _bind_error(errno.EADDRNOTAVAIL, address, port)
+    port = port or process.host.free_port()
+    listener = Listener(process, address, port, reuse_port=reuse_port)
+    listener.bind()
+    return listener
+
+
+def _bind_error(code: int, address: str, port: int) -> OSError:
+    return OSError(
+        code,
+        f"error while attempting to bind on address {(address, port)!r}: "
+        f"{os.strerror(code).lower()}",
+    )
+
+
+def _address_info(address: str, port: int) -> tuple[int, int, int, str, tuple[str, int]]:
+    return (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port))
+
+
+def _port(port: str | bytes | int | None) -> int:
+    number = int(port or 0)
+    if not 0 <= number <= _PORT_MAX:
+        raise OverflowError("port must be 0-65535.")
+    return number
+
+
+def _refuse_unsimulated(
+    ssl: object,
+    sock: object,
+    server_hostname: str | None,
+    ssl_handshake_timeout: float | None,
+    ssl_shutdown_timeout: float | None,
+) -> None:
+    if ssl:
+        raise NotSimulated("TLS is not simulated.", remedy="Leave ssl out.")
+    if sock is not None:
+        raise NotSimulated("There are no sockets here.", remedy="Pass host and port.")
+    if server_hostname is not None:
+        raise ValueError("server_hostname is only meaningful with ssl")
+    if ssl_handshake_timeout is not None or ssl_shutdown_timeout is not None:
+        raise ValueError("timeouts for ssl are only meaningful with ssl")

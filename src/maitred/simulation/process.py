@@ -1,0 +1,114 @@
+"""A simulated process: tasks and sockets that live and die together.
+
+Which process code belongs to is carried by a context variable, since asyncio already hands the
+context from a task to its children and to every callback. A kill therefore needs no list of
+tasks: the loop drops whatever would run in the context of a dead process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from maitred.simulation.errors import NoProcess, ProcessKilled
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from maitred.simulation.hosts import Host
+    from maitred.simulation.listener import Listener
+    from maitred.simulation.transport import SimulatedTransport
+
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar(
+    "maitred_simulated_process", default=None
+)
+
+
+def current_process() -> Process:
+    """The simulated process that runs now; raises `NoProcess` outside of all."""
+    process = PROCESS.get()
+    if process is None:
+        raise NoProcess(
+            "This code runs in no simulated process, so it has no host and no network.",
+            remedy="Start it with host.spawn(...).",
+        )
+    return process
+
+
+class Process:
+    """One process on one host. It lives as long as its main coroutine, or until it is killed."""
+
+    def __init__(self, host: Host, number: int, name: str) -> None:
+        self.host = host
+        self.number = number
+        self.name = name
+        self.dead = False
+        # Dictionaries for their order: sets of objects would iterate by memory address.
+        self.transports: dict[SimulatedTransport, None] = {}
+        self.listeners: dict[Listener, None] = {}
+        self._finished: asyncio.Future[Any] = host.network.loop.create_future()
+        self._awaited = False
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name} {'dead' if self.dead else 'alive'}>"
+
+    def start(self, main: Coroutine[Any, Any, Any] | Callable[[], Awaitable[Any]]) -> None:
+        """Start the main coroutine; called once, by `Host.spawn`."""
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, self)
+        loop = self.host.network.loop
+        coroutine = main if inspect.iscoroutine(main) else _called(main)
+        task = loop.create_task(coroutine, name=self.name, context=context)
+        task.add_done_callback(self._main_done, context=self.host.network.context)
+        self.host.network.trace.note(b"start", self.number)
+
+    async def wait(self) -> Any:  # noqa: ANN401 - whatever main returns
+        """The result of main, or its exception; `ProcessKilled` if it did not get so far."""
+        self._awaited = True
+        return await asyncio.shield(self._finished)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of it runs again, not even a finally block; its peers see a reset."""
+        if not self.dead:
+            self._end(ProcessKilled(f"The process {self.name} was killed."), b"kill")
+            for transport in list(self.transports):
+                transport.vanish(orderly=self.host.network.leaves_orderly(transport))
+
+    def lose_power(self) -> None:
+        """What `Host.crash` does to each process: like a kill, but nobody is told."""
+        if not self.dead:
+            self._end(ProcessKilled(f"The host of {self.name} lost power."), b"crash")
+            for transport in list(self.transports):
+                transport.vanish(silent=True)
+
+    def _main_done(self, task: asyncio.Task[Any]) -> None:
+        if self.dead:
+            return
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._end(error, b"exit", None if error else task.result())
+        for transport in list(self.transports):
+            transport.vanish(orderly=True)
+
+    def _end(self, error: BaseException | None, what: bytes, result: object = None) -> None:
+        self.dead = True
+        network = self.host.network
+        network.trace.note(what, self.number)
+        for listener in list(self.listeners):
+            listener.close()
+        if error is None:
+            self._finished.set_result(result)
+        elif isinstance(error, asyncio.CancelledError):
+            self._finished.cancel()
+        else:
+            self._finished.set_exception(error)
+            self._finished.exception()  # marks it as seen: it is reported here, or by wait()
+            if not self._awaited and not isinstance(error, ProcessKilled):
+                network.loop.call_exception_handler(
+                    {"message": f"The process {self.name} failed", "exception": error}
+                )
+
+
+async def _called(main: Any) -> Any:  # noqa: ANN401 - what main is and returns
+    return await main()

@@ -1,0 +1,46 @@
+"""What real event loops offer and the simulated one refuses, with a reason.
+
+A refusal by name beats asyncio's bare NotImplementedError: whoever meets one learns that the code
+under test does something a simulation cannot make repeatable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from maitred.simulation.errors import NotSimulated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_REFUSED: Final = {
+    "there are no file descriptors": (
+        "add_reader add_writer remove_reader remove_writer sock_accept sock_connect sock_recv"
+        " sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto sock_sendfile"
+        " sendfile connect_accepted_socket connect_read_pipe connect_write_pipe"
+    ),
+    "there are no subprocesses; use host.spawn": "subprocess_exec subprocess_shell",
+    "there are no signals; use process.kill": "add_signal_handler remove_signal_handler",
+    "only TCP is simulated": ("create_datagram_endpoint create_unix_connection create_unix_server"),
+    "TLS is not simulated": "start_tls",
+    "functions run inline, without threads": "set_default_executor",
+}
+
+
+class Refusals(asyncio.BaseEventLoop):
+    """A loop that says why it will not."""
+
+
+def _refusal(name: str, reason: str) -> Callable[..., NoReturn]:
+    def refuse(self: Refusals, *args: Any, **options: Any) -> NoReturn:  # noqa: ANN401, ARG001
+        raise NotSimulated(f"The simulated loop has no {name}: {reason}.")
+
+    refuse.__name__ = name
+    refuse.__doc__ = f"Refused: {reason}."
+    return refuse
+
+
+for _reason, _names in _REFUSED.items():
+    for _name in _names.split():
+        setattr(Refusals, _name, _refusal(_name, _reason))

@@ -1,0 +1,150 @@
+"""A whole world from one seed: loop, network, hosts and every source of randomness.
+
+    with World(seed=7, faults=Faults.stormy()) as world:
+        server = world.host("server").spawn(serve)
+        world.run(scenario(world))
+
+Randomness is drawn from streams that are seeded by name, so that adding a host or a connection
+leaves the others' fortunes as they were. What always holds: the same seed and the same code give
+the same run, in every process on every machine; and no exception is swallowed: what asyncio would
+only log fails the run.
+
+One thing cannot be had: a killed process's coroutines stay suspended until the world closes, and
+Python then closes them, which runs their finally blocks. By then there is nothing left to touch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import warnings
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from maitred.simulation.errors import UnhandledErrors
+from maitred.simulation.faults import Faults
+from maitred.simulation.network import Network
+from maitred.simulation.network_loop import NetworkLoop
+from maitred.simulation.trace import Trace
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Coroutine
+    from types import TracebackType
+    from typing import Self
+
+    from maitred.simulation.hosts import Host
+    from maitred.simulation.loop import Limits, SimulatedTask
+
+_Result = TypeVar("_Result")
+
+_FAILURES_SHOWN = 5
+
+
+class World:
+    """Use it in a `with` statement, or close it."""
+
+    def __init__(
+        self, seed: int, *, faults: Faults | None = None, limits: Limits | None = None
+    ) -> None:
+        self.seed = seed
+        self.loop = NetworkLoop(limits)
+        self.trace = Trace(self.loop)
+        self.network = Network(self.loop, self.trace, faults or Faults(), self.random)
+        self.loop.network = self.network
+        self.failures: list[str] = []
+        """What nobody caught; checked at the end of `run` and at `close`."""
+        self._first_failure: BaseException | None = None
+        self._closed = False
+        self.loop.set_exception_handler(self._unhandled)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._dispose()
+        if error is None:
+            self.raise_failures()
+
+    def host(self, name: str, *, group: str | None = None) -> Host:
+        """The host of that name; made, in a group of its own if none is given, the first time."""
+        found = self.network.hosts.get(name)
+        return found or self.network.add_host(name, group if group is not None else name)
+
+    def random(self, name: str) -> random.Random:
+        """A new stream for that name; equal names give equal streams."""
+        # A text is seeded by its SHA-512, which no PYTHONHASHSEED changes.
+        return random.Random(f"{self.seed}/{name}")
+
+    def run(self, main: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run it, outside every process, until it is done; fail if anything went unhandled."""
+        result: _Result = self.loop.run_until_complete(main)
+        self.raise_failures()
+        return result
+
+    def calm(self) -> None:
+        """From now on no faults, and all paths open. What broke before stays broken."""
+        self.network.faults = self.network.faults.calm()
+        self.network.heal()
+
+    def fingerprint(self) -> str:
+        """Equal for equal runs: over all deliveries, connections and processes so far."""
+        return self.trace.fingerprint()
+
+    def raise_failures(self) -> None:
+        """Raise `UnhandledErrors` if there were any."""
+        if self.failures:
+            count = len(self.failures)
+            shown = "".join(f"\n  {failure}" for failure in self.failures[:_FAILURES_SHOWN])
+            raise UnhandledErrors(f"Nobody handled {count} errors:{shown}") from self._first_failure
+
+    def close(self) -> None:
+        """End the world, and raise what went unhandled in it."""
+        self._dispose()
+        self.raise_failures()
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # noqa: ARG002
+        error = context.get("exception")
+        if self._first_failure is None:
+            self._first_failure = error
+        self._record(context.get("message", "An error"), error)
+
+    def _record(self, message: str, error: BaseException | None) -> None:
+        what = f": {type(error).__name__}: {error}" if error is not None else ""
+        self.failures.append(f"{message}{what} (at {self.loop.now:.6f} s)")
+
+    def _dispose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for task in self.loop.known_tasks():
+            self._dispose_task(task)
+        self.network.discard()
+        # What the garbage collector finds from now on happened after the end of the world.
+        self.loop.set_exception_handler(lambda _loop, _context: None)
+        for task in self.loop.known_tasks():
+            _close_coroutine(task)
+        self.loop.close()
+
+    def _dispose_task(self, task: SimulatedTask) -> None:
+        if not task.done():
+            task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
+        elif not task.cancelled() and task._log_traceback:  # noqa: SLF001
+            error = task.exception()
+            if not (task.process and task.process.dead):
+                self._first_failure = self._first_failure or error
+                self._record(f"The exception of {task.get_name()} was never retrieved", error)
+
+
+def _close_coroutine(task: SimulatedTask) -> None:
+    if task.done():
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The process it belonged to is no more; its complaints come too late.
+        with contextlib.suppress(BaseException):
+            task.get_coro().close()
