@@ -29,7 +29,7 @@ def _draw_movement(axes: Any, study: PlacementStudy, cluster: Cluster) -> None: 
     least = 100 / cluster.hosts
     axes.axhline(least, color="grey", linestyle="--", linewidth=1)
     axes.annotate(
-        f"least possible: {least:.3g} %",
+        f"a host holds: {least:.3g} %",
         (0.98, 0.94),
         xycoords="axes fraction",
         ha="right",
