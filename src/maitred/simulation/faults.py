@@ -9,8 +9,12 @@ packet shows as a delay, a lost path as silence, a lost peer as a reset.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,28 @@ class Faults:
             kill_orderly_probability=0.3,
         )
 
+    @classmethod
+    def drawn(cls, random: Random) -> Faults:
+        """Another storm for every seed: each fault is absent in half of them.
+
+        With all faults always on, the frequent ones would hide what the rare ones find.
+        """
+        storm = cls.stormy()
+        probabilities = {
+            name: random.choice((0.0, random.random() * 2.0 * getattr(storm, name)))
+            for name in _probabilities()
+        }
+        return replace(
+            storm,
+            delay_max_seconds=random.choice((0.000_5, 0.005, 0.05)),
+            window_bytes=random.choice((1_024, 16 * 1_024, 128 * 1_024)),
+            **probabilities,
+        )
+
     def calm(self) -> Faults:
         """The same network with every probability at 0."""
-        quiet = {field.name: 0.0 for field in fields(self) if field.name.endswith("_probability")}
-        return replace(self, **quiet)  # type: ignore[arg-type]
+        return replace(self, **dict.fromkeys(_probabilities(), 0.0))  # type: ignore[arg-type]
+
+
+def _probabilities() -> list[str]:
+    return [field.name for field in fields(Faults) if field.name.endswith("_probability")]

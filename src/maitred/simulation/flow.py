@@ -153,6 +153,9 @@ class Flow:
         self._stop_timeout()
 
     def _enqueue(self, data: bytes, finish: str | None) -> None:
+        if self._held or self.blocked:
+            self._hold(Segment([data] if data else [], finish))
+            return
         now = self.network.loop.now
         if self._sent_at == now and self._segments and not self._segments[-1].finish:
             last = self._segments[-1]
@@ -161,10 +164,6 @@ class Flow:
             last.finish = finish
             return
         segment = Segment([data] if data else [], finish)
-        if self._held or self.blocked:
-            self._hold(segment)
-            return
-        self._sent_at = now
         delay = self.delay()
         faults = self.network.faults
         if not self.loopback:
@@ -178,6 +177,7 @@ class Flow:
                 self._go_silent()
                 self._hold(segment)
                 return
+        self._sent_at = now
         self._launch(segment, delay)
 
     def _launch(self, segment: Segment, delay: float) -> None:
@@ -227,6 +227,8 @@ class Flow:
             receiver.receive(data, finish)
         elif data and self.target.up:
             self.reverse.send_reset()
+        else:
+            self.network.forget_if_over(self.number)
 
     def _window_update(self) -> None:
         self._update_scheduled = False

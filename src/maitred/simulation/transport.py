@@ -327,7 +327,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _close_socket(self, *, failed: bool) -> None:
         if failed:
-            self.outgoing.drop()
+            self.outgoing.stop_sending()
         elif self._unread:
             self.outgoing.send_reset()
         elif not self._end_written:

@@ -16,8 +16,8 @@ Python then closes them, which runs their finally blocks. By then there is nothi
 from __future__ import annotations
 
 import contextlib
-import random
 import warnings
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from maitred.simulation.errors import UnhandledErrors
@@ -75,10 +75,15 @@ class World:
         found = self.network.hosts.get(name)
         return found or self.network.add_host(name, group if group is not None else name)
 
-    def random(self, name: str) -> random.Random:
+    def random(self, name: str) -> Random:
         """A new stream for that name; equal names give equal streams."""
+        return self.stream(self.seed, name)
+
+    @staticmethod
+    def stream(seed: int, name: str) -> Random:
+        """What `random` gives in a world of that seed, for those who have no world yet."""
         # A text is seeded by its SHA-512, which no PYTHONHASHSEED changes.
-        return random.Random(f"{self.seed}/{name}")
+        return Random(f"{seed}/{name}")
 
     def run(self, main: Coroutine[Any, Any, _Result]) -> _Result:
         """Run it, outside every process, until it is done; fail if anything went unhandled."""

@@ -1,0 +1,164 @@
+"""Events per second of CPU in the simulated world, as a ratio of the goal.
+
+An event is one callback or one step of a task. The clock is CPU time, so that neighbours on the
+machine count less; the best of several rounds is taken, since noise only ever slows down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from maitred.simulation.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+GOAL_EVENTS_PER_SECOND: Final = 200_000
+ROUNDS: Final = 3
+PORT: Final = 80
+
+
+async def callbacks(world: World) -> None:
+    """Timers that set timers and callbacks: what state machines do."""
+    loop = world.loop
+    done = loop.create_future()
+    left = 100_000
+
+    def tick() -> None:
+        nonlocal left
+        left -= 1
+        if left > 0:
+            loop.call_later(0.001, tick)
+            loop.call_soon(int)
+        elif not done.done():
+            done.set_result(None)
+
+    for _ in range(100):
+        loop.call_soon(tick)
+    await done
+
+
+async def tasks(world: World) -> None:  # noqa: ARG001 - a benchmark takes a world
+    """Tasks that sleep for different times."""
+
+    async def sleeper(number: int) -> None:
+        for _ in range(200):
+            await asyncio.sleep(0.001 * (number % 7 + 1))
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(300):
+            group.create_task(sleeper(number))
+
+
+class Echo(asyncio.Protocol):
+    """Answers what it gets."""
+
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class Asker(Echo):
+    """Sends the next request when the answer has come."""
+
+    def __init__(self, requests: int) -> None:
+        self.left = requests
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.write(bytes(64))
+
+    def data_received(self, data: bytes) -> None:
+        self.left -= 1
+        if self.left:
+            self.transport.write(data)
+        else:
+            self.done.set_result(None)
+
+
+async def requests(world: World) -> None:
+    """Request and response over the network, protocol to protocol."""
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(Echo, None, PORT) as server:
+            await server.serve_forever()
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        askers = [
+            (await loop.create_connection(lambda: Asker(2_000), "server", PORT))[1]
+            for _ in range(10)
+        ]
+        for asker in askers:
+            await asker.done
+
+    world.host("server").spawn(serve)
+    await asyncio.sleep(1)
+    clients = [world.host(f"client-{number}").spawn(ask) for number in range(3)]
+    for client in clients:
+        await client.wait()
+
+
+async def streams(world: World) -> None:
+    """The same with asyncio's streams, which add a task at each end."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1_000):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def serve() -> None:
+        async with await asyncio.start_server(handle, None, PORT) as server:
+            await server.serve_forever()
+
+    async def ask() -> None:
+        reader, writer = await asyncio.open_connection("server", PORT)
+        for _ in range(5_000):
+            writer.write(bytes(64))
+            await reader.readexactly(64)
+        writer.close()
+
+    world.host("server").spawn(serve)
+    await asyncio.sleep(1)
+    clients = [world.host(f"client-{number}").spawn(ask) for number in range(5)]
+    for client in clients:
+        await client.wait()
+
+
+def measure() -> dict[str, float]:
+    """Events per CPU second of each kind of work."""
+    kinds: list[Callable[[World], Coroutine[Any, Any, None]]] = [
+        callbacks,
+        tasks,
+        requests,
+        streams,
+    ]
+    return {kind.__name__: max(_measure_once(kind) for _ in range(ROUNDS)) for kind in kinds}
+
+
+def _measure_once(kind: Callable[[World], Coroutine[Any, Any, None]]) -> float:
+    with World(1) as world:
+        started = time.process_time()
+        world.run(kind(world))
+        return world.loop.events / (time.process_time() - started)
+
+
+def main() -> None:
+    """Print them."""
+    print(f"simulated events per CPU second; the goal is {GOAL_EVENTS_PER_SECOND:,}")
+    for kind, speed in measure().items():
+        print(f"  {kind:10} {speed:10,.0f}   {speed / GOAL_EVENTS_PER_SECOND:.2f} of the goal")
+
+
+if __name__ == "__main__":
+    main()

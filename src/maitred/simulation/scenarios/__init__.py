@@ -1,0 +1,20 @@
+"""What is run under many seeds; each scenario raises when one of its invariants is broken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maitred.simulation.scenarios.backpressure import backpressure
+from maitred.simulation.scenarios.servers import servers
+from maitred.simulation.scenarios.streams import streams
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maitred.simulation.soak import Scenario
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "streams": streams,
+    "backpressure": backpressure,
+    "servers": servers,
+}

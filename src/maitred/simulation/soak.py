@@ -1,0 +1,186 @@
+"""Scenarios under many seeds; a failing seed is run again at once, to prove that it replays.
+
+A failure that does not replay is worse than the failure: something outside the seed decides, and
+no such run can be debugged. The report says so in capital letters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from multiprocessing import get_context
+
+from maitred.errors import InvalidArgument, UnknownAlgorithm
+from maitred.simulation.faults import Faults
+from maitred.simulation.loop import Limits
+from maitred.simulation.world import World
+
+Scenario = Callable[[World], Awaitable[None]]
+"""Builds what it needs in the world, lets it run, and raises if an invariant is broken."""
+
+LIMITS = Limits(max_events=5_000_000, max_virtual_seconds=86_400.0)
+"""Of one run of one scenario."""
+
+_CHUNK_SEEDS = 16
+"""Seeds handed to a worker process at once; the results come back in the order of the seeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one scenario went under one seed."""
+
+    scenario: str
+    seed: int
+    ok: bool
+    error: str | None
+    events: int
+    virtual_seconds: float
+    fingerprint: str
+    replayed: bool | None = None
+    """Of failures: whether the second run was the same to the last delivery."""
+
+    @property
+    def replay_command(self) -> str:
+        """What to type to see it again."""
+        return f"maitred simulate soak --scenario {self.scenario} --seed {self.seed}"
+
+    def __str__(self) -> str:
+        if self.ok:
+            return (
+                f"{self.scenario} seed {self.seed}: ok, {self.events:,} events, "
+                f"{self.virtual_seconds:,.1f} virtual seconds, {self.fingerprint}"
+            )
+        text = f"{self.scenario} seed {self.seed}: FAILED after {self.events:,} events at "
+        text += f"{self.virtual_seconds:.6f} s: {self.error}\n  replay: {self.replay_command}"
+        if self.replayed is False:
+            text += (
+                "\n  THIS RUN DID NOT REPLAY: something besides the seed decides. Look for the "
+                "real clock, unseeded randomness, and loops over sets."
+            )
+        return text
+
+
+@dataclass(slots=True)
+class Report:
+    """What a soak found."""
+
+    runs: int = 0
+    events: int = 0
+    virtual_seconds: float = 0.0
+    failures: list[Outcome] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every run was fine."""
+        return not self.failures
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one run."""
+        self.runs += 1
+        self.events += outcome.events
+        self.virtual_seconds += outcome.virtual_seconds
+        if not outcome.ok:
+            self.failures.append(outcome)
+
+    def __str__(self) -> str:
+        lines = [str(failure) for failure in self.failures]
+        lines.append(
+            f"{self.runs:,} runs, {len(self.failures):,} failed; {self.events:,} events in "
+            f"{self.virtual_seconds / 3600:,.1f} virtual hours"
+        )
+        return "\n".join(lines)
+
+
+def scenario_named(name: str, scenarios: Mapping[str, Scenario]) -> Scenario:
+    """The scenario, or an error that says which ones there are."""
+    if name not in scenarios:
+        raise UnknownAlgorithm.named("scenario", name, scenarios)
+    return scenarios[name]
+
+
+def run_seed(scenario: Scenario, seed: int, *, name: str | None = None) -> Outcome:
+    """One run; never raises for what happens inside the world."""
+    random = World.stream(seed, "faults")
+    world = World(seed, faults=Faults.drawn(random), limits=LIMITS)
+    error: str | None = None
+    try:
+        with world:
+            world.run(_main(scenario, world))
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as caught:  # noqa: BLE001 - whatever it is, it is this seed's outcome
+        error = _described(caught)
+    return Outcome(
+        scenario=name or str(getattr(scenario, "__name__", "scenario")),
+        seed=seed,
+        ok=error is None,
+        error=error,
+        events=world.loop.events,
+        virtual_seconds=world.loop.now,
+        fingerprint=world.fingerprint(),
+    )
+
+
+def run_seed_proved(scenario: Scenario, seed: int, *, name: str | None = None) -> Outcome:
+    """As `run_seed`; a failure is run twice, and says whether it replayed."""
+    outcome = run_seed(scenario, seed, name=name)
+    if outcome.ok:
+        return outcome
+    again = run_seed(scenario, seed, name=name)
+    return replace(outcome, replayed=again == outcome)
+
+
+def soak(
+    scenarios: Mapping[str, Scenario],
+    seeds: Iterable[int],
+    progress: Callable[[Outcome], None] | None = None,
+    *,
+    workers: int = 1,
+) -> Report:
+    """Every scenario under every seed; `progress` sees the outcomes in order.
+
+    With more than one worker the scenarios have to be importable functions.
+    """
+    if workers < 1:
+        raise InvalidArgument(f"{workers} workers cannot run anything.")
+    jobs = ((scenarios[name], seed, name) for seed in seeds for name in scenarios)
+    report = Report()
+    for outcome in _outcomes(jobs, workers):
+        report.add(outcome)
+        if progress is not None:
+            progress(outcome)
+    return report
+
+
+def _outcomes(jobs: Iterator[tuple[Scenario, int, str]], workers: int) -> Iterator[Outcome]:
+    if workers == 1:
+        yield from map(_run_job, jobs)
+        return
+    # Spawned, not forked: a worker must not inherit anything a run could depend on.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        pending: list[Iterator[Outcome]] = []
+        # In rounds, because map() would otherwise take all of an endless range of seeds at once.
+        while batch := list(islice(jobs, workers * _CHUNK_SEEDS)):
+            pending.append(pool.map(_run_job, batch, chunksize=_CHUNK_SEEDS // 4))
+            if len(pending) > 1:
+                yield from pending.pop(0)
+        for outcomes in pending:
+            yield from outcomes
+
+
+def _run_job(job: tuple[Scenario, int, str]) -> Outcome:
+    scenario, seed, name = job
+    return run_seed_proved(scenario, seed, name=name)
+
+
+async def _main(scenario: Scenario, world: World) -> None:
+    await scenario(world)
+
+
+def _described(error: BaseException) -> str:
+    # Addresses in texts differ from run to run and say nothing.
+    text = re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error))
+    return f"{type(error).__name__}: {text}"

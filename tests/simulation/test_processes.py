@@ -1,0 +1,220 @@
+"""Simulated processes and hosts: how they start, die, and tell the time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from maitred.errors import DuplicateHost, InvalidArgument, UnknownHost
+from maitred.simulation.errors import NoProcess, ProcessKilled, UnhandledErrors
+from maitred.simulation.hosts import EPOCH_SECONDS
+from maitred.simulation.process import current_process
+from maitred.simulation.world import World
+
+
+def test_tasks_belong_to_the_process_that_made_them() -> None:
+    seen: list[str] = []
+
+    async def child() -> None:
+        seen.append(current_process().name)
+
+    async def main() -> None:
+        await asyncio.create_task(child())
+        asyncio.get_running_loop().call_later(1, lambda: seen.append(current_process().name))
+        await asyncio.sleep(2)
+
+    with World(1) as world:
+        one = world.host("a").spawn(main, name="one")
+        two = world.host("a").spawn(main(), name="two")
+        world.run(asyncio.wait_for(_all(one.wait(), two.wait()), 10))
+    assert seen == ["one", "two", "one", "two"]
+
+
+async def _all(*awaitables: Any) -> None:  # noqa: ANN401
+    await asyncio.gather(*awaitables)
+
+
+def test_there_is_no_network_outside_a_process() -> None:
+    async def main() -> None:
+        with pytest.raises(NoProcess, match=r"host\.spawn"):
+            await asyncio.open_connection("a", 1)
+
+    with World(1) as world:
+        world.run(main())
+
+
+def test_a_kill_runs_nothing_more_not_even_finally() -> None:
+    trail: list[str] = []
+
+    async def worker() -> None:
+        try:
+            trail.append("started")
+            await asyncio.sleep(10)
+            trail.append("woke")
+        finally:
+            trail.append("finally")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(5, trail.append, "timer")
+        loop.call_soon(trail.append, "soon")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(worker())
+
+    async def driver(world: World) -> list[str]:
+        process = world.host("a").spawn(main)
+        await asyncio.sleep(1)
+        process.kill()
+        process.kill()  # again, without harm
+        assert process.dead
+        with pytest.raises(ProcessKilled):
+            await process.wait()
+        gc.collect()
+        await asyncio.sleep(100)
+        return list(trail)
+
+    with World(1) as world:
+        assert world.run(driver(world)) == ["soon", "started"]
+
+
+def test_a_process_ends_with_its_main() -> None:
+    trail: list[str] = []
+
+    async def background() -> None:
+        await asyncio.sleep(5)
+        trail.append("too late")
+
+    async def main() -> str:
+        task = asyncio.create_task(background())
+        await asyncio.sleep(1)
+        assert not task.done()
+        return "result"
+
+    async def driver(world: World) -> None:
+        process = world.host("a").spawn(main)
+        assert await process.wait() == "result"
+        await asyncio.sleep(10)
+
+    with World(1) as world:
+        world.run(driver(world))
+    assert trail == []
+
+
+def test_a_failing_process_fails_the_run_unless_somebody_waits() -> None:
+    async def main() -> None:
+        await asyncio.sleep(1)
+        raise ValueError("broken")
+
+    async def waits(world: World) -> None:
+        with pytest.raises(ValueError, match="broken"):
+            await world.host("a").spawn(main).wait()
+
+    async def does_not(world: World) -> None:
+        world.host("a").spawn(main)
+        await asyncio.sleep(2)
+
+    with World(1) as world:
+        world.run(waits(world))
+        with pytest.raises(UnhandledErrors, match="broken"):
+            world.run(does_not(world))
+        world.failures.clear()
+
+
+def test_what_nobody_handles_fails_the_run() -> None:
+    async def callback(world: World) -> None:
+        world.loop.call_soon(lambda: 1 / 0)
+        await asyncio.sleep(1)
+
+    with pytest.raises(UnhandledErrors, match="ZeroDivisionError"), World(1) as world:
+        world.run(callback(world))
+
+
+def test_an_exception_in_a_forgotten_task_is_found_at_the_end() -> None:
+    async def fail() -> None:
+        raise ValueError("forgotten")
+
+    async def main(tasks: list[asyncio.Task[None]]) -> None:
+        tasks.append(asyncio.create_task(fail()))
+        await asyncio.sleep(1)
+
+    kept: list[asyncio.Task[None]] = []
+    world = World(1)
+    world.run(main(kept))
+    with pytest.raises(UnhandledErrors, match="forgotten"):
+        world.close()
+
+
+def test_killing_leaves_no_warnings(recwarn: pytest.WarningsRecorder) -> None:
+    async def chatter() -> None:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(handle, None, 1)
+        _, writer = await asyncio.open_connection("localhost", 1)
+        writer.write(b"x")
+        asyncio.create_task(asyncio.sleep(5))  # noqa: RUF006 - it dies with the process
+        async with server:
+            await server.serve_forever()
+
+    async def driver(world: World) -> None:
+        processes = [world.host(name).spawn(chatter) for name in "abc"]
+        await asyncio.sleep(1)
+        processes[0].kill()
+        world.host("b").crash()
+        await asyncio.sleep(1)
+
+    with World(1) as world:
+        world.run(driver(world))
+    del world
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_wall_clocks_can_be_wrong_and_jump() -> None:
+    async def driver(world: World) -> None:
+        a, b = world.host("a"), world.host("b")
+        b.clock_skew_seconds = -3.0
+        await asyncio.sleep(10)
+        assert a.surroundings.wall_clock() == EPOCH_SECONDS + 10
+        assert b.surroundings.wall_clock() == EPOCH_SECONDS + 7
+        b.clock_skew_seconds += 60
+        assert b.surroundings.wall_clock() == EPOCH_SECONDS + 67
+        assert world.loop.time() == 10
+
+    with World(1) as world:
+        world.run(driver(world))
+
+
+def test_randomness_is_stable_by_name() -> None:
+    with World(1) as world, World(1) as other, World(2) as third:
+        other.host("another")
+        first = world.host("a").surroundings.random.random()
+        assert first == other.host("a").surroundings.random.random()
+        assert first != third.host("a").surroundings.random.random()
+        assert world.random("x").random() == other.random("x").random()
+        assert world.random("x").random() != world.random("y").random()
+
+
+def test_hosts_have_names_and_addresses() -> None:
+    async def lookup() -> None:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo("b", 80)
+        assert found[0][4] == ("10.0.0.2", 80)
+        assert await loop.getnameinfo(("10.0.0.2", 80)) == ("b", "80")
+
+    with World(1) as world:
+        a = world.host("a", group="left")
+        world.host("b")
+        assert world.host("a") is a
+        assert a.address == "10.0.0.1"
+        with pytest.raises(DuplicateHost):
+            world.network.add_host("a", "left")
+        with pytest.raises(InvalidArgument):
+            world.host("10.0.0.9")
+        with pytest.raises(UnknownHost):
+            world.network.partition("left", "nowhere")
+        world.run(a.spawn(lookup).wait())

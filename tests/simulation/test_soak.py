@@ -1,0 +1,134 @@
+"""Many seeds of every scenario; and proof that a soak finds what is broken, and replays it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maitred.errors import InvalidArgument, UnknownAlgorithm
+from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios import SCENARIOS
+from maitred.simulation.soak import Outcome, run_seed, run_seed_proved, scenario_named, soak
+
+if TYPE_CHECKING:
+    from maitred.simulation.world import World
+
+CHUNK = 10
+CHUNKS = {"streams": 8, "backpressure": 10, "servers": 12}
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        pytest.param(
+            name, chunk * CHUNK, id=f"{name}-seeds-{chunk * CHUNK}-to-{(chunk + 1) * CHUNK - 1}"
+        )
+        for name, chunks in CHUNKS.items()
+        for chunk in range(chunks)
+    ],
+)
+def test_scenario(name: str, first: int) -> None:
+    report = soak({name: SCENARIOS[name]}, range(first, first + CHUNK))
+    assert report.ok, str(report)
+    assert report.runs == CHUNK
+
+
+def test_every_scenario_is_soaked() -> None:
+    assert set(CHUNKS) == set(SCENARIOS)
+
+
+async def broken(world: World) -> None:
+    """Counts on each delivery being one whole write, as naive code does."""
+    received: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.read(100))
+        writer.close()
+
+    async def serve() -> None:
+        async with await asyncio.start_server(handle, None, 1) as server:
+            await server.serve_forever()
+
+    async def send() -> None:
+        _, writer = await asyncio.open_connection("server", 1)
+        writer.write(b"a whole message")
+        await writer.drain()
+        await asyncio.sleep(1)
+        writer.close()
+
+    world.host("server").spawn(serve)
+    await asyncio.sleep(0.1)
+    for _ in range(10):
+        process = world.host("client").spawn(send)
+        await asyncio.wait([asyncio.ensure_future(_quietly(process.wait()))])
+    if any(message not in (b"", b"a whole message") for message in received):
+        raise Violation(f"Only a part came: {received}")
+
+
+async def _quietly(awaitable: object) -> None:
+    with contextlib.suppress(OSError):
+        await awaitable  # type: ignore[misc]
+
+
+def test_a_broken_scenario_is_caught_and_replays_exactly() -> None:
+    seen: list[Outcome] = []
+    report = soak({"broken": broken}, range(20), seen.append)
+    assert [outcome.seed for outcome in seen] == list(range(20))
+    assert report.failures
+    assert not report.ok
+    for failure in report.failures:
+        assert failure.replayed is True
+        assert "Violation: Only a part came" in str(failure.error)
+        assert f"maitred simulate soak --scenario broken --seed {failure.seed}" in str(report)
+        again = run_seed(broken, failure.seed)
+        assert (again.error, again.fingerprint) == (failure.error, failure.fingerprint)
+
+
+async def unrepeatable(world: World) -> None:
+    await asyncio.sleep(random.random())
+    raise Violation(f"at {world.loop.time()}")
+
+
+def test_a_failure_that_does_not_replay_is_said_loudly() -> None:
+    outcome = run_seed_proved(unrepeatable, 1)
+    assert outcome.replayed is False
+    assert "DID NOT REPLAY" in str(outcome)
+
+
+async def deadlocked(world: World) -> None:
+    await world.loop.create_future()
+
+
+async def unhandled(world: World) -> None:
+    world.loop.call_soon(lambda: {}[1])
+    await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize(("scenario", "error"), [(deadlocked, "Deadlock"), (unhandled, "KeyError")])
+def test_hangs_and_swallowed_errors_are_failures(scenario: object, error: str) -> None:
+    outcome = run_seed_proved(scenario, 1)  # type: ignore[arg-type]
+    assert not outcome.ok
+    assert outcome.replayed
+    assert error in str(outcome.error)
+
+
+def test_worker_processes_give_the_same_outcomes_in_order() -> None:
+    scenarios = {"servers": SCENARIOS["servers"]}
+    alone: list[Outcome] = []
+    together: list[Outcome] = []
+    soak(scenarios, range(40), alone.append)
+    soak(scenarios, itertools.islice(itertools.count(), 40), together.append, workers=2)
+    assert alone == together
+    with pytest.raises(InvalidArgument):
+        soak(scenarios, range(1), workers=0)
+
+
+def test_unknown_scenarios_are_refused_by_name() -> None:
+    assert scenario_named("streams", SCENARIOS) is SCENARIOS["streams"]
+    with pytest.raises(UnknownAlgorithm, match="streams"):
+        scenario_named("stream", SCENARIOS)
