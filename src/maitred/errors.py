@@ -7,7 +7,7 @@ a remedy. Codes are part of the interface: they are added, never renamed.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,17 +63,29 @@ class InvalidShards(InvalidArgument):
     code = "invalid-shards"
 
 
-class UnknownAlgorithm(InvalidArgument):
-    """A name in no list of algorithms, placements or scenarios."""
+class UnknownChoice(InvalidArgument):
+    """A name that is in no list of choices; the sentence names the nearest one that is."""
 
-    code = "unknown-algorithm"
+    code = "unknown-choice"
 
     @classmethod
-    def named(cls, what: str, name: str, known: Iterable[str]) -> UnknownAlgorithm:
+    def named(cls, what: str, name: str, known: Iterable[str]) -> Self:
         names = sorted(known)
         near = get_close_matches(name, names, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Choose one of: {', '.join(names)}."
         return cls(f"There is no {what} called {name!r}.", remedy=hint)
+
+
+class UnknownAlgorithm(UnknownChoice):
+    """No selector, placement or scenario has that name."""
+
+    code = "unknown-algorithm"
+
+
+class UnknownCommand(UnknownChoice):
+    """The command line has no such command."""
+
+    code = "unknown-command"
 
 
 class NoHosts(InvalidArgument):

@@ -1,0 +1,85 @@
+"""`maitred`: the commands, and how every one of them fails.
+
+Commands are imported when they are called, not when the program starts: `maitred --help` and shell
+completion must answer at once, however much the product grows.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from maitred import __version__
+from maitred.errors import MaitredError, UnknownCommand
+
+# name -> where it is, and the line that `maitred --help` shows
+COMMANDS = {
+    "route": ("maitred.cli.route:route", "Show where each partition of a queue lives."),
+    "simulate": ("maitred.cli.simulate:simulate", "Studies and soak runs in a simulated world."),
+    "tour": ("maitred.cli.tour:tour", "A short tour of what works today."),
+    "completion": ("maitred.cli.completion:completion", "Print a shell completion script."),
+}
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+"""What shells report for a program ended by Ctrl-C."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is first needed."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)  # noqa: S101 - a wrong entry in the table above
+        return command
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+            raise UnknownCommand.named("command", arguments[0], COMMANDS)
+        return super().resolve_command(context, arguments)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="maitred")
+def cli() -> None:
+    """maitred seats every task and every query at a worker that is free."""
+
+
+def run() -> None:
+    """The entry point: errors become a sentence and an exit code, never a traceback."""
+    try:
+        cli.main(prog_name="maitred", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as problem:
+        problem.show()
+        sys.exit(problem.exit_code)
+    except MaitredError as problem:
+        click.echo(f"maitred: {problem.sentence} [{problem.code}]", err=True)
+        if problem.remedy:
+            click.echo(f"         {problem.remedy}", err=True)
+        sys.exit(EXIT_BAD_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("maitred: stopped.", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (`maitred ... | head`); that is no error.
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,81 @@
+"""How commands print: tables for people, JSON for programs, progress for the patient."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PROGRESS_SECONDS = 0.2
+"""How often the progress line is redrawn: often enough to look alive, rarely enough to cost
+nothing."""
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Mapping[str, object]]) -> None:
+    """Columns by the keys of the first row; numbers to the right."""
+    if not rows:
+        return
+    columns = list(rows[0])
+    cells = [[_cell(row[column]) for column in columns] for row in rows]
+    widths = [max(len(name), *(len(row[at]) for row in cells)) for at, name in enumerate(columns)]
+    right = [all(_is_number(row[column]) for row in rows) for column in columns]
+    click.secho(_line(columns, widths, right), bold=True)
+    for row in cells:
+        click.echo(_line(row, widths, right))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = [
+        cell.rjust(width) if to_right else cell.ljust(width)
+        for cell, width, to_right in zip(cells, widths, right, strict=True)
+    ]
+    return "  ".join(padded).rstrip()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+class Progress:
+    """A line on standard error that says how far a long command is.
+
+    On a terminal the line is redrawn; otherwise a line is printed at each tenth of the way, so that
+    a log shows progress without being flooded.
+    """
+
+    def __init__(self) -> None:
+        self._drawn_at = 0.0
+        self._tenth = -1
+        self._started = time.monotonic()
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        seconds = time.monotonic() - self._started
+        share = done / total if total else 1.0
+        text = f"{share:4.0%}  {seconds:5.0f} s  {what}"
+        if sys.stderr.isatty():
+            now = time.monotonic()
+            if done == total or now - self._drawn_at >= PROGRESS_SECONDS:
+                self._drawn_at = now
+                click.echo(
+                    f"\r\033[K{text[:100]}" + ("\n" if done == total else ""), err=True, nl=False
+                )
+        elif int(10 * share) > self._tenth:
+            self._tenth = int(10 * share)
+            click.echo(text, err=True)
