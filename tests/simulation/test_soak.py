@@ -105,7 +105,7 @@ async def deadlocked(world: World) -> None:
 
 
 async def unhandled(world: World) -> None:
-    world.loop.call_soon(lambda: {}[1])
+    world.loop.call_soon(lambda: {"a": 1}["b"])
     await asyncio.sleep(1)
 
 

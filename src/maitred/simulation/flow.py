@@ -48,6 +48,7 @@ class Flow:
         self, network: Network, number: int, random: Random, source: Host, target: Host
     ) -> None:
         self.network = network
+        self._loop = network.loop
         self.number = number
         self.source = source
         self.target = target
@@ -71,7 +72,9 @@ class Flow:
     @property
     def blocked(self) -> bool:
         """Whether nothing gets through now."""
-        return self.silent or self.network.blocked(self.source, self.target)
+        return self.silent or (
+            self.network.troubled and self.network.blocked(self.source, self.target)
+        )
 
     @property
     def idle(self) -> bool:
@@ -81,14 +84,14 @@ class Flow:
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """Take as many bytes as the window has room for, and say how many."""
         size = len(data)
-        room = self.network.faults.window_bytes - self.outstanding_bytes
+        room = self.network.window_bytes - self.outstanding_bytes
         if size > room:
             if room <= 0:
                 return 0
             data = data[:room]
             size = room
         self.outstanding_bytes += size
-        self._enqueue(bytes(data), None)
+        self._enqueue(data if type(data) is bytes else bytes(data), None)
         return size
 
     def send_end(self) -> None:
@@ -104,16 +107,15 @@ class Flow:
 
     def delay(self) -> float:
         """The time the next segment takes."""
-        faults = self.network.faults
+        network = self.network
         if self.loopback:
-            return faults.loopback_delay_seconds
-        shortest = faults.delay_min_seconds
-        return shortest + (faults.delay_max_seconds - shortest) * self.random.random()
+            return network.faults.loopback_delay_seconds
+        return network.delay_min_seconds + network.delay_range_seconds * self.random.random()
 
     def consumed(self, size: int) -> None:
         """The receiver's protocol took bytes; a sender that waits for room is told of it."""
         sender = self.sender
-        if sender is None or not sender.waits_for_window:
+        if sender is None or not sender.buffer:
             self.outstanding_bytes -= size
             return
         self._freed_bytes += size
@@ -127,13 +129,14 @@ class Flow:
             return
         self._stop_timeout()
         if self._held:
-            outage = self.network.loop.now - self._held_since
+            outage = self._loop.now - self._held_since
             gap = self.random.random() * min(
                 outage, self.network.faults.retransmission_gap_max_seconds
             )
             while self._held:
                 self._launch(self._held.popleft(), gap + self.delay())
-        elif self._freed_bytes:
+        elif self._freed_bytes and not self._update_scheduled:
+            self._update_scheduled = True
             self._later(self.delay(), self._window_update)
 
     def lose_in_flight(self) -> None:
@@ -153,10 +156,11 @@ class Flow:
         self._stop_timeout()
 
     def _enqueue(self, data: bytes, finish: str | None) -> None:
-        if self._held or self.blocked:
+        network = self.network
+        if self._held or self.silent or (network.troubled and self.blocked):
             self._hold(Segment([data] if data else [], finish))
             return
-        now = self.network.loop.now
+        now = self._loop.now
         if self._sent_at == now and self._segments and not self._segments[-1].finish:
             last = self._segments[-1]
             if data:
@@ -165,23 +169,31 @@ class Flow:
             return
         segment = Segment([data] if data else [], finish)
         delay = self.delay()
-        faults = self.network.faults
-        if not self.loopback:
+        if network.trouble_probability and not self.loopback:
             chance = self.random.random()
-            if chance < faults.spike_probability:
-                delay += faults.spike_seconds * self.random.random()
-            elif (chance := chance - faults.spike_probability) < faults.cut_probability:
-                self._cut()
-                return
-            elif chance - faults.cut_probability < faults.half_open_probability:
-                self._go_silent()
-                self._hold(segment)
-                return
+            if chance < network.trouble_probability:
+                trouble = self._trouble(chance, segment)
+                if trouble is None:
+                    return
+                delay += trouble
         self._sent_at = now
         self._launch(segment, delay)
 
+    def _trouble(self, chance: float, segment: Segment) -> float | None:
+        """Meet a fault: how much later the segment comes, or none if it does not."""
+        faults = self.network.faults
+        if chance < faults.spike_probability:
+            return faults.spike_seconds * self.random.random()
+        if chance - faults.spike_probability < faults.cut_probability:
+            self._cut()
+            return None
+        self._go_silent()
+        self._hold(segment)
+        return None
+
     def _launch(self, segment: Segment, delay: float) -> None:
-        arrival = self.network.loop.now + delay
+        loop = self._loop
+        arrival = loop.now + delay
         if arrival <= self.last_arrival:
             arrival = self.last_arrival
             last = self._segments[-1] if self._segments else None
@@ -191,33 +203,31 @@ class Flow:
                 return
         segment.arrival = self.last_arrival = arrival
         self._segments.append(segment)
-        loop = self.network.loop
         loop.call_at(arrival, self._arrive, context=self.network.context)
 
     def _arrive(self) -> None:
-        now = self.network.loop.now
+        now = self._loop.now
         segments = self._segments
+        split_probability = self.network.split_probability
         while segments and segments[0].arrival <= now:
             segment = segments.popleft()
             chunks = segment.chunks
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            if len(data) > 1 and self.random.random() < self.network.faults.split_probability:
-                data = self._split(segment, data)
+            if split_probability and len(data) > 1 and self.random.random() < split_probability:
+                self._deliver(self._split(segment, data), None)
             else:
                 self._deliver(data, segment.finish)
-                continue
-            self._deliver(data, None)
-        if self.reverse.blocked and not self.silent:
+        if (self.reverse.silent or self.network.troubled) and self.reverse.blocked:
             # The acknowledgement is lost: the sender will give up although all arrived.
             self._start_timeout()
 
     def _split(self, segment: Segment, data: bytes) -> bytes:
         cut = self.random.randrange(1, len(data))
         segment.chunks = [data[cut:]]
-        segment.arrival = self.network.loop.now + self.delay()
+        segment.arrival = self._loop.now + self.delay()
         self.last_arrival = max(self.last_arrival, segment.arrival)
         self._segments.appendleft(segment)
-        self._later(segment.arrival - self.network.loop.now, self._arrive)
+        self._later(segment.arrival - self._loop.now, self._arrive)
         return data[:cut]
 
     def _deliver(self, data: bytes, finish: str | None) -> None:
@@ -253,7 +263,7 @@ class Flow:
 
     def _hold(self, segment: Segment) -> None:
         if not self._held:
-            self._held_since = self.network.loop.now
+            self._held_since = self._loop.now
         self._held.append(segment)
         self._start_timeout()
 
@@ -277,7 +287,7 @@ class Flow:
         self.network.forget_if_over(self.number)
 
     def _later(self, delay: float, callback: object) -> TimerHandle:
-        return self.network.loop.call_later(
+        return self._loop.call_later(
             delay,
             callback,  # type: ignore[arg-type]
             context=self.network.context,

@@ -63,6 +63,7 @@ class Host:
     def crash(self) -> None:
         """Power loss: everything on it stops, and no peer is told."""
         self.up = False
+        self.network.path_changed()
         for process in list(self.processes):
             process.lose_power()
 

@@ -250,39 +250,43 @@ class SimulatedLoop(Refusals):
 
     def _run_once(self) -> None:
         # BaseEventLoop calls this until stop(); staying inside saves a call per batch.
+        gather, run_batch = self._gather, self._run_batch
         while not self._stopping:
-            self._gather()
-            self._run_batch()
+            gather()
+            run_batch()
 
     def _gather(self) -> None:
         """Queue the timers that are due; if nothing is ready, go to the next one's time first."""
         timers, queue = self._timers, self._queue
+        now = self.now
         while timers:
             moment, _, event = timers[0]
-            context = event.context
-            if context is not None:
-                process = context.get(PROCESS)
-                if process is None or not process.dead:
-                    if moment > self.now:
-                        if queue:
-                            return
-                        self._jump(moment)
-                    queue.append(event)
+            if moment > now and queue:
+                return
             heapq.heappop(timers)
+            context = event.context
+            if context is None:
+                continue
+            process = context.get(PROCESS)
+            if process is not None and process.dead:
+                continue  # and time does not go there
+            if moment > now:
+                if moment > self._last_moment:
+                    raise self._too_much_time()
+                self.now = now = moment
+            queue.append(event)
         if not queue:
             raise Deadlock(
                 "Nothing is ready and no timer is set, but the run is not finished. "
                 f"Waiting:{describe_waiting(self.pending_tasks())}"
             )
 
-    def _jump(self, moment: float) -> None:
-        if moment > self._last_moment:
-            raise TooMuchTime(
-                f"The run reached {self.limits.max_virtual_seconds:g} virtual seconds. "
-                f"Waiting:{describe_waiting(self.pending_tasks())}",
-                remedy="Raise Limits.max_virtual_seconds if this is not a hang.",
-            )
-        self.now = moment
+    def _too_much_time(self) -> TooMuchTime:
+        return TooMuchTime(
+            f"The run reached {self.limits.max_virtual_seconds:g} virtual seconds. "
+            f"Waiting:{describe_waiting(self.pending_tasks())}",
+            remedy="Raise Limits.max_virtual_seconds if this is not a hang.",
+        )
 
     def _run_batch(self) -> None:
         """Run what is ready now, but not what that makes ready."""

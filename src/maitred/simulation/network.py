@@ -33,8 +33,9 @@ class Network:
     ) -> None:
         self.loop = loop
         self.trace = trace
+        self.troubled = False
+        """Whether some path is blocked; most of the time none is, and nobody needs to look."""
         self.faults = faults
-        """What happens to segments from now on; assign another one at any time."""
         self.random = random
         self.context = contextvars.Context()
         """Where the network's own events run: in no process, so that no kill stops them."""
@@ -45,6 +46,23 @@ class Network:
         self._partitions: dict[tuple[str, str], None] = {}
         self._connection_number = 0
         self._process_number = 0
+
+    @property
+    def faults(self) -> Faults:
+        """What happens to segments from now on; assign another one at any time."""
+        return self._faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._faults = faults
+        # What every segment needs, at hand.
+        self.window_bytes = faults.window_bytes
+        self.split_probability = faults.split_probability
+        self.delay_min_seconds = faults.delay_min_seconds
+        self.delay_range_seconds = faults.delay_max_seconds - faults.delay_min_seconds
+        self.trouble_probability = (
+            faults.spike_probability + faults.cut_probability + faults.half_open_probability
+        )
 
     def add_host(self, name: str, group: str) -> Host:
         """A new machine with the next free address."""
@@ -89,6 +107,7 @@ class Network:
                 if first != second:
                     self._partitions[first, second] = None
                     self._partitions[second, first] = None
+        self.path_changed()
 
     def block(
         self, source: Host | str | Iterable[Host | str], target: Host | str | Iterable[Host | str]
@@ -98,6 +117,7 @@ class Network:
             for second in self._names(target):
                 if first != second:
                     self._partitions[first, second] = None
+        self.path_changed()
 
     def heal(self) -> None:
         """Open all paths; what was held is sent again."""
@@ -111,7 +131,8 @@ class Network:
         return bool(self._partitions) and (source.name, target.name) in self._partitions
 
     def path_changed(self) -> None:
-        """A path may have opened: let the flows look."""
+        """A path has opened or closed: let the flows look."""
+        self.troubled = bool(self._partitions) or not all(host.up for host in self.hosts.values())
         for connection in list(self.connections.values()):
             connection.outgoing.resume()
             connection.incoming.resume()

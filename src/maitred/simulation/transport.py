@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _READ_MAX_BYTES = 256 * 1024
 """Most bytes of one data_received; asyncio's own limit."""
 
+_BYTES_LIKE = (bytes, bytearray, memoryview)
+
 _HIGH_WATER_BYTES = 64 * 1024
 """asyncio's default for `set_write_buffer_limits`."""
 
@@ -54,7 +56,8 @@ class SimulatedTransport(asyncio.Transport):
         """Whether the socket is closed: what arrives now is answered with a reset."""
         self._loop = outgoing.network.loop
         self._server = server
-        self._buffer = bytearray()
+        self.buffer = bytearray()
+        """What the window had no room for."""
         self._unread: deque[bytes] = deque()
         self._end_unread = False
         self._end_read = False
@@ -73,7 +76,7 @@ class SimulatedTransport(asyncio.Transport):
     def __repr__(self) -> str:
         state = "closed" if self.gone else "closing" if self._closing else "open"
         names = f"{self.get_extra_info('sockname')} to {self.get_extra_info('peername')}"
-        return f"<SimulatedTransport {names} {state} buffered={len(self._buffer)}>"
+        return f"<SimulatedTransport {names} {state} buffered={len(self.buffer)}>"
 
     def start(self, waiter: asyncio.Future[None] | None = None) -> None:
         """Call connection_made, then read, then wake the waiter: in this order, as asyncio does."""
@@ -115,7 +118,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send it, or keep what the window has no room for."""
-        if not isinstance(data, bytes | bytearray | memoryview):
+        if not isinstance(data, _BYTES_LIKE):
             raise TypeError(
                 f"data argument must be a bytes-like object, not {type(data).__name__!r}"
             )
@@ -126,14 +129,14 @@ class SimulatedTransport(asyncio.Transport):
         if self._reset_error is not None:
             self.fail(self._reset_error)
             return
-        if not self._buffer:
+        if not self.buffer:
             if isinstance(data, memoryview):
                 data = data.cast("B")
             sent = self.outgoing.send(data)
             if sent == len(data):
                 return
             data = memoryview(data)[sent:]
-        self._buffer += data
+        self.buffer += data
         self._pause_protocol_if_full()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
@@ -145,7 +148,7 @@ class SimulatedTransport(asyncio.Transport):
         if self._closing or self._end_written:
             return
         self._end_written = True
-        if not self._buffer:
+        if not self.buffer:
             self.outgoing.send_end()
 
     def can_write_eof(self) -> bool:
@@ -157,7 +160,7 @@ class SimulatedTransport(asyncio.Transport):
         if self._closing:
             return
         self._closing = True
-        if not self._buffer:
+        if not self.buffer:
             self._lost = True
             self._soon(self._call_connection_lost, None)
 
@@ -167,7 +170,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         """Bytes the window had no room for."""
-        return len(self._buffer)
+        return len(self.buffer)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         """Low and high water, in this order."""
@@ -186,13 +189,23 @@ class SimulatedTransport(asyncio.Transport):
 
     # What the network calls, outside this end's context
 
-    @property
-    def waits_for_window(self) -> bool:
-        """Whether something is buffered that more room would let go."""
-        return bool(self._buffer)
-
     def receive(self, data: bytes, finish: str | None) -> None:
         """A segment has arrived."""
+        if (
+            finish is None
+            and self._reading
+            and not (self._unread or self._paused or self._closing or self._buffered)
+            and len(data) <= _READ_MAX_BYTES
+        ):
+            # What nearly always happens, without the detours below.
+            self.incoming.consumed(len(data))
+            try:
+                self.context.run(self._protocol.data_received, data)  # type: ignore[attr-defined]
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - the handler decides
+                self._protocol_failed("data_received", error)
+            return
         if data:
             self._unread.append(data)
         if finish is END:
@@ -200,14 +213,14 @@ class SimulatedTransport(asyncio.Transport):
         elif finish is RESET:
             code = EPIPE if self._end_unread else ECONNRESET
             self._reset_error = OSError(code, os.strerror(code))
-            if self._buffer:
+            if self.buffer:
                 self.fail(self._reset_error)
         if self._reading:
             self.context.run(self._read)
 
     def window_opened(self) -> None:
         """There is room to send more of the buffer."""
-        if self._buffer and not self._lost:
+        if self.buffer and not self._lost:
             self.context.run(self._send_buffered)
 
     def fail(self, error: BaseException) -> None:
@@ -217,7 +230,7 @@ class SimulatedTransport(asyncio.Transport):
     def vanish(self, *, orderly: bool = False, silent: bool = False) -> None:
         """The process is dead, and its kernel closes (or, without power, does not)."""
         self._closing = self._lost = True
-        self._buffer.clear()
+        self.buffer.clear()
         if silent:
             self.incoming.lose_in_flight()
             self.outgoing.stop_sending()
@@ -291,10 +304,10 @@ class SimulatedTransport(asyncio.Transport):
             self.close()
 
     def _send_buffered(self) -> None:
-        sent = self.outgoing.send(self._buffer)
-        del self._buffer[:sent]
+        sent = self.outgoing.send(self.buffer)
+        del self.buffer[:sent]
         self._resume_protocol_if_drained()
-        if self._buffer:
+        if self.buffer:
             return
         if self._closing:
             self._lost = True
@@ -303,12 +316,12 @@ class SimulatedTransport(asyncio.Transport):
             self.outgoing.send_end()
 
     def _pause_protocol_if_full(self) -> None:
-        if len(self._buffer) > self._high_water and not self._protocol_paused:
+        if len(self.buffer) > self._high_water and not self._protocol_paused:
             self._protocol_paused = True
             self._guarded("pause_writing", self._protocol.pause_writing, fatal=False)
 
     def _resume_protocol_if_drained(self) -> None:
-        if self._protocol_paused and len(self._buffer) <= self._low_water:
+        if self._protocol_paused and len(self.buffer) <= self._low_water:
             self._protocol_paused = False
             self._guarded("resume_writing", self._protocol.resume_writing, fatal=False)
 
@@ -316,7 +329,7 @@ class SimulatedTransport(asyncio.Transport):
         if self._lost:
             return
         self._lost = self._closing = True
-        self._buffer.clear()
+        self.buffer.clear()
         self._soon(self._call_connection_lost, error)
 
     def _call_connection_lost(self, error: BaseException | None) -> None:
