@@ -64,10 +64,12 @@ def test_joining_and_leaving_equals_building_anew(
             ring.remove(host)
             members.discard(host)
     anew = HashRing(members, replica_points=20)
-    assert ring._sectors == anew._sectors
     assert ring.checksum() == anew.checksum()
     assert ring.hosts == anew.hosts == tuple(sorted(members))
     if members:
+        assert list(ring.walk(key)) == list(anew.walk(key))
+        assert ring._circle.starts == anew._circle.starts
+        assert ring.lookup(key) == anew.lookup(key) == next(ring.walk(key))[1]
         assert ring.lookup_n(key, 20) == anew.lookup_n(key, 20)
 
 
@@ -122,6 +124,15 @@ def test_a_reader_keeps_the_ring_it_started_with() -> None:
     rest = [first, *walk]
     assert len(rest) == 200
     assert {host for _, host in rest} == {"a:1", "b:2"}
+
+
+def test_hosts_that_come_and_go_leave_nothing_behind() -> None:
+    ring = HashRing(["a:1"])
+    for number in range(50):
+        ring.add(f"b:{number}")
+        ring.remove(f"b:{number}")
+    assert len(ring._circle.owners) == 101
+    assert len(ring._circle.places) == 100
 
 
 def test_bad_input() -> None:

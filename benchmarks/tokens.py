@@ -1,0 +1,61 @@
+"""Token and shard of a key against scylla-driver's functions: `python -m benchmarks.tokens`.
+
+The driver has two ways to a shard: `_ShardingInfo`, which its connections use, and `ShardingInfo` in
+C, which it exports. Keys are ASCII, as ours mostly are, or arbitrary bytes, where Cassandra's
+murmur3 differs from everybody else's.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from cassandra.murmur3 import murmur3
+from cassandra.shard_info import ShardingInfo, _ShardingInfo
+
+from benchmarks.measuring import Result, alternately, save
+from maitred.routing import shard_of, token
+
+KEY_BYTES = 40
+SHARDS = 8
+IGNORE_MSB = 12
+
+
+def measure() -> list[Result]:
+    random = Random(1)
+    ascii_keys = [f"namespace:/_sys/a-queue-{i:011}/17:1".encode() for i in range(2_000)]
+    any_keys = [random.randbytes(KEY_BYTES) for _ in range(2_000)]
+    assert all(len(key) == KEY_BYTES for key in ascii_keys)
+    used = _ShardingInfo("0", str(SHARDS), "", "", str(IGNORE_MSB), None, None)
+    exported = ShardingInfo("0", str(SHARDS), "", "", str(IGNORE_MSB), None, None)
+    return [
+        _compare(ascii_keys, "ASCII keys", used, "as the driver's connections do it"),
+        _compare(ascii_keys, "ASCII keys", exported, "the driver's functions in C"),
+        _compare(any_keys, "any bytes", used, "as the driver's connections do it"),
+    ]
+
+
+def _compare(keys: list[bytes], which: str, info: Any, how: str) -> Result:  # noqa: ANN401
+    def ours() -> None:
+        for key in keys:
+            shard_of(token(key), SHARDS, IGNORE_MSB)
+
+    def theirs() -> None:
+        for key in keys:
+            info.shard_id_from_token(murmur3(key))
+
+    our_time, their_time = (seconds / len(keys) for seconds in alternately(ours, theirs))
+    return Result(
+        f"token + shard, {KEY_BYTES} bytes, {which}, times scylla-driver's ({how})",
+        our_time / their_time,
+        2,
+        at_least=False,
+        ours=f"ours {our_time * 1e9:.0f} ns",
+        peer=f"driver {their_time * 1e9:.0f} ns",
+    )
+
+
+if __name__ == "__main__":
+    results = measure()
+    print(*results, sep="\n")
+    save("tokens", results)
