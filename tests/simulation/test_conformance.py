@@ -485,7 +485,8 @@ def test_an_address_of_another_machine(run: Run) -> None:
     async def behaviour() -> None:
         with pytest.raises(OSError, match="bind") as caught:
             await asyncio.get_running_loop().create_server(Recorder, "203.0.113.1", 0)
-        assert caught.value.errno == errno.EADDRNOTAVAIL
+        # Since 3.13 asyncio tries every address, and then gives no number.
+        assert caught.value.errno in (errno.EADDRNOTAVAIL, None)
 
     run(behaviour())
 

@@ -137,6 +137,7 @@ class NetworkLoop(SimulatedLoop):
         sslcontext: object = None,  # noqa: ARG002
         server: Any = None,  # noqa: ANN401
         *_: object,
+        **__: object,
     ) -> None:
         sock.serve(protocol_factory, server)
 

@@ -1,0 +1,125 @@
+"""A test that cannot fail is a defect: promises are broken on purpose, and scenarios must see it.
+
+Every mutation is a mistake the network could really have; the scenarios run unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from maitred.simulation.flow import Flow
+from maitred.simulation.listener import Listener
+from maitred.simulation.scenarios import SCENARIOS
+from maitred.simulation.soak import soak
+from maitred.simulation.transport import SimulatedTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.simulation.flow import Segment
+
+SEEDS = range(40)
+
+Patch = pytest.MonkeyPatch
+
+
+def held_bytes_are_lost(patch: Patch) -> None:
+    def hold(flow: Flow, segment: Segment) -> None:
+        flow.outstanding_bytes -= sum(map(len, segment.chunks))
+
+    patch.setattr(Flow, "_hold", hold)
+
+
+def bytes_are_doubled_when_split(patch: Patch) -> None:
+    original = Flow._split
+
+    def split(flow: Flow, segment: Segment, data: bytes) -> bytes:
+        return original(flow, segment, data) + data[-1:]
+
+    patch.setattr(Flow, "_split", split)
+
+
+def later_bytes_overtake(patch: Patch) -> None:
+    def launch(flow: Flow, segment: Segment, delay: float) -> None:
+        segment.arrival = flow._loop.now + delay
+        flow._segments.append(segment)
+        flow._segments = type(flow._segments)(sorted(flow._segments, key=lambda one: one.arrival))
+        flow._later(delay, flow._arrive)
+
+    patch.setattr(Flow, "_launch", launch)
+
+
+def connection_lost_comes_twice(patch: Patch) -> None:
+    original = SimulatedTransport._call_connection_lost
+
+    def lost(transport: SimulatedTransport, error: BaseException | None) -> None:
+        original(transport, error)
+        transport._protocol.connection_lost(None)
+
+    patch.setattr(SimulatedTransport, "_call_connection_lost", lost)
+
+
+def silence_lasts_for_ever(patch: Patch) -> None:
+    patch.setattr("maitred.simulation.scenarios.pipelined.Client.connect_timeout_seconds", 1e6)
+    patch.setattr(SimulatedTransport, "abort", lambda _transport: None)
+
+
+def the_window_has_no_end(patch: Patch) -> None:
+    def send(flow: Flow, data: bytes | bytearray | memoryview) -> int:
+        flow.outstanding_bytes += len(data)
+        flow._enqueue(bytes(data), None)
+        return len(data)
+
+    patch.setattr(Flow, "send", send)
+
+
+def nobody_is_told_to_pause(patch: Patch) -> None:
+    patch.setattr(SimulatedTransport, "_pause_protocol_if_full", lambda _transport: None)
+
+
+def everybody_may_bind(patch: Patch) -> None:
+    def bind(listener: Listener) -> None:
+        listener.process.host.listeners.setdefault(listener.port, []).append(listener)
+        listener.process.listeners[listener] = None
+
+    patch.setattr(Listener, "bind", bind)
+
+
+def a_kill_leaves_the_port_bound(patch: Patch) -> None:
+    original = Listener.close
+
+    def close(listener: Listener) -> None:
+        if not listener.process.dead:
+            original(listener)
+
+    patch.setattr(Listener, "close", close)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "mutation"),
+    [
+        ("streams", held_bytes_are_lost),
+        ("streams", bytes_are_doubled_when_split),
+        ("streams", later_bytes_overtake),
+        ("streams", connection_lost_comes_twice),
+        ("streams", silence_lasts_for_ever),
+        ("backpressure", bytes_are_doubled_when_split),
+        ("backpressure", the_window_has_no_end),
+        ("backpressure", nobody_is_told_to_pause),
+        ("servers", everybody_may_bind),
+        ("servers", a_kill_leaves_the_port_bound),
+    ],
+)
+def test_a_broken_promise_is_seen(
+    scenario: str, mutation: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch)
+    failures: list[Any] = []
+    for seed in SEEDS:
+        failures = soak({scenario: SCENARIOS[scenario]}, [seed]).failures
+        if failures:
+            break
+    assert failures, f"{mutation.__name__} went unnoticed in {len(SEEDS)} seeds of {scenario}"
+    assert all(failure.replayed for failure in failures), str(failures[0])
