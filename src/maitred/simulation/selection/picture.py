@@ -1,0 +1,199 @@
+"""The study as a picture.
+
+Matplotlib is imported late and through its objects: it is an extra, it is slow to import, and
+pyplot would keep the figure in a global.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maitred.errors import InvalidArgument, MaitredError
+
+if TYPE_CHECKING:
+    from maitred.simulation.selection.report import SelectionStudy
+
+SUFFIXES = (".svg", ".png")
+
+# Okabe and Ito's colours, which also the colour-blind can tell apart; markers differ as well.
+MODES = {
+    "off": ("no tree", "#999999", "s"),
+    "on": ("tree", "#D55E00", "o"),
+    "home": ("tree, polls keep listening at home", "#0072B2", "D"),
+}
+LINES = (
+    ("#000000", "o", 4),
+    ("#E69F00", "s", 8),  # larger, for the next one covers it
+    ("#56B4E9", "^", 5),
+    ("#CC79A7", "D", 5),
+    ("#661100", "v", 5),
+)
+IDEAL = "#009E73"
+
+
+class PicturesMissing(MaitredError):
+    """Matplotlib is not installed."""
+
+    code = "pictures-missing"
+
+
+def draw(study: SelectionStudy, path: str | Path) -> None:
+    """Write the picture, as SVG or PNG by the suffix of the path."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise InvalidArgument(
+            f"A picture cannot be written as {path.suffix or 'a file without suffix'!r}.",
+            remedy=f"Choose one of: {', '.join(SUFFIXES)}.",
+        )
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise PicturesMissing(
+            "Pictures are drawn with matplotlib, which is not installed.",
+            remedy="Install it: pip install 'maitred[pictures]'",
+        ) from None
+    # A fixed salt and no date: the same study gives the same file.
+    with mpl.rc_context({"svg.hashsalt": "maitred", "font.size": 9, "axes.titlesize": 10}):
+        figure = Figure(figsize=(11, 6.6 if study.sweep else 3.8), layout="constrained")
+        _fill(figure, study)
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, dpi=120, metadata=metadata)
+
+
+def _fill(figure: Any, study: SelectionStudy) -> None:  # noqa: ANN401 - matplotlib has no types
+    scenarios = study.settings.scenarios
+    if study.sweep:
+        above, below = figure.subfigures(2, 1, height_ratios=(1.1, 1.0), hspace=0.04)
+    else:
+        above, below = figure, None
+    handles: dict[str, Any] = {}
+    panels = above.subplots(1, len(scenarios), squeeze=False)[0]
+    for number, (axes, scenario) in enumerate(zip(panels, scenarios, strict=True)):
+        handles |= _draw_scenario(axes, study, scenario, first=number == 0)
+    above.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside upper center",
+        ncols=len(handles),
+        frameon=False,
+    )
+    if below is not None:
+        left, right = below.subplots(1, 2)
+        _draw_threshold(left, study)
+        _draw_waiting(right, study)
+
+
+def _draw_scenario(
+    axes: Any,  # noqa: ANN401
+    study: SelectionStudy,
+    scenario: str,
+    *,
+    first: bool,
+) -> dict[str, Any]:
+    algorithms = study.settings.algorithms
+    modes = study.settings.modes
+    handles = {}
+    for offset, mode in enumerate(modes):
+        label, colour, marker = MODES[mode]
+        cells = [study.cell(scenario, name, mode) for name in algorithms]
+        heights = [place + 0.22 * (offset - (len(modes) - 1) / 2) for place in range(len(cells))]
+        handles[label] = axes.errorbar(
+            [cell.mean("mean_ms") for cell in cells if cell],
+            heights,
+            xerr=[
+                _inside(cell.mean("mean_ms"), cell.interval("mean_ms")) for cell in cells if cell
+            ],
+            fmt=marker,
+            color=colour,
+            markersize=5,
+            capsize=2,
+            linewidth=1,
+        )
+    ideal = study.cell(scenario, algorithms[0], modes[0])
+    if ideal is not None:
+        handles["single queue (nothing can beat it)"] = axes.axvline(
+            ideal.mean("ideal_mean_ms"), color=IDEAL, linestyle="--", linewidth=1.5
+        )
+    axes.set_xscale("log")
+    axes.margins(x=0.12)
+    axes.minorticks_off()
+    ticks = _ticks(*axes.get_xlim())
+    axes.set_xticks(ticks, [_milliseconds(tick) for tick in ticks])
+    axes.set_title(scenario.replace("-", " "))
+    axes.set_xlabel("mean wait of a task")
+    axes.set_yticks(range(len(algorithms)), algorithms if first else [""] * len(algorithms))
+    axes.set_ylim(len(algorithms) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+    return handles
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Powers of ten, or if too few of them are in sight, 1, 2 and 5 times these."""
+    powers = [10.0**exponent for exponent in range(-3, 9)]
+    ticks = [power for power in powers if low <= power <= high]
+    if len(ticks) < 2:
+        ticks = [p * by for p in powers for by in (1, 2, 5) if low <= p * by <= high]
+    return ticks
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:g} ms" if value < 1_000 else f"{value / 1_000:g} s"
+
+
+def _inside(mean: float, interval: float) -> float:
+    """An error bar that stays above 0, as a logarithmic axis needs it."""
+    return min(interval, 0.95 * mean)
+
+
+def _draw_threshold(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
+    cells = [cell for cell in study.sweep if cell.setting == "threshold" and cell.backlog]
+    values = list(dict.fromkeys(cell.value for cell in cells))
+    for (colour, marker, size), value in zip(LINES, values, strict=True):
+        line = [cell for cell in cells if cell.value == value]
+        axes.plot(
+            [cell.backlog for cell in line],
+            [cell.mean("mean_ms") / cell.mean("ideal_mean_ms") for cell in line],
+            color=colour,
+            marker=marker,
+            markersize=size,
+            linewidth=1.2,
+            linestyle="--" if value is None else "-",
+            label="round robin" if value is None else f"threshold {value:g}",
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    ticks = (1, 2, 3, 5, 10, 20)
+    axes.set_yticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    backlogs = sorted({cell.backlog for cell in cells})
+    axes.set_xticks(backlogs, [f"{backlog:,}" for backlog in backlogs])
+    axes.set_title("weighted: from which backlog on to follow it")
+    axes.set_xlabel("tasks in the one partition that has a backlog")
+    axes.set_ylabel("mean wait, in those of a single queue")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _draw_waiting(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
+    """U_i by partition: is it 1/N, as the argument for even polls assumes?"""
+    shown = 0
+    for mode in study.settings.modes:
+        cell = study.cell("stable", "round-robin", mode)
+        if cell is None:
+            continue
+        _, colour, marker = MODES[mode]
+        shares = cell.waiting()
+        shown = len(shares)
+        axes.plot(range(shown), shares, marker=marker, color=colour, linewidth=1.2, markersize=5)
+    if shown:
+        axes.axhline(1 / shown, color=IDEAL, linestyle="--", linewidth=1.5)
+        axes.text(1.01, 1 / shown, "1/N", color=IDEAL, va="center",
+                  transform=axes.get_yaxis_transform())  # fmt: skip
+        axes.set_xticks(range(shown))
+    axes.set_ylim(bottom=0)
+    axes.set_title("stable, round robin: where tasks wait")
+    axes.set_xlabel("partition a task was written to (0 is the root)")
+    axes.set_ylabel("share of all waiting")
+    axes.grid(alpha=0.3)
