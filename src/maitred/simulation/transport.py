@@ -16,7 +16,7 @@ import contextvars
 import os
 import sys
 from collections import deque
-from errno import ECONNRESET, EPIPE
+from errno import ECONNRESET, ENOTCONN, EPIPE
 from typing import TYPE_CHECKING, Any, cast
 
 from maitred.simulation.flow import END, RESET
@@ -114,6 +114,8 @@ class SimulatedTransport(asyncio.Transport):
         if self._closing or not self._paused:
             return
         self._paused = False
+        # A kernel says again what it said before, and asyncio calls eof_received again.
+        self._end_read = False
         self._soon(self._read)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -148,6 +150,8 @@ class SimulatedTransport(asyncio.Transport):
         if self._closing or self._end_written:
             return
         self._end_written = True
+        if self._reset_error is not None:  # asyncio lets this one through to the caller
+            raise OSError(ENOTCONN, os.strerror(ENOTCONN))
         if not self.buffer:
             self.outgoing.send_end()
 
