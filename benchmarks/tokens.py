@@ -1,8 +1,8 @@
 """Token and shard of a key against scylla-driver's functions: `python -m benchmarks.tokens`.
 
-The driver has two ways to a shard: `_ShardingInfo`, which its connections use, and `ShardingInfo` in
-C, which it exports. Keys are ASCII, as ours mostly are, or arbitrary bytes, where Cassandra's
-murmur3 differs from everybody else's.
+The driver has two ways to a shard: `_ShardingInfo`, which its connections use, and `ShardingInfo`
+in C, which it exports. Our keys are ASCII (names mostly are). Keys of arbitrary bytes, where
+Cassandra's murmur3 differs from everybody else's, are shown beside them.
 """
 
 from __future__ import annotations

@@ -79,7 +79,3 @@ def run() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("maitred: stopped.", err=True)
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough (`maitred ... | head`); that is no error.
-        sys.stderr.close()
-        sys.exit(0)

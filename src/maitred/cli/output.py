@@ -46,7 +46,11 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
+    if isinstance(value, int) and value >= 10_000:
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
+    return str(value)
 
 
 def _is_number(value: object) -> bool:

@@ -129,7 +129,7 @@ class PlacementStudy:
     measured: list[Measured] = field(default_factory=list)
     gradual: list[Gradual] = field(default_factory=list)
 
-    def rows(self) -> list[dict[str, object]]:
+    def table(self) -> list[dict[str, object]]:
         """A row a measurement, ready to print."""
         return [
             {
@@ -143,7 +143,7 @@ class PlacementStudy:
                 "queue/core": round(one.queue_on_core, 1),
                 "lost moves %": round(100 * one.moved_by_loss, 2),
                 "added moves %": round(100 * one.moved_by_addition, 2),
-                "least %": round(100 / one.cluster.hosts, 2),
+                "a host %": round(100 / one.cluster.hosts, 2),
             }
             for one in self.measured
         ]
@@ -153,6 +153,7 @@ class PlacementStudy:
             "settings": asdict(self.settings),
             "measured": [asdict(one) for one in self.measured],
             "gradual": [asdict(one) for one in self.gradual],
+            "findings": self.findings(),
         }
 
     def findings(self) -> list[str]:

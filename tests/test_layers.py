@@ -1,0 +1,135 @@
+"""The layers of docs/architecture.md, enforced.
+
+The table in that page is the rule: this test reads it, so the page can't go stale. Pure layers
+decide; they get time and randomness as arguments and touch neither sockets nor files.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "maitred"
+
+# What a pure layer may use of the standard library and of others: nothing with I/O, a clock or
+# randomness. `datetime` is here for its arithmetic; its clocks are refused below.
+PURE_IMPORTS = {
+    *("__future__", "array", "bisect", "collections", "dataclasses", "datetime", "difflib"),
+    *("enum", "functools", "heapq", "itertools", "math", "operator", "re", "types", "typing"),
+    *("farmhash", "mmh3"),
+}
+CLOCKS = {"now", "utcnow", "today"}
+OUTSIDE_WORLD = {"open", "print", "input", "eval", "exec", "__import__"}
+NEVER_LOADED_BY_PURE = {"asyncio", "random", "secrets", "selectors", "socket", "sqlite3", "ssl"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    name: str
+    pure: bool
+    may_import: frozenset[str]
+
+
+def layers() -> dict[str, Layer]:
+    """The rows `| name | kind | may import | ... |` of the page."""
+    found = {}
+    for line in (ROOT / "docs" / "architecture.md").read_text().splitlines():
+        cells = [cell.strip(" `") for cell in line.strip("|").split("|")]
+        if len(cells) >= 4 and cells[1] in {"pure", "shell"}:
+            allowed = {name.strip(" `") for name in cells[2].split(",")} - {"nothing"}
+            found[cells[0]] = Layer(cells[0], cells[1] == "pure", frozenset(allowed))
+    return found
+
+
+LAYERS = layers()
+
+
+def layer_of(module: Path) -> str:
+    return module.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            module = node.module or ""
+            if module == "maitred":
+                found |= {f"maitred.{alias.name}" for alias in node.names}
+            else:
+                found.add(module)
+    return found
+
+
+def violations(layer: Layer, text: str) -> list[str]:
+    tree = ast.parse(text)
+    found = []
+    for name in sorted(imports_of(tree)):
+        top, _, rest = name.partition(".")
+        if top == "maitred":
+            other = rest.split(".")[0]
+            if other not in {layer.name, *layer.may_import, "__version__"}:
+                found.append(f"{layer.name} may not import {name}")
+        elif layer.pure and top not in PURE_IMPORTS:
+            found.append(f"{layer.name} is pure and may not import {name}")
+    if layer.pure:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in CLOCKS:
+                found.append(f"{layer.name} is pure and may not read a clock ({node.attr})")
+            if isinstance(node, ast.Name) and node.id in OUTSIDE_WORLD:
+                found.append(f"{layer.name} is pure and may not call {node.id}")
+    return found
+
+
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_follow_the_page(module: Path) -> None:
+    assert violations(LAYERS[layer_of(module)], module.read_text()) == []
+
+
+def test_the_page_names_every_layer_and_no_other() -> None:
+    assert set(LAYERS) == {layer_of(module) for module in MODULES}
+    assert {"routing", "balancing"} <= {layer.name for layer in LAYERS.values() if layer.pure}
+
+
+def test_no_two_layers_import_each_other() -> None:
+    for layer in LAYERS.values():
+        for other in layer.may_import:
+            assert layer.name not in LAYERS[other].may_import, (layer.name, other)
+            assert not layer.pure or LAYERS[other].pure, f"{layer.name} is pure, {other} is not"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import random", "may not import random"),
+        ("def f():\n    import time", "may not import time"),
+        ("from asyncio import sleep", "may not import asyncio"),
+        ("from maitred.simulation.world import World", "may not import maitred.simulation.world"),
+        ("from maitred import cli", "may not import maitred.cli"),
+        ("from datetime import datetime\nx = datetime.now()", "read a clock"),
+        ("open('x')", "may not call open"),
+    ],
+)
+def test_the_check_can_fail(text: str, problem: str) -> None:
+    assert any(problem in found for found in violations(LAYERS["routing"], text))
+
+
+def test_pure_layers_load_nothing_of_the_outside_world() -> None:
+    """Also not by way of somebody else: in a fresh process, look at what got loaded."""
+    pure = [f"maitred.{layer.name}" for layer in LAYERS.values() if layer.pure]
+    program = f"import sys, {', '.join(pure)}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert NEVER_LOADED_BY_PURE.isdisjoint(loaded)
