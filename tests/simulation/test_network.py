@@ -285,6 +285,38 @@ def test_a_lost_acknowledgement_fails_a_writer_whose_bytes_arrived() -> None:
     on_a_line(behaviour)
 
 
+@pytest.mark.parametrize(("heals", "error"), [(True, errno.ECONNRESET), (False, errno.ETIMEDOUT)])
+def test_a_kill_behind_a_partition_is_learnt_after_it(*, heals: bool, error: int) -> None:
+    async def behaviour(line: Line) -> None:
+        line.near.transport.write(b"under way")
+        line.world.network.partition("a", "b")
+        line.server.kill()  # its reset gets lost
+        await asyncio.sleep(5)
+        assert line.near.lost == []
+        if heals:
+            line.world.network.heal()
+        await asyncio.sleep(100)
+        assert line.near.error == error
+
+    on_a_line(behaviour)
+
+
+@pytest.mark.parametrize(("heals", "error"), [(True, errno.ECONNRESET), (False, errno.ETIMEDOUT)])
+def test_a_cut_that_one_end_cannot_hear_of(*, heals: bool, error: int) -> None:
+    async def behaviour(line: Line) -> None:
+        line.world.network.block("b", "a")
+        line.near.transport.write(b"lost")
+        await asyncio.sleep(5)
+        assert line.far.error == errno.ECONNRESET
+        assert line.near.lost == []
+        if heals:
+            line.world.calm()
+        await asyncio.sleep(100)
+        assert line.near.error == error
+
+    on_a_line(behaviour, Faults(cut_probability=1.0))
+
+
 def test_a_cut_resets_both_ends() -> None:
     async def behaviour(line: Line) -> None:
         line.near.transport.write(b"lost")

@@ -80,6 +80,41 @@ def test_a_kill_runs_nothing_more_not_even_finally() -> None:
         assert world.run(driver(world)) == ["soon", "started"]
 
 
+def test_a_process_can_kill_itself() -> None:
+    trail: list[str] = []
+
+    async def main() -> None:
+        current = current_process()
+        current.kill()
+        trail.append("the rest of the step")
+        with pytest.raises(NoProcess, match="dead"):
+            await asyncio.start_server(lambda _reader, _writer: None, None, 1)
+        await asyncio.sleep(0)
+        trail.append("never")
+
+    async def driver(world: World) -> None:
+        with pytest.raises(ProcessKilled):
+            await world.host("a").spawn(main).wait()
+        await asyncio.sleep(1)
+        assert world.host("a").listeners == {}
+
+    with World(1) as world:
+        world.run(driver(world))
+    assert trail == ["the rest of the step"]
+
+
+def test_a_cancelled_main_ends_its_process_and_not_who_waits_for_it() -> None:
+    async def main() -> None:
+        raise asyncio.CancelledError
+
+    async def driver(world: World) -> None:
+        with pytest.raises(ProcessKilled, match="cancelled"):
+            await world.host("a").spawn(main).wait()
+
+    with World(1) as world:
+        world.run(driver(world))
+
+
 def test_a_process_ends_with_its_main() -> None:
     trail: list[str] = []
 

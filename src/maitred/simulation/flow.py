@@ -186,6 +186,9 @@ class Flow:
             return faults.spike_seconds * self.random.random()
         if chance - faults.spike_probability < faults.cut_probability:
             self._cut()
+            if self.reverse.blocked:
+                # The sender is not told, so it tries again, and hears of it then or times out.
+                self._hold(segment)
             return None
         self._go_silent()
         self._hold(segment)
@@ -227,7 +230,7 @@ class Flow:
         segment.arrival = self._loop.now + self.delay()
         self.last_arrival = max(self.last_arrival, segment.arrival)
         self._segments.appendleft(segment)
-        self._later(segment.arrival - self._loop.now, self._arrive)
+        self._loop.call_at(segment.arrival, self._arrive, context=self.network.context)
         return data[:cut]
 
     def _deliver(self, data: bytes, finish: str | None) -> None:
@@ -236,6 +239,8 @@ class Flow:
         if receiver is not None and not receiver.gone:
             receiver.receive(data, finish)
         elif data and self.target.up:
+            if self.reverse.blocked:
+                self._hold(Segment([data], finish))
             self.reverse.send_reset()
         else:
             self.network.forget_if_over(self.number)

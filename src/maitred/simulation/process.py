@@ -34,6 +34,8 @@ def current_process() -> Process:
             "This code runs in no simulated process, so it has no host and no network.",
             remedy="Start it with host.spawn(...).",
         )
+    if process.dead:  # it killed itself, and this is the rest of its last step
+        raise NoProcess(f"The process {process.name} is dead.")
     return process
 
 
@@ -86,7 +88,11 @@ class Process:
     def _main_done(self, task: asyncio.Task[Any]) -> None:
         if self.dead:
             return
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        error = (
+            ProcessKilled(f"The main coroutine of {self.name} was cancelled.")
+            if task.cancelled()
+            else task.exception()
+        )
         self._end(error, b"exit", None if error else task.result())
         for transport in list(self.transports):
             transport.vanish(orderly=True)
@@ -99,8 +105,6 @@ class Process:
             listener.close()
         if error is None:
             self._finished.set_result(result)
-        elif isinstance(error, asyncio.CancelledError):
-            self._finished.cancel()
         else:
             self._finished.set_exception(error)
             self._finished.exception()  # marks it as seen: it is reported here, or by wait()

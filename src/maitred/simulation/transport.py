@@ -11,7 +11,6 @@ something to write; a protocol that does neither learns of it at its next write.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import os
 import sys
@@ -20,8 +19,10 @@ from errno import ECONNRESET, ENOTCONN, EPIPE
 from typing import TYPE_CHECKING, Any, cast
 
 from maitred.simulation.flow import END, RESET
+from maitred.simulation.flow_control import FlowControl
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable
 
     from maitred.simulation.flow import Flow
@@ -32,11 +33,8 @@ _READ_MAX_BYTES = 256 * 1024
 
 _BYTES_LIKE = (bytes, bytearray, memoryview)
 
-_HIGH_WATER_BYTES = 64 * 1024
-"""asyncio's default for `set_write_buffer_limits`."""
 
-
-class SimulatedTransport(asyncio.Transport):
+class SimulatedTransport(FlowControl):
     """A stream transport whose socket is a pair of flows."""
 
     def __init__(
@@ -47,17 +45,14 @@ class SimulatedTransport(asyncio.Transport):
         names: dict[str, Any],
         server: asyncio.Server | None = None,
     ) -> None:
-        super().__init__(names)
+        super().__init__(outgoing.network.loop, protocol, names)
         self.outgoing = outgoing
         self.incoming = outgoing.reverse
         self.process = process
         self.context = contextvars.copy_context()
         self.gone = False
         """Whether the socket is closed: what arrives now is answered with a reset."""
-        self._loop = outgoing.network.loop
         self._server = server
-        self.buffer = bytearray()
-        """What the window had no room for."""
         self._unread: deque[bytes] = deque()
         self._end_unread = False
         self._end_read = False
@@ -67,10 +62,6 @@ class SimulatedTransport(asyncio.Transport):
         self._paused = False
         self._closing = False
         self._lost = False
-        self._high_water = _HIGH_WATER_BYTES
-        self._low_water = _HIGH_WATER_BYTES // 4
-        self._protocol_paused = False
-        self.set_protocol(protocol)
         self._attach()
 
     def __repr__(self) -> str:
@@ -86,15 +77,6 @@ class SimulatedTransport(asyncio.Transport):
             self._soon(_set_unless_done, waiter)
 
     # What protocols call
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """From the next delivery on."""
-        self._protocol: asyncio.BaseProtocol = protocol
-        self._buffered = isinstance(protocol, asyncio.BufferedProtocol)
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """The protocol that gets the callbacks."""
-        return self._protocol
 
     def is_closing(self) -> bool:
         """Whether close or abort was called, or the connection failed."""
@@ -171,25 +153,6 @@ class SimulatedTransport(asyncio.Transport):
     def abort(self) -> None:
         """Close without sending what is buffered."""
         self._force_close(None)
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes the window had no room for."""
-        return len(self.buffer)
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Low and high water, in this order."""
-        return self._low_water, self._high_water
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the protocol is told to pause and to resume writing."""
-        if high is None:
-            high = _HIGH_WATER_BYTES if low is None else 4 * low
-        if low is None:
-            low = high // 4
-        if not high >= low >= 0:
-            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
-        self._high_water, self._low_water = high, low
-        self._pause_protocol_if_full()
 
     # What the network calls, outside this end's context
 
@@ -319,16 +282,6 @@ class SimulatedTransport(asyncio.Transport):
         elif self._end_written:
             self.outgoing.send_end()
 
-    def _pause_protocol_if_full(self) -> None:
-        if len(self.buffer) > self._high_water and not self._protocol_paused:
-            self._protocol_paused = True
-            self._guarded("pause_writing", self._protocol.pause_writing, fatal=False)
-
-    def _resume_protocol_if_drained(self) -> None:
-        if self._protocol_paused and len(self.buffer) <= self._low_water:
-            self._protocol_paused = False
-            self._guarded("resume_writing", self._protocol.resume_writing, fatal=False)
-
     def _force_close(self, error: BaseException | None) -> None:
         if self._lost:
             return
@@ -361,36 +314,6 @@ class SimulatedTransport(asyncio.Transport):
             self.outgoing.network.zombies.append(self)
         self._detach()
         self.outgoing.network.forget_if_over(self.outgoing.number)
-
-    def _guarded(
-        self,
-        name: str,
-        callback: Callable[..., Any],
-        *arguments: Any,  # noqa: ANN401
-        fatal: bool = True,
-    ) -> Any:  # noqa: ANN401
-        """Call the protocol; if it raises, report it and, like asyncio, drop the connection."""
-        try:
-            return callback(*arguments)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the handler decides
-            self._protocol_failed(name, error, fatal=fatal)
-            return None
-
-    def _protocol_failed(self, name: str, error: BaseException, *, fatal: bool = True) -> None:
-        # asyncio does not report a failing callback's OSError; it takes it for the socket's.
-        if not fatal or not isinstance(error, OSError):
-            self._loop.call_exception_handler(
-                {
-                    "message": f"protocol.{name}() failed",
-                    "exception": error,
-                    "transport": self,
-                    "protocol": self._protocol,
-                }
-            )
-        if fatal:
-            self._force_close(error)
 
     def _soon(self, callback: Callable[..., object], *arguments: object) -> None:
         self._loop.call_soon(callback, *arguments, context=self.context)
