@@ -51,10 +51,20 @@ def test_there_is_a_row_for_everything(study: SelectionStudy) -> None:
         assert (row["erlang_mean_ms"] is None) == (row["scenario"] in ("backlog", "overload"))
 
 
+def test_the_table_is_printable(study: SelectionStudy) -> None:
+    table = study.table()
+    assert len(table) == len(study.rows())
+    assert sum(len(name) + 2 for name in table[0]) < 130
+    for row in table:
+        assert all(isinstance(value, str | int | float) for value in row.values())
+        assert 0 <= float(str(row["stored %"])) <= 100
+
+
 def test_the_sweep_has_a_row_for_everything(study: SelectionStudy) -> None:
     rows = study.sweep_rows()
-    # Round robin and four thresholds for each backlog, four without one, four half-lives.
-    assert len(rows) == 2 * 5 + 4 + 4
+    # Round robin and four thresholds for each backlog, four without one, four half-lives; and two
+    # algorithms in three modes with 1, 2, 4 and 8 clients.
+    assert len(rows) == 2 * 5 + 4 + 4 + 2 * 3 * 4
 
 
 def test_it_is_json(study: SelectionStudy) -> None:
@@ -64,7 +74,7 @@ def test_it_is_json(study: SelectionStudy) -> None:
 
 def test_findings_are_sentences_from_the_numbers(study: SelectionStudy) -> None:
     findings = study.findings()
-    assert len(findings) == 7
+    assert len(findings) == 8
     assert all(sentence.endswith(".") for sentence in findings)
     weighted = study.cell("backlog", "weighted", "on")
     assert weighted is not None

@@ -27,9 +27,10 @@ class SelectorSettings:
     (a few hundred tasks a second, each matched in 10 ms) looks like noise, and is."""
 
     weight_half_life_seconds: float = 10.0
-    """A reported weight counts half after this time. The study of the selectors found drain times
-    equal from 2 s to 60 s; ten seconds forgets a drained backlog of 3,000 within a minute (five
-    halvings bring it below the threshold) and outlives the gap between two looks at a partition."""
+    """A reported weight counts half after this time. A busy client does not care: the selection
+    study found mean waits within 1 % of each other from 1 s to no decay at all. It is for clients
+    that fall silent: ten seconds forget a backlog of 3,000 within a minute (five halvings bring it
+    below the threshold), and bridge the gap between two looks at a partition."""
 
     round_robin_every: int = 10
     """Of the weighted algorithm's reads, every tenth goes round robin whatever the weights say:

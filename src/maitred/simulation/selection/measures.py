@@ -77,18 +77,21 @@ class Measures:
     waiting: tuple[float, ...]
     """By the partition it was written to: its share of all waiting, which is U_i."""
     tasks: int
+    arrivals: int
+    """Of these, the tasks that were not in a backlog from the start."""
     stored: int
-    """Tasks written to a backlog during the run."""
+    """Of the arrivals, those that were written to a backlog."""
     sync_matches: int
     """Tasks that found a poller without being written."""
     poll_forwards: int
+    """Like all that follows, of every task and poll until the last measured task was started."""
     task_forwards: int
     refused_handovers: int
     empty_polls: int
 
     @property
     def stored_share(self) -> float:
-        return self.stored / self.tasks
+        return self.stored / self.arrivals
 
     def as_json(self) -> dict[str, object]:
         return {**asdict(self), "stored_share": self.stored_share}

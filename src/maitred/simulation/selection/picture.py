@@ -56,7 +56,7 @@ def draw(study: SelectionStudy, path: str | Path) -> None:
         ) from None
     # A fixed salt and no date: the same study gives the same file.
     with mpl.rc_context({"svg.hashsalt": "maitred", "font.size": 9, "axes.titlesize": 10}):
-        figure = Figure(figsize=(11, 6.6 if study.sweep else 3.8), layout="constrained")
+        figure = Figure(figsize=(11, 7.2 if study.sweep else 3.8), layout="constrained")
         _fill(figure, study)
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, dpi=120, metadata=metadata)
@@ -80,8 +80,9 @@ def _fill(figure: Any, study: SelectionStudy) -> None:  # noqa: ANN401 - matplot
         frameon=False,
     )
     if below is not None:
-        left, right = below.subplots(1, 2)
+        left, middle, right = below.subplots(1, 3)
         _draw_threshold(left, study)
+        _draw_clients(middle, study)
         _draw_waiting(right, study)
 
 
@@ -169,11 +170,42 @@ def _draw_threshold(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
     axes.minorticks_off()
     backlogs = sorted({cell.backlog for cell in cells})
     axes.set_xticks(backlogs, [f"{backlog:,}" for backlog in backlogs])
-    axes.set_title("weighted: from which backlog on to follow it")
-    axes.set_xlabel("tasks in the one partition that has a backlog")
-    axes.set_ylabel("mean wait, in those of a single queue")
+    axes.set_title("weighted: when to follow a backlog")
+    axes.set_xlabel("tasks in the backlog of one partition")
+    axes.set_ylabel("mean wait / single queue's")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+
+
+def _draw_clients(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
+    """What it costs that a client knows only its own polls."""
+    cells = [cell for cell in study.sweep if cell.setting == "clients"]
+    for algorithm, style in (("round-robin", "-"), ("fewest-polls", ":")):
+        for mode in study.settings.modes:
+            line = [c for c in cells if (c.algorithm, c.forwarding) == (algorithm, mode)]
+            _, colour, marker = MODES[mode]
+            axes.plot(
+                [cell.value for cell in line],
+                [cell.mean("mean_ms") for cell in line],
+                linestyle=style,
+                color=colour,
+                marker=marker,
+                markersize=5,
+                linewidth=1.4,
+            )
+        axes.plot([], [], linestyle=style, color="#000000", label=algorithm)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    clients = sorted({cell.value for cell in cells if cell.value})
+    axes.set_xticks(clients, [f"{count:g}" for count in clients])
+    ticks = _ticks(*axes.get_ylim())
+    axes.set_yticks(ticks, [_milliseconds(tick) for tick in ticks])
+    axes.set_title("stable: pollers split over clients")
+    axes.set_xlabel("client processes")
+    axes.set_ylabel("mean wait of a task")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 
 def _draw_waiting(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
@@ -194,6 +226,6 @@ def _draw_waiting(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
         axes.set_xticks(range(shown))
     axes.set_ylim(bottom=0)
     axes.set_title("stable, round robin: where tasks wait")
-    axes.set_xlabel("partition a task was written to (0 is the root)")
+    axes.set_xlabel("partition written to (0 is the root)")
     axes.set_ylabel("share of all waiting")
     axes.grid(alpha=0.3)

@@ -97,14 +97,34 @@ class Cell:
             row[f"{metric}_interval"] = self.interval(metric)
         return row
 
+    def table_row(self) -> dict[str, object]:
+        return {
+            "scenario": self.scenario,
+            "algorithm": self.algorithm,
+            "tree": self.forwarding,
+            "mean ms": round(self.mean("mean_ms"), 1),
+            "±": round(self.interval("mean_ms"), 1),
+            "p50 ms": round(self.mean("p50_ms"), 1),
+            "p99 ms": round(self.mean("p99_ms"), 1),
+            "ideal mean": round(self.mean("ideal_mean_ms"), 1),
+            "ideal p99": round(self.mean("ideal_p99_ms"), 1),
+            "idle %": round(100 * self.mean("idle_while_waiting"), 1),
+            "stored %": round(100 * self.mean("stored_share"), 1),
+            "polls up": round(self.mean("poll_forwards")),
+            "tasks up": round(self.mean("task_forwards")),
+            "uneven %": round(100 * self.mean("poll_deviation"), 2),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class SweepCell:
-    """The weighted algorithm with one setting changed; `value` None is plain round robin."""
+    """One setting changed: the threshold or half-life of weighted, or the number of clients."""
 
     setting: str
     value: float | None
+    """None for an algorithm that does not have the setting."""
     backlog: int
+    algorithm: str
     forwarding: str
     runs: tuple[Measures, ...] = ()
 
@@ -119,6 +139,7 @@ class SweepCell:
             "setting": self.setting,
             "value": self.value,
             "backlog": self.backlog,
+            "algorithm": self.algorithm,
             "forwarding": self.forwarding,
             "seeds": len(self.runs),
             "mean_ms": self.mean("mean_ms"),
@@ -144,8 +165,12 @@ class SelectionStudy:
         """One flat row for each algorithm in each scenario and kind of forwarding."""
         return [cell.row() for cell in self.cells]
 
+    def table(self) -> list[dict[str, object]]:
+        """The columns that fit a terminal, rounded."""
+        return [cell.table_row() for cell in self.cells]
+
     def sweep_rows(self) -> list[dict[str, object]]:
-        """One flat row for each setting of the weighted algorithm."""
+        """One flat row for each value of each setting that was swept."""
         return [cell.row() for cell in self.sweep]
 
     def as_json(self) -> dict[str, object]:
@@ -182,6 +207,7 @@ class SelectionStudy:
             self._half_life(),
             self._tree(),
             self._listening(),
+            self._clients(),
         )
         return [sentence for sentence in found if sentence]
 
@@ -275,7 +301,7 @@ class SelectionStudy:
             return None
         values = [cell.value or 0.0 for cell in self.sweep if cell.setting == "half-life"]
         return (
-            f"Half-lives from {min(values):g} s to {max(values):g} s change the mean wait by "
+            f"Half-lives from {min(values):g} s to {max(values):,.0f} s change the mean wait by "
             f"{max(waits) / min(waits) - 1:.1%} at most."
         )
 
@@ -311,6 +337,25 @@ class SelectionStudy:
         return (
             "A forwarded poll that keeps listening at home multiplies the mean wait by "
             f"{', '.join(parts)}."
+        )
+
+    def _clients(self) -> str | None:
+        """What does it cost that every client counts for itself?"""
+        parts = []
+        for algorithm in dict.fromkeys(c.algorithm for c in self.sweep if c.setting == "clients"):
+            for mode in self.settings.modes:
+                waits = [
+                    cell.mean("mean_ms")
+                    for cell in self.sweep
+                    if (cell.setting, cell.algorithm, cell.forwarding)
+                    == ("clients", algorithm, mode)
+                ]
+                parts.append(f"{algorithm} {mode} {waits[0]:.0f} to {waits[-1]:.0f} ms")
+        if not parts:
+            return None
+        return (
+            "From one client process to one for each poller, the mean wait of a stable queue goes "
+            f"from and to: {', '.join(parts)}."
         )
 
 

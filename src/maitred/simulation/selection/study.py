@@ -2,14 +2,15 @@
 
 Four scenarios, every algorithm, without the forwarding tree, with it as Cadence has it, and with
 the mended rule that a forwarded poll goes on listening at home. The seeds give the same tasks to
-every algorithm. Two sweeps follow, of the weighted algorithm alone: its threshold against the size
-of a backlog in one partition, and the half-life of its weights.
+every algorithm. Sweeps follow: the threshold of the weighted algorithm against the size of a
+backlog in one partition, the half-life of its weights, and into how many client processes, each
+with a selector that knows only its own polls, the same pollers are split.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from maitred.balancing import ALGORITHMS, SelectorSettings
 from maitred.errors import UnknownAlgorithm
@@ -33,6 +34,8 @@ SEEDS_MAX = 10_000
 THRESHOLDS = (0, 10, 100, 1_000)
 SKEWS = (10, 30, 100, 300, 1_000, 3_000)
 HALF_LIVES_SECONDS = (1.0, 10.0, 60.0, 1e9)
+CLIENT_SHARES = (0.0, 0.25, 0.5, 1.0)
+"""Clients as a share of the pollers, and at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class SelectionSettings:
     seeds: int = 6
     first_seed: int = 1
     sweep: bool = True
-    sweep_seeds: int = 4
+    sweep_seeds: int = 3
 
     def __post_init__(self) -> None:
         for name in self.scenarios:
@@ -170,9 +173,11 @@ def selection_study(
     return SelectionStudy(settings, tuple(cells), tuple(sweep))
 
 
-def _plan(
-    settings: SelectionSettings,
-) -> Iterator[tuple[str, tuple[str, str, str] | SweepCell, ModelSettings, int]]:
+Step: TypeAlias = tuple[str, tuple[str, str, str] | SweepCell, ModelSettings, int]
+"""What it is, the labels of its result, the queue to model, and how many seeds."""
+
+
+def _plan(settings: SelectionSettings) -> Iterator[Step]:
     for scenario in settings.scenarios:
         for algorithm in settings.algorithms:
             for mode in settings.modes:
@@ -182,8 +187,14 @@ def _plan(
                     settings.model(scenario, algorithm, mode),
                     settings.seeds,
                 )
-    if not settings.sweep or "backlog" not in settings.scenarios:
-        return
+    if settings.sweep:
+        if "backlog" in settings.scenarios:
+            yield from _plan_weights(settings)
+        if "stable" in settings.scenarios:
+            yield from _plan_clients(settings)
+
+
+def _plan_weights(settings: SelectionSettings) -> Iterator[Step]:
     mode = "off" if settings.forwarding == "off" else "on"
     base = settings.model("backlog", "weighted", mode)
     # Half the arrivals of the scenario: what matters here is the backlog.
@@ -192,14 +203,14 @@ def _plan(
         skewed = replace(base, initial_backlog=(0,) * (base.read_partitions - 1) + (skew,))
         yield (
             f"no threshold, backlog {skew}",
-            SweepCell("threshold", None, skew, mode),
+            SweepCell("threshold", None, skew, "round-robin", mode),
             replace(skewed, algorithm="round-robin"),
             settings.sweep_seeds,
         )
         for threshold in THRESHOLDS:
             yield (
                 f"threshold {threshold}, backlog {skew}",
-                SweepCell("threshold", threshold, skew, mode),
+                SweepCell("threshold", threshold, skew, "weighted", mode),
                 replace(skewed, selector=SelectorSettings(weight_threshold=threshold)),
                 settings.sweep_seeds,
             )
@@ -207,7 +218,7 @@ def _plan(
     for threshold in THRESHOLDS:
         yield (
             f"threshold {threshold}, stable",
-            SweepCell("threshold", threshold, 0, mode),
+            SweepCell("threshold", threshold, 0, "weighted", mode),
             replace(
                 settings.model("stable", "weighted", mode),
                 selector=SelectorSettings(weight_threshold=threshold),
@@ -218,7 +229,23 @@ def _plan(
         chosen = SelectorSettings(weight_half_life_seconds=half_life)
         yield (
             f"half-life {half_life:g} s",
-            SweepCell("half-life", half_life, sum(base.initial_backlog), mode),
+            SweepCell("half-life", half_life, sum(base.initial_backlog), "weighted", mode),
             replace(base, selector=chosen, worker_clients=base.pollers),
             settings.sweep_seeds,
         )
+
+
+def _plan_clients(settings: SelectionSettings) -> Iterator[Step]:
+    for algorithm in ("round-robin", "fewest-polls"):
+        if algorithm not in settings.algorithms:
+            continue
+        for mode in settings.modes:
+            model = settings.model("stable", algorithm, mode)
+            counts = sorted({max(1, round(share * model.pollers)) for share in CLIENT_SHARES})
+            for clients in counts:
+                yield (
+                    f"{clients} clients, {algorithm}, {mode}",
+                    SweepCell("clients", clients, 0, algorithm, mode),
+                    replace(model, worker_clients=clients, producer_clients=clients),
+                    settings.sweep_seeds,
+                )
