@@ -55,12 +55,13 @@ def test_place_and_place_all_agree_and_can_be_checked_on_the_ring(
         assert found[one.index % len(found)] == one.node
 
 
-@given(host_lists, queues, st.integers(1, 40), st.integers(0, 3), placements)
+@given(host_lists, queues, st.integers(1, 40), st.integers(0, 3), placements, st.integers(1, 100))
 @settings(max_examples=50)
 def test_loads_within_a_batch_differ_by_at_most_one(
-    hosts: list[str], queue: QueueId, batch_size: int, batch: int, placement: str
+    hosts: list[str], queue: QueueId, batch_size: int, batch: int, placement: str, points: int
 ) -> None:
-    placed = PLACEMENTS[placement](HashRing(hosts), queue, batch, batch_size)
+    ring = HashRing(hosts, replica_points=points)
+    placed = PLACEMENTS[placement](ring, queue, batch, batch_size)
     loads = Counter(one.node for one in placed)
     assert max(loads.values()) == math.ceil(batch_size / len(hosts))
     assert min(loads[host] for host in hosts) == batch_size // len(hosts)

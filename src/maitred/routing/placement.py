@@ -130,17 +130,13 @@ def _seat_round(
 ) -> None:
     """Seat partitions until every host is taken, or everybody sits."""
     # (distance of the wish, whose wish, the how-manieth): the second never repeats.
-    heap = [
-        (own.wish(0).distance, offset, 0)
-        for offset, own in enumerate(wishes)
-        if offset not in seats
-    ]
+    heap = [(own.wish(0)[0], offset, 0) for offset, own in enumerate(wishes) if offset not in seats]
     heapify(heap)
     while heap and len(taken) < len(ring):
         _, offset, number = heap[0]
         _, key, host = wishes[offset].wish(number)
         if host in taken:
-            further = wishes[offset].wish(number + 1).distance
+            further, _, _ = wishes[offset].wish(number + 1)
             heapreplace(heap, (further, offset, number + 1))
         else:
             heappop(heap)
@@ -148,27 +144,27 @@ def _seat_round(
             seats[offset] = Place(key, _rank(ring, key, host), host)
 
 
-class _Wish(NamedTuple):
-    distance: int
-    key: str
-    host: str
+_Wish = tuple[int, str, str]
+"""A host that a partition would sit at: the distance, from which key, and the host."""
 
 
 class _Wishes:
     """All hosts by their distance from the nearest of a partition's keys, found as asked for."""
 
+    __slots__ = ("_coming", "_hosts", "_known")
+
     def __init__(self, ring: HashRing, key: str) -> None:
         # Types are plain numbers, so a key that ends in `#1` is nobody else's.
-        probes = [key, *(f"{key}#{probe}" for probe in range(1, PROBES))]
-        self._coming = merge(*(_approach(ring, probe) for probe in probes))
+        keys = [key, *(f"{key}#{probe}" for probe in range(1, PROBES))]
+        self._coming = merge(*[_approach(ring, probe) for probe in keys])
         self._known: list[_Wish] = []
         self._hosts: set[str] = set()
 
     def wish(self, number: int) -> _Wish:
         while len(self._known) <= number:
             wish = next(self._coming)
-            if wish.host not in self._hosts:
-                self._hosts.add(wish.host)
+            if wish[2] not in self._hosts:
+                self._hosts.add(wish[2])
                 self._known.append(wish)
         return self._known[number]
 
@@ -176,7 +172,7 @@ class _Wishes:
 def _approach(ring: HashRing, key: str) -> Iterator[_Wish]:
     """The points of the ring from the key onward, by their distance from it."""
     start = fingerprint32(key)
-    return (_Wish((point - start) % CIRCLE, key, host) for point, host in ring.walk(key))
+    return (((point - start) % CIRCLE, key, host) for point, host in ring.walk(key))
 
 
 def _rank(ring: HashRing, key: str, node: str) -> int:
