@@ -249,11 +249,32 @@ class SimulatedLoop(Refusals):
         self._timers.clear()
 
     def _run_once(self) -> None:
-        # BaseEventLoop calls this until stop(); staying inside saves a call per batch.
-        gather, run_batch = self._gather, self._run_batch
+        # BaseEventLoop calls this until stop(). Staying inside, and running the batch here rather
+        # than in a function of its own, saves two calls an event.
+        queue, gather = self._queue, self._gather
         while not self._stopping:
             gather()
-            run_batch()
+            skipped = 0
+            size = len(queue)
+            for _ in range(size):  # what these make ready belongs to the next batch
+                event = queue.popleft()
+                context = event.context
+                if context is None:
+                    skipped += 1
+                    continue
+                process = context.get(PROCESS)
+                if process is not None and process.dead:
+                    skipped += 1
+                    continue
+                try:
+                    context.run(event.callback, *event.arguments)  # type: ignore[arg-type]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as asyncio: the handler decides
+                    self._report(event, error)
+            self.events += size - skipped
+            if self.events > self._last_event:
+                raise self._too_many_events()
 
     def _gather(self) -> None:
         """Queue the timers that are due; if nothing is ready, go to the next one's time first."""
@@ -288,36 +309,17 @@ class SimulatedLoop(Refusals):
             remedy="Raise Limits.max_virtual_seconds if this is not a hang.",
         )
 
-    def _run_batch(self) -> None:
-        """Run what is ready now, but not what that makes ready."""
-        queue = self._queue
-        skipped = 0
-        size = len(queue)
-        for _ in range(size):
-            event = queue.popleft()
-            context = event.context
-            if context is None:
-                skipped += 1
-                continue
-            process = context.get(PROCESS)
-            if process is not None and process.dead:
-                skipped += 1
-                continue
-            try:
-                context.run(event.callback, *event.arguments)  # type: ignore[arg-type]
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001 - as asyncio: the handler decides
-                self.call_exception_handler(
-                    {"message": f"Exception in {event!r}", "exception": error, "handle": event}
-                )
-        self.events += size - skipped
-        if self.events > self._last_event:
-            raise TooManyEvents(
-                f"The run reached {self.limits.max_events:,} events at {self.now:g} s. "
-                f"Waiting:{describe_waiting(self.pending_tasks())}",
-                remedy="Raise Limits.max_events if nothing spins.",
-            )
+    def _report(self, event: Event, error: BaseException) -> None:
+        self.call_exception_handler(
+            {"message": f"Exception in {event!r}", "exception": error, "handle": event}
+        )
+
+    def _too_many_events(self) -> TooManyEvents:
+        return TooManyEvents(
+            f"The run reached {self.limits.max_events:,} events at {self.now:g} s. "
+            f"Waiting:{describe_waiting(self.pending_tasks())}",
+            remedy="Raise Limits.max_events if nothing spins.",
+        )
 
     def _drop_cancelled_timers(self) -> None:
         # Most timers are timeouts that never happen: without this the heap would keep them all.
