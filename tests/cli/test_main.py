@@ -104,7 +104,8 @@ def test_bash_really_completes() -> None:
         f'export PATH="{MAITRED.parent}:$PATH"; eval "$(maitred completion bash)";'
         "COMP_WORDS=(maitred ro); COMP_CWORD=1; _maitred_completion maitred;"
         'echo "${COMPREPLY[@]}";'
-        "COMPREPLY=(); COMP_WORDS=(maitred route --placement st); COMP_CWORD=3; _maitred_completion maitred;"
+        "COMPREPLY=(); COMP_WORDS=(maitred route --placement st); COMP_CWORD=3;"
+        "_maitred_completion maitred;"
         'echo "${COMPREPLY[@]}"'
     )
     done = subprocess.run(
