@@ -62,9 +62,9 @@ def test_the_table_is_printable(study: SelectionStudy) -> None:
 
 def test_the_sweep_has_a_row_for_everything(study: SelectionStudy) -> None:
     rows = study.sweep_rows()
-    # Round robin and four thresholds for each backlog, four without one, four half-lives; and two
-    # algorithms in three modes with 1, 2, 4 and 8 clients.
-    assert len(rows) == 2 * 5 + 4 + 4 + 2 * 3 * 4
+    # Round robin and four thresholds for each backlog, four without one, three half-lives; two
+    # algorithms at three forward rates; two in three modes with 1, 2, 4 and 8 clients.
+    assert len(rows) == 2 * 5 + 4 + 3 + 2 * 3 + 2 * 3 * 4
 
 
 def test_it_is_json(study: SelectionStudy) -> None:
@@ -74,11 +74,11 @@ def test_it_is_json(study: SelectionStudy) -> None:
 
 def test_findings_are_sentences_from_the_numbers(study: SelectionStudy) -> None:
     findings = study.findings()
-    assert len(findings) == 8
+    assert len(findings) == 10
     assert all(sentence.endswith(".") for sentence in findings)
     weighted = study.cell("backlog", "weighted", "on")
     assert weighted is not None
-    assert f"{weighted.mean('mean_ms') / 1e3:.1f} s on average" in findings[2]
+    assert f"{weighted.mean('mean_ms') / 1e3:.1f} s on average" in findings[3]
 
 
 def test_progress_counts_every_run() -> None:

@@ -118,7 +118,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class SweepCell:
-    """One setting changed: the threshold or half-life of weighted, or the number of clients."""
+    """One setting changed, of the weighted algorithm, the tree or the clients."""
 
     setting: str
     value: float | None
@@ -202,9 +202,11 @@ class SelectionStudy:
         found = (
             self._even_polls(),
             self._even_waiting(),
+            self._equal_shares(),
             self._weighted(),
             self._threshold(),
             self._half_life(),
+            self._forward_rate(),
             self._tree(),
             self._listening(),
             self._clients(),
@@ -252,6 +254,26 @@ class SelectionStudy:
         if not parts:
             return None
         return f"Under round robin {_list(parts)}; 1/N would be {1 / partitions:.0%}."
+
+    def _equal_shares(self) -> str | None:
+        """If P_i is the same, are random and round robin the same?"""
+        parts = []
+        for mode, words in (
+            ("off", "without the tree"),
+            ("on", "with it"),
+            ("home", "listening at home"),
+        ):
+            random = self.cell("stable", "random", mode)
+            robin = self.cell("stable", "round-robin", mode)
+            if random is not None and robin is not None:
+                ratio = random.mean("mean_ms") / robin.mean("mean_ms")
+                parts.append(f"{ratio:.1f} times {words}")
+        if not parts:
+            return None
+        return (
+            "Random and round robin have the same shares when stable, but not the same waits: a "
+            f"task waits {', '.join(parts)} as long under random."
+        )
 
     def _weighted(self) -> str | None:
         """With a backlog, weighted is better than the other two: is it?"""
@@ -303,6 +325,21 @@ class SelectionStudy:
         return (
             f"Half-lives from {min(values):g} s to {max(values):,.0f} s change the mean wait by "
             f"{max(waits) / min(waits) - 1:.1%} at most."
+        )
+
+    def _forward_rate(self) -> str | None:
+        """Does a backlog in one partition wait for pollers, or for leave to be forwarded?"""
+        parts = [
+            f"{cell.mean('mean_ms') / 1e3:.1f} s under {cell.algorithm} at {cell.value:g} a second"
+            for cell in self.sweep
+            if cell.setting == "forward-rate"
+        ]
+        if not parts:
+            return None
+        ideal = next(c.mean("ideal_mean_ms") for c in self.sweep if c.setting == "forward-rate")
+        return (
+            "The mean wait with a backlog in one partition, by the rate at which a partition may "
+            f"forward tasks: {', '.join(parts)}; {ideal / 1e3:.1f} s in a single queue."
         )
 
     def _tree(self) -> str | None:

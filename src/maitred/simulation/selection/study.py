@@ -3,8 +3,9 @@
 Four scenarios, every algorithm, without the forwarding tree, with it as Cadence has it, and with
 the mended rule that a forwarded poll goes on listening at home. The seeds give the same tasks to
 every algorithm. Sweeps follow: the threshold of the weighted algorithm against the size of a
-backlog in one partition, the half-life of its weights, and into how many client processes, each
-with a selector that knows only its own polls, the same pollers are split.
+backlog in one partition, the half-life of its weights, the rate at which the tree may forward
+tasks, and into how many client processes, each with a selector that knows only its own polls, the
+same pollers are split.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ FORWARDING = ("both", "on", "off")
 SEEDS_MAX = 10_000
 THRESHOLDS = (0, 10, 100, 1_000)
 SKEWS = (10, 30, 100, 300, 1_000, 3_000)
-HALF_LIVES_SECONDS = (1.0, 10.0, 60.0, 1e9)
+HALF_LIVES_SECONDS = (1.0, 10.0, 1e9)
+FORWARD_RATES_PER_SECOND = (10.0, 100.0, 1_000.0)
 CLIENT_SHARES = (0.0, 0.25, 0.5, 1.0)
 """Clients as a share of the pollers, and at least one."""
 
@@ -84,7 +86,7 @@ class SelectionSettings:
     """Worker processes that share the pollers, each with a selector of its own; and as many
     producers. The more there are, the less each of them knows."""
     network_seconds: float = 0.0005
-    seeds: int = 6
+    seeds: int = 5
     first_seed: int = 1
     sweep: bool = True
     sweep_seeds: int = 3
@@ -233,6 +235,16 @@ def _plan_weights(settings: SelectionSettings) -> Iterator[Step]:
             replace(base, selector=chosen, worker_clients=base.pollers),
             settings.sweep_seeds,
         )
+    if mode == "off":
+        return
+    for algorithm in ("round-robin", "weighted"):
+        for rate in FORWARD_RATES_PER_SECOND:
+            yield (
+                f"{rate:g} forwards a second, {algorithm}",
+                SweepCell("forward-rate", rate, sum(base.initial_backlog), algorithm, mode),
+                replace(base, algorithm=algorithm, forward_rate_per_second=rate),
+                settings.sweep_seeds,
+            )
 
 
 def _plan_clients(settings: SelectionSettings) -> Iterator[Step]:
