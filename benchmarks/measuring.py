@@ -55,8 +55,9 @@ def alternately(*calls: Callable[[], object], rounds: int = ROUNDS) -> list[floa
     return best
 
 
-def save(name: str, results: list[Result]) -> None:
-    """Write the results beside the benchmarks."""
+def report(name: str, results: list[Result]) -> None:
+    """Print the results and write them beside the benchmarks."""
+    print(*results, sep="\n")
     RESULTS.mkdir(exist_ok=True)
     document = {
         "python": platform.python_version(),

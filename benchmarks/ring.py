@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uhashring
 
-from benchmarks.measuring import Result, alternately, save
+from benchmarks.measuring import Result, alternately, report
 from maitred.routing import HashRing
 
 HOSTS = [f"10.0.{i // 250}.{i % 250 + 1}:7233" for i in range(1_000)]
@@ -73,6 +73,4 @@ def measure() -> list[Result]:
 
 
 if __name__ == "__main__":
-    results = measure()
-    print(*results, sep="\n")
-    save("ring", results)
+    report("ring", measure())

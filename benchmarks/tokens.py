@@ -13,8 +13,8 @@ from typing import Any
 from cassandra.murmur3 import murmur3
 from cassandra.shard_info import ShardingInfo, _ShardingInfo
 
-from benchmarks.measuring import Result, alternately, save
-from maitred.routing import shard_of, token
+from benchmarks.measuring import Result, alternately, report
+from maitred.routing import sharding
 
 KEY_BYTES = 40
 SHARDS = 8
@@ -36,9 +36,11 @@ def measure() -> list[Result]:
 
 
 def _compare(keys: list[bytes], which: str, info: Any, how: str) -> Result:  # noqa: ANN401
+    shard_of_key = sharding(SHARDS, IGNORE_MSB)
+
     def ours() -> None:
         for key in keys:
-            shard_of(token(key), SHARDS, IGNORE_MSB)
+            shard_of_key(key)
 
     def theirs() -> None:
         for key in keys:
@@ -56,6 +58,4 @@ def _compare(keys: list[bytes], which: str, info: Any, how: str) -> Result:  # n
 
 
 if __name__ == "__main__":
-    results = measure()
-    print(*results, sep="\n")
-    save("tokens", results)
+    report("tokens", measure())

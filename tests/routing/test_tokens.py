@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from maitred.errors import InvalidShards
-from maitred.routing import shard_of, token
+from maitred.routing import shard_of, sharding, token
 
 tokens = st.integers(-(2**63), 2**63 - 1)
 # Mostly high bytes, and every length of the last block.
@@ -54,6 +54,13 @@ def test_shard_is_scylla_drivers(value: int, shards: int, ignore_msb: int) -> No
     )
 
 
+@given(st.one_of(st.binary(max_size=60), nasty), st.integers(1, 1024), st.integers(0, 63))
+def test_sharding_of_a_node_is_token_and_shard_in_one(
+    key: bytes, shards: int, ignore_msb: int
+) -> None:
+    assert sharding(shards, ignore_msb)(key) == shard_of(token(key), shards, ignore_msb)
+
+
 @given(st.integers(1, 1024), st.integers(0, 63))
 def test_the_ends_of_the_token_range(shards: int, ignore_msb: int) -> None:
     for value in (-(2**63), -1, 0, 1, 2**63 - 1):
@@ -84,3 +91,5 @@ def test_every_shard_gets_its_share() -> None:
 def test_bad_sharding(shards: int, ignore_msb: int, sentence: str) -> None:
     with pytest.raises(InvalidShards, match=sentence):
         shard_of(5, shards, ignore_msb)
+    with pytest.raises(InvalidShards, match=sentence):
+        sharding(shards, ignore_msb)

@@ -20,7 +20,7 @@ from maitred.routing.names import QueueId, queue_id
 from maitred.routing.placement import PLACEMENTS, Place, place, place_all
 from maitred.routing.ring import HashRing
 from maitred.routing.routes import Flip, Route, flips, routes
-from maitred.routing.tokens import shard_of, token
+from maitred.routing.tokens import shard_of, sharding, token
 from maitred.routing.tree import children, depth, parent, path_to_root
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "routes",
     "routing_key",
     "shard_of",
+    "sharding",
     "sticky_key",
     "token",
 ]

@@ -11,7 +11,7 @@ from maitred.routing.keys import (
     partition_name,
 )
 from maitred.routing.placement import place_all
-from maitred.routing.tokens import IGNORE_MSB, check_sharding, shard_of, token
+from maitred.routing.tokens import IGNORE_MSB, sharding
 from maitred.routing.tree import DEGREE, parent
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def routes(
     """The route of every partition of the queue."""
     check_partitions(partitions)
     check_batch_size(batch_size, partitions)
-    check_sharding(shards, ignore_msb)
+    shard_of_key = sharding(shards, ignore_msb)
     return [
         Route(
             partition,
@@ -62,7 +62,7 @@ def routes(
             placed.key,
             placed.index,
             placed.node,
-            shard_of(token(placed.key.encode()), shards, ignore_msb),
+            shard_of_key(placed.key.encode()),
             parent(partition, degree),
         )
         for partition, placed in enumerate(

@@ -16,11 +16,15 @@ bits are dropped, scaled to the number of shards.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING
 
 from mmh3 import mmh3_x64_128_stupledigest
 
 from maitred.errors import InvalidShards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SHARDS_MAX = 1024
 """More cores than any machine we know; it keeps a wrong number from becoming a wrong route."""
@@ -35,7 +39,22 @@ _LIMIT = 2**64 - 1
 _C1 = 0x87C37B91114253D5
 _C2 = 0x4CF5AD432745937F
 
+
+def _flips(signs: tuple[int, ...]) -> int:
+    """What sign extension does to half a block: a negative byte flips every bit above it."""
+    flips = 0
+    for position, negative in enumerate(signs):
+        if negative:
+            flips ^= (1 << 64) - (1 << 8 * position + 8)
+    return flips
+
+
 _SIGNS = bytes(byte >> 7 for byte in range(256))
+_FLIPS = {
+    bytes(signs): _flips(signs) for size in range(9) for signs in product((0, 1), repeat=size)
+}
+
+_from_bytes = int.from_bytes
 
 
 def token(data: bytes) -> int:
@@ -56,6 +75,21 @@ def shard_of(token: int, shards: int, ignore_msb: int = IGNORE_MSB) -> int:
     return (token + 2**63 & _LIMIT) * shards >> 64
 
 
+def sharding(shards: int, ignore_msb: int = IGNORE_MSB) -> Callable[[bytes], int]:
+    """A function from keys to shards for one node, whose numbers are checked once, here."""
+    check_sharding(shards, ignore_msb)
+    if ignore_msb == 0:
+        return lambda key: shard_of(token(key), shards, 0)
+    bits_left = 64 - ignore_msb
+
+    def shard_of_key(key: bytes) -> int:
+        # `shard_of(token(key), ...)`, without the calls and the checks.
+        found = mmh3_x64_128_stupledigest(key)[0] if key.isascii() else _token_of_any(key)
+        return (found * shards >> bits_left) % shards
+
+    return shard_of_key
+
+
 def check_sharding(shards: int, ignore_msb: int) -> None:
     """Raise `InvalidShards` unless both numbers are in their ranges."""
     if not 1 <= shards <= SHARDS_MAX:
@@ -67,23 +101,17 @@ def check_sharding(shards: int, ignore_msb: int) -> None:
 def _token_of_any(data: bytes) -> int:
     body_size = len(data) & -16
     tail = data[body_size:]
-    extended = int.from_bytes(tail, "little") ^ _flips(tail.translate(_SIGNS))
+    signs = tail.translate(_SIGNS)
+    if len(tail) <= 8:
+        extended = _from_bytes(tail, "little") ^ _FLIPS[signs]
+    else:
+        flips = _FLIPS[signs[8:]] << 64 | _FLIPS[signs[:8]]
+        extended = _from_bytes(tail, "little") ^ flips
     try:
         plain = extended.to_bytes(len(tail), "little")
     except OverflowError:
         return _murmur3(data, body_size, extended)
     return mmh3_x64_128_stupledigest(data[:body_size] + plain)[0]
-
-
-@lru_cache(maxsize=4096)  # of the 65,535 patterns of signs that a tail can have
-def _flips(signs: bytes) -> int:
-    """What sign extension does to a tail: a negative byte flips all bits above it in its half."""
-    flips = 0
-    for position, negative in enumerate(signs):
-        if negative:
-            half_ends = 64 if position < 8 else 128
-            flips ^= (1 << half_ends) - (1 << 8 * position + 8)
-    return flips
 
 
 def _murmur3(data: bytes, body_size: int, tail: int) -> int:

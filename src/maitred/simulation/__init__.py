@@ -1,0 +1,10 @@
+"""What would happen? The whole system under a virtual clock and a faulty network."""
+
+from maitred.simulation.errors import Violation
+from maitred.simulation.faults import Faults
+from maitred.simulation.hosts import Host
+from maitred.simulation.loop import Limits, SimulatedLoop
+from maitred.simulation.process import Process
+from maitred.simulation.world import World
+
+__all__ = ["Faults", "Host", "Limits", "Process", "SimulatedLoop", "Violation", "World"]

@@ -85,13 +85,16 @@ class Report:
         if not outcome.ok:
             self.failures.append(outcome)
 
-    def __str__(self) -> str:
-        lines = [str(failure) for failure in self.failures]
-        lines.append(
+    @property
+    def summary(self) -> str:
+        """The counts, in a line."""
+        return (
             f"{self.runs:,} runs, {len(self.failures):,} failed; {self.events:,} events in "
             f"{self.virtual_seconds / 3600:,.1f} virtual hours"
         )
-        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.failures), self.summary])
 
 
 def scenario_named(name: str, scenarios: Mapping[str, Scenario]) -> Scenario:

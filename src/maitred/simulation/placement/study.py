@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument
-from maitred.routing import GradualChange, HashRing, QueueId, own_key, place_all, shard_of, token
+from maitred.routing import GradualChange, HashRing, QueueId, own_key, place_all, sharding
 from maitred.routing.keys import check_batch_size, check_partitions
 from maitred.routing.placement import placement_named
 from maitred.routing.tokens import IGNORE_MSB, check_sharding
@@ -222,6 +222,7 @@ def _measure(
     placed = [place_all(ring, queue, count, batch_size, placement) for queue, count in queues]
     nodes = [[one.node for one in queue] for queue in placed]
     loads = Counter(node for queue in nodes for node in queue)
+    shard_of_key = sharding(settings.shards)
     by_load = sorted(loads[host] for host in hosts)
     mean = cluster.partitions / cluster.hosts
 
@@ -249,7 +250,7 @@ def _measure(
         p99_over_mean=by_load[min(len(by_load) - 1, int(0.99 * len(by_load)))] / mean,
         queue_on_host=fmean(max(Counter(queue).values()) for queue in nodes),
         queue_on_core=fmean(
-            max(Counter((one.node, _shard(one.key, settings)) for one in queue).values())
+            max(Counter((one.node, shard_of_key(one.key.encode())) for one in queue).values())
             for queue in placed
         ),
         moved_by_loss=fmean(lost),
@@ -294,10 +295,6 @@ def _queues(settings: PlacementSettings, cluster: Cluster) -> Iterator[tuple[Que
         yield QueueId("study", f"queue-{number}", 1), min(left, settings.partitions_per_queue)
         left -= settings.partitions_per_queue
         number += 1
-
-
-def _shard(key: str, settings: PlacementSettings) -> int:
-    return shard_of(token(key.encode()), settings.shards)
 
 
 def _share_moved(before: list[list[str]], after: list[list[str]]) -> float:
