@@ -5,11 +5,13 @@ followed by 0, 1, 2, ... A key belongs to the first host at or after its own fin
 can share a place by chance, or because `a:1` + `11` spells the same as `a:11` + `1`; then the order
 of their addresses decides, so that everybody who knows the same hosts builds the same ring.
 
-The places lie in a flat array of 32-bit numbers, so that a lookup is one hash, one bisection in C
-and few misses of the processor's cache, which is what it costs at 100,000 points. A change merges
-the host's points into copies and swaps everything at once: whoever reads from another thread sees
-the old ring or the new one, never half of each. What was rejected: a tree (ringpop's choice; an
-object a point, and slower in Python), and a list of places (every comparison fetches an object).
+The places lie in a flat array of 32-bit numbers, and an index tells where each sector of the circle
+starts in it: a lookup is one hash and a few steps from there, with few misses of the processor's
+cache, which is what it costs at 100,000 points. A change merges the host's points into copies and
+swaps everything at once: whoever reads from another thread sees the old ring or the new one, never
+half of each. What was rejected: a tree (ringpop's choice; an object a point, and slower in Python),
+a list of places (every comparison fetches an object), and bisection (each of its steps costs more
+than the two that are needed on average).
 """
 
 from __future__ import annotations
@@ -36,21 +38,58 @@ REPLICA_POINTS_MAX = 10_000
 CIRCLE = 2**32
 
 
-SECTOR_BITS = 19
-"""The circle is cut into 8,192 sectors of 2**19 places, and it is known where each one's points
-start: a bisection among a dozen points instead of 100,000, for 32 KiB a ring."""
-
-_SECTORS = CIRCLE >> SECTOR_BITS
+POINTS_A_SECTOR = 4
+"""How many points the index aims at, with room to be half or twice as many: it costs a byte a point
+and saves all but two steps of a lookup."""
 
 
 class _Circle(NamedTuple):
     """The points in order. Never changed, only replaced."""
 
     places: array[int]
+    """Their places, and at the end the last one of the circle, which every search stops at."""
     owners: list[str]
-    """One more than places: the first again, for keys behind the last place."""
+    """Their hosts, and at the end the first again, for keys behind the last point."""
     starts: array[int]
-    """For each sector the position of its first point, and the number of points at the end."""
+    """For each sector the position of its first point."""
+    shift: int
+    """A place's sector is what is left of it without this many bits."""
+
+    @classmethod
+    def of(
+        cls, places: array[int], owners: list[str], starts: array[int] | None = None, shift: int = 0
+    ) -> _Circle:
+        """From points without the ends; the index is made anew if none fits."""
+        sectors = CIRCLE >> shift
+        if starts is None or not sectors <= len(places) <= 4 * POINTS_A_SECTOR * sectors:
+            sectors = 1 << (len(places) // POINTS_A_SECTOR).bit_length()
+            shift = 32 - sectors.bit_length() + 1
+            starts = array("I", [bisect_left(places, at << shift) for at in range(sectors)])
+        places.append(CIRCLE - 1)
+        owners.extend(owners[:1])
+        return cls(places, owners, starts, shift)
+
+    def position(self, key: str | bytes) -> int:
+        """Where the key's own point would be put in."""
+        try:
+            place = fingerprint32(key)
+        except UnicodeEncodeError:
+            raise _not_unicode(key) from None
+        position = self.starts[place >> self.shift]
+        while self.places[position] < place:
+            position += 1
+        return position
+
+    def positions_from(self, start: int) -> Iterator[int]:
+        """Once around, without the end."""
+        return chain(range(start, len(self.places) - 1), range(start))
+
+    def shifted(self, places: list[int], by: int) -> array[int]:
+        """Where sectors start once a point was put in, or taken out, at each of the places."""
+        shifts = [0] * (len(self.starts) + 1)
+        for place in places:
+            shifts[(place >> self.shift) + 1] += by
+        return array("I", map(add, self.starts, accumulate(shifts)))
 
 
 class HashRing:
@@ -78,10 +117,8 @@ class HashRing:
         )
         places = array("I", [point // count for point in points])
         owners = [ranked[point % count] for point in points]
-        borders = range(0, CIRCLE + 1, 1 << SECTOR_BITS)
-        starts = array("I", [bisect_left(places, border) for border in borders])
         self._hosts = frozenset(ranked)
-        self._circle = _Circle(places, owners + owners[:1], starts)
+        self._circle = _Circle.of(places, owners)
 
     def add(self, *hosts: str) -> None:
         """Let hosts join; none joins if one of them is here already."""
@@ -101,11 +138,14 @@ class HashRing:
 
     def lookup(self, key: str | bytes) -> str:
         """The host that owns the key."""
-        places, owners, starts = self._circle
+        # `_Circle.position`, without the calls.
+        places, owners, starts, shift = self._circle
         try:
             place = fingerprint32(key)
-            sector = place >> SECTOR_BITS
-            return owners[bisect_left(places, place, starts[sector], starts[sector + 1])]
+            position = starts[place >> shift]
+            while places[position] < place:
+                position += 1
+            return owners[position]
         except UnicodeEncodeError:
             raise _not_unicode(key) from None
         except IndexError:
@@ -116,13 +156,16 @@ class HashRing:
         if count < 0:
             raise InvalidArgument(f"Cannot look up {count} hosts.")
         circle = self._circle
-        start = self._position(circle, key)
+        owners = circle.owners
+        if not owners:
+            raise _no_hosts()
+        start = circle.position(key)
         # Mostly the next few points are enough, and then none of this loops in Python.
-        found = dict.fromkeys(circle.owners[start : start + 2 * count])
+        found = dict.fromkeys(owners[start : start + 2 * count])
         if len(found) < count:
             count = min(count, len(self._hosts))
-            for position in chain(range(start, len(circle.places)), range(start)):
-                found[circle.owners[position]] = None
+            for position in circle.positions_from(start):
+                found[owners[position]] = None
                 if len(found) == count:
                     break
         return list(found)[:count]
@@ -130,12 +173,11 @@ class HashRing:
     def walk(self, key: str | bytes) -> Iterator[tuple[int, str]]:
         """Every point once around, from the key onward: its place and its owner."""
         circle = self._circle
-        start = self._position(circle, key)
-        places, owners, _ = circle
-        return (
-            (places[position], owners[position])
-            for position in chain(range(start, len(places)), range(start))
-        )
+        places, owners, _, _ = circle
+        if not owners:
+            raise _no_hosts()
+        positions = circle.positions_from(circle.position(key))
+        return ((places[position], owners[position]) for position in positions)
 
     def checksum(self) -> int:
         """Equal for equal rings, in whatever order their hosts came.
@@ -167,64 +209,44 @@ class HashRing:
     def _places_of(self, host: str) -> list[int]:
         return [fingerprint32(f"{host}{i}") for i in range(self.replica_points)]
 
-    def _position(self, circle: _Circle, key: str | bytes) -> int:
-        if not circle.places:
-            raise _no_hosts()
-        try:
-            place = fingerprint32(key)
-        except UnicodeEncodeError:
-            raise _not_unicode(key) from None
-        sector = place >> SECTOR_BITS
-        return bisect_left(circle.places, place, circle.starts[sector], circle.starts[sector + 1])
-
     def _join(self, host: str) -> None:
-        places, owners, starts = self._circle
+        places, owners, _, shift = circle = self._circle
+        size = len(places) - 1
         merged_places: array[int] = array("I")
         merged_owners: list[str] = []
         joining = sorted(self._places_of(host))
         done = 0
         for place in joining:
-            position = bisect_left(places, place, done)
-            while position < len(places) and places[position] == place and owners[position] < host:
+            position = bisect_left(places, place, done, size)
+            while position < size and places[position] == place and owners[position] < host:
                 position += 1
             merged_places += places[done:position]
             merged_owners += owners[done:position]
             merged_places.append(place)
             merged_owners.append(host)
             done = position
-        merged_places += places[done:]
-        merged_owners += owners[done : len(places)]
+        merged_places += places[done:size]
+        merged_owners += owners[done:size]
         self._hosts |= {host}
-        self._circle = _Circle(
-            merged_places, merged_owners + merged_owners[:1], _shifted(starts, joining, 1)
-        )
+        self._circle = _Circle.of(merged_places, merged_owners, circle.shifted(joining, 1), shift)
 
     def _leave(self, host: str) -> None:
-        places, owners, starts = self._circle
+        places, owners, _, shift = circle = self._circle
+        size = len(places) - 1
         kept_places: array[int] = array("I")
         kept_owners: list[str] = []
         leaving = sorted(self._places_of(host))
         done = 0
         for place in leaving:
             # At the place itself, or just behind points of other hosts at the same place.
-            position = owners.index(host, bisect_left(places, place, done))
+            position = owners.index(host, bisect_left(places, place, done, size))
             kept_places += places[done:position]
             kept_owners += owners[done:position]
             done = position + 1
-        kept_places += places[done:]
-        kept_owners += owners[done : len(places)]
+        kept_places += places[done:size]
+        kept_owners += owners[done:size]
         self._hosts -= {host}
-        self._circle = _Circle(
-            kept_places, kept_owners + kept_owners[:1], _shifted(starts, leaving, -1)
-        )
-
-
-def _shifted(starts: array[int], places: list[int], by: int) -> array[int]:
-    """Where sectors start once a point was put in, or taken out, at each of the places."""
-    shifts = [0] * (_SECTORS + 1)
-    for place in places:
-        shifts[(place >> SECTOR_BITS) + 1] += by
-    return array("I", map(add, starts, accumulate(shifts)))
+        self._circle = _Circle.of(kept_places, kept_owners, circle.shifted(leaving, -1), shift)
 
 
 def _distinct(hosts: Iterable[str]) -> list[str]:
