@@ -164,8 +164,9 @@ class Model:
     def stopped(self) -> None:
         """A poller stopped; the last one ends the run, a moment later."""
         if all(poller.state == "stopped" for poller in self._pollers):
-            # The answers to the last handovers are still on their way up the tree.
-            rest = (len(self.partitions) + 2) * self.settings.network_seconds
+            # The answer to the last handover climbs from the poll's home to where the task was,
+            # and from there goes down to the task's home.
+            rest = 2 * (len(self.partitions) + 1) * self.settings.network_seconds
             self.clock.call_later(rest + self.settings.store_write_seconds, self._end)
 
     def _end(self) -> None:
