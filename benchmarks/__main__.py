@@ -6,7 +6,7 @@ import sys
 
 from benchmarks import ring, simulation, tokens
 from benchmarks.measuring import RESULTS, Result, report
-from maitred.simulation.pictures import COLOURS, figure, save
+from maitred.simulation.pictures import COLOURS, picture
 
 
 def main() -> int:
@@ -24,21 +24,19 @@ def main() -> int:
 
 def draw(results: list[Result]) -> None:
     """How far beyond its goal each figure is; 1 is just met."""
-    drawing, axes = figure(11, 0.55 * len(results) + 1.2, 1, 1)
-    plot = axes[0][0]
     beyond = [r.ratio / r.goal if r.at_least else r.goal / r.ratio for r in results]
-    bars = plot.barh(
-        range(len(results)), beyond, color=[COLOURS[0] if r.met else COLOURS[5] for r in results]
-    )
-    plot.bar_label(bars, [f"{r.ratio:.2f}" for r in results], padding=3, fontsize=8)
-    plot.set_yticks(range(len(results)), [r.name for r in results], fontsize=8)
-    plot.invert_yaxis()
-    plot.axvline(1, color="black", linestyle="--", linewidth=1)
-    plot.set_xscale("log")
-    plot.margins(x=0.12)
-    plot.set_xlabel("times better than the goal (dashed: the goal; labels: the measured ratio)")
-    plot.spines[["top", "right"]].set_visible(False)
-    save(drawing, RESULTS / "benchmarks.svg")
+    colours = [COLOURS[0] if r.met else COLOURS[5] for r in results]
+    with picture(RESULTS / "benchmarks.svg", 11, 0.45 * len(results) + 1.2) as figure:
+        plot = figure.subplots()
+        bars = plot.barh(range(len(results)), beyond, color=colours)
+        plot.bar_label(bars, [f"{r.ratio:.2f}" for r in results], padding=3)
+        plot.set_yticks(range(len(results)), [r.name for r in results])
+        plot.invert_yaxis()
+        plot.axvline(1, color="black", linestyle="--", linewidth=1)
+        plot.set_xscale("log")
+        plot.margins(x=0.12)
+        plot.set_xlabel("times better than the goal (dashed: the goal; labels: the measured ratio)")
+        plot.spines[["top", "right"]].set_visible(False)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,10 @@ def test_partition_names_past_the_limit() -> None:
         ("ns", " q", 1, "spaces at its ends"),
         ("ns", "\ud800", 1, "not valid Unicode"),
         ("ns", "é" * 128, 1, "256 bytes long; at most 255"),
+        ("ns", None, 1, "queue has to be text, not None"),
+        (b"ns", "q", 1, "namespace has to be text"),
+        ("ns", "q", "1", "queue type '1'"),
+        ("ns", "q", True, "queue type True"),
         ("ns", "q", -1, "queue type -1"),
         ("ns", "q", QUEUE_TYPE_MAX + 1, "queue type"),
     ],
@@ -129,6 +133,12 @@ def test_sticky_names_are_checked_too() -> None:
         (-1, 0, "there is no -1"),
         (PARTITIONS_MAX, 0, "numbered from 0"),
         (1, -1, "batch size -1 is negative"),
+        # Each of these would spell a key that nobody else computes.
+        (1.0, 0, "there is no 1.0"),
+        (True, 0, "there is no True"),
+        ("1", 0, "there is no '1'"),
+        (5, 2.0, "2.0 is not a whole number"),
+        (5, None, "None is not a whole number"),
     ],
 )
 def test_bad_partitions(partition: int, batch_size: int, sentence: str) -> None:

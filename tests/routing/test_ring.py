@@ -126,7 +126,7 @@ def test_a_reader_keeps_the_ring_it_started_with() -> None:
 
 
 def test_the_index_grows_and_shrinks_with_the_ring() -> None:
-    hosts = [f"10.0.0.{i}:7233" for i in range(200)]
+    hosts = [f"10.0.0.{i}:7233" for i in range(60)]
     ring = HashRing()
     for host in hosts:
         ring.add(host)
@@ -136,10 +136,11 @@ def test_the_index_grows_and_shrinks_with_the_ring() -> None:
             <= 16 * len(ring._circle.starts) + 1
         )
     keys = [f"key-{number}" for number in range(300)]
-    assert [ring.lookup(key) for key in keys] == [HashRing(hosts).lookup(key) for key in keys]
+    whole, few = HashRing(hosts), HashRing(hosts[:3])
+    assert [ring.lookup(key) for key in keys] == [whole.lookup(key) for key in keys]
     for host in hosts[3:]:
         ring.remove(host)
-    assert [ring.lookup(key) for key in keys] == [HashRing(hosts[:3]).lookup(key) for key in keys]
+    assert [ring.lookup(key) for key in keys] == [few.lookup(key) for key in keys]
     assert len(ring._circle.starts) <= 300
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from maitred.balancing import ALGORITHMS
-from maitred.errors import InvalidArgument, MaitredError, UnknownAlgorithm
+from maitred.errors import UnknownAlgorithm
 from maitred.simulation.selection import (
     SCENARIOS,
     InvalidModelSetting,
-    PicturesMissing,
     SelectionSettings,
     SelectionStudy,
     draw,
@@ -180,33 +178,9 @@ def test_settings_that_make_no_sense_are_refused(bad: dict[str, object]) -> None
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_the_picture_is_drawn(study: SelectionStudy, tmp_path: Path, suffix: str) -> None:
-    pytest.importorskip("matplotlib")
     path = tmp_path / f"selection{suffix}"
     draw(study, path)
     first = path.read_bytes()
     assert len(first) > 10_000
-    draw(study, str(path))
+    draw(study, path)
     assert path.read_bytes() == first
-
-
-def test_another_suffix_is_refused(study: SelectionStudy, tmp_path: Path) -> None:
-    for name in ("selection.gif", "selection"):
-        with pytest.raises(InvalidArgument, match="cannot be written"):
-            draw(study, tmp_path / name)
-
-
-def test_without_matplotlib_the_remedy_is_told(
-    study: SelectionStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: object, **kwargs: object) -> object:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(PicturesMissing, match=r"maitred\[pictures\]") as caught:
-        draw(study, tmp_path / "selection.svg")
-    assert isinstance(caught.value, MaitredError)
-    assert caught.value.code == "pictures-missing"

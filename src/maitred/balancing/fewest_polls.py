@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from maitred.balancing.checks import check_partitions
 from maitred.balancing.interface import Poll, RandomSource
+from maitred.routing.keys import check_partitions
 
 if TYPE_CHECKING:
     from maitred.balancing.hints import BacklogHint

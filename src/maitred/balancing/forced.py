@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.balancing.checks import check_partition, check_partitions
 from maitred.balancing.interface import PartitionSelector, Poll
+from maitred.routing.keys import check_partition, check_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

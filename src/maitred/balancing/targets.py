@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from maitred.balancing.checks import check_partition
 from maitred.balancing.interface import PartitionSelector, Poll
+from maitred.routing.keys import check_partition
 
 if TYPE_CHECKING:
     from maitred.routing.names import QueueId

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.balancing.checks import check_partitions
 from maitred.balancing.interface import Poll, RandomSource
+from maitred.routing.keys import check_partitions
 
 if TYPE_CHECKING:
     from maitred.routing.names import QueueId

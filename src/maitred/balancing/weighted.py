@@ -18,11 +18,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from maitred.balancing.checks import check_partitions
 from maitred.balancing.interface import Poll, RandomSource
 from maitred.balancing.recent import Recent
 from maitred.balancing.round_robin import Turns, first_turn
 from maitred.balancing.settings import SelectorSettings
+from maitred.routing.keys import check_partitions
 
 if TYPE_CHECKING:
     from maitred.balancing.hints import BacklogHint

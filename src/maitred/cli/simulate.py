@@ -95,6 +95,7 @@ def selection(
     }
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     settings = replace(SelectionSettings.quick() if quick else SelectionSettings(), **changes)
+    _check_picture(picture)
     study = selection_study(settings, Progress())
     _report("selection", study, draw, output, picture, as_json=as_json)
 
@@ -138,8 +139,11 @@ def placement(
         "partitions_per_queue": per_queue,
     }
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    settings = replace(QUICK if quick else PlacementSettings(), **changes)
-    study = placement_study(with_clusters(settings, list(clusters)), Progress())
+    settings = with_clusters(
+        replace(QUICK if quick else PlacementSettings(), **changes), list(clusters)
+    )
+    _check_picture(picture)
+    study = placement_study(settings, Progress())
     _report("placement", study, draw, output, picture, as_json=as_json)
 
 
@@ -194,6 +198,13 @@ def soak(
         click.echo(report.summary)
     if not report.ok:
         sys.exit(EXIT_FAILED)
+
+
+def _check_picture(picture: str) -> None:
+    from maitred.simulation.pictures import check_available
+
+    if picture != "none":
+        check_available()
 
 
 class Study(Protocol):

@@ -81,24 +81,27 @@ def parse_partition_name(name: str) -> PartitionName:
 
 def check_partition(partition: int) -> int:
     """Return the number if it can be a partition's, else raise `InvalidPartition`."""
-    if not 0 <= partition < PARTITIONS_MAX:
+    # A float or a bool would spell another key, and lead to a wrong place without a word.
+    if type(partition) is not int or not 0 <= partition < PARTITIONS_MAX:
         raise InvalidPartition(
-            f"Partitions are numbered from 0 to {PARTITIONS_MAX - 1}; there is no {partition}."
+            f"Partitions are numbered from 0 to {PARTITIONS_MAX - 1}; there is no {partition!r}."
         )
     return partition
 
 
 def check_partitions(partitions: int) -> int:
     """Return the count if a queue can have that many partitions, else raise `InvalidPartition`."""
-    if not 1 <= partitions <= PARTITIONS_MAX:
+    if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidPartition(
-            f"A queue has from 1 to {PARTITIONS_MAX} partitions, not {partitions}."
+            f"A queue has from 1 to {PARTITIONS_MAX} partitions, not {partitions!r}."
         )
     return partitions
 
 
 def check_batch_size(batch_size: int, partitions: int = PARTITIONS_MAX) -> int:
     """Return the batch size if that many partitions can fill it, else raise `InvalidPartition`."""
+    if type(batch_size) is not int:
+        raise InvalidPartition(f"The batch size {batch_size!r} is not a whole number.")
     if batch_size < 0:
         raise InvalidPartition(
             f"The batch size {batch_size} is negative.", remedy="0 turns spread routing off."

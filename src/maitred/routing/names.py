@@ -40,7 +40,7 @@ def queue_id(namespace: str, queue: str, type: int) -> QueueId:  # noqa: A002 - 
             f"The queue name {queue!r} starts with {SYSTEM_PREFIX!r}, which names partitions.",
             remedy="Name the queue itself, not one of its partitions.",
         )
-    if not 0 <= type <= QUEUE_TYPE_MAX:
+    if type.__class__ is not int or not 0 <= type <= QUEUE_TYPE_MAX:
         raise InvalidName(f"The queue type {type!r} is not a number from 0 to {QUEUE_TYPE_MAX}.")
     return QueueId(namespace, queue, type)
 
@@ -63,7 +63,9 @@ def check_host(address: str) -> str:
     return address
 
 
-def _check_text(what: str, text: str) -> None:
+def _check_text(what: str, text: object) -> None:
+    if not isinstance(text, str):  # callers without a type checker
+        raise InvalidName(f"The {what} has to be text, not {text!r}.")
     if not text:
         raise InvalidName(f"The {what} is empty.")
     try:

@@ -12,7 +12,8 @@ partition takes it first: a stable matching of partitions and hosts by distance.
 its partitions look further, and push away only who sat there from a greater distance. A queue's
 root is seated before all others, so that it stands where basic routing puts it, as with `wrap`. A
 batch is always placed whole, whether or not the queue has that many partitions yet: growing moves
-nobody.
+nobody. The price is that only full batches are even; of a batch that the queue fills in part, as
+the last one may be, two partitions can share a host while another has none.
 
 What was rejected for `steady`, measured with 8 hosts, batches of 8 / 64 and one host lost (`wrap`
 moves 57 % / 84 %, `steady` 23 % / 20 %, the least possible is 12.5 %): consistent hashing with

@@ -6,11 +6,14 @@ picture is asked for, through its object interface: no window, no global state.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from maitred.errors import MaitredError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # Okabe and Ito's palette: told apart by everybody, in print too.
@@ -23,26 +26,29 @@ class PicturesUnavailable(MaitredError):
     code = "pictures-unavailable"
 
 
-def figure(width_inches: float, height_inches: float, rows: int, columns: int) -> tuple[Any, Any]:
-    """A figure and its grid of axes, always two-dimensional."""
+def check_available() -> None:
+    """Raise `PicturesUnavailable` now, rather than after a long run."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
+        found = find_spec("matplotlib")
+    except ValueError:  # it is there, but blocked or broken
+        found = None
+    if found is None:
         raise PicturesUnavailable(
             "Drawing a picture needs matplotlib, which is not installed.",
-            remedy="Install it with: pip install 'maitred[pictures]'",
-        ) from None
-    drawing = Figure(figsize=(width_inches, height_inches), layout="constrained")
-    FigureCanvasAgg(drawing)
-    return drawing, drawing.subplots(rows, columns, squeeze=False)
+            remedy="Install it with pip install 'maitred[pictures]', or do without a picture.",
+        )
 
 
-def save(drawing: Any, path: Path) -> None:  # noqa: ANN401 - matplotlib has no types
-    """Write the figure, PNG or SVG by its suffix; the same data gives the same bytes."""
+@contextmanager
+def picture(path: Path, width_inches: float, height_inches: float) -> Iterator[Any]:
+    """A figure to draw on, written at the end of the block: PNG or SVG by the path's suffix."""
+    check_available()
     import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fixed = {"Date": None} if path.suffix == ".svg" else {}
-    with mpl.rc_context({"svg.hashsalt": "maitred"}):
-        drawing.savefig(path, metadata=fixed, dpi=120)
+    # A fixed salt and no date: the same study gives the same file.
+    with mpl.rc_context({"svg.hashsalt": "maitred", "font.size": 9, "axes.titlesize": 10}):
+        figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+        yield figure
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maitred.simulation.pictures import COLOURS, figure, save
+from maitred.simulation.pictures import COLOURS, picture
 from maitred.simulation.placement.study import GRADUAL_STEPS
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def draw(study: PlacementStudy, path: Path) -> None:
     """Draw the study into a PNG or SVG file."""
     clusters = study.settings.clusters
-    drawing, grid = figure(13, 3.9 * len(clusters), len(clusters), 3)
-    for axes, cluster in zip(grid, clusters, strict=True):
-        _draw_movement(axes[0], study, cluster)
-        _draw_balance(axes[1], study, cluster)
-        _draw_gradual(axes[2], study, cluster)
-    save(drawing, path)
+    with picture(path, 13, 3.9 * len(clusters)) as figure:
+        grid = figure.subplots(len(clusters), 3, squeeze=False)
+        for axes, cluster in zip(grid, clusters, strict=True):
+            _draw_movement(axes[0], study, cluster)
+            _draw_balance(axes[1], study, cluster)
+            _draw_gradual(axes[2], study, cluster)
 
 
 def _draw_movement(axes: Any, study: PlacementStudy, cluster: Cluster) -> None:  # noqa: ANN401
@@ -36,13 +36,13 @@ def _draw_movement(axes: Any, study: PlacementStudy, cluster: Cluster) -> None: 
         color="grey",
     )
     axes.set_ylabel("% of partitions that move")
-    axes.set_title(f"{cluster}\none host lost", fontsize=10)
+    axes.set_title(f"{cluster}\none host lost")
 
 
 def _draw_balance(axes: Any, study: PlacementStudy, cluster: Cluster) -> None:  # noqa: ANN401
     _bars(axes, study, cluster, "queue_on_host", scale=1)
     axes.set_ylabel(f"of a queue's {study.settings.partitions_per_queue} partitions")
-    axes.set_title("on the queue's fullest host", fontsize=10)
+    axes.set_title("on the queue's fullest host")
     axes.legend(fontsize=8, title="placement", title_fontsize=8)
 
 
@@ -59,7 +59,7 @@ def _draw_gradual(axes: Any, study: PlacementStudy, cluster: Cluster) -> None:  
     axes.set_xlabel("% of the change's time")
     axes.set_ylabel("% of partitions moved so far")
     axes.set_ylim(bottom=0)
-    axes.set_title("a gradual change of the batch size", fontsize=10)
+    axes.set_title("a gradual change of the batch size")
     axes.legend(fontsize=8)
 
 

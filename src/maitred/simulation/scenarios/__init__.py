@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maitred.simulation.scenarios.backpressure import backpressure
+from maitred.simulation.scenarios.selection import selection
 from maitred.simulation.scenarios.servers import servers
 from maitred.simulation.scenarios.streams import streams
 
@@ -17,4 +18,5 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "streams": streams,
     "backpressure": backpressure,
     "servers": servers,
+    "selection": selection,
 }

@@ -3,7 +3,7 @@
 from maitred.simulation.selection.checking import check_random_model, random_settings
 from maitred.simulation.selection.measures import Measures
 from maitred.simulation.selection.model import run_model
-from maitred.simulation.selection.picture import PicturesMissing, draw
+from maitred.simulation.selection.picture import draw
 from maitred.simulation.selection.queueing import ErlangC, single_queue_waits
 from maitred.simulation.selection.report import SelectionStudy
 from maitred.simulation.selection.settings import InvalidModelSetting, ModelSettings
@@ -15,7 +15,6 @@ __all__ = [
     "InvalidModelSetting",
     "Measures",
     "ModelSettings",
-    "PicturesMissing",
     "SelectionSettings",
     "SelectionStudy",
     "check_random_model",

@@ -37,20 +37,30 @@ def run_model(settings: ModelSettings, seed: int) -> Measures:
     """One run; raises `Violation` if a task or a poller was lost or used twice."""
     loop = SimulatedLoop(Limits(max_virtual_seconds=settings.run_seconds_max))
     try:
-        finished = loop.create_future()
-
-        def failed(_: object, context: dict[str, object]) -> None:
-            # asyncio would log what a callback raises, and go on.
-            if not finished.done():
-                finished.set_exception(_as_violation(context))
-
-        loop.set_exception_handler(failed)
-        model = Model(loop, settings, seed, lambda: finished.set_result(None))
-        model.start()
-        loop.run_until_complete(finished)
-        return model.measures()
+        measures: Measures = loop.run_until_complete(play(loop, settings, seed))
+        return measures
     finally:
         loop.close()
+
+
+async def play(loop: SimulatedLoop, settings: ModelSettings, seed: int) -> Measures:
+    """The same on a loop that runs already, which it has to itself until it is done."""
+    finished = loop.create_future()
+
+    def failed(_: object, context: dict[str, object]) -> None:
+        # asyncio would log what a callback raises, and go on.
+        if not finished.done():
+            finished.set_exception(_as_violation(context))
+
+    previous = loop.get_exception_handler()
+    loop.set_exception_handler(failed)
+    try:
+        model = Model(loop, settings, seed, lambda: finished.set_result(None))
+        model.start()
+        await finished
+        return model.measures()
+    finally:
+        loop.set_exception_handler(previous)
 
 
 def _as_violation(context: dict[str, object]) -> BaseException:

@@ -1,20 +1,15 @@
-"""The study as a picture.
-
-Matplotlib is imported late and through its objects: it is an extra, it is slow to import, and
-pyplot would keep the figure in a global.
-"""
+"""The study as a picture: the scenarios above, the sweeps below."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maitred.errors import InvalidArgument, MaitredError
+from maitred.simulation.pictures import picture
 
 if TYPE_CHECKING:
-    from maitred.simulation.selection.report import SelectionStudy
+    from pathlib import Path
 
-SUFFIXES = (".svg", ".png")
+    from maitred.simulation.selection.report import SelectionStudy
 
 # Okabe and Ito's colours, which also the colour-blind can tell apart; markers differ as well.
 MODES = {
@@ -32,34 +27,10 @@ LINES = (
 IDEAL = "#009E73"
 
 
-class PicturesMissing(MaitredError):
-    """Matplotlib is not installed."""
-
-    code = "pictures-missing"
-
-
-def draw(study: SelectionStudy, path: str | Path) -> None:
-    """Write the picture, as SVG or PNG by the suffix of the path."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise InvalidArgument(
-            f"A picture cannot be written as {path.suffix or 'a file without suffix'!r}.",
-            remedy=f"Choose one of: {', '.join(SUFFIXES)}.",
-        )
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PicturesMissing(
-            "Pictures are drawn with matplotlib, which is not installed.",
-            remedy="Install it: pip install 'maitred[pictures]'",
-        ) from None
-    # A fixed salt and no date: the same study gives the same file.
-    with mpl.rc_context({"svg.hashsalt": "maitred", "font.size": 9, "axes.titlesize": 10}):
-        figure = Figure(figsize=(11, 7.2 if study.sweep else 3.8), layout="constrained")
+def draw(study: SelectionStudy, path: Path) -> None:
+    """Draw the study into a PNG or SVG file."""
+    with picture(path, 11, 7.2 if study.sweep else 3.8) as figure:
         _fill(figure, study)
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(path, dpi=120, metadata=metadata)
 
 
 def _fill(figure: Any, study: SelectionStudy) -> None:  # noqa: ANN401 - matplotlib has no types
