@@ -109,43 +109,10 @@ async def requests(world: World) -> None:
         await client.wait()
 
 
-async def streams(world: World) -> None:
-    """The same with asyncio's streams, which add a task at each end."""
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1_000):
-            writer.write(data)
-            await writer.drain()
-        writer.close()
-
-    async def serve() -> None:
-        async with await asyncio.start_server(handle, None, PORT) as server:
-            await server.serve_forever()
-
-    async def ask() -> None:
-        reader, writer = await asyncio.open_connection("server", PORT)
-        for _ in range(5_000):
-            writer.write(bytes(64))
-            await reader.readexactly(64)
-        writer.close()
-
-    world.host("server").spawn(serve)
-    await asyncio.sleep(1)
-    clients = [world.host(f"client-{number}").spawn(ask) for number in range(5)]
-    for client in clients:
-        await client.wait()
-
-
 def measure() -> list[Result]:
     """Events per CPU second of each kind of work, as a ratio of the goal."""
-    kinds: list[Callable[[World], Coroutine[Any, Any, None]]] = [
-        callbacks,
-        tasks,
-        requests,
-        streams,
-    ]
     results = []
-    for kind in kinds:
+    for kind in (callbacks, tasks, requests):
         speed = max(_measure_once(kind) for _ in range(ROUNDS))
         results.append(
             Result(

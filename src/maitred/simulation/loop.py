@@ -128,6 +128,8 @@ class SimulatedLoop(Refusals):
         """The virtual time; `time()` for those who are in a hurry."""
         self.events = 0
         """Callbacks and task steps that have run."""
+        self.bare_context = contextvars.Context()
+        """For events of the world itself, which belong to no process: run without a context."""
         self._queue: deque[Event] = deque()
         self._timers: list[tuple[float, int, Event]] = []
         self._timers_cleaned_at = _CLEANED_FROM
@@ -251,7 +253,7 @@ class SimulatedLoop(Refusals):
     def _run_once(self) -> None:
         # BaseEventLoop calls this until stop(). Staying inside, and running the batch here rather
         # than in a function of its own, saves two calls an event.
-        queue, gather = self._queue, self._gather
+        queue, gather, bare = self._queue, self._gather, self.bare_context
         while not self._stopping:
             gather()
             skipped = 0
@@ -262,11 +264,14 @@ class SimulatedLoop(Refusals):
                 if context is None:
                     skipped += 1
                     continue
-                process = context.get(PROCESS)
-                if process is not None and process.dead:
-                    skipped += 1
-                    continue
                 try:
+                    if context is bare:  # the network's own, which belongs to no process
+                        event.callback(*event.arguments)  # type: ignore[misc]
+                        continue
+                    process = context.get(PROCESS)
+                    if process is not None and process.dead:
+                        skipped += 1
+                        continue
                     context.run(event.callback, *event.arguments)  # type: ignore[arg-type]
                 except (SystemExit, KeyboardInterrupt):
                     raise
@@ -278,7 +283,7 @@ class SimulatedLoop(Refusals):
 
     def _gather(self) -> None:
         """Queue the timers that are due; if nothing is ready, go to the next one's time first."""
-        timers, queue = self._timers, self._queue
+        timers, queue, bare = self._timers, self._queue, self.bare_context
         now = self.now
         while timers:
             moment, _, event = timers[0]
@@ -288,9 +293,10 @@ class SimulatedLoop(Refusals):
             context = event.context
             if context is None:
                 continue
-            process = context.get(PROCESS)
-            if process is not None and process.dead:
-                continue  # and time does not go there
+            if context is not bare:
+                process = context.get(PROCESS)
+                if process is not None and process.dead:
+                    continue  # and time does not go there
             if moment > now:
                 if moment > self._last_moment:
                     raise self._too_much_time()

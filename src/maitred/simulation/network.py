@@ -37,7 +37,7 @@ class Network:
         """Whether some path is blocked; most of the time none is, and nobody needs to look."""
         self.faults = faults
         self.random = random
-        self.context = contextvars.Context()
+        self.context = loop.bare_context
         """Where the network's own events run: in no process, so that no kill stops them."""
         self.hosts: dict[str, Host] = {}
         self.connections: dict[int, Connection] = {}
