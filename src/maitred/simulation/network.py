@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import ipaddress
 import socket
 from typing import TYPE_CHECKING, Final
