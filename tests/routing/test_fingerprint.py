@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import farmhash
 import pytest
 from hypothesis import given
@@ -28,3 +31,26 @@ def test_text_is_hashed_as_utf_8(text: str) -> None:
 
 def test_the_c_library_is_used_where_it_is_installed() -> None:
     assert fingerprint32 is farmhash.fingerprint32
+
+
+def test_routes_are_the_same_without_the_c_library() -> None:
+    """In a fresh process in which farmhash can't be imported, as on a Python it has no wheel for."""
+    program = (
+        "import sys; {}\n"
+        "from maitred.routing import HashRing, queue_id, routes\n"
+        "ring = HashRing([f'10.0.0.{{i}}:7233' for i in range(5)])\n"
+        "ring.remove('10.0.0.3:7233')\n"
+        "print(routes(ring, queue_id('ns', 'queue', 1), 40, batch_size=8, placement='steady'))\n"
+        "print(ring.checksum(), 'farmhash' in sys.modules and sys.modules['farmhash'] is not None)\n"
+    )
+    with_library, without = (
+        subprocess.run(
+            [sys.executable, "-c", program.format(blocked)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.rsplit(" ", 1)
+        for blocked in ("", "sys.modules['farmhash'] = None")
+    )
+    assert with_library[0] == without[0]
+    assert (with_library[1], without[1]) == ("True\n", "False\n")
