@@ -54,7 +54,7 @@ def test_the_table_is_printable(study: SelectionStudy) -> None:
     assert len(table) == len(study.rows())
     assert sum(len(name) + 2 for name in table[0]) < 130
     for row in table:
-        assert all(isinstance(value, str | int | float) for value in row.values())
+        assert all(isinstance(value, str | int | float | None) for value in row.values())
         assert 0 <= float(str(row["stored %"])) <= 100
 
 
