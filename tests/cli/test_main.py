@@ -72,20 +72,37 @@ def test_output_into_a_closed_pipe_is_quiet() -> None:
     assert done.stderr == ""
 
 
-def test_ctrl_c_stops_at_once_without_a_traceback() -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_ctrl_c_stops_at_once_without_a_traceback(processes: str) -> None:
     running = subprocess.Popen(
-        [str(MAITRED), "simulate", "soak", "--seeds", "1000000", "--processes", "1"],
+        [str(MAITRED), "simulate", "soak", "--seeds", "1000000", "--processes", processes],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert running.stderr is not None
+    assert running.stderr.readline(), "the first line of progress"
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to every process of the command
+    # Ends when all processes have closed the pipe, workers too.
+    _, errors = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "Traceback" not in errors
+    assert errors.endswith("maitred: stopped.\n")
+
+
+def test_a_killed_soak_takes_its_workers_along() -> None:
+    running = subprocess.Popen(
+        [str(MAITRED), "simulate", "soak", "--seeds", "1000000", "--processes", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert running.stderr is not None
     assert running.stderr.readline(), "the first line of progress"
-    running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=20)
-    assert running.returncode == 130
-    assert "Traceback" not in errors
-    assert errors.endswith("maitred: stopped.\n")
+    running.kill()
+    # The workers hold the other end of this pipe: it is closed when the last of them is gone.
+    running.communicate(timeout=30)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -6,12 +6,15 @@ no such run can be debugged. The report says so in capital letters.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 
 from maitred.errors import InvalidArgument, UnknownAlgorithm
 from maitred.simulation.faults import Faults
@@ -163,7 +166,9 @@ def _outcomes(jobs: Iterator[tuple[Scenario, int, str]], workers: int) -> Iterat
         yield from map(_run_job, jobs)
         return
     # Spawned, not forked: a worker must not inherit anything a run could depend on.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_follow_parent
+    ) as pool:
         pending: list[Iterator[Outcome]] = []
         # In rounds, because map() would otherwise take all of an endless range of seeds at once.
         while batch := list(islice(jobs, workers * _CHUNK_SEEDS)):
@@ -172,6 +177,19 @@ def _outcomes(jobs: Iterator[tuple[Scenario, int, str]], workers: int) -> Iterat
                 yield from pending.pop(0)
         for outcomes in pending:
             yield from outcomes
+
+
+def _follow_parent() -> None:
+    """Leave Ctrl-C to the parent, and end with it however it ends; else workers would stay on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run_job(job: tuple[Scenario, int, str]) -> Outcome:
