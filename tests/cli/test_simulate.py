@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.running import maitred
+from tests.cli.running import maitred, maitred_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,3 +93,10 @@ def test_the_tour_runs() -> None:
     assert done.returncode == 0, done.stderr
     assert "thumbnails  node-" in done.stdout
     assert "(one single queue)" in done.stdout
+
+
+def test_the_tour_as_json() -> None:
+    told = maitred_json("tour")
+    assert [row["partition"] for row in told["where_it_lives"]] == list(range(7))
+    assert [row["placement"] for row in told["what_moves"]] == ["basic", "wrap", "steady"]
+    assert len(told["which_to_pick"]) == 5

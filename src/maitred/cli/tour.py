@@ -4,44 +4,69 @@ from __future__ import annotations
 
 import click
 
-from maitred.cli.output import Progress, print_table
+from maitred.balancing import ALGORITHMS
+from maitred.cli.output import Progress, print_json, print_table
 from maitred.cli.route import draw_tree
-from maitred.routing import HashRing, place_all, queue_id, routes
+from maitred.routing import HashRing, Route, place_all, queue_id, routes
 
 HOSTS = [f"node-{number}:7411" for number in range(1, 9)]
 PARTITIONS = 64
 BATCH_SIZE = 8
-ALGORITHMS = ("random", "round-robin", "weighted", "fewest-polls")
+DEGREE = 3
+
+
+Row = dict[str, object]
 
 
 @click.command()
-def tour() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, without words.")
+def tour(*, as_json: bool) -> None:
     """Where a queue lives, what a lost host moves, and which partition to pick."""
-    _where_it_lives()
-    _what_moves()
-    _which_to_pick()
-    _what_to_try()
-
-
-def _where_it_lives() -> None:
+    if as_json:
+        print_json(
+            {
+                "where_it_lives": [route._asdict() for route in _where_it_lives()],
+                "what_moves": _what_moves(),
+                "which_to_pick": _which_to_pick(),
+            }
+        )
+        return
     _heading("1. Where work lives")
     click.echo(
         "A queue is split into partitions. Each one lives on one core (node/shard), which every\n"
         "client works out alone; what finds no partner there goes up the tree to its parent.\n"
     )
-    found = routes(HashRing(HOSTS[:3]), queue_id("shop", "thumbnails", 1), 7, shards=4, degree=3)
-    for line in draw_tree(found, 3):
+    for line in draw_tree(_where_it_lives(), DEGREE):
         click.echo(f"  {line}")
-
-
-def _what_moves() -> None:
     _heading("2. What moves when a host is lost")
     click.echo(
         f"{len(HOSTS)} hosts, a queue of {PARTITIONS} partitions in batches of {BATCH_SIZE};"
         f" a host holds {100 / len(HOSTS):.1f} %.\n"
     )
+    print_table(_what_moves())
+    click.echo(
+        "\nSpreading a batch keeps a queue's partitions apart. `wrap` is Temporal's rule, to the"
+        "\nbit; `steady` spreads as well and moves far less."
+    )
+    _heading("3. Which partition to pick")
+    click.echo(
+        "A simulated queue with four partitions and eight workers: once evenly loaded, once with\n"
+        "a backlog in one partition. Mean wait of a task, in milliseconds.\n"
+    )
+    rows = _which_to_pick()
+    click.echo()
+    print_table(rows)
+    _what_to_try()
+
+
+def _where_it_lives() -> list[Route]:
+    ring = HashRing(HOSTS[:3])
+    return routes(ring, queue_id("shop", "thumbnails", 1), 7, shards=4, degree=DEGREE)
+
+
+def _what_moves() -> list[Row]:
     queue = queue_id("shop", "thumbnails", 1)
-    rows = []
+    rows: list[Row] = []
     for name, placement, batch_size in (
         ("basic", "wrap", 0),
         ("wrap", "wrap", BATCH_SIZE),
@@ -62,21 +87,12 @@ def _what_moves() -> None:
                 "moved %": 100 * moved / (PARTITIONS * len(HOSTS)),
             }
         )
-    print_table(rows)
-    click.echo(
-        "\nSpreading a batch keeps a queue's partitions apart. `wrap` is Temporal's rule, to the"
-        "\nbit; `steady` spreads as well and moves far less."
-    )
+    return rows
 
 
-def _which_to_pick() -> None:
+def _which_to_pick() -> list[Row]:
     from maitred.simulation.selection import SelectionSettings, selection_study
 
-    _heading("3. Which partition to pick")
-    click.echo(
-        "A simulated queue with four partitions and eight workers: once evenly loaded, once with\n"
-        "a backlog in one partition. Mean wait of a task, in milliseconds.\n"
-    )
     settings = SelectionSettings(
         scenarios=("stable", "backlog"),
         algorithms=ALGORITHMS,
@@ -86,19 +102,17 @@ def _which_to_pick() -> None:
         sweep=False,
     )
     study = selection_study(settings, Progress())
-    ideal: dict[str, object] = {"algorithm": "(one single queue)"}
-    rows = []
+    ideal: Row = {"algorithm": "(one single queue)"}
+    rows: list[Row] = []
     for name in ALGORITHMS:
-        row: dict[str, object] = {"algorithm": name}
+        row: Row = {"algorithm": name}
         for scenario in settings.scenarios:
             cell = study.cell(scenario, name, "home")
             if cell is not None:
                 row[scenario] = cell.mean("mean_ms")
                 ideal[scenario] = cell.mean("ideal_mean_ms")
         rows.append(row)
-    rows.append(ideal)
-    click.echo()
-    print_table(rows)
+    return [*rows, ideal]
 
 
 def _what_to_try() -> None:
