@@ -1,11 +1,11 @@
 """Turn spread routing on over two hours, partition by partition, at the same moments everywhere."""
 
-from maitred.routing import GradualChange, format_time, own_key, parse_time, queue_id
+from maitred.routing import GradualChange, QueueId, format_time, own_key, parse_time
 
 batch_size: GradualChange[int] = GradualChange.parse(
     {"old": 0, "new": 8, "start": "2026-11-15T20:00:00Z", "end": "2026-11-15T22:00:00Z"}
 )
-queue = queue_id("shop", "thumbnails", 1)
+queue = QueueId("shop", "thumbnails", 1)
 now = parse_time("2026-11-15T21:00:00Z")
 
 for partition in range(6):

@@ -4,9 +4,9 @@ from collections import Counter
 from random import Random
 
 from maitred.balancing import BacklogHint, selector
-from maitred.routing import queue_id
+from maitred.routing import QueueId
 
-queue = queue_id("shop", "thumbnails", 1)
+queue = QueueId("shop", "thumbnails", 1)
 selects = selector("weighted", Random(1))
 backlogs = [0, 0, 0, 5_000]
 

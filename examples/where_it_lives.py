@@ -1,9 +1,9 @@
 """Where every partition of a queue lives, and what a lost host moves."""
 
-from maitred.routing import HashRing, place_all, queue_id, routes
+from maitred.routing import HashRing, QueueId, place_all, routes
 
 ring = HashRing(["a:7411", "b:7411", "c:7411"])
-queue = queue_id("shop", "thumbnails", 1)
+queue = QueueId("shop", "thumbnails", 1)
 
 for route in routes(ring, queue, 6, shards=4):
     print(f"{route.name:20} lives on {route.node}, core {route.shard}")

@@ -142,7 +142,8 @@ def test_a_million_queue_names_leave_nothing_behind(name: str) -> None:
 
     use(0, 20_000)
     entries = chosen.entries
-    assert entries <= 2 * queues_max
+    # A read and a write position, and of the weighted one the report of the partition polled.
+    assert entries <= 3 * queues_max
     gc.collect()
     # Measured apart from the million: tracing every allocation would take a minute.
     tracemalloc.start()

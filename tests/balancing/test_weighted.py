@@ -150,3 +150,20 @@ class AlmostOne:
 def test_rounding_never_leads_beyond_the_end() -> None:
     assert proportional([0.1] * 10 + [0.0], AlmostOne()) < 10
     assert proportional([1.0, 0.0], AlmostOne()) == 0
+
+
+def test_reports_of_partitions_that_are_no_more_are_forgotten_in_the_end() -> None:
+    settings = SelectorSettings(weight_half_life_seconds=10)
+    weighted = Weighted(random.Random(1), settings)
+    report(weighted, [50] * 2_000, now=0.0)
+    assert weighted.entries >= 2_000
+    report(weighted, [50], now=1_000.0)
+    picks(weighted, 1, 20, now=1_000.0)
+    assert weighted.entries < 10
+
+
+def test_a_clock_that_was_set_back_does_not_stop_the_fading() -> None:
+    weighted = Weighted(random.Random(1), SelectorSettings(weight_half_life_seconds=10))
+    report(weighted, [0, 0, 0, 8_000], now=1e6)
+    assert Counter(picks(weighted, 4, 100, now=0.0))[3] > 80
+    assert Counter(picks(weighted, 4, 100, now=200.0))[3] == 25

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from maitred.routing import HashRing, parse_time, queue_id, routes
+from maitred.routing import HashRing, QueueId, parse_time, routes
 from tests.cli.running import maitred, maitred_json
 
 BASE = ("route", "--namespace", "shop", "--queue", "thumbs", "--hosts", "a:1,b:2,c:3")
@@ -17,7 +17,7 @@ def test_json_has_exactly_the_promised_fields() -> None:
     )  # fmt: skip
     expected = routes(
         HashRing(["a:1", "b:2", "c:3"], replica_points=50),
-        queue_id("shop", "thumbs", 2),
+        QueueId("shop", "thumbs", 2),
         9,
         batch_size=4,
         shards=8,

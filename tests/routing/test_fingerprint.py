@@ -37,10 +37,10 @@ def test_routes_are_the_same_without_the_c_library() -> None:
     """In a fresh process where farmhash can't be imported, as on a Python it has no wheel for."""
     program = (
         "import sys; {}\n"
-        "from maitred.routing import HashRing, queue_id, routes\n"
+        "from maitred.routing import HashRing, QueueId, routes\n"
         "ring = HashRing([f'10.0.0.{{i}}:7233' for i in range(5)])\n"
         "ring.remove('10.0.0.3:7233')\n"
-        "print(routes(ring, queue_id('ns', 'queue', 1), 40, batch_size=8, placement='steady'))\n"
+        "print(routes(ring, QueueId('ns', 'queue', 1), 40, batch_size=8, placement='steady'))\n"
         "print(ring.checksum(), sys.modules.get('farmhash') is not None)\n"
     )
     with_library, without = (

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maitred.errors import InvalidArgument, InvalidGradualChange
-from maitred.routing import GradualChange, format_time, parse_time
+from maitred.errors import InvalidArgument, InvalidGradualChange, InvalidName
+from maitred.routing import GradualChange, fingerprint32, format_time, parse_time
 from tests.routing.strategies import keys
 
-moments = st.floats(0, 4e9)
-spans = st.one_of(st.floats(1e-3, 1e8), st.just(0.0))
+moments = st.one_of(st.floats(0, 4e9), st.floats(-1e12, 1e12), st.floats(-1e300, 1e300))
+spans = st.one_of(st.floats(1e-3, 1e8), st.just(0.0), st.floats(5e-324, 1e300))
 
 
 @given(keys, moments, spans, st.floats(-0.5, 1.5))
@@ -39,6 +39,26 @@ def test_when_is_the_exact_moment_of_the_flip(key: str, start: float, span: floa
     assert start <= moment <= change.end
     assert change.value(key, moment) == 8
     assert change.value(key, math.nextafter(moment, -math.inf)) == 0
+
+
+def test_a_flip_at_time_zero_is_found_at_once() -> None:
+    # Near 0 there are more floats than anybody can step through.
+    share = fingerprint32("k") / (2**32 - 1)
+    change = GradualChange(0, 1, -share * 3_600, (1 - share) * 3_600)
+    moment = change.when("k")
+    assert moment is not None
+    assert abs(moment) < 1e-5
+    assert change.value("k", moment) == 1
+
+
+@given(keys, st.floats(0, 4e9), st.floats(1, 1e6))
+def test_the_moment_as_text_is_not_before_the_flip(key: str, start: float, span: float) -> None:
+    change = GradualChange(0, 8, start, start + span)
+    moment = change.when(key)
+    assert moment is not None
+    said = parse_time(format_time(moment))
+    assert moment <= said <= moment + 2e-6
+    assert change.value(key, said) == 8
 
 
 @given(keys, st.floats(0, 4e9), st.lists(st.floats(0, 1), min_size=2))
@@ -73,6 +93,19 @@ def test_parsing() -> None:
     assert parse_time("2026-11-15T20:00:00.250Z") == start + 0.25
     assert parse_time(format_time(start + 0.25)) == start + 0.25
     assert format_time(1e18) == "1e+18 s"
+    assert parse_time("2016-12-31T23:59:60Z") == parse_time("2017-01-01T00:00:00Z")
+    assert parse_time("-1.5e3") == -1_500.0
+
+
+def test_a_clock_that_gives_no_time_is_refused() -> None:
+    with pytest.raises(InvalidGradualChange, match="NaN"):
+        GradualChange(0, 1, 0.0, 1.0).value("key", math.nan)
+    for ask in (
+        GradualChange(0, 1, 0.0, 1.0).when,
+        lambda k: GradualChange(0, 1, 0.0, 1.0).value(k, 0.5),
+    ):
+        with pytest.raises(InvalidName):
+            ask("\ud800")
 
 
 def test_values_are_converted() -> None:
@@ -102,8 +135,13 @@ GOOD = {"old": 0, "new": 8, "start": 0, "end": 1}
         (GOOD | {"start": "2026-13-15T20:00:00Z"}, "not a time"),
         (GOOD | {"start": None}, "not a time"),
         (GOOD | {"start": True}, "not a time"),
+        (GOOD | {"start": "1_0"}, "not a time"),
+        (GOOD | {"start": "\u0663"}, "not a time"),
+        (GOOD | {"start": " 5 "}, "not a time"),
+        (GOOD | {"end": 10**400}, "not a time"),
+        (GOOD | {"start": -1.7e308, "end": 1.7e308}, "longer than numbers go"),
         (GOOD | {"end": math.inf}, "end of a gradual change is inf"),
-        (GOOD | {"start": "nan"}, "start of a gradual change is nan"),
+        (GOOD | {"start": math.nan}, "start of a gradual change is nan"),
     ],
 )
 def test_bad_changes(given_change: dict[str, object], sentence: str) -> None:

@@ -10,7 +10,6 @@ from maitred.routing import (
     own_key,
     parse_partition_name,
     partition_name,
-    queue_id,
     routing_key,
     sticky_key,
 )
@@ -64,7 +63,7 @@ def test_whatever_parses_is_the_name_of_what_it_parsed_to(name: str) -> None:
     except (InvalidName, InvalidPartition):
         return
     assert partition_name(queue, partition) == name
-    queue_id("ns", queue, 0)
+    QueueId("ns", queue, 0)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +80,18 @@ def test_names_that_are_no_partitions(name: str) -> None:
 
 
 def test_partition_names_past_the_limit() -> None:
+    assert parse_partition_name(f"/_sys/q/{PARTITIONS_MAX - 1}") == ("q", PARTITIONS_MAX - 1)
+    for digits in (str(PARTITIONS_MAX), "9" * 5_000):
+        with pytest.raises(InvalidName):
+            parse_partition_name(f"/_sys/q/{digits}")
+
+
+@pytest.mark.parametrize("partition", [-1, PARTITIONS_MAX, 1.0, True, None])
+def test_no_name_for_what_is_no_partition(partition: int) -> None:
     with pytest.raises(InvalidPartition):
-        parse_partition_name(f"/_sys/q/{PARTITIONS_MAX}")
+        partition_name("q", partition)
+    with pytest.raises(InvalidPartition):
+        own_key(QUEUE, partition)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +117,7 @@ def test_partition_names_past_the_limit() -> None:
 )
 def test_names_that_are_refused(namespace: str, queue: str, queue_type: int, sentence: str) -> None:
     with pytest.raises(InvalidName, match=sentence) as caught:
-        queue_id(namespace, queue, queue_type)
+        QueueId(namespace, queue, queue_type)
     assert caught.value.code == "invalid-name"
     assert isinstance(caught.value, ValueError)
 
@@ -117,12 +126,13 @@ def test_names_that_are_refused(namespace: str, queue: str, queue_type: int, sen
     "name", ["q", "a/b", "a b", "naïve-Größe", "q.1_x@host", "_sys", "x" * NAME_MAX_BYTES]
 )
 def test_names_that_are_fine(name: str) -> None:
-    assert queue_id(name, name, 0) == (name, name, 0)
+    assert QueueId(name, name, 0) == (name, name, 0)
 
 
 def test_sticky_names_are_checked_too() -> None:
-    with pytest.raises(InvalidName):
-        sticky_key("ns", "host:1")
+    for name in ("host:1", "/_sys/q/1", ""):
+        with pytest.raises(InvalidName):
+            sticky_key("ns", name)
     with pytest.raises(InvalidName):
         sticky_key("", "host")
 

@@ -18,7 +18,6 @@ from maitred.routing import (
     own_key,
     place,
     place_all,
-    queue_id,
     routes,
     routing_key,
     shard_of,
@@ -26,7 +25,7 @@ from maitred.routing import (
 )
 from tests.routing.strategies import host_lists, queues
 
-QUEUE = queue_id("ns", "queue", 1)
+QUEUE = QueueId("ns", "queue", 1)
 HOSTS = [f"10.0.0.{i}:7233" for i in range(8)]
 batch_sizes = st.integers(0, 20)
 placements = st.sampled_from(sorted(PLACEMENTS))
@@ -99,7 +98,7 @@ def test_the_order_of_hosts_changes_nothing(
 def share_moved(batch_size: int, placement: str) -> float:
     """Facts file's own experiment: 8 hosts, 384 partitions, one host lost; mean over the hosts."""
     ring = HashRing(HOSTS)
-    names = [queue_id("ns", f"queue{n}", 1) for n in range(6)]
+    names = [QueueId("ns", f"queue{n}", 1) for n in range(6)]
     before = [place_all(ring, name, 64, batch_size, placement) for name in names]
     moved = 0
     for host in HOSTS:

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
 import farmhash
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from maitred.errors import DuplicateHost, InvalidArgument, InvalidName, NoHosts, UnknownHost
-from maitred.routing import HashRing
+from maitred.routing import HashRing, QueueId, place_all
 from tests.routing.strategies import addresses, host_lists, keys
 
 
@@ -39,6 +45,24 @@ def test_thousands_of_keys_at_the_default_points() -> None:
     for number in range(100):
         key = f"namespace:queue-{number}:1"
         assert ring.lookup_n(key, 18) == plain_lookup_n(hosts, 100, key, 18)
+
+
+VECTORS = json.loads((Path(__file__).parent / "vectors" / "ringpop.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "ring", VECTORS["rings"], ids=lambda ring: f"{len(ring['hosts'])}x{ring['replica_points']}"
+)
+def test_the_original_implementation_agrees(ring: dict[str, Any]) -> None:
+    """Answers of ringpop itself, recorded."""
+    hosts = ring["hosts"]
+    ours = HashRing(hosts, replica_points=ring["replica_points"])
+    if ring["replica_points"] == 100:
+        assert ours.checksum() == ring["checksum"]
+    for number, (one, five) in enumerate(zip(ring["lookup"], ring["lookup_5"], strict=True)):
+        key = f"namespace-{number % 5}:queue-{number}:{number % 3}"
+        assert ours.lookup(key) == hosts[one]
+        assert ours.lookup_n(key, 5) == [hosts[int(at)] for at in five.split()]
 
 
 @given(st.data())
@@ -84,7 +108,7 @@ def test_the_order_of_joining_changes_nothing(order: list[str]) -> None:
 
 def test_different_rings_have_different_checksums() -> None:
     rings = [HashRing(), HashRing(["a:1"]), HashRing(["a:1", "b:2"]), HashRing(["b:2"])]
-    rings.append(HashRing(["a:1"], replica_points=101))
+    rings += [HashRing(["a:1"], replica_points=101), HashRing(["a:1", "points=101"])]
     assert len({ring.checksum() for ring in rings}) == len(rings)
 
 
@@ -123,6 +147,45 @@ def test_a_reader_keeps_the_ring_it_started_with() -> None:
     rest = [first, *walk]
     assert len(rest) == 200
     assert {host for _, host in rest} == {"a:1", "b:2"}
+
+
+def test_another_thread_sees_the_old_ring_or_the_new_one() -> None:
+    hosts = [f"h{number}:1" for number in range(6)]
+    ring = HashRing(hosts)
+    keys = [f"key-{number}" for number in range(200)]
+    queue = QueueId("ns", "queue", 1)
+
+    def answers(of: HashRing) -> list[list[Any]]:
+        return [*(of.lookup_n(key, 6) for key in keys), place_all(of, queue, 16, 8, "steady")]
+
+    old, new = answers(ring), answers(HashRing(hosts[2:]))
+    over = threading.Event()
+
+    def change() -> None:
+        while not over.is_set():
+            ring.remove("h0:1", "h1:1")
+            ring.add("h0:1", "h1:1")
+
+    changing = threading.Thread(target=change)
+    previous = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    changing.start()
+    try:
+        for _ in range(60):
+            for seen, before, after in zip(answers(ring), old, new, strict=True):
+                assert seen in (before, after)
+    finally:
+        over.set()
+        changing.join()
+        sys.setswitchinterval(previous)
+
+
+def test_a_snapshot_does_not_change() -> None:
+    ring = HashRing(["a:1", "b:2"])
+    before = ring.snapshot()
+    ring.add("c:3")
+    assert before.hosts == ("a:1", "b:2")
+    assert before.checksum() == HashRing(["a:1", "b:2"]).checksum() != ring.checksum()
 
 
 def test_the_index_grows_and_shrinks_with_the_ring() -> None:
@@ -168,11 +231,13 @@ def test_bad_input() -> None:
         HashRing().add("a:1", "a:1")
     with pytest.raises(InvalidName, match="host is empty"):
         HashRing([""])
+    with pytest.raises(InvalidName, match="has a ';'"):
+        HashRing(["a:1;b:2"])
     with pytest.raises(InvalidArgument, match="Put it in a list"):
         HashRing("a:1,b:2")
-    for points in (0, -1, 10_001):
+    for points in (0, -1, 10_001, 1.5, True):
         with pytest.raises(InvalidArgument, match="points on the ring"):
-            HashRing(["a:1"], replica_points=points)
+            HashRing(["a:1"], replica_points=points)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="Cannot look up -1"):
         HashRing(["a:1"]).lookup_n("key", -1)
     for call in (HashRing(["a:1"]).lookup, lambda key: HashRing(["a:1"]).lookup_n(key, 1)):

@@ -60,7 +60,9 @@ def test_a_chain_is_a_tree_too() -> None:
         (lambda: children(0, 0), "from 1 to 100000 partitions, not 0"),
         (lambda: PartitionCounts(0, 0), "not 0"),
         (lambda: PartitionCounts(2, 3), "would never be found"),
+        (lambda: parent(5, 1.5), "not 1.5"),  # type: ignore[arg-type]
         (lambda: PartitionCounts(2, 2, -1), "version -1"),
+        (lambda: PartitionCounts(2, 2, 1.5), "version 1.5"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_trees_and_counts(call: Callable[[], object], sentence: str) -> None:

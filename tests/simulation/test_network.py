@@ -524,3 +524,45 @@ def test_other_hosts_keep_their_fortunes() -> None:
         return pieces
 
     assert arrivals() == arrivals("c", "d")
+
+
+def test_nothing_is_delivered_after_a_reset() -> None:
+    """A cut reaches the server before it reads; the client, not told yet, goes on writing."""
+    received: list[bytes] = []
+    lost: list[Exception | None] = []
+
+    class Server(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            received.append(data)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            lost.append(exc)
+
+    # The handshake's last packet is slow, and what follows it quick: all arrive at once.
+    with World(1, faults=Faults(delay_min_seconds=1.0, delay_max_seconds=1.0)) as world:
+
+        class Client(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                assert isinstance(transport, asyncio.WriteTransport)
+                world.network.faults = Faults(cut_probability=1.0)
+                transport.write(b"cut off")
+                world.network.faults = Faults()
+                transport.write(b"out of order")
+
+        async def serve() -> None:
+            loop = asyncio.get_running_loop()
+            async with await loop.create_server(Server, None, 1) as server:
+                await server.serve_forever()
+
+        async def connect() -> None:
+            await asyncio.get_running_loop().create_connection(Client, "server", 1)
+            await asyncio.sleep(5)
+
+        async def story() -> None:
+            world.host("server").spawn(serve)
+            await asyncio.sleep(1)
+            await world.host("client").spawn(connect).wait()
+
+        world.run(story())
+    assert received == []
+    assert [type(error) for error in lost] == [ConnectionResetError]

@@ -16,7 +16,7 @@ client has one event loop and one selector.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -80,6 +80,9 @@ class Poll:
 
     def __del__(self) -> None:
         self._abandon()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A poll cannot be copied or pickled: it is given back once.")
 
     def __repr__(self) -> str:
         state = "counted" if self._owner is not None else "free"

@@ -8,7 +8,10 @@ for "first time".
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -37,6 +40,9 @@ class Recent(Generic[Key, Value]):
         if len(self._values) > self._capacity:
             self._values.popitem(last=False)
             self.forgot = True
+
+    def values(self) -> Iterable[Value]:
+        return self._values.values()
 
     def __len__(self) -> int:
         return len(self._values)

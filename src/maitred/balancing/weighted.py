@@ -33,6 +33,11 @@ RATE_WEIGHT_SECONDS = 0.01
 the 10 ms that a match takes on average. A rate below 0.01 a second counts as none."""
 
 
+FADED_HALF_LIVES = 16
+"""After so many half-lives a report is 65,536 times lighter, and forgotten if its partition is no
+more."""
+
+
 class Weighted:
     """Reads follow the backlog, writes take turns."""
 
@@ -76,10 +81,11 @@ class Weighted:
 
     @property
     def entries(self) -> int:
-        return len(self._reads) + len(self._writes)
+        reports = sum(len(reads.reports) for reads in self._reads.values())
+        return reports + len(self._reads) + len(self._writes)
 
     def __repr__(self) -> str:
-        return f"<Weighted, {self.entries} queues>"
+        return f"<Weighted, {len(self._reads)} queues>"
 
 
 class _Reads:
@@ -97,16 +103,33 @@ class _Reads:
         """What the reports weigh by now; None unless every partition has reported."""
         if len(self.reports) < partitions:
             return None
+        if len(self.reports) > partitions:
+            self._forget_faded(partitions, now, half_life_seconds)
         weights = []
         for partition in range(partitions):
             report = self.reports.get(partition)
             if report is None:
                 return None
             weight, reported_at = report
-            # A clock that was set back must not make a weight grow.
-            age_seconds = max(0.0, now - reported_at)
-            weights.append(weight * math.exp2(-age_seconds / half_life_seconds))
+            if now < reported_at:
+                # The clock was set back: the report is as old as can be told, and fades from here.
+                self.reports[partition] = (weight, now)
+            weights.append(faded(weight, now - reported_at, half_life_seconds))
         return weights
+
+    def _forget_faded(self, partitions: int, now: float, half_life_seconds: float) -> None:
+        """Drop old reports of partitions that are no more."""
+        oldest = now - FADED_HALF_LIVES * half_life_seconds
+        self.reports = {
+            partition: report
+            for partition, report in self.reports.items()
+            if partition < partitions or report[1] > oldest
+        }
+
+
+def faded(weight: float, age_seconds: float, half_life_seconds: float) -> float:
+    """What is left of a weight; a report from the future has not begun to fade."""
+    return weight * math.exp2(-max(0.0, age_seconds) / half_life_seconds)
 
 
 def weight_of(hint: BacklogHint) -> float:

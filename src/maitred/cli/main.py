@@ -6,13 +6,16 @@ completion must answer at once, however much the product grows.
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from importlib import import_module
 
 import click
 
 from maitred import __version__
-from maitred.errors import MaitredError, UnknownCommand
+from maitred.cli.groups import HintingGroup
+from maitred.errors import MaitredError
 
 # name -> where it is, and the line that `maitred --help` shows
 COMMANDS = {
@@ -22,12 +25,13 @@ COMMANDS = {
     "completion": ("maitred.cli.completion:completion", "Print a shell completion script."),
 }
 
+EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 """What shells report for a program ended by Ctrl-C."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(HintingGroup):
     """A group that imports a command when it is first needed."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
@@ -45,13 +49,6 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
-    def resolve_command(
-        self, context: click.Context, arguments: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-            raise UnknownCommand.named("command", arguments[0], COMMANDS)
-        return super().resolve_command(context, arguments)
-
 
 @click.group(
     cls=LazyGroup,
@@ -64,8 +61,13 @@ def cli() -> None:
 
 def run() -> None:
     """The entry point: errors become a sentence and an exit code, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that can't show a box character gets a question mark, not an error.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         cli.main(prog_name="maitred", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as problem:
@@ -79,3 +81,10 @@ def run() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("maitred: stopped.", err=True)
         sys.exit(EXIT_INTERRUPTED)
+    except OSError as problem:
+        # A full disk behind standard output, say. Python must not try to flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(
+            f"maitred: cannot write the output: {problem.strerror}. [cannot-write]", err=True
+        )
+        sys.exit(EXIT_FAILED)

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from typing import TYPE_CHECKING
+from unicodedata import east_asian_width
 
 import click
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 PROGRESS_SECONDS = 0.2
 """How often the progress line is redrawn: often enough to look alive, rarely enough to cost
 nothing."""
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """A quotation for an error: no longer than a line."""
+    return repr(text if len(text) <= most else text[:most] + "...")
 
 
 def print_json(value: object) -> None:
@@ -36,18 +42,21 @@ def print_table(rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    padded = [
-        cell.rjust(width) if to_right else cell.ljust(width)
-        for cell, width, to_right in zip(cells, widths, right, strict=True)
-    ]
+    padded = []
+    for cell, width, to_right in zip(cells, widths, right, strict=True):
+        space = " " * (width - _width(cell))
+        padded.append(space + cell if to_right else cell + space)
     return "  ".join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: Chinese characters, say, take two."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    if isinstance(value, int) and value >= 10_000:
-        return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
     return str(value)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from maitred.cli.output import print_json, print_table
+from maitred.cli.output import print_json, print_table, shortened
 from maitred.errors import InvalidGradualChange, InvalidPartition, NoHosts
 from maitred.routing import (
     PLACEMENTS,
     Flip,
     GradualChange,
     HashRing,
+    QueueId,
     Route,
     children,
     depth,
     flips,
     format_time,
-    queue_id,
     routes,
 )
 from maitred.routing.ring import REPLICA_POINTS
@@ -90,7 +90,7 @@ def route(
     if not hosts.strip():
         raise NoHosts("No hosts are given, so no partition has a node.", remedy="--hosts a:1,b:2")
     ring = HashRing([host.strip() for host in hosts.split(",")], replica_points=replica_points)
-    of = queue_id(namespace, queue, queue_type)
+    of = QueueId(namespace, queue, queue_type)
     change = parse_batch_size(batch_size)
     if change.old == change.new:
         found = routes(
@@ -122,11 +122,11 @@ def parse_batch_size(text: str) -> GradualChange[int]:
     """A number, or a gradual change in JSON."""
     try:
         given = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also numbers too long and brackets too deep
         given = text
     if not isinstance(given, int | dict):
         raise InvalidGradualChange(
-            f"The batch size {text!r} is neither a number nor a gradual change.",
+            f"The batch size {shortened(text)} is neither a number nor a gradual change.",
             remedy='Give 8, or {"old": 0, "new": 8, "start": ..., "end": ...}.',
         )
     return GradualChange.parse(given, _whole_number)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from maitred.cli.groups import HintingGroup
 from maitred.cli.output import Progress, print_json, print_table
 from maitred.errors import MaitredError
 
@@ -19,6 +21,25 @@ if TYPE_CHECKING:
     from maitred.simulation.soak import Outcome
 
 EXIT_FAILED = 1
+
+SEEDS = 100
+SEEDS_MAX = 10**12
+"""More than anybody can wait for; it keeps a slip of the finger from becoming an odd error."""
+
+PROCESSES_MAX = 256
+"""A process is 40 MB; more of them than cores are no faster."""
+
+
+def _from(where: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Shell completion from a collection of names that is imported only then."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, given: str) -> list[str]:
+        module, _, attribute = where.partition(":")
+        names = getattr(import_module(module), attribute)
+        return [name for name in names if name.startswith(given)]
+
+    return complete
+
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 _quick = click.option("--quick", is_flag=True, help="A few seconds: enough to see the shape.")
@@ -38,15 +59,33 @@ _picture = click.option(
 )
 
 
-@click.group()
+@click.group(cls=HintingGroup)
 def simulate() -> None:
     """Studies and soak runs in a simulated world: virtual time, seeded, reproducible."""
 
 
 @simulate.command(short_help="Which partition to pick: the algorithms compared.")
-@click.option("--scenario", "scenarios", multiple=True, help="Only these; else all. [repeatable]")
-@click.option("--algorithm", "algorithms", multiple=True, help="Only these; else all. [repeatable]")
-@click.option("--forwarding", default="both", show_default=True, help="The tree: on, off or both.")
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    shell_complete=_from("maitred.simulation.selection.study:SCENARIOS"),
+    help="Only these; else all.  [repeatable]",
+)
+@click.option(
+    "--algorithm",
+    "algorithms",
+    multiple=True,
+    shell_complete=_from("maitred.balancing:ALGORITHMS"),
+    help="Only these; else all.  [repeatable]",
+)
+@click.option(
+    "--forwarding",
+    default="both",
+    show_default=True,
+    shell_complete=_from("maitred.simulation.selection.study:FORWARDING"),
+    help="The tree: on, off or both.",
+)
 @click.option("--partitions", type=int, help="Partitions of the queue.  [default: the scenario's]")
 @click.option("--pollers", type=int, help="Workers' free slots.  [default: the scenario's]")
 @click.option("--rate", type=float, help="Tasks a second.  [default: the scenario's]")
@@ -139,6 +178,8 @@ def placement(
         "partitions_per_queue": per_queue,
     }
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if per_queue is not None:
+        changes["gradual_batch_size"] = min(per_queue, PlacementSettings().gradual_batch_size)
     settings = with_clusters(
         replace(QUICK if quick else PlacementSettings(), **changes), list(clusters)
     )
@@ -148,19 +189,37 @@ def placement(
 
 
 @simulate.command(short_help="Scenarios under many seeds, failures replayed.")
-@click.option("--scenario", "names", multiple=True, help="Only these; else all.  [repeatable]")
-@click.option("--seeds", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), help="One seed alone, to replay it.")
-@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Seed.")
 @click.option(
-    "--processes", type=click.IntRange(min=1), help="At once.  [default: one a usable core]"
+    "--scenario",
+    "names",
+    multiple=True,
+    shell_complete=_from("maitred.simulation.scenarios:SCENARIOS"),
+    help="Only these; else all.  [repeatable]",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, SEEDS_MAX),
+    help=f"How many seeds.  [default: {SEEDS}]",
+)
+@click.option(
+    "--first",
+    type=click.IntRange(0, SEEDS_MAX),
+    default=0,
+    show_default=True,
+    help="The first of the seeds.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="One seed alone, to replay it.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, PROCESSES_MAX),
+    help="Processes at once.  [default: one a usable core]",
 )
 @_as_json
 def soak(
     names: tuple[str, ...],
-    seeds: int,
-    seed: int | None,
+    seeds: int | None,
     first: int,
+    seed: int | None,
     processes: int | None,
     *,
     as_json: bool,
@@ -173,7 +232,9 @@ def soak(
     from maitred.simulation.soak import soak as run_soak
 
     chosen = {name: scenario_named(name, SCENARIOS) for name in names} or dict(SCENARIOS)
-    wanted = range(first, first + seeds) if seed is None else range(seed, seed + 1)
+    if seed is not None and seeds is not None:
+        raise click.UsageError("--seed is one seed, --seeds are many: give one of them.")
+    wanted = range(first, first + (seeds or SEEDS)) if seed is None else range(seed, seed + 1)
     progress = Progress()
     total = len(wanted) * len(chosen)
     outcomes: list[Outcome] = []
@@ -188,7 +249,7 @@ def soak(
             click.echo(f"\n{outcome}", err=True)
         progress(done, total, f"{outcome.scenario}, seed {outcome.seed}")
 
-    workers = processes or (1 if total < 20 else len(os.sched_getaffinity(0)))
+    workers = processes or (1 if total < 20 else _usable_cores())
     report = run_soak(chosen, wanted, seen, workers=workers)
     if as_json:
         print_json([asdict(outcome) for outcome in outcomes])
@@ -205,6 +266,11 @@ def _check_picture(picture: str) -> None:
 
     if picture != "none":
         check_available()
+
+
+def _usable_cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)  # only Linux has it
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 class Study(Protocol):

@@ -7,7 +7,7 @@ import click
 from maitred.balancing import ALGORITHMS
 from maitred.cli.output import Progress, print_json, print_table
 from maitred.cli.route import draw_tree
-from maitred.routing import HashRing, Route, place_all, queue_id, routes
+from maitred.routing import HashRing, QueueId, Route, place_all, routes
 
 HOSTS = [f"node-{number}:7411" for number in range(1, 9)]
 PARTITIONS = 64
@@ -61,11 +61,11 @@ def tour(*, as_json: bool) -> None:
 
 def _where_it_lives() -> list[Route]:
     ring = HashRing(HOSTS[:3])
-    return routes(ring, queue_id("shop", "thumbnails", 1), 7, shards=4, degree=DEGREE)
+    return routes(ring, QueueId("shop", "thumbnails", 1), 7, shards=4, degree=DEGREE)
 
 
 def _what_moves() -> list[Row]:
-    queue = queue_id("shop", "thumbnails", 1)
+    queue = QueueId("shop", "thumbnails", 1)
     rows: list[Row] = []
     for name, placement, batch_size in (
         ("basic", "wrap", 0),

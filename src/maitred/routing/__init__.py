@@ -16,7 +16,7 @@ from maitred.routing.keys import (
     routing_key,
     sticky_key,
 )
-from maitred.routing.names import QueueId, queue_id
+from maitred.routing.names import QueueId
 from maitred.routing.placement import PLACEMENTS, Place, place, place_all
 from maitred.routing.ring import HashRing
 from maitred.routing.routes import Flip, Route, flips, routes
@@ -47,7 +47,6 @@ __all__ = [
     "path_to_root",
     "place",
     "place_all",
-    "queue_id",
     "routes",
     "routing_key",
     "shard_of",

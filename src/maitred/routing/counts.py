@@ -36,8 +36,8 @@ class PartitionCounts:
                 f"{self.write} partitions to write but only {self.read} to read: "
                 "tasks in the others would never be found."
             )
-        if self.version < 0:
-            raise InvalidPartition(f"The version {self.version} is negative.")
+        if type(self.version) is not int or self.version < 0:
+            raise InvalidPartition(f"The version {self.version!r} is not a whole number from 0.")
 
     def readable(self, partition: int) -> bool:
         return 0 <= partition < self.read

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from maitred.errors import InvalidGradualChange
+from maitred.errors import InvalidGradualChange, InvalidName
 from maitred.routing.fingerprint import fingerprint32
 
 if TYPE_CHECKING:
@@ -25,7 +26,13 @@ Value = TypeVar("Value")
 
 _HASH_MAX = 2**32 - 1
 _FIELDS = ("old", "new", "start", "end")
-_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_RFC_3339 = re.compile(
+    r"(?P<minute>\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:)(?P<second>\d\d)"
+    r"(?P<rest>(\.\d+)?([Zz]|[+-]\d\d:\d\d))",
+    re.ASCII,
+)
+_UNIX_SECONDS = re.compile(r"[+-]?\d+(\.\d*)?([Ee][+-]?\d+)?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,8 @@ class GradualChange(Generic[Value]):
         for name, moment in (("start", self.start), ("end", self.end)):
             if not math.isfinite(moment):
                 raise InvalidGradualChange(f"The {name} of a gradual change is {moment}.")
+        if not math.isfinite(self.end - self.start):
+            raise InvalidGradualChange("The change takes longer than numbers go.")
         if self.start > self.end:
             raise InvalidGradualChange(
                 f"The change starts at {format_time(self.start)}, after its end at "
@@ -74,20 +83,33 @@ class GradualChange(Generic[Value]):
 
     def value(self, key: str, now: float) -> Value:
         """The value that holds for the key at that moment."""
-        return self.new if self._flipped(fingerprint32(key), now) else self.old
+        if math.isnan(now):
+            raise InvalidGradualChange("It is no time at all: the clock gave NaN.")
+        return self.new if self._flipped(_place(key), now) else self.old
 
     def when(self, key: str) -> float | None:
         """The first moment at which the new value holds; None if nothing changes."""
         if self.old == self.new:
             return None
-        place = fingerprint32(key)
-        moment = self.start + (self.end - self.start) * ((place + 1) / _HASH_MAX)
-        # The sum above is rounded; `value` decides. Step to the exact moment of its flip.
-        while not self._flipped(place, moment):
-            moment = math.nextafter(moment, math.inf)
-        while self._flipped(place, earlier := math.nextafter(moment, -math.inf)):
-            moment = earlier
-        return moment
+        place = _place(key)
+        old, new = self.start, self.end
+        if old == new:
+            return new
+        # The formula says where the flip is, but rounded; `value` decides. Look closely there.
+        guess = old + (new - old) * ((place + 1) / _HASH_MAX)
+        margin = (new - old) * 2.0**-40 + 4 * math.ulp(guess)
+        if old < guess - margin and not self._flipped(place, guess - margin):
+            old = guess - margin
+        if guess + margin < new and self._flipped(place, guess + margin):
+            new = guess + margin
+        first, last = _ordinal(old), _ordinal(new)
+        while last - first > 1:
+            middle = (first + last) // 2
+            if self._flipped(place, _from_ordinal(middle)):
+                last = middle
+            else:
+                first = middle
+        return _from_ordinal(last)
 
     def _flipped(self, place: int, now: float) -> bool:
         if now >= self.end:
@@ -97,31 +119,52 @@ class GradualChange(Generic[Value]):
         return place < int((now - self.start) / (self.end - self.start) * _HASH_MAX)
 
 
+def _place(key: str) -> int:
+    try:
+        return fingerprint32(key)
+    except UnicodeEncodeError:
+        raise InvalidName(f"The key {key!r} is not valid Unicode.") from None
+
+
+def _ordinal(number: float) -> int:
+    """Its place among all floats in their order, so that a search takes at most 64 steps."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", number))
+    return int(bits) if bits >= 0 else -(2**63) - int(bits)
+
+
+def _from_ordinal(ordinal: int) -> float:
+    bits = ordinal if ordinal >= 0 else -(2**63) - ordinal
+    return float(struct.unpack("<d", struct.pack("<q", bits))[0])
+
+
 def parse_time(given: object) -> float:
     """Unix seconds, from a number or from RFC 3339 text."""
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return float(given)
-    if isinstance(given, str):
-        if _RFC_3339.fullmatch(given):
-            try:
-                return datetime.fromisoformat(given.upper()).timestamp()
-            except ValueError:
-                pass  # a month 13 or an hour 25: the sentence below is right for those too
-        try:
+    try:
+        if isinstance(given, int | float) and not isinstance(given, bool):
             return float(given)
-        except ValueError:
-            pass  # not a number either
+        if isinstance(given, str) and _UNIX_SECONDS.fullmatch(given):
+            return float(given)
+        if isinstance(given, str) and (found := _RFC_3339.fullmatch(given)):
+            # The calendar of the library has no leap seconds: 23:59:60 is the second after :59.
+            leaps = found["second"] == "60"
+            text = f"{found['minute']}{'59' if leaps else found['second']}{found['rest']}"
+            return datetime.fromisoformat(text.upper()).timestamp() + leaps
+    except (ValueError, OverflowError):
+        pass  # a month 13, or more seconds than a float holds: the sentence below is right
+    shown = repr(given)
     raise InvalidGradualChange(
-        f"{given!r} is not a time.",
+        f"{shown if len(shown) < 60 else shown[:60] + '...'} is not a time.",
         remedy="Give RFC 3339 with an offset (2026-11-15T20:00:00Z) or unix seconds.",
     )
 
 
 def format_time(moment: float) -> str:
-    """RFC 3339 in UTC to the microsecond; plain seconds beyond the calendar's years."""
+    """RFC 3339 in UTC, rounded up to the microsecond: what flips at a moment has flipped then."""
     try:
-        return datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
+        numerator, denominator = moment.as_integer_ratio()
+        up = timedelta(microseconds=-(-numerator * 1_000_000 // denominator))
+        return (_EPOCH + up).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError):
         return f"{moment} s"
 
 

@@ -8,6 +8,7 @@ same either way: turning spread routing on never moves a root.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from maitred.errors import InvalidName, InvalidPartition
@@ -18,6 +19,9 @@ PARTITIONS_MAX = 100_000
 
 STICKY_TYPE = 1
 """Sticky queues have one type only."""
+
+
+_PARTITION = re.compile(f"[1-9][0-9]{{0,{len(str(PARTITIONS_MAX - 1)) - 1}}}", re.ASCII)
 
 
 class RoutingKey(NamedTuple):
@@ -36,11 +40,10 @@ class PartitionName(NamedTuple):
 
 def routing_key(queue: QueueId, partition: int, batch_size: int = 0) -> RoutingKey:
     """The key and index of a partition; batch size 0 is basic routing, anything else spread."""
-    check_partition(partition)
     check_batch_size(batch_size)
     if batch_size == 0 or partition == 0:
         return RoutingKey(own_key(queue, partition), 0)
-    batch, index = divmod(partition, batch_size)
+    batch, index = divmod(check_partition(partition), batch_size)
     if batch == 0:
         return RoutingKey(own_key(queue, 0), index)
     return RoutingKey(f"{queue.namespace}:{queue.queue}:{batch}:{queue.type}", index)
@@ -52,7 +55,10 @@ def own_key(queue: QueueId, partition: int) -> str:
 
 
 def sticky_key(namespace: str, name: str) -> RoutingKey:
-    """The key of a sticky queue, which has one partition and is never spread."""
+    """The key of a sticky queue, which has one partition and is never spread.
+
+    Sticky queues share the names of queues of type 1: give them names that no queue has.
+    """
     check_name("namespace", namespace)
     check_name("sticky queue", name)
     return RoutingKey(f"{namespace}:{name}:{STICKY_TYPE}", 0)
@@ -60,6 +66,7 @@ def sticky_key(namespace: str, name: str) -> RoutingKey:
 
 def partition_name(queue: str, partition: int) -> str:
     """The root carries the queue's own name; partition n > 0 is `/_sys/<queue>/<n>`."""
+    check_partition(partition)
     return queue if partition == 0 else f"{SYSTEM_PREFIX}{queue}/{partition}"
 
 
@@ -68,15 +75,12 @@ def parse_partition_name(name: str) -> PartitionName:
     if not name.startswith(SYSTEM_PREFIX):
         return PartitionName(check_name("queue", name), 0)
     queue, _, digits = name.removeprefix(SYSTEM_PREFIX).rpartition("/")
-    if not (digits.isascii() and digits.isdecimal() and digits[0] != "0"):
+    if not _PARTITION.fullmatch(digits):
         raise InvalidName(
             f"{name!r} is not the name of a partition.",
             remedy=f"Partition 3 of the queue 'q' is called {partition_name('q', 3)!r}.",
         )
-    check_name("queue", queue)
-    if queue.startswith(SYSTEM_PREFIX):
-        raise InvalidName(f"{name!r} names a partition of a partition.")
-    return PartitionName(queue, check_partition(int(digits)))
+    return PartitionName(check_name("queue", queue), int(digits))
 
 
 def check_partition(partition: int) -> int:

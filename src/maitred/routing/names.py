@@ -9,7 +9,7 @@ Slashes elsewhere are harmless, and so is any letter of any script.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from maitred.errors import InvalidName
 
@@ -23,26 +23,28 @@ QUEUE_TYPE_MAX = 2**31 - 1
 """Queue types are small numbers; the wire will carry them as a signed 32-bit integer."""
 
 
-class QueueId(NamedTuple):
-    """One queue: its namespace, its name, and its type as a number."""
-
+class _QueueId(NamedTuple):
     namespace: str
     queue: str
     type: int
 
 
-def queue_id(namespace: str, queue: str, type: int) -> QueueId:  # noqa: A002 - the word users know
-    """A checked `QueueId`; raises `InvalidName` with the reason."""
-    check_name("namespace", namespace)
-    check_name("queue", queue)
-    if queue.startswith(SYSTEM_PREFIX):
-        raise InvalidName(
-            f"The queue name {queue!r} starts with {SYSTEM_PREFIX!r}, which names partitions.",
-            remedy="Name the queue itself, not one of its partitions.",
-        )
-    if type.__class__ is not int or not 0 <= type <= QUEUE_TYPE_MAX:
-        raise InvalidName(f"The queue type {type!r} is not a number from 0 to {QUEUE_TYPE_MAX}.")
-    return QueueId(namespace, queue, type)
+class QueueId(_QueueId):
+    """One queue: its namespace, its name, and its type as a number.
+
+    There is no unchecked one: making it raises `InvalidName` with the reason.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, namespace: str, queue: str, type: int) -> Self:  # noqa: A002 - users' word
+        check_name("namespace", namespace)
+        check_name("queue", queue)
+        if type.__class__ is not int or not 0 <= type <= QUEUE_TYPE_MAX:
+            raise InvalidName(
+                f"The queue type {type!r} is not a number from 0 to {QUEUE_TYPE_MAX}."
+            )
+        return super().__new__(cls, namespace, queue, type)
 
 
 def check_name(what: str, name: str) -> str:
@@ -52,14 +54,22 @@ def check_name(what: str, name: str) -> str:
         raise InvalidName(
             f"The {what} {name!r} has a colon, which separates the parts of a routing key."
         )
+    if name.startswith(SYSTEM_PREFIX):
+        raise InvalidName(
+            f"The {what} {name!r} starts with {SYSTEM_PREFIX!r}, which names partitions.",
+            remedy="Name the queue itself, not one of its partitions.",
+        )
     return name
 
 
 def check_host(address: str) -> str:
     """Return the host's address if the ring can hold it; colons belong there (`host:port`)."""
     _check_text("host", address)
-    if "," in address:
-        raise InvalidName(f"The host {address!r} has a comma, which separates hosts in a list.")
+    for separator in ",;":
+        if separator in address:
+            raise InvalidName(
+                f"The host {address!r} has a {separator!r}, which separates hosts in a list."
+            )
     return address
 
 

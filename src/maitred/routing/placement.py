@@ -29,7 +29,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from maitred.errors import UnknownAlgorithm
 from maitred.routing.fingerprint import fingerprint32
-from maitred.routing.keys import check_batch_size, check_partition, own_key, routing_key
+from maitred.routing.keys import (
+    check_batch_size,
+    check_partition,
+    check_partitions,
+    own_key,
+    routing_key,
+)
 from maitred.routing.ring import CIRCLE
 
 if TYPE_CHECKING:
@@ -69,6 +75,7 @@ def place(
     check_partition(partition)
     check_batch_size(batch_size)
     place_batch = placement_named(placement)
+    ring = ring.snapshot()
     if batch_size == 0:
         return _basic(ring, queue, partition)
     batch, offset = divmod(partition, batch_size)
@@ -78,9 +85,11 @@ def place(
 def place_all(
     ring: HashRing, queue: QueueId, partitions: int, batch_size: int = 0, placement: str = "wrap"
 ) -> list[Place]:
-    """Where each of the first `partitions` partitions stands."""
+    """Where each of the first `partitions` partitions stands, whether or not they fill a batch."""
+    check_partitions(partitions)
     check_batch_size(batch_size)
     place_batch = placement_named(placement)
+    ring = ring.snapshot()
     if batch_size == 0:
         return [_basic(ring, queue, partition) for partition in range(partitions)]
     places: list[Place] = []

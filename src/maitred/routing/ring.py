@@ -52,12 +52,18 @@ class _Circle(NamedTuple):
     """Their hosts, and at the end the first again, for keys behind the last point."""
     starts: array[int]
     """For each sector the position of its first point."""
+    hosts: frozenset[str]
     shift: int
     """A place's sector is what is left of it without this many bits."""
 
     @classmethod
     def of(
-        cls, places: array[int], owners: list[str], starts: array[int] | None = None, shift: int = 0
+        cls,
+        places: array[int],
+        owners: list[str],
+        hosts: frozenset[str],
+        starts: array[int] | None = None,
+        shift: int = 0,
     ) -> _Circle:
         """From points without the ends; the index is made anew if none fits."""
         sectors = CIRCLE >> shift
@@ -67,7 +73,7 @@ class _Circle(NamedTuple):
             starts = array("I", [bisect_left(places, at << shift) for at in range(sectors)])
         places.append(CIRCLE - 1)
         owners.extend(owners[:1])
-        return cls(places, owners, starts, shift)
+        return cls(places, owners, starts, hosts, shift)
 
     def position(self, key: str | bytes) -> int:
         """Where the key's own point would be put in."""
@@ -84,10 +90,35 @@ class _Circle(NamedTuple):
         """Once around, without the end."""
         return chain(range(start, len(self.places) - 1), range(start))
 
-    def shifted(self, places: list[int], by: int) -> array[int]:
+    def changed(self, host: str, points: list[int], *, joins: bool) -> _Circle:
+        """With the host's points put in, or taken out."""
+        places, owners, _, hosts, shift = self
+        size = len(places) - 1
+        new_places: array[int] = array("I")
+        new_owners: list[str] = []
+        done = 0
+        for place in points:
+            position = bisect_left(places, place, done, size)
+            if joins:
+                while position < size and places[position] == place and owners[position] < host:
+                    position += 1
+            else:  # here, or just behind points of other hosts at the same place
+                position = owners.index(host, position)
+            new_places += places[done:position]
+            new_owners += owners[done:position]
+            if joins:
+                new_places.append(place)
+                new_owners.append(host)
+            done = position if joins else position + 1
+        new_places += places[done:size]
+        new_owners += owners[done:size]
+        starts = self._shifted(points, 1 if joins else -1)
+        return _Circle.of(new_places, new_owners, hosts ^ {host}, starts, shift)
+
+    def _shifted(self, points: list[int], by: int) -> array[int]:
         """Where sectors start once a point was put in, or taken out, at each of the places."""
         shifts = [0] * (len(self.starts) + 1)
-        for place in places:
+        for place in points:
             shifts[(place >> self.shift) + 1] += by
         return array("I", map(add, self.starts, accumulate(shifts)))
 
@@ -95,13 +126,13 @@ class _Circle(NamedTuple):
 class HashRing:
     """Hosts on a circle; keys belong to the host that follows them."""
 
-    __slots__ = ("_circle", "_hosts", "replica_points")
+    __slots__ = ("_circle", "replica_points")
 
     def __init__(self, hosts: Iterable[str] = (), *, replica_points: int = REPLICA_POINTS) -> None:
-        if not 1 <= replica_points <= REPLICA_POINTS_MAX:
+        if type(replica_points) is not int or not 1 <= replica_points <= REPLICA_POINTS_MAX:
             raise InvalidArgument(
                 f"A host needs from 1 to {REPLICA_POINTS_MAX} points on the ring, "
-                f"not {replica_points}."
+                f"not {replica_points!r}."
             )
         self.replica_points = replica_points
         # A place and the rank of its host make one integer that sorts by (hash, address). Points of
@@ -117,29 +148,37 @@ class HashRing:
         )
         places = array("I", [point // count for point in points])
         owners = [ranked[point % count] for point in points]
-        self._hosts = frozenset(ranked)
-        self._circle = _Circle.of(places, owners)
+        self._circle = _Circle.of(places, owners, frozenset(ranked))
 
     def add(self, *hosts: str) -> None:
-        """Let hosts join; none joins if one of them is here already."""
+        """Let hosts join, all at once; none joins if one of them is here already."""
+        circle = self._circle
         for host in _distinct(hosts):
-            if host in self._hosts:
+            if host in circle.hosts:
                 raise DuplicateHost(f"The host {host!r} is in the ring already.")
-        for host in hosts:
-            self._join(host)
+            circle = circle.changed(host, sorted(self._places_of(host)), joins=True)
+        self._circle = circle
 
     def remove(self, *hosts: str) -> None:
-        """Let hosts leave; none leaves if one of them is not here."""
+        """Let hosts leave, all at once; none leaves if one of them is not here."""
+        circle = self._circle
         for host in _distinct(hosts):
-            if host not in self._hosts:
+            if host not in circle.hosts:
                 raise UnknownHost(f"The host {host!r} is not in the ring.")
-        for host in hosts:
-            self._leave(host)
+            circle = circle.changed(host, sorted(self._places_of(host)), joins=False)
+        self._circle = circle
+
+    def snapshot(self) -> HashRing:
+        """The ring as it is now, for who has several questions and wants one answer."""
+        same = object.__new__(HashRing)
+        same.replica_points = self.replica_points
+        same._circle = self._circle
+        return same
 
     def lookup(self, key: str | bytes) -> str:
         """The host that owns the key."""
         # `_Circle.position`, without the calls.
-        places, owners, starts, shift = self._circle
+        places, owners, starts, _, shift = self._circle
         try:
             place = fingerprint32(key)
             position = starts[place >> shift]
@@ -163,7 +202,7 @@ class HashRing:
         # Mostly the next few points are enough, and then none of this loops in Python.
         found = dict.fromkeys(owners[start : start + 2 * count])
         if len(found) < count:
-            count = min(count, len(self._hosts))
+            count = min(count, len(circle.hosts))
             for position in circle.positions_from(start):
                 found[owners[position]] = None
                 if len(found) == count:
@@ -173,7 +212,7 @@ class HashRing:
     def walk(self, key: str | bytes) -> Iterator[tuple[int, str]]:
         """Every point once around, from the key onward: its place and its owner."""
         circle = self._circle
-        places, owners, _, _ = circle
+        places, owners, _, _, _ = circle
         if not owners:
             raise _no_hosts()
         positions = circle.positions_from(circle.position(key))
@@ -185,68 +224,30 @@ class HashRing:
         With the default number of points it is ringpop's own checksum. Rings with another number
         place keys elsewhere, so the number goes in too, where ringpop would call them equal.
         """
-        words = sorted(self._hosts)
+        words = ";".join(sorted(self._circle.hosts))
         if self.replica_points != REPLICA_POINTS:
-            words.append(f"points={self.replica_points}")
-        return fingerprint32(";".join(words))
+            # No host is called nothing, so two semicolons in a row can't be hosts.
+            words += f";;points={self.replica_points}"
+        return fingerprint32(words)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return tuple(sorted(self._hosts))
+        return tuple(sorted(self._circle.hosts))
 
     def __len__(self) -> int:
-        return len(self._hosts)
+        return len(self._circle.hosts)
 
     def __contains__(self, host: object) -> bool:
-        return host in self._hosts
+        return host in self._circle.hosts
 
     def __repr__(self) -> str:
         return (
-            f"<HashRing of {len(self._hosts)} hosts x {self.replica_points} points, "
+            f"<HashRing of {len(self._circle.hosts)} hosts x {self.replica_points} points, "
             f"checksum {self.checksum()}>"
         )
 
     def _places_of(self, host: str) -> list[int]:
         return [fingerprint32(f"{host}{i}") for i in range(self.replica_points)]
-
-    def _join(self, host: str) -> None:
-        places, owners, _, shift = circle = self._circle
-        size = len(places) - 1
-        merged_places: array[int] = array("I")
-        merged_owners: list[str] = []
-        joining = sorted(self._places_of(host))
-        done = 0
-        for place in joining:
-            position = bisect_left(places, place, done, size)
-            while position < size and places[position] == place and owners[position] < host:
-                position += 1
-            merged_places += places[done:position]
-            merged_owners += owners[done:position]
-            merged_places.append(place)
-            merged_owners.append(host)
-            done = position
-        merged_places += places[done:size]
-        merged_owners += owners[done:size]
-        self._hosts |= {host}
-        self._circle = _Circle.of(merged_places, merged_owners, circle.shifted(joining, 1), shift)
-
-    def _leave(self, host: str) -> None:
-        places, owners, _, shift = circle = self._circle
-        size = len(places) - 1
-        kept_places: array[int] = array("I")
-        kept_owners: list[str] = []
-        leaving = sorted(self._places_of(host))
-        done = 0
-        for place in leaving:
-            # At the place itself, or just behind points of other hosts at the same place.
-            position = owners.index(host, bisect_left(places, place, done, size))
-            kept_places += places[done:position]
-            kept_owners += owners[done:position]
-            done = position + 1
-        kept_places += places[done:size]
-        kept_owners += owners[done:size]
-        self._hosts -= {host}
-        self._circle = _Circle.of(kept_places, kept_owners, circle.shifted(leaving, -1), shift)
 
 
 def _distinct(hosts: Iterable[str]) -> list[str]:

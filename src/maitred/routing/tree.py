@@ -53,6 +53,6 @@ def depth(partition: int, degree: int = DEGREE) -> int:
 
 def check_degree(degree: int) -> int:
     """Return the degree if a tree can have it, else raise `InvalidPartition`."""
-    if degree < 1:
-        raise InvalidPartition(f"A node of the tree needs at least 1 child, not {degree}.")
+    if type(degree) is not int or degree < 1:
+        raise InvalidPartition(f"A node of the tree needs at least 1 child, not {degree!r}.")
     return degree

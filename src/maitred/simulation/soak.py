@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing import get_context, parent_process
@@ -172,16 +173,29 @@ def _outcomes(jobs: Iterator[tuple[Scenario, int, str]], workers: int) -> Iterat
         pending: list[Iterator[Outcome]] = []
         # In rounds, because map() would otherwise take all of an endless range of seeds at once.
         while batch := list(islice(jobs, workers * _CHUNK_SEEDS)):
-            pending.append(pool.map(_run_job, batch, chunksize=_CHUNK_SEEDS // 4))
+            with _interrupts_ignored():
+                pending.append(pool.map(_run_job, batch, chunksize=_CHUNK_SEEDS // 4))
             if len(pending) > 1:
                 yield from pending.pop(0)
         for outcomes in pending:
             yield from outcomes
 
 
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes started meanwhile leave Ctrl-C to us from their first moment on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only there can handlers be set
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def _follow_parent() -> None:
-    """Leave Ctrl-C to the parent, and end with it however it ends; else workers would stay on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """End with the parent, however it ends; else workers would stay on."""
     parent = parent_process()
 
     def watch() -> None:

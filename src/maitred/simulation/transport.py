@@ -173,6 +173,8 @@ class SimulatedTransport(FlowControl):
             except BaseException as error:  # noqa: BLE001 - the handler decides
                 self._protocol_failed("data_received", error)
             return
+        if self._reset_error is not None:
+            return  # nothing follows a reset; what the peer sent before it learned of it is lost
         if data:
             self._unread.append(data)
         if finish is END:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int, str], None]
 
+HOSTS_MAX = 20_000
+PARTITIONS_MAX = 10_000_000
+"""Beyond these a study takes gigabytes and hours, which is more likely a slip than a wish."""
+
 GRADUAL_STEPS = 24
 """At so many moments of a gradual change its movement is measured."""
 
@@ -44,6 +48,11 @@ class Cluster:
             raise InvalidArgument(
                 f"A cluster of {self} can't be studied: "
                 "it takes 2 hosts to lose one, and a partition to place."
+            )
+        if self.hosts > HOSTS_MAX or self.partitions > PARTITIONS_MAX:
+            raise InvalidArgument(
+                f"A cluster of {self} is too large to study here: "
+                f"at most {HOSTS_MAX:,} hosts and {PARTITIONS_MAX:,} partitions."
             )
         if not 1 <= self.changes <= self.hosts:
             raise InvalidArgument(
@@ -311,7 +320,9 @@ def with_clusters(settings: PlacementSettings, clusters: list[str]) -> Placement
     parsed = []
     for text in clusters:
         numbers = text.split(":")
-        if len(numbers) not in {2, 3} or not all(number.isdecimal() for number in numbers):
+        if len(numbers) not in {2, 3} or not all(
+            number.isascii() and number.isdecimal() and len(number) < 20 for number in numbers
+        ):
             raise InvalidArgument(
                 f"{text!r} is not a cluster.",
                 remedy="Give HOSTS:PARTITIONS or HOSTS:PARTITIONS:CHANGES, as in 1000:100000:2.",

@@ -21,6 +21,10 @@ TASKS_MAX = 1_000_000
 """Beyond these a run would take hours, which is more likely a slip than a wish."""
 
 
+RATE_MIN = 1e-4
+"""Slower arrivals than one in three hours would outlast the longest run."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """One queue with its partitions, workers and producers; every time is in seconds."""
@@ -92,8 +96,8 @@ class ModelSettings:
         check_whole("forward_tasks_max", self.forward_tasks_max, 1, POLLERS_MAX)
         if self.hint_backlog_max is not None:
             check_whole("hint_backlog_max", self.hint_backlog_max, 0, TASKS_MAX)
+        check_number("rate_per_second", self.rate_per_second, above=RATE_MIN)
         for name in (
-            "rate_per_second",
             "service_seconds",
             "backlog_forward_seconds",
             "poll_timeout_seconds",

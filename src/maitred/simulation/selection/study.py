@@ -20,6 +20,7 @@ from maitred.simulation.selection.report import Cell, SelectionStudy, SweepCell
 from maitred.simulation.selection.settings import (
     PARTITIONS_MAX,
     POLLERS_MAX,
+    RATE_MIN,
     TASKS_MAX,
     InvalidModelSetting,
     ModelSettings,
@@ -107,7 +108,7 @@ class SelectionSettings:
         if self.pollers is not None:
             check_whole("pollers", self.pollers, 1, POLLERS_MAX)
         if self.rate_per_second is not None:
-            check_number("rate_per_second", self.rate_per_second, above=0.0)
+            check_number("rate_per_second", self.rate_per_second, above=RATE_MIN)
         check_number("service_seconds", self.service_seconds, above=0.0)
         check_number("network_seconds", self.network_seconds)
         check_whole("tasks", self.tasks, 1, TASKS_MAX)

@@ -1,0 +1,5 @@
+"""`python -m maitred` is the command `maitred`."""
+
+from maitred.cli.main import run
+
+run()
