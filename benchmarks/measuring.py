@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RESULTS = Path(__file__).parent / "results"
+PUBLISHED = Path(__file__).parent / "results"
+"""What the documents show; written only when asked to."""
+
+RESULTS = Path("results") / "benchmarks"
 ROUNDS = 25
 
 
@@ -26,7 +29,8 @@ class Result:
 
     name: str
     ratio: float
-    goal: float
+    goal: float | None
+    """None if it is shown for comparison alone."""
     at_least: bool
     """Whether the ratio has to be at least the goal; else at most."""
     ours: str
@@ -34,14 +38,22 @@ class Result:
 
     @property
     def met(self) -> bool:
-        return self.ratio >= self.goal if self.at_least else self.ratio <= self.goal
+        return self.beyond >= 1
+
+    @property
+    def beyond(self) -> float:
+        """How many times better than the goal; 1 if there is none."""
+        if self.goal is None:
+            return 1.0
+        return self.ratio / self.goal if self.at_least else self.goal / self.ratio
 
     def __str__(self) -> str:
-        sign = ">=" if self.at_least else "<="
-        return (
-            f"{'ok  ' if self.met else 'MISS'} {self.name}: {self.ratio:.2f} "
-            f"(goal {sign} {self.goal:g}); {self.ours}; {self.peer}"
-        )
+        if self.goal is None:
+            verdict, goal = "    ", "no goal"
+        else:
+            verdict = "ok  " if self.met else "MISS"
+            goal = f"goal {'>=' if self.at_least else '<='} {self.goal:g}"
+        return f"{verdict} {self.name}: {self.ratio:.2f} ({goal}); {self.ours}; {self.peer}"
 
 
 def alternately(*calls: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
@@ -55,13 +67,13 @@ def alternately(*calls: Callable[[], object], rounds: int = ROUNDS) -> list[floa
     return best
 
 
-def report(name: str, results: list[Result]) -> None:
-    """Print the results and write them beside the benchmarks."""
+def report(name: str, results: list[Result], folder: Path = RESULTS) -> None:
+    """Print the results and write them down."""
     print(*results, sep="\n")
-    RESULTS.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     document = {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "results": [asdict(result) | {"met": result.met} for result in results],
     }
-    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    (folder / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import random
 
 import pytest
@@ -86,3 +88,13 @@ def test_an_impossible_backlog_is_refused(backlog: int) -> None:
 def test_an_impossible_rate_is_refused(rate: float) -> None:
     with pytest.raises(InvalidHint, match="rate"):
         BacklogHint(1, rate)
+
+
+def test_a_poll_cannot_be_copied() -> None:
+    ledger = Ledger()
+    poll = Poll(QUEUE, 3, ledger)
+    for copy_it in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="given back once"):
+            copy_it(poll)
+    poll.done(1.0)
+    assert ledger.told == [("finished", 3)]

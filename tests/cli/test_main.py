@@ -5,12 +5,14 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from maitred import __version__
 from maitred.cli.main import COMMANDS
-from tests.cli.running import MAITRED, maitred
+from tests.cli.running import MAITRED, maitred, running
 
 HELP_CPU_SECONDS = 0.150
 
@@ -53,7 +55,10 @@ def test_version() -> None:
         (("banana",), "Choose one of: completion, route"),
         (("route", "--hots", "x"), "Did you mean"),
         (("route",), "Missing option '--namespace'"),
-        (("simulate", "placemen"), "placemen"),
+        (("simulate", "placemen"), "Did you mean 'placement'?"),
+        (("simulate", "soak", "--seed", "1", "--seeds", "5"), "give one of them"),
+        (("simulate", "soak", "--seeds", "9" * 20), "is not in the range"),
+        (("simulate", "soak", "--processes", "9999"), "is not in the range"),
         (("completion", "tcsh"), "'tcsh' is not one of"),
         ((), "Usage: maitred"),
     ],
@@ -72,37 +77,61 @@ def test_output_into_a_closed_pipe_is_quiet() -> None:
     assert done.stderr == ""
 
 
+ENDLESS = ("simulate", "soak", "--seeds", "1000000")
+
+
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_ctrl_c_stops_at_once_without_a_traceback(processes: str) -> None:
-    running = subprocess.Popen(
-        [str(MAITRED), "simulate", "soak", "--seeds", "1000000", "--processes", processes],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert running.stderr is not None
-    assert running.stderr.readline(), "the first line of progress"
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to every process of the command
-    # Ends when all processes have closed the pipe, workers too.
-    _, errors = running.communicate(timeout=30)
-    assert running.returncode == 130
+    with running(*ENDLESS, "--processes", processes) as soak:
+        assert soak.stderr is not None
+        assert soak.stderr.readline(), "the first line of progress"
+        os.killpg(soak.pid, signal.SIGINT)  # as a terminal does: to every process of the command
+        # Ends when all processes have closed the pipe, workers too.
+        _, errors = soak.communicate(timeout=30)
+    assert soak.returncode == 130
     assert "Traceback" not in errors
     assert errors.endswith("maitred: stopped.\n")
 
 
 def test_a_killed_soak_takes_its_workers_along() -> None:
-    running = subprocess.Popen(
-        [str(MAITRED), "simulate", "soak", "--seeds", "1000000", "--processes", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with running(*ENDLESS, "--processes", "2") as soak:
+        assert soak.stderr is not None
+        assert soak.stderr.readline(), "the first line of progress"
+        soak.kill()
+        # The workers hold the other end of this pipe: it is closed when the last of them is gone.
+        soak.communicate(timeout=30)
+
+
+def test_a_full_disk_is_said_plainly() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("NO /dev/full HERE: a full disk was not tried")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [str(MAITRED), "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert (
+        done.stderr == "maitred: Cannot write the output: No space left on device. [cannot-write]\n"
     )
-    assert running.stderr is not None
-    assert running.stderr.readline(), "the first line of progress"
-    running.kill()
-    # The workers hold the other end of this pipe: it is closed when the last of them is gone.
-    running.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_the_tree_is_drawn_whatever_the_terminal_can_show(encoding: str) -> None:
+    done = subprocess.run(
+        [str(MAITRED), "route", "--namespace", "n", "--queue", "q", "--hosts", "a:1"],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        check=True,
+    )
+    assert b" 3  a:1/0" in done.stdout
+    assert done.stderr == b""
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "maitred", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"maitred, version {__version__}\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -123,9 +152,12 @@ def test_bash_really_completes() -> None:
         'echo "${COMPREPLY[@]}";'
         "COMPREPLY=(); COMP_WORDS=(maitred route --placement st); COMP_CWORD=3;"
         "_maitred_completion maitred;"
+        'echo "${COMPREPLY[@]}";'
+        "COMPREPLY=(); COMP_WORDS=(maitred simulate soak --scenario st); COMP_CWORD=4;"
+        "_maitred_completion maitred;"
         'echo "${COMPREPLY[@]}"'
     )
     done = subprocess.run(
         [bash, "-c", program], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
-    assert done.stdout.split() == ["route", "steady"]
+    assert done.stdout.split() == ["route", "steady", "streams"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from maitred.routing import HashRing, QueueId, parse_time, routes
+from maitred.routing import GradualChange, HashRing, QueueId, own_key, parse_time, routes
 from tests.cli.running import maitred, maitred_json
 
 BASE = ("route", "--namespace", "shop", "--queue", "thumbs", "--hosts", "a:1,b:2,c:3")
@@ -61,8 +61,11 @@ def test_a_gradual_change_shows_before_after_and_when() -> None:
     after = maitred_json(*BASE, "--partitions", "6", "--batch-size", "4")
     assert [row["before"] for row in found] == before
     assert [row["after"] for row in found] == after
+    change: GradualChange[int] = GradualChange.parse(CHANGE)
     for row in found:
-        assert parse_time(CHANGE["start"]) <= parse_time(row["flips_at"]) <= 1794780000
+        key = own_key(QueueId("shop", "thumbs", 1), row["partition"])
+        assert change.value(key, parse_time(row["flips_at"])) == 4, "it has flipped by then"
+        assert change.value(key, parse_time(row["flips_at"]) - 2e-6) == 0, "and not long before"
     shown = maitred(*BASE, "--partitions", "6", "--batch-size", json.dumps(CHANGE)).stdout
     assert shown.splitlines()[0].split()[:5] == ["partition", "name", "before", "after", "flips"]
     moving = sum(row["before"]["node"] != row["after"]["node"] for row in found)
@@ -80,6 +83,18 @@ def test_a_gradual_change_shows_before_after_and_when() -> None:
         (("--batch-size", "-2"), "invalid-partition", "-2 is negative"),
         (("--batch-size", "many"), "invalid-gradual-change", "'many' is neither a number"),
         (("--batch-size", "1.5"), "invalid-gradual-change", "neither a number"),
+        (("--batch-size", "9" * 5_000), "invalid-gradual-change", "'999"),
+        (("--batch-size", "[" * 100_000), "invalid-gradual-change", "'[[["),
+        (
+            ("--batch-size", '{"old": 0, "new": 2, "start": 0, "end": 1' + "0" * 400 + "}"),
+            "invalid-gradual-change",
+            "is not a time",
+        ),
+        (
+            ("--batch-size", '{"old": 0, "new": 2, "start": -1.7e308, "end": 1.7e308}'),
+            "invalid-gradual-change",
+            "longer than numbers go",
+        ),
         (("--batch-size", '{"old": 0}'), "invalid-gradual-change", "lacks new, start, end"),
         (
             ("--batch-size", '{"old": 0, "new": 2, "start": 9, "end": 1}'),

@@ -62,12 +62,15 @@ def test_soak_as_json() -> None:
         (("soak", "--seeds", "0"), "0 is not in the range"),
         (("placement", "--cluster", "8"), "'8' is not a cluster"),
         (("placement", "--cluster", "1:8"), "it takes 2 hosts to lose one"),
+        (("placement", "--cluster", "99999999999:1"), "too large to study"),
+        (("placement", "--cluster", "\u0663:5"), "is not a cluster"),
         (("placement", "--cluster", "8:8:9"), "Cannot lose 9 of 8 hosts"),
         (("placement", "--batch-size", "65"), "65 is more than the 64 partitions"),
         (("placement", "--placement", "wrapp"), "Did you mean 'wrap'?"),
         (("selection", "--algorithm", "wighted"), "Did you mean 'weighted'?"),
         (("selection", "--partitions", "0"), "partitions is 0"),
         (("selection", "--rate", "-1"), "rate_per_second is -1.0"),
+        (("selection", "--rate", "1e-300"), "rate_per_second is 1e-300"),
         (("selection", "--forwarding", "up"), "kind of forwarding"),
     ],
 )
@@ -100,3 +103,11 @@ def test_the_tour_as_json() -> None:
     assert [row["partition"] for row in told["where_it_lives"]] == list(range(7))
     assert [row["placement"] for row in told["what_moves"]] == ["basic", "wrap", "steady"]
     assert len(told["which_to_pick"]) == 5
+
+
+def test_small_queues_can_be_placed_too(tmp_path: Path) -> None:
+    done = maitred(
+        *("simulate", "placement", "--cluster", "4:20:1", "--per-queue", "5", "--batch-size", "5"),
+        *("--output", str(tmp_path)),
+    )
+    assert done.returncode == 0, done.stderr

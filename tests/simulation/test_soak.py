@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import random
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from maitred.simulation.scenarios import SCENARIOS
 from maitred.simulation.soak import Outcome, run_seed, run_seed_proved, scenario_named, soak
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from maitred.simulation.world import World
 
 CHUNK = 10
@@ -132,3 +135,32 @@ def test_unknown_scenarios_are_refused_by_name() -> None:
     assert scenario_named("streams", SCENARIOS) is SCENARIOS["streams"]
     with pytest.raises(UnknownAlgorithm, match="streams"):
         scenario_named("stream", SCENARIOS)
+
+
+async def forgetful(world: World) -> None:
+    """Leaves async generators behind in cycles that only the garbage collector finds."""
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            await asyncio.sleep(1)
+
+    for _ in range(300):
+        left_behind: list[object] = [numbers()]
+        left_behind.append(left_behind)
+        await anext(left_behind[0])  # type: ignore[call-overload]
+        await asyncio.sleep(0.01)
+    world.trace.note(b"end", 0)
+
+
+def test_the_garbage_collector_decides_nothing() -> None:
+    # Before each run the process has allocated something else.
+    outcomes = []
+    for size in (1, 500, 250):
+        ballast = [[] for _ in range(size)]  # type: ignore[var-annotated]
+        outcomes.append(run_seed(forgetful, 1))
+        del ballast
+    assert len({(outcome.fingerprint, outcome.virtual_seconds) for outcome in outcomes}) == 1
+    assert gc.isenabled()

@@ -85,6 +85,6 @@ def run() -> None:
         # A full disk behind standard output, say. Python must not try to flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         click.echo(
-            f"maitred: cannot write the output: {problem.strerror}. [cannot-write]", err=True
+            f"maitred: Cannot write the output: {problem.strerror}. [cannot-write]", err=True
         )
         sys.exit(EXIT_FAILED)
