@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 QUEUE = QueueId("study", "tasks", 1)
 
+ROUNDING_SECONDS = 1e-3
+"""Timers of one deadline that were set at different times differ by rounding; this is far more."""
+
 
 def run_model(settings: ModelSettings, seed: int) -> Measures:
     """One run; raises `Violation` if a task or a poller was lost or used twice."""
@@ -177,7 +180,8 @@ class Model:
             # The answer to the last handover climbs from the poll's home to where the task was,
             # and from there goes down to the task's home.
             rest = 2 * (len(self.partitions) + 1) * self.settings.network_seconds
-            self.clock.call_later(rest + self.settings.store_write_seconds, self._end)
+            rest += self.settings.store_write_seconds + ROUNDING_SECONDS
+            self.clock.call_later(rest, self._end)
 
     def _end(self) -> None:
         self.check()
