@@ -59,7 +59,8 @@ class Attempt:
         self.port = port
         self.local_port = local_port
         self.future: asyncio.Future[Connection] = self.network.loop.create_future()
-        name = f"connection/{self.client.name}:{local_port}/{address}:{port}"
+        use = self.client.count_use(local_port)
+        name = f"connection/{self.client.name}:{local_port}/{use}/{address}:{port}"
         self.random = self.network.random(name)
         self._gap_seconds = self.network.faults.connect_retry_seconds
         self._timeout = self._later(self.network.faults.connect_timeout_seconds, self._time_out)
@@ -113,6 +114,7 @@ class Attempt:
         incoming = Flow(network, number, self.random, server, self.client)
         connection = Connection(outgoing, incoming, self.client, self.local_port)
         network.connections[number] = connection
+        self.process.unclaimed[connection] = None
         self.client.take_port(self.local_port)
         network.trace.note(b"connect", number, self.port)
         # Data of the client may not overtake the accept.

@@ -47,6 +47,12 @@ class ProcessKilled(SimulationError):
     code = "simulated-process-killed"
 
 
+class ProcessFailed(SimulationError):
+    """A process ended itself with an exit code other than 0."""
+
+    code = "simulated-process-failed"
+
+
 class UnhandledErrors(SimulationError):
     """Exceptions that nobody caught in callbacks or tasks; asyncio would only have logged them."""
 

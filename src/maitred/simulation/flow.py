@@ -67,6 +67,7 @@ class Flow:
         self._held_since = 0.0
         self._freed_bytes = 0
         self._update_scheduled = False
+        self._retransmission_scheduled = False
         self._timeout: TimerHandle | None = None
 
     @property
@@ -126,18 +127,45 @@ class Flow:
     def resume(self) -> None:
         """The path may be open again: what was held is sent, not before the next retransmission."""
         if self.blocked or self.reverse.blocked:
+            self.stalled()
             return
+        unanswered = self._stuck or self._timeout is not None
         self._stop_timeout()
         if self._held:
-            outage = self._loop.now - self._held_since
-            gap = self.random.random() * min(
-                outage, self.network.faults.retransmission_gap_max_seconds
-            )
-            while self._held:
-                self._launch(self._held.popleft(), gap + self.delay())
+            if not self._retransmission_scheduled:
+                self._retransmission_scheduled = True
+                outage = self._loop.now - self._held_since
+                gap = min(outage, self.network.faults.retransmission_gap_max_seconds)
+                self._later(gap * self.random.random(), self._retransmit)
         elif self._freed_bytes and not self._update_scheduled:
             self._update_scheduled = True
             self._later(self.delay(), self._window_update)
+        elif unanswered and self.receiver is not None and self.receiver.gone:
+            self.reverse.send_reset()  # what the probe of the full window is answered with
+
+    def _retransmit(self) -> None:
+        self._retransmission_scheduled = False
+        if self.blocked or self.reverse.blocked:
+            if self._held:
+                self._start_timeout()
+            return
+        while self._held:
+            self._launch(self._held.popleft(), self.delay())
+
+    @property
+    def _ended_back(self) -> bool:
+        """The closed receiver had ended its side in order, so an end from here is expected."""
+        return self.receiver is not None and self.receiver.end_sent
+
+    @property
+    def _stuck(self) -> bool:
+        """The sender has bytes that the window has no room for."""
+        return self.sender is not None and bool(self.sender.buffer) and not self.sender.gone
+
+    def stalled(self) -> None:
+        """The sender waits for room: its probes are unacknowledged while nothing gets through."""
+        if self._stuck and (self.blocked or self.reverse.blocked):
+            self._start_timeout()
 
     def lose_in_flight(self) -> None:
         """The target lost power: what was under way is unacknowledged, and held."""
@@ -243,7 +271,7 @@ class Flow:
         receiver = self.receiver
         if receiver is not None and not receiver.gone:
             receiver.receive(data, finish)
-        elif data and self.target.up:
+        elif self.target.up and (data or (finish is END and not self._ended_back)):
             if self.reverse.blocked:
                 self._hold(Segment([data], finish))
             self.reverse.send_reset()
@@ -270,6 +298,8 @@ class Flow:
         self.silent = True
         if self.random.random() < self.network.faults.half_open_both_probability:
             self.reverse.silent = True
+        self.stalled()
+        self.reverse.stalled()
 
     def _hold(self, segment: Segment) -> None:
         if not self._held:

@@ -39,6 +39,7 @@ class Host:
         self.listeners: dict[int, list[Listener]] = {}
         self.ports_in_use: dict[int, int] = {}
         self._next_port = _EPHEMERAL_FIRST
+        self._uses: dict[int, int] = {}
 
     def __repr__(self) -> str:
         return f"<Host {self.name} {self.address} {'up' if self.up else 'down'}>"
@@ -79,6 +80,11 @@ class Host:
             if port not in self.listeners and port not in self.ports_in_use:
                 return port
         raise OSError(99, "Cannot assign requested address")
+
+    def count_use(self, port: int) -> int:
+        """How often a connection was tried from the port: each time has fortunes of its own."""
+        self._uses[port] = self._uses.get(port, 0) + 1
+        return self._uses[port]
 
     def take_port(self, port: int) -> None:
         """A connection uses it."""

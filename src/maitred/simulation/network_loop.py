@@ -17,7 +17,7 @@ from maitred.simulation.connecting import Attempt
 from maitred.simulation.errors import NotSimulated
 from maitred.simulation.listener import ANY_ADDRESS, LOOPBACK, Listener
 from maitred.simulation.loop import SimulatedLoop
-from maitred.simulation.process import current_process
+from maitred.simulation.process import PROCESS, current_process
 from maitred.simulation.transport import SimulatedTransport
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from maitred.simulation.connecting import Connection
     from maitred.simulation.network import Network
-    from maitred.simulation.process import Process
+    from maitred.simulation.process import ExceptionHandler, Process
 
 _PORT_MAX = 65_535
 
@@ -128,6 +128,14 @@ class NetworkLoop(SimulatedLoop):
             await server.start_serving()
         return server
 
+    def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
+        """Inside a process it is that process's alone; the others' errors go to the world."""
+        process = PROCESS.get()
+        if process is None:
+            super().set_exception_handler(handler)
+        else:
+            process.exception_handler = handler
+
     # asyncio's Server calls these two
 
     def _start_serving(
@@ -173,8 +181,10 @@ class NetworkLoop(SimulatedLoop):
             return await attempt.future
         except asyncio.CancelledError:
             # Cancelled in the very moment in which it succeeded: the server has a connection.
-            if attempt.future.done() and not attempt.future.cancelled():
-                attempt.future.result().abandon()
+            future = attempt.future
+            if future.done() and not future.cancelled() and future.exception() is None:
+                process.unclaimed.pop(future.result(), None)
+                future.result().abandon()
             raise
 
     async def _start_client(
@@ -188,6 +198,7 @@ class NetworkLoop(SimulatedLoop):
         try:
             protocol = protocol_factory()
         except BaseException:
+            process.unclaimed.pop(connection, None)
             connection.abandon()
             raise
         outgoing = connection.outgoing
@@ -196,6 +207,7 @@ class NetworkLoop(SimulatedLoop):
             "sockname": (address if loopback else process.host.address, connection.client_port),
             "peername": (address, port),
         }
+        process.unclaimed.pop(connection, None)
         transport = SimulatedTransport(protocol, outgoing, process, names)
         outgoing.sender = connection.incoming.receiver = transport
         waiter: asyncio.Future[None] = self.create_future()

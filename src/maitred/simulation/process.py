@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from maitred.simulation.errors import NoProcess, ProcessKilled
+from maitred.simulation.errors import NoProcess, ProcessFailed, ProcessKilled
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Coroutine
 
+    from maitred.simulation.connecting import Connection
     from maitred.simulation.hosts import Host
     from maitred.simulation.listener import Listener
     from maitred.simulation.transport import SimulatedTransport
+
+ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar(
     "maitred_simulated_process", default=None
@@ -50,6 +54,12 @@ class Process:
         # Dictionaries for their order: sets of objects would iterate by memory address.
         self.transports: dict[SimulatedTransport, None] = {}
         self.listeners: dict[Listener, None] = {}
+        self.unclaimed: dict[Connection, None] = {}
+        """Connections that were made for it and that it has not taken yet."""
+        self.exception_handler: ExceptionHandler | None = None
+        """What it gave to `loop.set_exception_handler`: it takes care of its own errors, and of
+        nobody else's."""
+        self.killed = False
         self._finished: asyncio.Future[Any] = host.network.loop.create_future()
         self._awaited = False
 
@@ -58,11 +68,11 @@ class Process:
 
     def start(self, main: Coroutine[Any, Any, Any] | Callable[[], Awaitable[Any]]) -> None:
         """Start the main coroutine; called once, by `Host.spawn`."""
-        context = contextvars.copy_context()
+        # A context of its own: processes share nothing, not even context variables.
+        context = contextvars.Context()
         context.run(PROCESS.set, self)
         loop = self.host.network.loop
-        coroutine = main if inspect.iscoroutine(main) else _called(main)
-        task = loop.create_task(coroutine, name=self.name, context=context)
+        task = loop.create_task(_called(main, self.name), name=self.name, context=context)
         task.add_done_callback(self._main_done, context=self.host.network.context)
         self.host.network.trace.note(b"start", self.number)
 
@@ -74,13 +84,16 @@ class Process:
     def kill(self) -> None:
         """SIGKILL: nothing of it runs again, not even a finally block; its peers see a reset."""
         if not self.dead:
+            self.killed = True
             self._end(ProcessKilled(f"The process {self.name} was killed."), b"kill")
+            self._abandon_unclaimed()
             for transport in list(self.transports):
                 transport.vanish(orderly=self.host.network.leaves_orderly(transport))
 
     def lose_power(self) -> None:
         """What `Host.crash` does to each process: like a kill, but nobody is told."""
         if not self.dead:
+            self.killed = True
             self._end(ProcessKilled(f"The host of {self.name} lost power."), b"crash")
             for transport in list(self.transports):
                 transport.vanish(silent=True)
@@ -94,8 +107,14 @@ class Process:
             else task.exception()
         )
         self._end(error, b"exit", None if error else task.result())
+        self._abandon_unclaimed()
         for transport in list(self.transports):
             transport.vanish(orderly=True)
+
+    def _abandon_unclaimed(self) -> None:
+        for connection in self.unclaimed:
+            connection.abandon()
+        self.unclaimed.clear()
 
     def _end(self, error: BaseException | None, what: bytes, result: object = None) -> None:
         self.dead = True
@@ -114,5 +133,10 @@ class Process:
                 )
 
 
-async def _called(main: Any) -> Any:  # noqa: ANN401 - what main is and returns
-    return await main()
+async def _called(main: Any, name: str) -> Any:  # noqa: ANN401 - what main is and returns
+    try:
+        return await (main if inspect.iscoroutine(main) else main())
+    except SystemExit as stop:  # ends this process, not the world
+        if stop.code:
+            raise ProcessFailed(f"The process {name} exited with {stop.code!r}.") from None
+        return None

@@ -57,6 +57,8 @@ class SimulatedTransport(FlowControl):
         self._end_unread = False
         self._end_read = False
         self._end_written = False
+        self.end_sent = False
+        """Whether the end of the stream was really sent, not only asked for."""
         self._reset_error: OSError | None = None
         self._reading = False
         self._paused = False
@@ -121,6 +123,7 @@ class SimulatedTransport(FlowControl):
                 return
             data = memoryview(data)[sent:]
         self.buffer += data
+        self.outgoing.stalled()
         self._pause_protocol_if_full()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
@@ -135,7 +138,7 @@ class SimulatedTransport(FlowControl):
         if self._reset_error is not None:  # asyncio lets this one through to the caller
             raise OSError(ENOTCONN, os.strerror(ENOTCONN))
         if not self.buffer:
-            self.outgoing.send_end()
+            self._send_end()
 
     def can_write_eof(self) -> bool:
         """Always."""
@@ -174,7 +177,10 @@ class SimulatedTransport(FlowControl):
                 self._protocol_failed("data_received", error)
             return
         if self._reset_error is not None:
-            return  # nothing follows a reset; what the peer sent before it learned of it is lost
+            # Nothing follows a reset; a peer that goes on has not heard, and is told again.
+            if data:
+                self.outgoing.send_reset()
+            return
         if data:
             self._unread.append(data)
         if finish is END:
@@ -208,8 +214,8 @@ class SimulatedTransport(FlowControl):
         # What was on its way here has no one to arrive at: the reset answers for it.
         if self._unread or not orderly:
             self.outgoing.send_reset()
-        elif not self._end_written:
-            self.outgoing.send_end()
+        else:
+            self._send_end()
         self._release()
 
     def discard(self) -> None:
@@ -282,6 +288,11 @@ class SimulatedTransport(FlowControl):
             self._lost = True
             self._call_connection_lost(None)
         elif self._end_written:
+            self._send_end()
+
+    def _send_end(self) -> None:
+        if not self.end_sent:
+            self.end_sent = True
             self.outgoing.send_end()
 
     def _force_close(self, error: BaseException | None) -> None:
@@ -302,8 +313,8 @@ class SimulatedTransport(FlowControl):
             self.outgoing.stop_sending()
         elif self._unread:
             self.outgoing.send_reset()
-        elif not self._end_written:
-            self.outgoing.send_end()
+        else:
+            self._send_end()
         self._release()
 
     def _release(self) -> None:

@@ -14,6 +14,7 @@ Python then closes them, which runs their finally blocks. By then there is nothi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import warnings
@@ -23,18 +24,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from maitred.errors import InvalidArgument
 from maitred.simulation.errors import UnhandledErrors
 from maitred.simulation.faults import Faults
+from maitred.simulation.loop import Event, SimulatedTask
 from maitred.simulation.network import Network
 from maitred.simulation.network_loop import NetworkLoop
+from maitred.simulation.process import PROCESS
 from maitred.simulation.trace import Trace
+from maitred.simulation.transport import SimulatedTransport
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Coroutine, Iterator
     from types import TracebackType
     from typing import Self
 
     from maitred.simulation.hosts import Host
-    from maitred.simulation.loop import Limits, SimulatedTask
+    from maitred.simulation.loop import Limits
+    from maitred.simulation.process import Process
 
 _Result = TypeVar("_Result")
 
@@ -116,7 +120,11 @@ class World:
         self._dispose()
         self.raise_failures()
 
-    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # noqa: ARG002
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        process = _process_of(context)
+        if process is not None and process.exception_handler is not None and not process.dead:
+            process.exception_handler(loop, context)
+            return
         error = context.get("exception")
         if self._first_failure is None:
             self._first_failure = error
@@ -144,9 +152,22 @@ class World:
             task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
         elif not task.cancelled() and task._log_traceback:  # noqa: SLF001
             error = task.exception()
-            if not (task.process and task.process.dead):
+            # A killed process had no more chance to look at what its tasks came to.
+            if not (task.process and task.process.killed):
                 self._first_failure = self._first_failure or error
                 self._record(f"The exception of {task.get_name()} was never retrieved", error)
+
+
+def _process_of(context: dict[str, Any]) -> Process | None:
+    """Whose error it is that asyncio reports in this context."""
+    task = context.get("task") or context.get("future")
+    if isinstance(task, SimulatedTask):
+        return task.process
+    transport = context.get("transport")
+    if isinstance(transport, SimulatedTransport):
+        return transport.process
+    event = context.get("handle")
+    return event.get_context().get(PROCESS) if isinstance(event, Event) else None
 
 
 @contextlib.contextmanager
@@ -171,5 +192,5 @@ def _close_coroutine(task: SimulatedTask) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # The process it belonged to is no more; its complaints come too late.
-        with contextlib.suppress(BaseException):
+        with contextlib.suppress(Exception, asyncio.CancelledError, SystemExit):
             task.get_coro().close()
