@@ -97,9 +97,25 @@ def a_kill_leaves_the_port_bound(patch: Patch) -> None:
     patch.setattr(Listener, "close", close)
 
 
+def window_updates_are_lost(patch: Patch) -> None:
+    def consumed(flow: Flow, size: int) -> None:
+        if flow.sender is None or not flow.sender.buffer:
+            flow.outstanding_bytes -= size
+
+    patch.setattr(Flow, "consumed", consumed)
+
+
+def resets_are_lost(patch: Patch) -> None:
+    patch.setattr(Flow, "send_reset", lambda _flow: None)
+
+
 @pytest.mark.parametrize(
     ("scenario", "mutation"),
     [
+        ("connections", bytes_are_doubled_when_split),
+        ("connections", connection_lost_comes_twice),
+        ("connections", window_updates_are_lost),
+        ("connections", resets_are_lost),
         ("streams", held_bytes_are_lost),
         ("streams", bytes_are_doubled_when_split),
         ("streams", later_bytes_overtake),

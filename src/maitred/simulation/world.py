@@ -14,7 +14,6 @@ Python then closes them, which runs their finally blocks. By then there is nothi
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import warnings
@@ -32,6 +31,7 @@ from maitred.simulation.trace import Trace
 from maitred.simulation.transport import SimulatedTransport
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Coroutine, Iterator
     from types import TracebackType
     from typing import Self
@@ -191,6 +191,9 @@ def _close_coroutine(task: SimulatedTask) -> None:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The process it belonged to is no more; its complaints come too late.
-        with contextlib.suppress(Exception, asyncio.CancelledError, SystemExit):
+        try:
             task.get_coro().close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001, S110 - its process is no more; it complains too late
+            pass

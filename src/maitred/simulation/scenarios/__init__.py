@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maitred.simulation.scenarios.backpressure import backpressure
+from maitred.simulation.scenarios.connections import connections
 from maitred.simulation.scenarios.selection import selection
 from maitred.simulation.scenarios.servers import servers
 from maitred.simulation.scenarios.streams import streams
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "streams": streams,
+    "connections": connections,
     "backpressure": backpressure,
     "servers": servers,
     "selection": selection,
