@@ -35,15 +35,18 @@ def test_nothing_is_lost_in_random_queues(seed: int) -> None:
     assert measures.tasks == model.tasks + sum(model.initial_backlog)
     assert 0 <= measures.avoidable_idle <= measures.idle_while_waiting <= 1 + 1e-9
     assert sum(measures.waiting) == pytest.approx(1.0) or not any(measures.waiting)
-    # Nothing is served before it came, and the ideal starts no later on the whole.
-    assert measures.waits.p50 >= 0
-    assert measures.span_seconds >= 0
+    # Every task is counted once: stored when it arrived, there from the start, or neither.
+    assert measures.arrivals == model.tasks
+    assert measures.stored + measures.sync_matches == measures.tasks - sum(model.initial_backlog)
+    waits = measures.waits
+    assert 0 <= waits.p50 <= waits.p99 <= waits.max
+    assert max(waits.mean, waits.max) <= measures.span_seconds + 1e-9
     if not model.forwarding:
         assert not measures.poll_forwards
         assert not measures.task_forwards
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=some.integers(0, 2**32),
     algorithm=some.sampled_from(ALGORITHMS),
@@ -93,6 +96,19 @@ def test_one_partition_without_latency_is_the_single_queue() -> None:
         assert measures.avoidable_idle == pytest.approx(0.0, abs=1e-12)
         # New tasks may overtake stored ones, which changes who waits, and by chance how long.
         assert measures.waits.mean == pytest.approx(measures.ideal_waits.mean, rel=0.1)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("listen_at_home", [False, True])
+def test_nothing_beats_the_single_queue(algorithm: str, listen_at_home: bool) -> None:
+    model = replace(SMALL, algorithm=algorithm, listen_at_home=listen_at_home)
+    runs = [run_model(model, seed) for seed in range(8)]
+    # In one run a short task may by luck overtake a long one; not on average, and the way from
+    # the producer to the partition and on to the poller comes on top.
+    network = 2 * model.network_seconds
+    assert fmean(run.waits.mean - run.ideal_waits.mean for run in runs) > network
+    for run in runs:
+        assert run.waits.mean >= network - 1e-9
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
@@ -191,6 +207,9 @@ def test_a_run_that_has_not_ended_has_no_measures() -> None:
         {"degree": 0},
         {"backlog_forward_seconds": 0},
         {"poll_timeout_seconds": 0},
+        {"poll_timeout_seconds": 0.099},
+        {"poll_timeout_seconds": 1e-300, "network_seconds": 0.0},
+        {"poll_timeout_seconds": float("nan")},
         {"forward_polls_max": 0},
         {"hint_backlog_max": -1},
         {"initial_backlog": (1, 1, 1, 1, 1)},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +20,7 @@ from maitred.simulation.selection import (
     selection_study,
 )
 from maitred.simulation.selection import study as study_module
+from maitred.simulation.selection.measures import Spread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +59,7 @@ def test_the_table_is_printable(study: SelectionStudy) -> None:
     for row in table:
         assert all(isinstance(value, str | int | float | None) for value in row.values())
         assert 0 <= float(str(row["stored %"])) <= 100
+        assert float(str(row["p50 ms"])) <= float(str(row["p99 ms"]))
 
 
 def test_the_sweep_has_a_row_for_everything(study: SelectionStudy) -> None:
@@ -71,12 +75,14 @@ def test_it_is_json(study: SelectionStudy) -> None:
 
 
 def test_findings_are_sentences_from_the_numbers(study: SelectionStudy) -> None:
-    findings = study.findings()
-    assert len(findings) == 10
-    assert all(sentence.endswith(".") for sentence in findings)
+    found = study.findings()
+    assert len(found) == 10
+    assert all(sentence.endswith(".") for sentence in found)
     weighted = study.cell("backlog", "weighted", "on")
     assert weighted is not None
-    assert f"{weighted.mean('mean_ms') / 1e3:.1f} s on average" in findings[3]
+    wait = weighted.mean("mean_ms")
+    words = f"{wait / 1e3:.1f} s" if wait >= 1_000 else f"{wait:.0f} ms"
+    assert f"a task waits {words} on average" in found[3]
 
 
 def test_progress_counts_every_run() -> None:
@@ -99,26 +105,127 @@ def test_forwarding_can_be_chosen(forwarding: str, modes: tuple[str, ...]) -> No
     assert SelectionSettings(forwarding=forwarding).modes == modes
 
 
+def check_everything_can_be_shown(study: SelectionStudy, path: Path) -> None:
+    assert len(study.table()) == len(study.cells)
+    json.dumps(study.as_json(), allow_nan=False)
+    for sentence in study.findings():
+        assert sentence.endswith(".")
+        assert not re.search(r"with it\b|\bnan\b|\binf\b|  |, ,|,\.|;\.|None", sentence), sentence
+    draw(study, path)
+    assert path.stat().st_size > 5_000
+
+
 @pytest.mark.parametrize("forwarding", ["on", "off"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_any_part_can_be_studied_alone(
-    forwarding: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    scenario: str, forwarding: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(study_module, "SKEWS", (10,))
-    for scenario in SCENARIOS:
-        settings = SelectionSettings(
-            scenarios=(scenario,),
-            algorithms=("weighted",),
-            forwarding=forwarding,
-            partitions=1,
-            pollers=2,
-            tasks=10,
-            seeds=1,
-            sweep_seeds=1,
-        )
-        study = selection_study(settings, silent)
-        json.dumps(study.as_json(), allow_nan=False)
-        assert study.findings() is not None
-        draw(study, tmp_path / f"{scenario}.svg")
+    settings = SelectionSettings(
+        scenarios=(scenario,), forwarding=forwarding, tasks=10, seeds=2, sweep_seeds=1
+    )
+    study = selection_study(settings, silent)
+    assert {cell.algorithm for cell in study.cells} == set(ALGORITHMS)
+    swept = {"stable": {"clients"}, "backlog": {"threshold", "half-life"}}.get(scenario, set())
+    assert {cell.setting for cell in study.sweep} - {"forward-rate"} == swept
+    check_everything_can_be_shown(study, tmp_path / "part.svg")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"algorithms": (name,)} for name in ALGORITHMS),
+        {"partitions": 1},
+        {"pollers": 1},
+        {"tasks": 1, "seeds": 1, "scenarios": ("backlog",), "pollers": 400},
+        {"tasks": 3, "network_seconds": 0.0, "pollers": 100},
+        {"tasks": 3, "network_seconds": 0.0, "pollers": 100, "partitions": 1, "seeds": 1},
+        {"rate_per_second": 240.0, "scenarios": ("stable",), "forwarding": "on"},
+        {"partitions": 30, "sweep": False, "forwarding": "off"},
+        {"service_seconds": 1e-3, "scenarios": ("stable",), "forwarding": "off"},
+        {"service_seconds": 1e4, "tasks": 3, "scenarios": ("overload",), "forwarding": "on"},
+    ],
+    ids=str,
+)
+def test_odd_settings_can_be_shown(
+    odd: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(study_module, "SKEWS", (2, 10))
+    small: dict[str, object] = {"tasks": 5, "seeds": 2, "sweep_seeds": 1}
+    settings = SelectionSettings(**(small | odd))  # type: ignore[arg-type]
+    check_everything_can_be_shown(selection_study(settings, silent), tmp_path / "odd.svg")
+
+
+def findings(**changes: object) -> str:
+    given: dict[str, object] = {"tasks": 60, "seeds": 2, "sweep": False}
+    return "\n".join(
+        selection_study(SelectionSettings(**(given | changes)), silent).findings()  # type: ignore[arg-type]
+    )
+
+
+def test_one_seed_proves_nothing() -> None:
+    one = findings(scenarios=("backlog",), tasks=300, seeds=1, forwarding="off")
+    assert "weighted is better than every other algorithm studied, though one seed can't" in one
+    stable = findings(scenarios=("stable",), tasks=300, seeds=1, forwarding="off")
+    assert "can't be told from chance" in stable
+    assert "not the same waits" not in stable
+
+
+def test_one_partition_leaves_nothing_to_choose() -> None:
+    said = findings(partitions=1)
+    assert "not better than every other" in said
+    for word in ("Random and round robin", "unevenly", "the root", "The tree", "listening"):
+        assert word not in said
+
+
+def test_a_queue_over_its_capacity_is_not_called_stable() -> None:
+    calm = findings(scenarios=("stable",), sweep=True, sweep_seeds=1)
+    full = findings(scenarios=("stable",), sweep=True, sweep_seeds=1, rate_per_second=160.0)
+    for words in ("When stable", "when stable", "a stable queue"):
+        assert words in calm
+        assert words not in full
+
+
+def test_few_polls_are_not_called_even_or_uneven() -> None:
+    few = findings(scenarios=("stable",), tasks=4, seeds=1)
+    assert "there are too few polls to judge random" in few
+    assert "unevenly" not in few
+    assert "Random and round robin" not in few
+
+
+def with_polls(study: SelectionStudy, *counts: int) -> SelectionStudy:
+    """The same study, had its polls been spread like this."""
+    cells = [
+        replace(cell, runs=tuple(replace(run, polls=Spread.of(counts)) for run in cell.runs))
+        for cell in study.cells
+    ]
+    return replace(study, cells=tuple(cells))
+
+
+def test_uneven_polls_alone_make_a_sentence(study: SelectionStudy) -> None:
+    found = with_polls(study, 500, 400, 400, 400).findings()
+    assert found[0].startswith(
+        "When stable, with the tree, polls are spread more unevenly than by chance under random "
+        "(off 1/N by at most 4.41% of 3,400 polls), round-robin ("
+    )
+    assert "no sign" not in " ".join(found)
+
+
+def test_even_polls_are_told_with_their_number(study: SelectionStudy) -> None:
+    found = with_polls(study, 400, 401, 400, 399).findings()
+    assert found[0].startswith(
+        "When stable, with the tree, there is no sign that polls are spread unevenly under random "
+        "(off 1/N by at most 0.06% of 3,200 polls), round-robin ("
+    )
+    assert "more unevenly" not in found[0]
+    assert any(s.startswith("Random and round robin show no sign of unequal") for s in found)
+
+
+def test_waiting_shares_sum_up_to_1_even_if_nobody_waited_in_a_run(study: SelectionStudy) -> None:
+    cell = study.cells[0]
+    first = replace(cell.runs[0], waiting=(0.0,) * len(cell.runs[0].waiting))
+    assert sum(replace(cell, runs=(first, *cell.runs[1:])).waiting()) == pytest.approx(1.0)
+    assert sum(replace(cell, runs=(first,)).waiting()) == 0.0
 
 
 def test_numbers_given_overrule_the_scenario() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maitred.simulation.pictures import picture
+from maitred.simulation.selection.report import ratio_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from maitred.simulation.selection.report import SelectionStudy
+    from maitred.simulation.selection.report import SelectionStudy, SweepCell
 
 # Okabe and Ito's colours, which also the colour-blind can tell apart; markers differ as well.
 MODES = {
@@ -29,13 +31,47 @@ IDEAL = "#009E73"
 
 def draw(study: SelectionStudy, path: Path) -> None:
     """Draw the study into a PNG or SVG file."""
-    with picture(path, 11, 7.2 if study.sweep else 3.8) as figure:
-        _fill(figure, study)
+    lower = _lower_panels(study)
+    with picture(path, 11, 7.2 if lower else 3.8) as figure:
+        _fill(figure, study, lower)
 
 
-def _fill(figure: Any, study: SelectionStudy) -> None:  # noqa: ANN401 - matplotlib has no types
+def _lower_panels(study: SelectionStudy) -> list[Callable[[Any], None]]:
+    """Those of the sweeps for which there is something to draw."""
+    panels: list[Callable[[Any], None]] = []
+    if not study.sweep:
+        return panels
+    threshold = [
+        (cell, ratio)
+        for cell in study.sweep
+        if cell.setting == "threshold"
+        and cell.backlog
+        # Without a wait in the single queue there is nothing to compare with.
+        and (ratio := ratio_of(cell.mean("mean_ms"), cell.mean("ideal_mean_ms")))
+    ]
+    if threshold:
+        panels.append(lambda axes: _draw_threshold(axes, threshold))
+    clients = [cell for cell in study.sweep if cell.setting == "clients"]
+    if clients:
+        panels.append(lambda axes: _draw_clients(axes, study, clients))
+    waiting = [
+        (mode, shares)
+        for mode in study.settings.modes
+        if (cell := study.cell("stable", "round-robin", mode)) is not None
+        and any(shares := cell.waiting())
+    ]
+    if waiting:
+        panels.append(lambda axes: _draw_waiting(axes, waiting))
+    return panels
+
+
+def _fill(
+    figure: Any,  # noqa: ANN401 - matplotlib has no types
+    study: SelectionStudy,
+    lower: Sequence[Callable[[Any], None]],
+) -> None:
     scenarios = study.settings.scenarios
-    if study.sweep:
+    if lower:
         above, below = figure.subfigures(2, 1, height_ratios=(1.1, 1.0), hspace=0.04)
     else:
         above, below = figure, None
@@ -51,10 +87,10 @@ def _fill(figure: Any, study: SelectionStudy) -> None:  # noqa: ANN401 - matplot
         frameon=False,
     )
     if below is not None:
-        left, middle, right = below.subplots(1, 3)
-        _draw_threshold(left, study)
-        _draw_clients(middle, study)
-        _draw_waiting(right, study)
+        for axes, draw_panel in zip(
+            below.subplots(1, len(lower), squeeze=False)[0], lower, strict=True
+        ):
+            draw_panel(axes)
 
 
 def _draw_scenario(
@@ -67,9 +103,11 @@ def _draw_scenario(
     algorithms = study.settings.algorithms
     modes = study.settings.modes
     handles = {}
+    shown: list[float] = []
     for offset, mode in enumerate(modes):
         label, colour, marker = MODES[mode]
         cells = [study.cell(scenario, name, mode) for name in algorithms]
+        shown += [cell.mean("mean_ms") for cell in cells if cell]
         heights = [place + 0.22 * (offset - (len(modes) - 1) / 2) for place in range(len(cells))]
         handles[label] = axes.errorbar(
             [cell.mean("mean_ms") for cell in cells if cell],
@@ -85,10 +123,11 @@ def _draw_scenario(
         )
     ideal = study.cell(scenario, algorithms[0], modes[0])
     if ideal is not None:
+        shown.append(ideal.mean("ideal_mean_ms"))
         handles["single queue (nothing can beat it)"] = axes.axvline(
             ideal.mean("ideal_mean_ms"), color=IDEAL, linestyle="--", linewidth=1.5
         )
-    axes.set_xscale("log")
+    axes.set_xscale(**_scale(shown))
     axes.margins(x=0.12)
     axes.minorticks_off()
     ticks = _ticks(*axes.get_xlim())
@@ -101,13 +140,28 @@ def _draw_scenario(
     return handles
 
 
+def _scale(values: Sequence[float]) -> dict[str, Any]:
+    """A logarithmic axis; if there is a 0, which has no logarithm, one that is linear next to it.
+
+    Nobody waits in a queue with enough pollers, so a 0 is nothing odd.
+    """
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return {"value": "linear"}
+    if len(positive) == len(values):
+        return {"value": "log"}
+    return {"value": "symlog", "linthresh": min(positive)}
+
+
 def _ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, or if too few of them are in sight, 1, 2 and 5 times these."""
-    powers = [10.0**exponent for exponent in range(-3, 9)]
+    """Powers of ten, or if too few of them are in sight, 1, 2 and 5 times these; and 0."""
+    powers = [10.0**exponent for exponent in range(-9, 13)]
     ticks = [power for power in powers if low <= power <= high]
     if len(ticks) < 2:
         ticks = [p * by for p in powers for by in (1, 2, 5) if low <= p * by <= high]
-    return ticks
+    if not ticks:
+        ticks = [float(f"{high:.2g}")]
+    return [0.0, *ticks] if low <= 0 else ticks
 
 
 def _milliseconds(value: float) -> str:
@@ -119,14 +173,16 @@ def _inside(mean: float, interval: float) -> float:
     return min(interval, 0.95 * mean)
 
 
-def _draw_threshold(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
-    cells = [cell for cell in study.sweep if cell.setting == "threshold" and cell.backlog]
-    values = list(dict.fromkeys(cell.value for cell in cells))
-    for (colour, marker, size), value in zip(LINES, values, strict=True):
-        line = [cell for cell in cells if cell.value == value]
+def _draw_threshold(
+    axes: Any,  # noqa: ANN401
+    ratios: Sequence[tuple[SweepCell, float]],
+) -> None:
+    values = list(dict.fromkeys(cell.value for cell, _ in ratios))
+    for (colour, marker, size), value in zip(LINES, values, strict=False):
+        line = [(cell.backlog, ratio) for cell, ratio in ratios if cell.value == value]
         axes.plot(
-            [cell.backlog for cell in line],
-            [cell.mean("mean_ms") / cell.mean("ideal_mean_ms") for cell in line],
+            [backlog for backlog, _ in line],
+            [ratio for _, ratio in line],
             color=colour,
             marker=marker,
             markersize=size,
@@ -136,10 +192,12 @@ def _draw_threshold(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
-    ticks = (1, 2, 3, 5, 10, 20)
-    axes.set_yticks(ticks, [str(tick) for tick in ticks])
+    ticks = [1, 2, 3, 5, 10, 20]
+    if max(ratio for _, ratio in ratios) > 50:
+        ticks = [1, 10, 100, 1_000, 10_000]
+    axes.set_yticks(ticks, [f"{tick:,}" if tick > 999 else str(tick) for tick in ticks])
     axes.minorticks_off()
-    backlogs = sorted({cell.backlog for cell in cells})
+    backlogs = sorted({cell.backlog for cell, _ in ratios})
     axes.set_xticks(backlogs, [f"{backlog:,}" for backlog in backlogs])
     axes.set_title("weighted: when to follow a backlog")
     axes.set_xlabel("tasks in the backlog of one partition")
@@ -148,10 +206,15 @@ def _draw_threshold(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 
-def _draw_clients(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
+def _draw_clients(
+    axes: Any,  # noqa: ANN401
+    study: SelectionStudy,
+    cells: Sequence[SweepCell],
+) -> None:
     """What it costs that a client knows only its own polls."""
-    cells = [cell for cell in study.sweep if cell.setting == "clients"]
     for algorithm, style in (("round-robin", "-"), ("fewest-polls", ":")):
+        if algorithm not in {cell.algorithm for cell in cells}:
+            continue
         for mode in study.settings.modes:
             line = [c for c in cells if (c.algorithm, c.forwarding) == (algorithm, mode)]
             _, colour, marker = MODES[mode]
@@ -166,7 +229,7 @@ def _draw_clients(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
             )
         axes.plot([], [], linestyle=style, color="#000000", label=algorithm)
     axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set_yscale(**_scale([cell.mean("mean_ms") for cell in cells]))
     axes.minorticks_off()
     clients = sorted({cell.value for cell in cells if cell.value})
     axes.set_xticks(clients, [f"{count:g}" for count in clients])
@@ -179,21 +242,19 @@ def _draw_clients(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 
-def _draw_waiting(axes: Any, study: SelectionStudy) -> None:  # noqa: ANN401
+def _draw_waiting(
+    axes: Any,  # noqa: ANN401
+    waiting: Sequence[tuple[str, list[float]]],
+) -> None:
     """U_i by partition: is it 1/N, as the argument for even polls assumes?"""
-    shown = 0
-    for mode in study.settings.modes:
-        cell = study.cell("stable", "round-robin", mode)
-        if cell is None:
-            continue
+    shown = len(waiting[0][1])
+    for mode, shares in waiting:
         _, colour, marker = MODES[mode]
-        shares = cell.waiting()
-        shown = len(shares)
         axes.plot(range(shown), shares, marker=marker, color=colour, linewidth=1.2, markersize=5)
-    if shown:
-        axes.axhline(1 / shown, color=IDEAL, linestyle="--", linewidth=1.5)
-        axes.text(1.01, 1 / shown, "1/N", color=IDEAL, va="center",
-                  transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.axhline(1 / shown, color=IDEAL, linestyle="--", linewidth=1.5)
+    axes.text(1.01, 1 / shown, "1/N", color=IDEAL, va="center",
+              transform=axes.get_yaxis_transform())  # fmt: skip
+    if shown <= 20:  # more of them would cover each other
         axes.set_xticks(range(shown))
     axes.set_ylim(bottom=0)
     axes.set_title("stable, round robin: where tasks wait")

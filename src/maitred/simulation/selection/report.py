@@ -6,7 +6,12 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from maitred.simulation.selection.queueing import ErlangC, even_p_value, interval_95
+from maitred.simulation.selection.queueing import (
+    ErlangC,
+    even_p_value,
+    interval_95,
+    largest_deviation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +22,15 @@ if TYPE_CHECKING:
 
 EVEN_P_VALUE = 0.001
 """Below this the picks are not uniform; one fair study in a thousand is wronged."""
+
+POLLS_EXPECTED_MIN = 5
+"""Polls a partition below which the chi-square test is not to be trusted, by the common rule."""
+
+MODE_WORDS = {
+    "off": "without the tree",
+    "on": "with the tree",
+    "home": "listening at home",
+}
 
 METRICS: dict[str, Callable[[Measures], float]] = {
     "mean_ms": lambda run: 1e3 * run.waits.mean,
@@ -68,7 +82,22 @@ class Cell:
 
     def waiting(self) -> list[float]:
         """U_i: the share of all waiting that tasks of each partition did."""
-        return [fmean(column) for column in zip(*(run.waiting for run in self.runs), strict=True)]
+        # A run in which nobody waited has no shares, and would only pull the others down.
+        waiting = [run.waiting for run in self.runs if any(run.waiting)]
+        if not waiting:
+            return [0.0] * len(self.runs[0].waiting)
+        return [fmean(column) for column in zip(*waiting, strict=True)]
+
+    def polls_judged(self) -> tuple[str, str]:
+        """Whether polls are "even", "uneven" or too "few" to tell; and the numbers, in words.
+
+        "Even" is no proof: it says that the test, for this many polls, finds nothing.
+        """
+        counts = self.total(lambda run: run.polls.counts)
+        words = f"off 1/N by at most {largest_deviation(counts):.2%} of {sum(counts):,} polls"
+        if sum(counts) < POLLS_EXPECTED_MIN * len(counts):
+            return "few", words
+        return ("even" if even_p_value(counts) >= EVEN_P_VALUE else "uneven"), words
 
     @property
     def erlang(self) -> ErlangC | None:
@@ -219,63 +248,84 @@ class SelectionStudy:
         """The kind of forwarding that claims are judged by: the tree, if it was studied."""
         return "on" if "on" in self.settings.modes else "off"
 
+    def _stable(self, algorithm: str, mode: str) -> Cell | None:
+        """The stable scenario, if the numbers given leave it stable and a choice of partitions."""
+        cell = self.cell("stable", algorithm, mode)
+        if cell is None or not cell.model.steady or cell.model.read_partitions < 2:
+            return None
+        return cell
+
     def _even_polls(self) -> str | None:
         """P_i = 1/N when stable: are the picks even?"""
-        cells = [c for c in self.cells if (c.scenario, c.forwarding) == ("stable", self._mode())]
-        if not cells:
+        mode = self._mode()
+        judged: dict[str, list[str]] = {}
+        for algorithm in self.settings.algorithms:
+            cell = self._stable(algorithm, mode)
+            if cell is not None:
+                verdict, words = cell.polls_judged()
+                judged.setdefault(verdict, []).append(f"{algorithm} ({words})")
+        if not judged:
             return None
-        even: list[str] = []
-        uneven: list[str] = []
-        for cell in cells:
-            counts = cell.total(lambda run: run.polls.counts)
-            farthest = max(abs(n / sum(counts) - 1 / len(counts)) for n in counts)
-            ok = even_p_value(counts) >= EVEN_P_VALUE
-            (even if ok else uneven).append(f"{cell.algorithm} (off by {farthest:.2%} at most)")
-        sentence = "When stable, "
-        if even:
-            sentence += f"every partition gets 1/N of the polls under {_list(even)}"
-        if uneven:
-            sentence += (", but not under " if even else "not every one does under ") + _list(
-                uneven
+        clauses = [
+            f"{words} {_list(judged[verdict])}"
+            for verdict, words in (
+                ("even", "there is no sign that polls are spread unevenly under"),
+                ("uneven", "polls are spread more unevenly than by chance under"),
+                ("few", "there are too few polls to judge"),
             )
-        return sentence + "."
+            if verdict in judged
+        ]
+        return f"When stable, {MODE_WORDS[mode]}, {'; '.join(clauses)}."
 
     def _even_waiting(self) -> str | None:
         """And is U_i, which P_i should follow, 1/N as well?"""
         parts = []
         partitions = 1
-        for mode, words in (("off", "without the tree"), ("on", "with it")):
-            cell = self.cell("stable", "round-robin", mode)
-            if cell is not None and len(cell.waiting()) > 1:
-                shares = cell.waiting()
-                partitions = len(shares)
-                parts.append(
-                    f"{words} the root holds {shares[0]:.0%} of the waiting and the others "
-                    f"{min(shares[1:]):.0%} to {max(shares[1:]):.0%}"
-                )
+        for mode in ("off", "on"):
+            cell = self._stable("round-robin", mode)
+            if cell is None or not any(cell.waiting()):
+                continue
+            root, *others = cell.waiting()
+            partitions = len(others) + 1
+            parts.append(
+                f"{MODE_WORDS[mode]} the root holds {root:.0%} of the waiting and the "
+                f"{'others' if len(others) > 1 else 'other partition'} "
+                f"{_span([f'{share:.0%}' for share in sorted(others)])}"
+            )
         if not parts:
             return None
-        return f"Under round robin {_list(parts)}; 1/N would be {1 / partitions:.0%}."
+        return f"Under round robin, when stable, {'; '.join(parts)}; 1/N is {1 / partitions:.0%}."
 
     def _equal_shares(self) -> str | None:
         """If P_i is the same, are random and round robin the same?"""
-        parts = []
-        for mode, words in (
-            ("off", "without the tree"),
-            ("on", "with it"),
-            ("home", "listening at home"),
-        ):
-            random = self.cell("stable", "random", mode)
-            robin = self.cell("stable", "round-robin", mode)
-            if random is not None and robin is not None:
-                ratio = random.mean("mean_ms") / robin.mean("mean_ms")
-                parts.append(f"{ratio:.1f} times {words}")
-        if not parts:
+        sure: list[str] = []
+        unsure: list[str] = []
+        for mode in self.settings.modes:
+            random = self._stable("random", mode)
+            robin = self._stable("round-robin", mode)
+            if random is None or robin is None:
+                continue
+            if {random.polls_judged()[0], robin.polls_judged()[0]} != {"even"}:
+                continue
+            ratio = ratio_of(random.mean("mean_ms"), robin.mean("mean_ms"))
+            if ratio is None:
+                continue
+            differ = _surely_less(random, robin, "mean_ms") or _surely_less(
+                robin, random, "mean_ms"
+            )
+            (sure if differ else unsure).append(f"{_times(ratio)} {MODE_WORDS[mode]}")
+        if not sure and not unsure:
             return None
-        return (
-            "Random and round robin have the same shares when stable, but not the same waits: a "
-            f"task waits {', '.join(parts)} as long under random."
-        )
+        sentence = "Random and round robin show no sign of unequal shares when stable"
+        multiplies = "random multiplies round robin's mean wait by"
+        if sure:
+            sentence += f", but not the same waits: {multiplies} {_list(sure)}"
+        if unsure:
+            sentence += (
+                f"; that {multiplies} {_list(unsure)} can't be told from chance in "
+                f"{_seeds(self.settings.seeds)}"
+            )
+        return sentence + "."
 
     def _weighted(self) -> str | None:
         """With a backlog, weighted is better than the other two: is it?"""
@@ -288,100 +338,104 @@ class SelectionStudy:
         ]
         if weighted is None or not others:
             return None
-        if all(_surely_less(weighted, other, "mean_ms") for other in others):
-            verdict = "better than all others"
-        elif all(weighted.mean("mean_ms") < other.mean("mean_ms") for other in others):
-            verdict = (
-                f"better than all others, though {len(weighted.runs)} seeds can't rule out chance"
-            )
-        else:
-            verdict = "not better than all others"
-        against = _list([f"{o.mean('mean_ms') / 1e3:.1f} s under {o.algorithm}" for o in others])
+        verdict = "better than every other algorithm studied"
+        if not all(weighted.mean("mean_ms") < other.mean("mean_ms") for other in others):
+            verdict = f"not {verdict}"
+        elif not all(_surely_less(weighted, other, "mean_ms") for other in others):
+            verdict += f", though {_seeds(len(weighted.runs))} can't rule out chance"
+        against = _list([f"{_wait(o.mean('mean_ms'))} under {o.algorithm}" for o in others])
         return (
-            f"With a backlog in one partition, weighted is {verdict}: a task waits "
-            f"{weighted.mean('mean_ms') / 1e3:.1f} s on average, against {against}, and "
-            f"{weighted.mean('ideal_mean_ms') / 1e3:.1f} s in a single queue."
+            f"With a backlog in one partition, {MODE_WORDS[mode]}, weighted is {verdict}: a task "
+            f"waits {_wait(weighted.mean('mean_ms'))} on average, against {against}, and "
+            f"{_wait(weighted.mean('ideal_mean_ms'))} in a single queue."
         )
 
     def _threshold(self) -> str | None:
         """Below a threshold of 100 it is safe to fall back: is it?"""
-        by_backlog: dict[int, dict[float | None, SweepCell]] = {}
+        by_backlog: dict[int, dict[float, SweepCell]] = {}
         for cell in self.sweep:
-            if cell.setting == "threshold":
+            if cell.setting == "threshold" and cell.value is not None:
                 by_backlog.setdefault(cell.backlog, {})[cell.value] = cell
-        if not by_backlog:
-            return None
         parts = []
         for backlog, cells in sorted(by_backlog.items()):
-            best = min(
-                (c for c in cells.values() if c.value is not None),
-                key=lambda c: c.mean("mean_ms"),
-            )
-            loss = cells[100].mean("mean_ms") / best.mean("mean_ms") - 1
-            where = f"at {backlog:,}" if backlog else "without one"
-            parts.append(f"{loss:.0%} {where} (best: {best.value:g})")
+            # Of equals 100 is the best: nothing is lost by it.
+            best = min(cells, key=lambda value: (cells[value].mean("mean_ms"), value != 100))
+            ratio = ratio_of(cells[100].mean("mean_ms"), cells[best].mean("mean_ms"))
+            if ratio is not None:
+                where = f"at {backlog:,}" if backlog else "without one"
+                parts.append(f"{ratio - 1:.0%} {where} (best: {best:g})")
+        if not parts:
+            return None
         return (
             "The threshold of 100 costs this much mean wait against the best one tried, by the "
-            f"size of the backlog: {', '.join(parts)}."
+            f"size of the backlog at the start: {', '.join(parts)}."
         )
 
     def _half_life(self) -> str | None:
-        waits = [cell.mean("mean_ms") for cell in self.sweep if cell.setting == "half-life"]
-        if not waits:
+        cells = [cell for cell in self.sweep if cell.setting == "half-life"]
+        if not cells:
             return None
-        values = [cell.value or 0.0 for cell in self.sweep if cell.setting == "half-life"]
+        waits = [cell.mean("mean_ms") for cell in cells]
+        values = [cell.value or 0.0 for cell in cells]
+        ratio = ratio_of(max(waits), min(waits))
+        if ratio is None:
+            return None
         return (
             f"Half-lives from {min(values):g} s to {max(values):,.0f} s change the mean wait by "
-            f"{max(waits) / min(waits) - 1:.1%} at most."
+            f"{ratio - 1:.1%} at most."
         )
 
     def _forward_rate(self) -> str | None:
         """Does a backlog in one partition wait for pollers, or for leave to be forwarded?"""
-        parts = [
-            f"{cell.mean('mean_ms') / 1e3:.1f} s under {cell.algorithm} at {cell.value:g} a second"
-            for cell in self.sweep
-            if cell.setting == "forward-rate"
-        ]
-        if not parts:
+        cells = [cell for cell in self.sweep if cell.setting == "forward-rate"]
+        # A partition alone has nowhere to forward to.
+        if not cells or len(cells[0].runs[0].waiting) < 2:
             return None
-        ideal = next(c.mean("ideal_mean_ms") for c in self.sweep if c.setting == "forward-rate")
+        parts = [
+            f"{_wait(cell.mean('mean_ms'))} under {cell.algorithm} at {cell.value:,.0f} a second"
+            for cell in cells
+        ]
         return (
             "The mean wait with a backlog in one partition, by the rate at which a partition may "
-            f"forward tasks: {', '.join(parts)}; {ideal / 1e3:.1f} s in a single queue."
+            f"forward tasks: {', '.join(parts)}; {_wait(cells[0].mean('ideal_mean_ms'))} in a "
+            "single queue."
         )
 
     def _tree(self) -> str | None:
         """Does the tree maximize the utilization of pollers?"""
         parts = [
-            f"{_times(on.mean('mean_ms') / off.mean('mean_ms'))} "
-            f"under {on.algorithm} ({on.scenario})"
+            f"{_times(ratio)} under {on.algorithm} ({on.scenario})"
             for on in self.cells
             if on.forwarding == "on"
             and on.scenario in ("stable", "few-pollers")
+            and on.model.read_partitions > 1
             and (off := self.cell(on.scenario, on.algorithm, "off")) is not None
+            and (ratio := ratio_of(on.mean("mean_ms"), off.mean("mean_ms"))) is not None
         ]
         if not parts:
             return None
-        return f"The tree multiplies the mean wait by {', '.join(parts)}."
+        return f"By scenario, the tree multiplies the mean wait by {', '.join(parts)}."
 
     def _listening(self) -> str | None:
         """What does listening at home change?"""
         parts = []
         for scenario in self.settings.scenarios:
             ratios = [
-                home.mean("mean_ms") / on.mean("mean_ms")
+                ratio
                 for home in self.cells
                 if home.forwarding == "home"
                 and home.scenario == scenario
+                and home.model.read_partitions > 1
                 and (on := self.cell(scenario, home.algorithm, "on")) is not None
+                and (ratio := ratio_of(home.mean("mean_ms"), on.mean("mean_ms"))) is not None
             ]
             if ratios:
-                parts.append(f"{min(ratios):.2f} to {max(ratios):.2f} ({scenario})")
+                parts.append(f"{_span([_times(r) for r in sorted(ratios)])} ({scenario})")
         if not parts:
             return None
         return (
-            "A forwarded poll that keeps listening at home multiplies the mean wait by "
-            f"{', '.join(parts)}."
+            "By scenario, a forwarded poll that keeps listening at home multiplies the mean wait "
+            f"by {', '.join(parts)}."
         )
 
     def _clients(self) -> str | None:
@@ -395,12 +449,17 @@ class SelectionStudy:
                     if (cell.setting, cell.algorithm, cell.forwarding)
                     == ("clients", algorithm, mode)
                 ]
-                parts.append(f"{algorithm} {mode} {waits[0]:.0f} to {waits[-1]:.0f} ms")
+                # One poller is one client, whatever the share.
+                if len(waits) > 1 and self._stable(algorithm, mode) is not None:
+                    parts.append(
+                        f"from {_wait(waits[0])} to {_wait(waits[-1])} under {algorithm} "
+                        f"{MODE_WORDS[mode]}"
+                    )
         if not parts:
             return None
         return (
             "From one client process to one for each poller, the mean wait of a stable queue goes "
-            f"from and to: {', '.join(parts)}."
+            f"{', '.join(parts)}."
         )
 
 
@@ -409,11 +468,35 @@ def _surely_less(one: Cell, other: Cell, metric: str) -> bool:
     differences = [
         METRICS[metric](a) - METRICS[metric](b) for a, b in zip(one.runs, other.runs, strict=True)
     ]
-    return fmean(differences) + interval_95(differences) < 0
+    # One difference has no interval: nothing is known of what chance does.
+    return len(differences) > 1 and fmean(differences) + interval_95(differences) < 0
+
+
+def ratio_of(one: float, other: float) -> float | None:
+    """None if there is none, as with enough pollers and no network nobody waits."""
+    return one / other if other > 0 else None
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.2f}" if ratio >= 0.01 else f"{ratio:.0e}"
+    if ratio >= 10:
+        return f"{ratio:,.0f}"
+    return f"{ratio:.2f}" if ratio >= 0.01 or not ratio else f"{ratio:.1g}"
+
+
+def _wait(milliseconds: float) -> str:
+    """In words, in the unit that suits it."""
+    if milliseconds >= 1_000:
+        return f"{milliseconds / 1e3:,.1f} s"
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2g} ms"
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count:,} seeds"
+
+
+def _span(ordered: Sequence[str]) -> str:
+    """From the first to the last, unless they read the same."""
+    return ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
 
 
 def _list(parts: Sequence[str]) -> str:

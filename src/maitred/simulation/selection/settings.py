@@ -24,6 +24,9 @@ TASKS_MAX = 1_000_000
 RATE_MIN = 1e-4
 """Slower arrivals than one in three hours would outlast the longest run."""
 
+POLL_TIMEOUT_SECONDS_MIN = 0.1
+"""Without a network, polls that end as they begin would keep the clock from ever going on."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
@@ -100,10 +103,12 @@ class ModelSettings:
         for name in (
             "service_seconds",
             "backlog_forward_seconds",
-            "poll_timeout_seconds",
             "run_seconds_max",
         ):
             check_number(name, getattr(self, name), above=0.0)
+        check_number(
+            "poll_timeout_seconds", self.poll_timeout_seconds, least=POLL_TIMEOUT_SECONDS_MIN
+        )
         for name in (
             "network_seconds",
             "store_write_seconds",
@@ -141,7 +146,11 @@ class ModelSettings:
     @property
     def steady(self) -> bool:
         """Whether the arrivals are those of one endless, stable queue that begins empty."""
-        return not any(self.initial_backlog) and len(self.phases) == 1 and self.utilization < 1
+        # Next to the capacity, rounding can let one of the two pass and not the other.
+        below_capacity = (
+            self.utilization < 1 and self.rate_per_second < self.pollers / self.service_seconds
+        )
+        return not any(self.initial_backlog) and len(self.phases) == 1 and below_capacity
 
 
 def check_whole(name: str, value: object, least: int, most: int) -> None:
@@ -152,9 +161,9 @@ def check_whole(name: str, value: object, least: int, most: int) -> None:
         )
 
 
-def check_number(name: str, value: object, above: float | None = None) -> None:
-    """Raise `InvalidModelSetting` unless it is finite and not negative, or above a limit."""
+def check_number(name: str, value: object, above: float | None = None, least: float = 0.0) -> None:
+    """Raise `InvalidModelSetting` unless it is finite and above a limit, or at least another."""
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not fits or (value < 0 if above is None else value <= above):  # type: ignore[operator]
-        least = "of 0 or more" if above is None else f"above {above:g}"
-        raise InvalidModelSetting(f"{name} is {value!r}; it has to be a number {least}.")
+    if not fits or (value < least if above is None else value <= above):  # type: ignore[operator]
+        range_ = f"of {least:g} or more" if above is None else f"above {above:g}"
+        raise InvalidModelSetting(f"{name} is {value!r}; it has to be a number {range_}.")
