@@ -186,6 +186,40 @@ def test_a_client_killed_in_the_instant_it_is_connected_leaves_nothing_behind() 
     assert len(far.lost) == (1 if far.transport is not None else 0)
 
 
+@pytest.mark.parametrize("reboots", [True, False], ids=["reboots", "stays down"])
+def test_a_host_that_crashes_before_it_accepts_leaves_no_client_waiting(*, reboots: bool) -> None:
+    near = Far()
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(asyncio.Protocol, None, 80) as server:
+            await server.serve_forever()
+
+    async def connect() -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: near, "b", 80)
+        near.transport.write(b"x" * 5_000)
+        await loop.create_future()
+
+    async def story(world: World) -> None:
+        world.host("b").spawn(serve)
+        await asyncio.sleep(1)
+        world.host("a").spawn(connect)
+        await asyncio.sleep(1.2)  # connected after 1 s, accepted after 1.5 s
+        assert near.transport is not None
+        world.host("b").crash()
+        await asyncio.sleep(3)
+        if reboots:
+            world.host("b").spawn(serve)
+        await asyncio.sleep(LONG_SECONDS)
+        assert near.error == (errno.ECONNRESET if reboots else errno.ETIMEDOUT)
+        assert released(world)
+
+    slow_and_small = Faults(delay_min_seconds=0.5, delay_max_seconds=0.5, window_bytes=1_000)
+    with World(1, faults=slow_and_small) as world:
+        world.run(story(world))
+
+
 def test_each_connection_from_one_port_has_fortunes_of_its_own() -> None:
     async def serve() -> None:
         loop = asyncio.get_running_loop()

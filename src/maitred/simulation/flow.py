@@ -271,6 +271,8 @@ class Flow:
         receiver = self.receiver
         if receiver is not None and not receiver.gone:
             receiver.receive(data, finish)
+        elif not self.target.up and (data or finish is END):
+            self._hold(Segment([data], finish))  # no power, no answer: it is sent again
         elif self.target.up and (data or (finish is END and not self._ended_back)):
             if self.reverse.blocked:
                 self._hold(Segment([data], finish))
