@@ -19,6 +19,7 @@ import asyncio
 import contextvars
 import gc
 import heapq
+import warnings
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVarTuple
@@ -253,8 +254,11 @@ class SimulatedLoop(Refusals):
     def close(self) -> None:
         """Forget everything that would have run."""
         super().close()
-        self._queue.clear()
-        self._timers.clear()
+        with warnings.catch_warnings():
+            # Among them may be coroutines that never started: nobody will await them now.
+            warnings.simplefilter("ignore")
+            self._queue.clear()
+            self._timers.clear()
 
     def _run_once(self) -> None:
         # BaseEventLoop calls this until stop(). Staying inside, and running the batch here rather
