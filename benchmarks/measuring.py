@@ -29,8 +29,7 @@ class Result:
 
     name: str
     ratio: float
-    goal: float | None
-    """None if it is shown for comparison alone."""
+    goal: float
     at_least: bool
     """Whether the ratio has to be at least the goal; else at most."""
     ours: str
@@ -42,17 +41,12 @@ class Result:
 
     @property
     def beyond(self) -> float:
-        """How many times better than the goal; 1 if there is none."""
-        if self.goal is None:
-            return 1.0
+        """How many times better than the goal."""
         return self.ratio / self.goal if self.at_least else self.goal / self.ratio
 
     def __str__(self) -> str:
-        if self.goal is None:
-            verdict, goal = "    ", "no goal"
-        else:
-            verdict = "ok  " if self.met else "MISS"
-            goal = f"goal {'>=' if self.at_least else '<='} {self.goal:g}"
+        verdict = "ok  " if self.met else "MISS"
+        goal = f"goal {'>=' if self.at_least else '<='} {self.goal:g}"
         return f"{verdict} {self.name}: {self.ratio:.2f} ({goal}); {self.ours}; {self.peer}"
 
 

@@ -60,7 +60,7 @@ class Echo(asyncio.Protocol):
     transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
+        self.transport = transport  # type: ignore[assignment]  # streams have no other
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)

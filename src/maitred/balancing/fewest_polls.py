@@ -27,11 +27,11 @@ class FewestPolls:
         self._outstanding: dict[QueueId, dict[int, int]] = {}
         self._abandoned: deque[tuple[QueueId, int]] = deque()
 
-    def write(self, queue: QueueId, partitions: int, now: float) -> int:  # noqa: ARG002
+    def write(self, queue: QueueId, partitions: int, now: float) -> int:
         check_partitions(partitions)
         return self._random.randrange(partitions)
 
-    def read(self, queue: QueueId, partitions: int, now: float) -> Poll:  # noqa: ARG002
+    def read(self, queue: QueueId, partitions: int, now: float) -> Poll:
         check_partitions(partitions)
         self._settle()
         counts = self._outstanding.setdefault(queue, {})
@@ -48,8 +48,8 @@ class FewestPolls:
         self,
         queue: QueueId,
         partition: int,
-        now: float,  # noqa: ARG002
-        hint: BacklogHint | None,  # noqa: ARG002
+        now: float,
+        hint: BacklogHint | None,
     ) -> None:
         self._release(queue, partition)
 

@@ -27,11 +27,11 @@ class RoundRobin:
         self._reads = Turns(random, settings.queues_max)
         self._writes = Turns(random, settings.queues_max)
 
-    def write(self, queue: QueueId, partitions: int, now: float) -> int:  # noqa: ARG002
+    def write(self, queue: QueueId, partitions: int, now: float) -> int:
         check_partitions(partitions)
         return self._writes.next(queue, partitions)
 
-    def read(self, queue: QueueId, partitions: int, now: float) -> Poll:  # noqa: ARG002
+    def read(self, queue: QueueId, partitions: int, now: float) -> Poll:
         check_partitions(partitions)
         return Poll(queue, self._reads.next(queue, partitions))
 

@@ -17,7 +17,7 @@ class Uniform:
     def __init__(self, random: RandomSource) -> None:
         self._random = random
 
-    def write(self, queue: QueueId, partitions: int, now: float) -> int:  # noqa: ARG002
+    def write(self, queue: QueueId, partitions: int, now: float) -> int:
         check_partitions(partitions)
         return self._random.randrange(partitions)
 

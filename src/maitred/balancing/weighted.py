@@ -47,7 +47,7 @@ class Weighted:
         self._writes = Turns(random, self._settings.queues_max)
         self._reads: Recent[QueueId, _Reads] = Recent(self._settings.queues_max)
 
-    def write(self, queue: QueueId, partitions: int, now: float) -> int:  # noqa: ARG002
+    def write(self, queue: QueueId, partitions: int, now: float) -> int:
         check_partitions(partitions)
         return self._writes.next(queue, partitions)
 

@@ -121,7 +121,7 @@ class Faults:
 
     def calm(self) -> Faults:
         """The same network with every probability at 0."""
-        return replace(self, **dict.fromkeys(_probabilities(), 0.0))  # type: ignore[arg-type]
+        return replace(self, **dict.fromkeys(_probabilities(), 0.0))  # type: ignore[arg-type]  # names are fields
 
 
 def _probabilities() -> list[str]:
