@@ -104,3 +104,157 @@ class UnknownHost(InvalidArgument):
     """A host that is not in the ring."""
 
     code = "unknown-host"
+
+
+class InvalidSetting(InvalidArgument):
+    """A setting whose value cannot be used; the sentence names the setting and where it came from."""
+
+    code = "invalid-setting"
+
+
+class UnknownSetting(UnknownChoice):
+    """A key that no setting has; the sentence names the nearest one that exists."""
+
+    code = "unknown-setting"
+
+
+class InvalidAddress(InvalidArgument):
+    """A URL or host that does not say where to connect to."""
+
+    code = "invalid-address"
+
+
+class PayloadTooLarge(InvalidArgument):
+    """A payload beyond the node's limit."""
+
+    code = "payload-too-large"
+
+
+class ProtocolViolation(MaitredError):
+    """Bytes that are no frame, a body that is no message, or a message out of place."""
+
+    code = "protocol-violation"
+
+
+class FrameTooLarge(ProtocolViolation):
+    """A frame whose header announces more than the limit."""
+
+    code = "frame-too-large"
+
+
+class UnsupportedVersion(ProtocolViolation):
+    """The two ends have no version of the protocol in common."""
+
+    code = "unsupported-version"
+
+
+class UnknownRequest(ProtocolViolation):
+    """An opcode or a statement that this node does not know."""
+
+    code = "unknown-request"
+
+
+class TooSlow(ProtocolViolation):
+    """A peer that took too long for its handshake or for one frame, or that does not read."""
+
+    code = "too-slow"
+
+
+class IdleTooLong(MaitredError):
+    """A connection on which nothing happened for so long that it was closed."""
+
+    code = "idle-too-long"
+
+
+class Unauthenticated(MaitredError):
+    """Nobody we know, or a wrong secret."""
+
+    code = "unauthenticated"
+
+
+class PermissionDenied(MaitredError):
+    """A user we know, who may not do this."""
+
+    code = "permission-denied"
+
+
+class Overloaded(MaitredError):
+    """There is more than can be taken; nothing was done, and a later try may succeed."""
+
+    code = "overloaded"
+
+
+class TooManyConnections(Overloaded):
+    """The shard holds as many connections as it may."""
+
+    code = "too-many-connections"
+
+
+class TooManyInFlight(Overloaded):
+    """The connection has as many unanswered requests as it may."""
+
+    code = "too-many-in-flight"
+
+
+class DeadlineExceeded(MaitredError, TimeoutError):
+    """The time that the caller gave is over. Whether the work was done is not known."""
+
+    code = "deadline-exceeded"
+
+
+class Cancelled(MaitredError):
+    """The caller took the request back."""
+
+    code = "cancelled"
+
+
+class Unavailable(MaitredError, ConnectionError):
+    """Nobody could be reached who would do this; nothing was done."""
+
+    code = "unavailable"
+
+
+class Draining(Unavailable):
+    """The node is stopping and takes no new work; nothing was done."""
+
+    code = "draining"
+
+
+class ConnectionLost(MaitredError, ConnectionError):
+    """The connection broke after the request was sent. Whether it was done is not known."""
+
+    code = "connection-lost"
+
+
+class Closed(MaitredError):
+    """The client was closed by its own program."""
+
+    code = "closed"
+
+
+class InternalError(MaitredError):
+    """A fault of ours, written to the node's log; the connection goes on."""
+
+    code = "internal-error"
+
+
+class CannotStart(MaitredError):
+    """The node cannot start here: an address in use, a directory that cannot be written."""
+
+    code = "cannot-start"
+
+
+class ShardsKeepDying(MaitredError):
+    """A shard died so often that restarting it is pointless; the node has stopped."""
+
+    code = "shards-keep-dying"
+
+
+class RemoteError(MaitredError):
+    """An error that a newer peer reports and this version has no class for; its code is kept."""
+
+    code = "remote-error"
+
+    def __init__(self, sentence: str, *, remedy: str | None = None, code: str) -> None:
+        super().__init__(sentence, remedy=remedy)
+        self.code = code  # type: ignore[misc]
