@@ -1,4 +1,4 @@
-"""How a connection comes about: a request, an answer, and an accept, each with its delay.
+"""How a TCP connection comes about: a request, an answer, and an accept, each with its delay.
 
 An attempt that meets silence tries again after 1, 2, 4... seconds, so that it still succeeds when a
 partition heals in time, and fails with ETIMEDOUT when it does not.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from maitred.simulation.flow import Flow
-from maitred.simulation.listener import ANY_ADDRESS
+from maitred.simulation.connection import Connection
+from maitred.simulation.listener import choose_listener
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+    from random import Random
 
     from maitred.simulation.hosts import Host
     from maitred.simulation.listener import Listener
@@ -23,28 +24,17 @@ if TYPE_CHECKING:
     from maitred.simulation.process import Process
 
 
-class Connection:
-    """Both directions of an established connection; `outgoing` is the client's."""
+class TcpConnection(Connection):
+    """A connection that uses a port of its client."""
 
-    def __init__(self, outgoing: Flow, incoming: Flow, client: Host, client_port: int) -> None:
-        self.outgoing = outgoing
-        self.incoming = incoming
-        self.client = client
+    def __init__(self, process: Process, server: Host, random: Random, client_port: int) -> None:
+        super().__init__(process, server, random)
         self.client_port = client_port
-        outgoing.reverse = incoming
-        incoming.reverse = outgoing
+        self.client.take_port(client_port)
 
-    @property
-    def over(self) -> bool:
-        """Whether nobody will ever hear of it again."""
-        return all(
-            flow.idle and (flow.sender is None or flow.sender.gone)
-            for flow in (self.outgoing, self.incoming)
-        )
-
-    def abandon(self) -> None:
-        """The client gave up just when it was connected."""
-        self.outgoing.send_reset()
+    def forgotten(self) -> None:
+        """The port is free."""
+        self.client.give_port(self.client_port)
 
 
 class Attempt:
@@ -77,23 +67,13 @@ class Attempt:
             self._later(self._gap_seconds, self._request)
             self._gap_seconds *= 2
             return
-        listener = self._choose(server)
+        listener = choose_listener(server, self.address, self.port, self.random)
         faults = self.network.faults
         refused = server is not self.client and self.random.random() < faults.refuse_probability
         if listener is None or refused:
             self._later(self._delay(), self._refuse)
         else:
             self._later(self._delay(), self._establish, listener, server)
-
-    def _choose(self, server: Host) -> Listener | None:
-        listeners = [
-            listener
-            for listener in server.listeners.get(self.port, ())
-            if listener.listening and listener.address in (self.address, ANY_ADDRESS)
-        ]
-        if len(listeners) > 1:
-            return listeners[self.random.randrange(len(listeners))]
-        return listeners[0] if listeners else None
 
     def _refuse(self) -> None:
         if not self._abandoned:
@@ -109,29 +89,28 @@ class Attempt:
             return
         self._timeout.cancel()
         network = self.network
-        number = network.next_connection_number()
-        outgoing = Flow(network, number, self.random, self.client, server)
-        incoming = Flow(network, number, self.random, server, self.client)
-        connection = Connection(outgoing, incoming, self.client, self.local_port)
-        network.connections[number] = connection
-        self.process.unclaimed[connection] = None
-        self.client.take_port(self.local_port)
-        network.trace.note(b"connect", number, self.port)
+        connection = TcpConnection(self.process, server, self.random, self.local_port)
+        network.trace.note(b"connect", connection.number, self.port)
         # Data of the client may not overtake the accept.
         delay = self._delay()
-        outgoing.last_arrival = network.loop.now + delay
+        connection.outgoing.last_arrival = network.loop.now + delay
         self._later(delay, self._accept, listener, connection)
         self.future.set_result(connection)
 
     def _accept(self, listener: Listener, connection: Connection) -> None:
-        if listener.process.dead or not listener.listening:
-            connection.incoming.send_reset()
-            return
         names = {
             "sockname": (self.address, self.port),
             "peername": (self.client_address, self.local_port),
         }
-        listener.accept(connection.incoming, names)
+        connection.accept(listener, names)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What the client's transport knows of its addresses."""
+        return {
+            "sockname": (self.client_address, self.local_port),
+            "peername": (self.address, self.port),
+        }
 
     @property
     def client_address(self) -> str:

@@ -82,6 +82,11 @@ class Flow:
         """Nothing under way, nothing held."""
         return not self._segments and not self._held
 
+    @property
+    def carries_bytes(self) -> bool:
+        """Whether bytes are under way that the receiver has not got."""
+        return any(any(segment.chunks) for segment in self._segments)
+
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """Take as many bytes as the window has room for, and say how many."""
         size = len(data)

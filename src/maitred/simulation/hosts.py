@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from maitred.simulation.listener import Listener
     from maitred.simulation.network import Network
+    from maitred.simulation.unix_listener import UnixListener
 
 EPOCH_SECONDS: Final = 1_800_000_000.0
 """Wall-clock time at virtual time 0; a fixed date, since a run must not depend on its day."""
@@ -37,9 +38,11 @@ class Host:
         self.surroundings = Surroundings(wall_clock=self.wall_clock, random=random)
         self.processes: list[Process] = []
         self.listeners: dict[int, list[Listener]] = {}
+        self.socket_files: dict[str, UnixListener] = {}
+        """Unix sockets by path, also those that nobody listens on any more: files survive."""
         self.ports_in_use: dict[int, int] = {}
         self._next_port = _EPHEMERAL_FIRST
-        self._uses: dict[int, int] = {}
+        self._uses: dict[int | str, int] = {}
 
     def __repr__(self) -> str:
         return f"<Host {self.name} {self.address} {'up' if self.up else 'down'}>"
@@ -81,10 +84,11 @@ class Host:
                 return port
         raise OSError(99, "Cannot assign requested address")
 
-    def count_use(self, port: int) -> int:
-        """How often a connection was tried from the port: each time has fortunes of its own."""
-        self._uses[port] = self._uses.get(port, 0) + 1
-        return self._uses[port]
+    def count_use(self, end: int | str) -> int:
+        """How often a connection was tried from a port, or to a Unix socket: each time has fortunes
+        of its own."""
+        self._uses[end] = self._uses.get(end, 0) + 1
+        return self._uses[end]
 
     def take_port(self, port: int) -> None:
         """A connection uses it."""

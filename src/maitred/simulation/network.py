@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from random import Random
 
-    from maitred.simulation.connecting import Connection
+    from maitred.simulation.connection import Connection
     from maitred.simulation.faults import Faults
     from maitred.simulation.loop import SimulatedLoop
     from maitred.simulation.trace import Trace
@@ -153,7 +153,7 @@ class Network:
         connection = self.connections.get(number)
         if connection is not None and connection.over:
             del self.connections[number]
-            connection.client.give_port(connection.client_port)
+            connection.forgotten()
 
     def leaves_orderly(self, transport: SimulatedTransport) -> bool:
         """Whether the peer of a killed process sees an end of stream instead of a reset."""

@@ -2,7 +2,7 @@
 
 These take whatever asyncio callers pass. What has no meaning here but does no harm (flags, happy
 eyeballs, backlog) is accepted; what would change the outcome (TLS, a socket of one's own, IPv6)
-is refused.
+is refused. Unix sockets are in `unix_loop`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from maitred.simulation.connecting import Attempt
-from maitred.simulation.errors import NotSimulated
+from maitred.simulation.connection import connected
 from maitred.simulation.listener import ANY_ADDRESS, LOOPBACK, Listener
-from maitred.simulation.loop import SimulatedLoop
 from maitred.simulation.process import PROCESS, current_process
-from maitred.simulation.transport import SimulatedTransport
+from maitred.simulation.refusals import refuse_unsimulated
+from maitred.simulation.unix_loop import UnixLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from maitred.simulation.connecting import Connection
+    from maitred.simulation.bound_socket import BoundSocket
     from maitred.simulation.network import Network
     from maitred.simulation.process import ExceptionHandler, Process
 
 _PORT_MAX = 65_535
 
 
-class NetworkLoop(SimulatedLoop):
+class NetworkLoop(UnixLoop):
     """What a `World` runs on; `network` is set by it."""
 
     network: Network
@@ -73,19 +73,22 @@ class NetworkLoop(SimulatedLoop):
         all_errors: bool = False,
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         """Connect from the host of the running process."""
-        _refuse_unsimulated(ssl, sock, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout)
+        refuse_unsimulated(ssl, sock, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout)
         if host is None and port is None:
             raise ValueError("host and port was not specified and no sock specified")
         process = current_process()
         address = self._resolve(host, family, flags)
+        if address == ANY_ADDRESS:
+            address = LOOPBACK
         local_port = self._local_port(process, local_addr)
+        attempt = Attempt(process, address, _port(port), local_port)
         try:
-            connection = await self._connected(process, address, _port(port), local_port)
+            connection = await connected(attempt.future)
         except OSError as error:
             if all_errors:
                 raise ExceptionGroup("create_connection failed", [error]) from None
             raise
-        return await self._start_client(protocol_factory, process, connection, address, _port(port))
+        return await connection.claim(protocol_factory, attempt.names)
 
     async def create_server(
         self,
@@ -105,8 +108,12 @@ class NetworkLoop(SimulatedLoop):
         ssl_shutdown_timeout: float | None = None,
         start_serving: bool = True,
     ) -> asyncio.Server:
-        """Bind on the host of the running process. The server is asyncio's own."""
-        _refuse_unsimulated(ssl, sock, None, ssl_handshake_timeout, ssl_shutdown_timeout)
+        """Bind on the host of the running process. The server is asyncio's own.
+
+        With `reuse_port`, several processes of a host (or one of them, several times) share a port;
+        `choose_listener` says who gets a connection.
+        """
+        refuse_unsimulated(ssl, sock, None, ssl_handshake_timeout, ssl_shutdown_timeout)
         if host is None and port is None:
             raise ValueError("Neither host/port nor sock were specified")
         process = current_process()
@@ -141,7 +148,7 @@ class NetworkLoop(SimulatedLoop):
     def _start_serving(
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
-        sock: Listener,
+        sock: BoundSocket,
         sslcontext: object = None,  # noqa: ARG002
         server: Any = None,  # noqa: ANN401
         *_: object,
@@ -149,8 +156,8 @@ class NetworkLoop(SimulatedLoop):
     ) -> None:
         sock.serve(protocol_factory, server)
 
-    def _stop_serving(self, sock: Listener) -> None:
-        sock.close()
+    def _stop_serving(self, sock: BoundSocket) -> None:
+        sock.stop()
 
     def _resolve(self, host: str | bytes | None, family: int, flags: int) -> str:
         if family not in (socket.AF_UNSPEC, socket.AF_INET):
@@ -170,54 +177,6 @@ class NetworkLoop(SimulatedLoop):
         if port in process.host.listeners or port in process.host.ports_in_use:
             raise _bind_error(errno.EADDRINUSE, address, port)
         return port
-
-    async def _connected(
-        self, process: Process, address: str, port: int, local_port: int
-    ) -> Connection:
-        if address == ANY_ADDRESS:
-            address = LOOPBACK
-        attempt = Attempt(process, address, port, local_port)
-        try:
-            return await attempt.future
-        except asyncio.CancelledError:
-            # Cancelled in the very moment in which it succeeded: the server has a connection.
-            future = attempt.future
-            if future.done() and not future.cancelled() and future.exception() is None:
-                process.unclaimed.pop(future.result(), None)
-                future.result().abandon()
-            raise
-
-    async def _start_client(
-        self,
-        protocol_factory: Callable[[], asyncio.BaseProtocol],
-        process: Process,
-        connection: Connection,
-        address: str,
-        port: int,
-    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        try:
-            protocol = protocol_factory()
-        except BaseException:
-            process.unclaimed.pop(connection, None)
-            connection.abandon()
-            raise
-        outgoing = connection.outgoing
-        loopback = outgoing.loopback
-        names = {
-            "sockname": (address if loopback else process.host.address, connection.client_port),
-            "peername": (address, port),
-        }
-        process.unclaimed.pop(connection, None)
-        transport = SimulatedTransport(protocol, outgoing, process, names)
-        outgoing.sender = connection.incoming.receiver = transport
-        waiter: asyncio.Future[None] = self.create_future()
-        transport.start(waiter)
-        try:
-            await waiter
-        except BaseException:
-            transport.close()
-            raise
-        return transport, protocol
 
 
 def _bound(process: Process, address: str, port: int, *, reuse_port: bool) -> Listener:
@@ -246,20 +205,3 @@ def _port(port: str | bytes | int | None) -> int:
     if not 0 <= number <= _PORT_MAX:
         raise OverflowError("port must be 0-65535.")
     return number
-
-
-def _refuse_unsimulated(
-    ssl: object,
-    sock: object,
-    server_hostname: str | None,
-    ssl_handshake_timeout: float | None,
-    ssl_shutdown_timeout: float | None,
-) -> None:
-    if ssl:
-        raise NotSimulated("TLS is not simulated.", remedy="Leave ssl out.")
-    if sock is not None:
-        raise NotSimulated("There are no sockets here.", remedy="Pass host and port.")
-    if server_hostname is not None:
-        raise ValueError("server_hostname is only meaningful with ssl")
-    if ssl_handshake_timeout is not None or ssl_shutdown_timeout is not None:
-        raise ValueError("timeouts for ssl are only meaningful with ssl")

@@ -18,9 +18,9 @@ from maitred.simulation.errors import NoProcess, ProcessFailed, ProcessKilled
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
-    from maitred.simulation.connecting import Connection
+    from maitred.simulation.bound_socket import BoundSocket
+    from maitred.simulation.connection import Connection
     from maitred.simulation.hosts import Host
-    from maitred.simulation.listener import Listener
     from maitred.simulation.transport import SimulatedTransport
 
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
@@ -53,7 +53,7 @@ class Process:
         self.dead = False
         # Dictionaries for their order: sets of objects would iterate by memory address.
         self.transports: dict[SimulatedTransport, None] = {}
-        self.listeners: dict[Listener, None] = {}
+        self.listeners: dict[BoundSocket, None] = {}
         self.unclaimed: dict[Connection, None] = {}
         """Connections that were made for it and that it has not taken yet."""
         self.exception_handler: ExceptionHandler | None = None

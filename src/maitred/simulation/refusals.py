@@ -22,7 +22,7 @@ _REFUSED: Final = {
     ),
     "there are no subprocesses; use host.spawn": "subprocess_exec subprocess_shell",
     "there are no signals; use process.kill": "add_signal_handler remove_signal_handler",
-    "only TCP is simulated": ("create_datagram_endpoint create_unix_connection create_unix_server"),
+    "only streams are simulated": "create_datagram_endpoint",
     "TLS is not simulated": "start_tls",
     "functions run inline, without threads": "set_default_executor",
 }
@@ -44,3 +44,23 @@ def _refusal(name: str, reason: str) -> Callable[..., NoReturn]:
 for _reason, _names in _REFUSED.items():
     for _name in _names.split():
         setattr(Refusals, _name, _refusal(_name, _reason))
+
+
+def refuse_unsimulated(
+    ssl: object,
+    sock: object,
+    server_hostname: str | None,
+    ssl_handshake_timeout: float | None,
+    ssl_shutdown_timeout: float | None,
+) -> None:
+    """What connecting and listening cannot be asked for, whatever the address."""
+    if ssl:
+        raise NotSimulated("TLS is not simulated.", remedy="Leave ssl out.")
+    if sock is not None:
+        raise NotSimulated(
+            "There are no sockets here.", remedy="Pass host and port, or the path of a Unix socket."
+        )
+    if server_hostname is not None:
+        raise ValueError("server_hostname is only meaningful with ssl")
+    if ssl_handshake_timeout is not None or ssl_shutdown_timeout is not None:
+        raise ValueError("timeouts for ssl are only meaningful with ssl")

@@ -60,6 +60,8 @@ class SimulatedTransport(FlowControl):
         self.end_sent = False
         """Whether the end of the stream was really sent, not only asked for."""
         self._reset_error: OSError | None = None
+        self._write_error: OSError | None = None
+        """What the next write meets; over TCP, what the next read meets as well."""
         self._reading = False
         self._paused = False
         self._closing = False
@@ -112,8 +114,8 @@ class SimulatedTransport(FlowControl):
             raise RuntimeError("Cannot call write() after write_eof()")
         if not data or self._lost:
             return
-        if self._reset_error is not None:
-            self.fail(self._reset_error)
+        if self._write_error is not None:
+            self.fail(self._write_error)
             return
         if not self.buffer:
             if isinstance(data, memoryview):
@@ -187,7 +189,7 @@ class SimulatedTransport(FlowControl):
             self._end_unread = True
         elif finish is RESET:
             code = EPIPE if self._end_unread else ECONNRESET
-            self._reset_error = OSError(code, os.strerror(code))
+            self._reset_error = self._write_error = OSError(code, os.strerror(code))
             if self.buffer:
                 self.fail(self._reset_error)
         if self._reading:
@@ -212,7 +214,7 @@ class SimulatedTransport(FlowControl):
             self._release()
             return
         # What was on its way here has no one to arrive at: the reset answers for it.
-        if self._unread or not orderly:
+        if self._leaves_unread or not orderly:
             self.outgoing.send_reset()
         else:
             self._send_end()
@@ -311,11 +313,16 @@ class SimulatedTransport(FlowControl):
     def _close_socket(self, *, failed: bool) -> None:
         if failed:
             self.outgoing.stop_sending()
-        elif self._unread:
+        elif self._leaves_unread:
             self.outgoing.send_reset()
         else:
             self._send_end()
         self._release()
+
+    @property
+    def _leaves_unread(self) -> bool:
+        """Whether the peer wrote what nobody will read: it is told with a reset."""
+        return bool(self._unread)
 
     def _release(self) -> None:
         if self.gone:
