@@ -107,7 +107,7 @@ class UnknownHost(InvalidArgument):
 
 
 class InvalidSetting(InvalidArgument):
-    """A setting whose value cannot be used; the sentence names the setting and where it came from."""
+    """A setting whose value cannot be used; the sentence names it and where it came from."""
 
     code = "invalid-setting"
 

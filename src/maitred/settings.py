@@ -13,9 +13,16 @@ from msgspec import Meta, Struct, field
 PORT = 4747
 """Where a node listens and a client looks, if nobody says otherwise."""
 
-Count = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(gt=0)]
+# The upper ends say "this is a slip", not "this is wise": they keep a value with too many zeros, or
+# an infinite one, out of timers and counters that could not hold it.
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Seconds = Annotated[float, Meta(gt=0, le=365 * 86_400)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
+Text = Annotated[str, Meta(min_length=1)]
+Location = Annotated[str, Meta(min_length=1, extra={"location": True})]
+"""A file or directory. A relative one in a configuration file starts at that file's directory."""
+Hidden = Annotated[str, Meta(min_length=1, extra={"hidden": True})]
+"""Never shown: not in an error, not by `maitred config show`."""
 Permission = Literal["produce", "work", "query", "admin"]
 
 
@@ -23,13 +30,13 @@ class Schema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings do not change while they are used, and there are none that nobody knows."""
 
 
-class Limits(Schema):
+class Limits(Schema, frozen=True, kw_only=True):
     """What one shard takes from its connections."""
 
     frame_bytes: Annotated[int, Meta(ge=1024, le=256 * 2**20)] = 16 * 2**20
     """Largest body of a frame. It is held in memory whole, so it bounds what a connection costs."""
 
-    payload_bytes: Annotated[int, Meta(ge=0)] = 2 * 2**20
+    payload_bytes: Annotated[int, Meta(ge=0, le=256 * 2**20)] = 2 * 2**20
     """Largest payload of a task or a query. Larger things belong into a store, with a reference."""
 
     connections: Count = 10_000
@@ -59,39 +66,40 @@ class Limits(Schema):
     """Unsent requests to another shard from which on requests for it are refused."""
 
 
-class Tls(Schema):
+class Tls(Schema, frozen=True, kw_only=True):
     """Files in PEM form."""
 
-    certificate: str
+    certificate: Location
     """The node's certificate, followed by those that vouch for it."""
 
-    key: str
+    key: Location
     """The certificate's key."""
 
-    client_authorities: str | None = None
+    client_authorities: Location | None = None
     """If given, clients must show a certificate signed by one of these."""
 
 
-class User(Schema):
+class User(Schema, frozen=True, kw_only=True):
     """Who may come in, and what for."""
 
-    secret: str
+    secret: Hidden
     """What `maitred hash-secret` prints; never the secret itself."""
 
-    permissions: dict[str, list[Permission]] = field(default_factory=dict)
+    permissions: dict[Text, list[Permission]] = field(default_factory=dict)
     """By namespace; `*` stands for every one."""
 
 
-class Log(Schema):
+class Log(Schema, frozen=True, kw_only=True):
     """What is written to standard error."""
 
     format: Literal["auto", "human", "json"] = "auto"
     """`auto`: for people on a terminal, JSON otherwise."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is written. `info` is what a person would want to know the next morning."""
 
 
-class Restarts(Schema):
+class Restarts(Schema, frozen=True, kw_only=True):
     """When a shard dies."""
 
     first_seconds: Seconds = 0.1
@@ -107,10 +115,10 @@ class Restarts(Schema):
     """A shard that lived for so long starts from nothing."""
 
 
-class Node(Schema):
+class Node(Schema, frozen=True, kw_only=True):
     """One node: what `maitred up` takes from a file, the environment and its options."""
 
-    host: str = "127.0.0.1"
+    host: Text = "127.0.0.1"
     """Loopback unless told: an open port is a decision."""
 
     port: Port = PORT
@@ -120,10 +128,10 @@ class Node(Schema):
     shards: Annotated[int, Meta(ge=1, le=1024)] | None = None
     """Default: the cores that this process may use."""
 
-    data: str = "maitred-data"
+    data: Location = "maitred-data"
     """The directory that is this node: its identity, and what it must not lose."""
 
-    spread_batch: int | dict[str, int | float | str] = 0
+    spread_batch: Annotated[int, Meta(ge=0)] | dict[str, int | float | str] = 0
     """Partitions of a queue that share a routing key (0: none), or a gradual change of it."""
 
     drain_seconds: Seconds = 10.0
@@ -132,11 +140,55 @@ class Node(Schema):
     public_without_auth: bool = False
     """Set this to listen on a public address without users: whoever reaches it may do anything."""
 
-    users_file: str | None = None
+    users_file: Location | None = None
     """More users, in a file that is read again when it changes."""
 
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None
-    users: dict[str, User] = field(default_factory=dict)
+    users: dict[Text, User] = field(default_factory=dict)
     log: Log = field(default_factory=Log)
     restarts: Restarts = field(default_factory=Restarts)
+
+
+class Client(Schema, frozen=True):
+    """How a client behaves; `maitred.connect` takes each of these by name."""
+
+    timeout_seconds: Seconds = 10.0
+    """For a request that does not say how long it may take."""
+
+    in_flight: Annotated[int, Meta(ge=1, le=32_768)] = 1_024
+    """Unanswered requests of one connection; the node's own limit counts if it is lower. Further
+    requests wait for their turn, as long as their timeout lets them."""
+
+    waiting: Count = 65_536
+    """Requests that may wait for a connection or for their turn; more are refused at once."""
+
+    frame_bytes: Annotated[int, Meta(ge=1024)] = 256 * 2**20
+    """Largest answer that is taken."""
+
+    connect_seconds: Seconds = 5.0
+    """For one attempt at a connection, with its handshake."""
+
+    heartbeat_seconds: Seconds = 20.0
+    """A connection on which nothing arrived for so long is asked whether it lives. Well below the
+    idle limits of nodes and of most things between."""
+
+    heartbeat_timeout_seconds: Seconds = 5.0
+    """A connection that does not answer that question is given up."""
+
+    backoff_first_seconds: Seconds = 0.05
+    """Before the second attempt at a connection; doubled each time, with jitter, until..."""
+
+    backoff_longest_seconds: Seconds = 5.0
+    """... this. A thousand clients of a restarted node come back spread over as long."""
+
+    port_blocked_seconds: Seconds = 300.0
+    """A shard's own port that could not be reached is not tried again for so long, as drivers do:
+    it is behind a firewall, or translated."""
+
+    coverage_attempts: Count = 3
+    """Without the shards' own ports: connections opened for each shard, at most, until every shard
+    has one. More find the last shard, fewer spare the node."""
+
+    retries: Annotated[int, Meta(ge=0)] = 3
+    """How often a request is sent again when that is safe, within its timeout."""

@@ -1,0 +1,191 @@
+"""The messages of CQL that a handshake and a driver's housekeeping need, both ways.
+
+A stock driver asks for OPTIONS, sends STARTUP, authenticates, registers for events and reads the
+tables that describe the cluster. That much is spoken here; statements over data are not.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from maitred.errors import ProtocolViolation
+from maitred.protocol.notation import (
+    Reader,
+    blob,
+    inet,
+    integer,
+    long_string,
+    short,
+    string,
+    string_list,
+    string_map,
+    string_multimap,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PASSWORD_AUTHENTICATOR: Final = "org.apache.cassandra.auth.PasswordAuthenticator"  # noqa: S105
+"""The name that makes drivers send a user and a secret, PLAIN."""
+
+STATUS_CHANGE: Final = "STATUS_CHANGE"
+TOPOLOGY_CHANGE: Final = "TOPOLOGY_CHANGE"
+SCHEMA_CHANGE: Final = "SCHEMA_CHANGE"
+DRAINING: Final = "MAITRED_DRAINING"
+"""Our own event: the node is stopping; finish what you have here and send nothing new."""
+
+EVENTS: Final = frozenset((STATUS_CHANGE, TOPOLOGY_CHANGE, SCHEMA_CHANGE, DRAINING))
+
+_ROWS: Final = 2
+_GLOBAL_TABLE: Final = 0x0001
+
+Value = str | int | bool | UUID | frozenset[str] | None
+
+
+class Type(NamedTuple):
+    """A column's type: its number, and for a set that of its elements."""
+
+    number: int
+    element: int | None = None
+
+
+TEXT: Final = Type(0x0D)
+UUID_: Final = Type(0x0C)
+INET: Final = Type(0x10)
+INT: Final = Type(0x09)
+BOOLEAN: Final = Type(0x04)
+TEXT_SET: Final = Type(0x22, 0x0D)
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    name: str
+    type: Type
+
+
+def encode_startup(options: Mapping[str, str]) -> bytes:
+    """STARTUP: what the client has chosen."""
+    return string_map(options)
+
+
+def decode_startup(body: bytes) -> dict[str, str]:
+    """The options; CQL_VERSION has to be among them."""
+    options = Reader(body).string_map()
+    if "CQL_VERSION" not in options:
+        raise ProtocolViolation("STARTUP has to name a CQL_VERSION.")
+    return options
+
+
+def encode_supported(options: Mapping[str, Sequence[str]]) -> bytes:
+    """SUPPORTED: what there is to choose from, and what there is to know."""
+    return string_multimap(options)
+
+
+def decode_supported(body: bytes) -> dict[str, list[str]]:
+    """The inverse of `encode_supported`."""
+    return Reader(body).string_multimap()
+
+
+def encode_authenticate() -> bytes:
+    """AUTHENTICATE: who are you?"""
+    return string(PASSWORD_AUTHENTICATOR)
+
+
+def encode_credentials(user: str, secret: str) -> bytes:
+    """AUTH_RESPONSE of the PLAIN mechanism."""
+    return blob(b"\0" + user.encode() + b"\0" + secret.encode())
+
+
+def decode_credentials(body: bytes) -> tuple[str, str]:
+    """The user and the secret."""
+    token = Reader(body).blob()
+    parts = (token or b"").split(b"\0")
+    if len(parts) != 3:
+        raise ProtocolViolation("AUTH_RESPONSE has to be PLAIN: identity, NUL, user, NUL, secret.")
+    try:
+        return parts[1].decode(), parts[2].decode()
+    except UnicodeDecodeError:
+        raise ProtocolViolation("The user and the secret have to be UTF-8.") from None
+
+
+AUTH_SUCCESS_BODY: Final = blob(None)
+
+
+def encode_register(events: Sequence[str]) -> bytes:
+    """REGISTER: push me these."""
+    return string_list(events)
+
+
+def decode_register(body: bytes) -> list[str]:
+    """The events; unknown ones are refused."""
+    events = Reader(body).string_list()
+    for event in events:
+        if event not in EVENTS:
+            raise ProtocolViolation(f"There is no event called {event!r}.")
+    return events
+
+
+def encode_status_change(change: str, address: str, port: int) -> bytes:
+    """EVENT: a node went UP or DOWN."""
+    return string(STATUS_CHANGE) + string(change) + inet(address, port)
+
+
+def encode_draining() -> bytes:
+    """EVENT: the node is stopping."""
+    return string(DRAINING)
+
+
+def decode_event(body: bytes) -> str:
+    """Which event it is; the rest depends on it."""
+    return Reader(body).string()
+
+
+def decode_query(body: bytes) -> str:
+    """QUERY: the statement. Its parameters are not looked at: system tables take none."""
+    return Reader(body).long_string()
+
+
+def encode_query(statement: str) -> bytes:
+    """QUERY without parameters, consistency ONE."""
+    return long_string(statement) + short(1) + b"\0"
+
+
+def encode_rows(
+    keyspace: str, table: str, columns: Sequence[Column], rows: Sequence[Sequence[Value]]
+) -> bytes:
+    """RESULT with rows."""
+    parts = [
+        integer(_ROWS),
+        integer(_GLOBAL_TABLE),
+        integer(len(columns)),
+        string(keyspace),
+        string(table),
+    ]
+    for column in columns:
+        parts.append(string(column.name) + short(column.type.number))
+        if column.type.element is not None:
+            parts.append(short(column.type.element))
+    parts.append(integer(len(rows)))
+    for row in rows:
+        parts += [
+            blob(_encode_value(column.type, value))
+            for column, value in zip(columns, row, strict=True)
+        ]
+    return b"".join(parts)
+
+
+def _encode_value(type_: Type, value: Value) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, UUID):
+        return value.bytes
+    if isinstance(value, bool):
+        return bytes((value,))
+    if isinstance(value, int):
+        return integer(value)
+    if isinstance(value, frozenset):
+        return integer(len(value)) + b"".join(blob(item.encode()) for item in sorted(value))
+    return ip_address(value).packed if type_ is INET else value.encode()

@@ -1,0 +1,125 @@
+"""What SUPPORTED tells about a shard and its node.
+
+The `SCYLLA_*` keys are those of ScyllaDB's extension, so that its drivers find our sharding; the
+`MAITRED_*` keys say what they have no word for. All numbers are decimal ASCII.
+
+`SCYLLA_SHARD_AWARE_PORT` is not among them: it would promise that the source port picks the shard.
+Each shard has a port of its own instead, which also works behind address translation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from maitred.errors import ProtocolViolation, UnsupportedVersion
+from maitred.routing.tokens import IGNORE_MSB, check_sharding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+VERSIONS: Final = (1,)
+"""Versions of our own messages that this code speaks, oldest first.
+
+Fields are added at the end of a message, with a default, without a new version: who does not know
+them does not look. A version is for what an older peer would misunderstand.
+"""
+
+CQL_VERSION: Final = "3.0.0"
+PARTITIONER: Final = "org.apache.cassandra.dht.Murmur3Partitioner"
+"""As real servers spell it; one driver drops sharding for anything else."""
+
+ALGORITHM: Final = "biased-token-round-robin"
+
+
+class Description(Struct, frozen=True, kw_only=True):
+    """One shard, as it describes itself to whoever connects."""
+
+    node: str
+    """The node's identity; it stays the same when the node is started again."""
+    shard: int
+    shards: int
+    shard_ports: tuple[int, ...]
+    """The port of each shard's own, by its number; empty if they have none."""
+    frame_bytes: int
+    payload_bytes: int
+    in_flight: int
+    idle_seconds: float
+    spread_batch: str = "0"
+    """The batch size of spread routing, or a gradual change of it, as JSON."""
+    ignore_msb: int = IGNORE_MSB
+    versions: tuple[int, ...] = VERSIONS
+    release: str = ""
+
+    def supported(self) -> dict[str, Sequence[str]]:
+        """The options of SUPPORTED."""
+        return {
+            "CQL_VERSION": (CQL_VERSION,),
+            "COMPRESSION": (),
+            "PROTOCOL_VERSIONS": ("4/v4",),
+            "SCYLLA_SHARD": (str(self.shard),),
+            "SCYLLA_NR_SHARDS": (str(self.shards),),
+            "SCYLLA_PARTITIONER": (PARTITIONER,),
+            "SCYLLA_SHARDING_ALGORITHM": (ALGORITHM,),
+            "SCYLLA_SHARDING_IGNORE_MSB": (str(self.ignore_msb),),
+            "MAITRED_VERSIONS": tuple(map(str, self.versions)),
+            "MAITRED_RELEASE": (self.release,),
+            "MAITRED_NODE": (self.node,),
+            "MAITRED_SHARD_PORTS": tuple(map(str, self.shard_ports)),
+            "MAITRED_SPREAD_BATCH": (self.spread_batch,),
+            "MAITRED_FRAME_BYTES": (str(self.frame_bytes),),
+            "MAITRED_PAYLOAD_BYTES": (str(self.payload_bytes),),
+            "MAITRED_IN_FLIGHT": (str(self.in_flight),),
+            "MAITRED_IDLE_SECONDS": (f"{self.idle_seconds:g}",),
+        }
+
+    @classmethod
+    def from_supported(cls, options: Mapping[str, Sequence[str]]) -> Description:
+        """What a node says of itself; raises `ProtocolViolation` if it is none of ours."""
+        if "MAITRED_VERSIONS" not in options:
+            raise ProtocolViolation(
+                "The server speaks CQL, but it is not maitred.", remedy="Check host and port."
+            )
+        try:
+            description = cls(
+                node=options["MAITRED_NODE"][0],
+                shard=int(options["SCYLLA_SHARD"][0]),
+                shards=int(options["SCYLLA_NR_SHARDS"][0]),
+                ignore_msb=int(options["SCYLLA_SHARDING_IGNORE_MSB"][0]),
+                shard_ports=tuple(map(int, options["MAITRED_SHARD_PORTS"])),
+                frame_bytes=int(options["MAITRED_FRAME_BYTES"][0]),
+                payload_bytes=int(options["MAITRED_PAYLOAD_BYTES"][0]),
+                in_flight=int(options["MAITRED_IN_FLIGHT"][0]),
+                idle_seconds=float(options["MAITRED_IDLE_SECONDS"][0]),
+                spread_batch=options["MAITRED_SPREAD_BATCH"][0],
+                versions=tuple(map(int, options["MAITRED_VERSIONS"])),
+                release=options["MAITRED_RELEASE"][0],
+            )
+            check_sharding(description.shards, description.ignore_msb)
+        except (KeyError, IndexError, ValueError) as problem:
+            raise ProtocolViolation(
+                f"The node's description of itself makes no sense: {problem!r}."
+            ) from None
+        if not 0 <= description.shard < description.shards:
+            raise ProtocolViolation(
+                f"The node says it is shard {description.shard} of {description.shards}."
+            )
+        return description
+
+
+def agree(ours: Sequence[int], theirs: Sequence[int]) -> int:
+    """The newest version that both speak, or `UnsupportedVersion` with both lists."""
+    common = set(ours) & set(theirs)
+    if not common:
+        ours_are_older = max(ours) < max(theirs, default=0)
+        raise UnsupportedVersion(
+            f"No version in common: this end speaks {_listed(ours)}, "
+            f"the other {_listed(theirs)} (unsupported protocol version).",
+            remedy=f"Upgrade {'this' if ours_are_older else 'the other'} end.",
+        )
+    return max(common)
+
+
+def _listed(versions: Sequence[int]) -> str:
+    return ", ".join(map(str, versions)) or "none"

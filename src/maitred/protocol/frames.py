@@ -1,0 +1,166 @@
+"""CQL v4 frames: nine bytes of header, then a body.
+
+    version | flags | stream (2) | opcode | length (4) | body
+
+Requests carry version 0x04, answers 0x84. A stream id pairs an answer with its request, so that
+many are under way at once; the node pushes events on stream -1.
+
+The decoder takes bytes as they come and gives frames back in portions, so that one connection that
+sends a thousand requests at once can be made to wait for its turn. It never holds more than one
+frame beyond what the last read brought, and it refuses a frame by its header, before its body has
+arrived.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct as Layout
+from typing import Final, NamedTuple
+
+from maitred.errors import FrameTooLarge, ProtocolViolation, UnsupportedVersion
+
+VERSION: Final = 4
+REQUEST: Final = 0x04
+RESPONSE: Final = 0x84
+
+COMPRESSED: Final = 0x01
+CUSTOM_PAYLOAD: Final = 0x04
+"""The body starts with a [bytes map]; in our answers it says where a key really lives."""
+
+EVENT_STREAM: Final = -1
+STREAMS_MAX: Final = 32_768
+"""Stream ids of requests are 0 to 32,767."""
+
+HEADER: Final = Layout(">BBhBi")
+HEADER_BYTES: Final = 9
+
+_TLS_HANDSHAKE: Final = 0x16
+
+
+class Opcode(IntEnum):
+    """CQL's opcodes, and ours from 0x40 on. The answer to our request n is n + 0x80."""
+
+    ERROR = 0x00
+    STARTUP = 0x01
+    READY = 0x02
+    AUTHENTICATE = 0x03
+    OPTIONS = 0x05
+    SUPPORTED = 0x06
+    QUERY = 0x07
+    RESULT = 0x08
+    PREPARE = 0x09
+    EXECUTE = 0x0A
+    REGISTER = 0x0B
+    EVENT = 0x0C
+    BATCH = 0x0D
+    AUTH_CHALLENGE = 0x0E
+    AUTH_RESPONSE = 0x0F
+    AUTH_SUCCESS = 0x10
+    ECHO = 0x40
+    STATUS = 0x41
+    CANCEL = 0x42
+
+
+ANSWER: Final = 0x80
+"""Added to the opcode of one of our requests, it is the opcode of the answer."""
+
+
+class Frame(NamedTuple):
+    """One frame; the version has been checked."""
+
+    flags: int
+    stream: int
+    opcode: int
+    body: bytes
+
+
+def encode_frame(version: int, flags: int, stream: int, opcode: int, body: bytes) -> bytes:
+    """The bytes of one frame."""
+    return HEADER.pack(version, flags, stream, opcode, len(body)) + body
+
+
+class FrameDecoder:
+    """Bytes in, frames out; one for each connection and direction."""
+
+    __slots__ = ("_at", "_buffer", "_max_body_bytes", "_version", "broken", "broken_stream")
+
+    def __init__(self, version: int, max_body_bytes: int) -> None:
+        self._version = version
+        self._max_body_bytes = max_body_bytes
+        self._buffer: bytes | bytearray = b""
+        self._at = 0
+        self.broken: ProtocolViolation | None = None
+        """Why nothing more can be read: told once all frames before it have been taken."""
+        self.broken_stream = 0
+        """The stream that the refused header named, for the answer."""
+
+    def feed(self, data: bytes) -> None:
+        """Take what has arrived."""
+        buffer, at = self._buffer, self._at
+        if at == len(buffer):
+            self._buffer, self._at = data, 0
+        elif isinstance(buffer, bytearray):
+            if at:
+                del buffer[:at]
+                self._at = 0
+            buffer += data
+        else:
+            # The rest of a read: from now on it grows in place, however slowly the frame comes.
+            self._buffer, self._at = bytearray(memoryview(buffer)[at:]) + data, 0
+
+    def take(self, most: int) -> list[Frame]:
+        """The next complete frames, at most so many; sets `broken` if none can ever follow."""
+        buffer, at = self._buffer, self._at
+        size = len(buffer)
+        unpack, version, limit = HEADER.unpack_from, self._version, self._max_body_bytes
+        frames: list[Frame] = []
+        while most and size - at >= HEADER_BYTES:
+            seen, flags, stream, opcode, length = unpack(buffer, at)
+            if seen != version or not 0 <= length <= limit:
+                self._refuse(seen, stream, length)
+                break
+            end = at + HEADER_BYTES + length
+            if end > size:
+                break
+            frames.append(Frame(flags, stream, opcode, bytes(buffer[at + HEADER_BYTES : end])))
+            at = end
+            most -= 1
+        else:
+            if most and at < size and buffer[at] != version:
+                # Less than a header, but enough to see that it is none of ours.
+                self._refuse(buffer[at], 0, 0)
+        if at == size:
+            self._buffer, self._at = b"", 0
+        else:
+            self._at = at
+        return frames
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that have arrived and were not taken yet."""
+        return len(self._buffer) - self._at
+
+    def _refuse(self, version: int, stream: int, length: int) -> None:
+        if self.broken is not None:
+            return
+        self.broken_stream = stream
+        if version == self._version:
+            if length < 0:
+                self.broken = ProtocolViolation(f"A frame cannot have a body of {length} bytes.")
+            else:
+                self.broken = FrameTooLarge(
+                    f"A frame of {length:,} bytes is more than "
+                    f"the {self._max_body_bytes:,} allowed.",
+                    remedy="Send less at once, or raise limits.frame_bytes.",
+                )
+        elif version == _TLS_HANDSHAKE:
+            self.broken = UnsupportedVersion(
+                "This looks like TLS, and this port speaks plain frames "
+                "(unsupported protocol version).",
+                remedy="Turn TLS off at the client, or on at the node.",
+            )
+        else:
+            self.broken = UnsupportedVersion(
+                f"Invalid or unsupported protocol version ({version & 0x7F}).",
+                remedy=f"This node speaks CQL frames of version {VERSION}.",
+            )

@@ -1,0 +1,192 @@
+"""Our own messages: msgpack arrays, typed, with the fields in the order in which they stand here.
+
+A request that belongs to a partition starts with the same five fields, so that a shard can see
+whose it is whatever else it says. The time that a request may take travels with it, as what is left
+of it when it is sent: clocks of two machines need not agree.
+
+New fields come at the end and have a default: older readers skip them, newer ones fill them in.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final, TypeVar
+
+from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack
+
+from maitred.errors import InvalidArgument, ProtocolViolation
+from maitred.protocol.frames import Opcode
+from maitred.protocol.notation import Reader, bytes_map
+from maitred.settings import Permission  # noqa: TC001 - msgspec reads the annotations
+
+TIMEOUT_MAX_MILLISECONDS: Final = 24 * 60 * 60 * 1000
+"""A day. Who waits longer for one answer wants a task, not a request."""
+
+HOLD_MAX_MILLISECONDS: Final = 60_000
+"""Longest that an echo may be held back."""
+
+Milliseconds = Annotated[int, Meta(ge=0, le=TIMEOUT_MAX_MILLISECONDS)]
+Natural = Annotated[int, Meta(ge=0)]
+
+
+class Request(Struct, array_like=True, gc=False):
+    """What a client asks of a node."""
+
+    opcode: ClassVar[Opcode]
+    permission: ClassVar[Permission]
+    """What the user must be allowed to do in the request's namespace."""
+    repeatable: ClassVar[bool] = False
+    """Whether doing it twice is the same as doing it once; only then is it ever sent again after
+    it may have arrived."""
+
+
+class PartitionRequest(Request, array_like=True, gc=False):
+    """What belongs to a partition, and so to the shard that owns it."""
+
+    namespace: str
+    queue: str
+    queue_type: int
+    partition: int
+    timeout_milliseconds: Milliseconds
+
+
+class ShardRequest(Request, array_like=True, gc=False):
+    """What is asked of a shard by its number."""
+
+    shard: Natural
+    timeout_milliseconds: Milliseconds
+
+
+class Answer(Struct, array_like=True, gc=False):
+    """What a node says to a request of ours."""
+
+
+class Echo(PartitionRequest, array_like=True, gc=False):
+    """Say this back from the shard that owns the partition: the whole way, and no work."""
+
+    opcode = Opcode.ECHO
+    permission = "query"
+    repeatable = True
+
+    payload: bytes
+    hold_milliseconds: Annotated[int, Meta(ge=0, le=HOLD_MAX_MILLISECONDS)] = 0
+    """How long to hold the answer back, to see what slowness does."""
+
+
+class Echoed(Answer, array_like=True, gc=False):
+    """The payload, and who said it."""
+
+    payload: bytes
+    shard: int
+
+
+class Status(ShardRequest, array_like=True, gc=False):
+    """How is the shard?"""
+
+    opcode = Opcode.STATUS
+    permission = "admin"
+    repeatable = True
+
+
+class ShardStatus(Struct, kw_only=True):
+    """How a shard is. A map, not an array: it is read by people and grows with every feature."""
+
+    node: str
+    shard: int
+    pid: int
+    state: str
+    """`serving` or `draining`."""
+    release: str
+    address: str
+    """Where its own port listens."""
+    uptime_seconds: float
+    restarts: int
+    """How often it was started again since the node came up."""
+    load: float
+    """Share of the last seconds that the process spent on the CPU: 1 is a full core."""
+    memory_bytes: int
+    connections: int
+    requests: int
+    """Requests answered since it started, errors too."""
+    requests_per_second: float
+    in_flight: int
+    forwarded: int
+    """Requests that belonged to another shard and were passed on."""
+    received_forwarded: int
+    """Requests that another shard passed on to this one."""
+    errors: dict[str, int]
+    """Errors given as answers, by code."""
+
+
+AnyRequest = Echo | Status
+
+REQUESTS: Final[dict[int, type[Echo | Status]]] = {kind.opcode: kind for kind in (Echo, Status)}
+ANSWERS: Final[dict[int, type[Echoed | ShardStatus]]] = {
+    Opcode.ECHO: Echoed,
+    Opcode.STATUS: ShardStatus,
+}
+"""By the request's opcode."""
+
+_encode = msgpack.Encoder().encode
+_request_decoders: Final = {
+    opcode: msgpack.Decoder(kind).decode for opcode, kind in REQUESTS.items()
+}
+_answer_decoders: Final = {opcode: msgpack.Decoder(kind).decode for opcode, kind in ANSWERS.items()}
+
+Message = TypeVar("Message", bound=Struct)
+
+
+def encode(message: Struct) -> bytes:
+    """The body of a request or an answer."""
+    return _encode(message)
+
+
+def decode_request(opcode: int, body: bytes) -> AnyRequest:
+    """The request; raises `KeyError` for an opcode that none has, and typed errors otherwise."""
+    try:
+        return _request_decoders[opcode](body)
+    except ValidationError as problem:
+        raise InvalidArgument(
+            f"The {Opcode(opcode).name} request is not as it should be: {problem}."
+        ) from None
+    except DecodeError as problem:
+        raise ProtocolViolation(
+            f"The body of the {Opcode(opcode).name} request is no msgpack: {problem}."
+        ) from None
+
+
+def decode_answer(opcode: int, body: bytes) -> Echoed | ShardStatus:
+    """The answer to the request with that opcode."""
+    try:
+        return _answer_decoders[opcode](body)
+    except DecodeError as problem:  # a ValidationError is one, too
+        raise ProtocolViolation(
+            f"The answer to {Opcode(opcode).name} is not as it should be: {problem}."
+        ) from None
+
+
+class Home(Struct, array_like=True, frozen=True):
+    """Where a key really lives, told with the answer to a request that went elsewhere."""
+
+    node: str
+    shard: int
+
+
+HOME_KEY: Final = "maitred-home"
+_decode_home: Final = msgpack.Decoder(Home).decode
+
+
+def with_home(home: Home, body: bytes) -> bytes:
+    """An answer's body for a frame with the flag for custom payloads."""
+    return bytes_map({HOME_KEY: _encode(home)}) + body
+
+
+def without_home(body: bytes) -> tuple[Home | None, bytes]:
+    """The inverse; other entries of the custom payload are skipped."""
+    reader = Reader(body)
+    encoded = reader.bytes_map().get(HOME_KEY)
+    if encoded is None:
+        return None, reader.rest()
+    try:
+        return _decode_home(encoded), reader.rest()
+    except DecodeError as problem:
+        raise ProtocolViolation(f"The answer's {HOME_KEY} makes no sense: {problem}.") from None

@@ -1,0 +1,60 @@
+"""ERROR: our taxonomy on the wire.
+
+    [int] number   [string] sentence   [string map] code, remedy
+
+The number is CQL's nearest one, for drivers that know only those; numbers that would make a driver
+look for further fields are not used. Our code and remedy follow in the map, where a driver that
+does not know them does not look.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from maitred import errors
+from maitred.errors import MaitredError, RemoteError
+from maitred.protocol.notation import Reader, integer, string, string_map
+
+_SERVER_ERROR: Final = 0x0000
+
+# The most special class first: the first that fits is taken.
+_NUMBERS: Final[tuple[tuple[type[MaitredError], int], ...]] = (
+    (errors.ProtocolViolation, 0x000A),
+    (errors.Unauthenticated, 0x0100),
+    (errors.Overloaded, 0x1001),
+    (errors.PermissionDenied, 0x2100),
+    (errors.InvalidArgument, 0x2200),
+)
+
+CLASSES: Final[dict[str, type[MaitredError]]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, MaitredError) and kind is not RemoteError
+}
+"""Every code of the taxonomy, and its class."""
+
+
+def number_of(error: MaitredError) -> int:
+    """CQL's number for the error."""
+    return next((number for kind, number in _NUMBERS if isinstance(error, kind)), _SERVER_ERROR)
+
+
+def encode_error(error: MaitredError) -> bytes:
+    """The body of an ERROR."""
+    details = {"code": error.code}
+    if error.remedy:
+        details["remedy"] = error.remedy
+    return integer(number_of(error)) + string(error.sentence) + string_map(details)
+
+
+def decode_error(body: bytes) -> MaitredError:
+    """The error as an exception of its class; one with a code we do not know is a `RemoteError`."""
+    reader = Reader(body)
+    number = reader.integer()
+    sentence = reader.string()
+    details = {} if reader.at_end else reader.string_map()
+    code = details.get("code", f"cql-{number:04x}")
+    kind = CLASSES.get(code)
+    if kind is None:
+        return RemoteError(sentence, remedy=details.get("remedy"), code=code)
+    return kind(sentence, remedy=details.get("remedy"))

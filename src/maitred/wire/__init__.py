@@ -1,0 +1,1 @@
+"""How frames travel: one connection, both ends of it."""

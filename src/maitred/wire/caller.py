@@ -1,0 +1,230 @@
+"""The end of a link that asks: stream ids, who waits for which answer, and until when.
+
+Used by clients, and by shards to pass a request on to another shard. An answer goes to a
+`Receiver`: exactly one of its methods is called, exactly once.
+
+A request that is given up keeps its stream id until the node has answered: the id must not be used
+again while an answer to the old request may still come. CANCEL tells the node to hurry; it is sent
+on the stream of the request that it takes back, and the answer to both is one.
+
+Deadlines have one timer a link, set to the earliest: most requests are answered long before theirs,
+and setting and cancelling a timer for each would cost more than sending it.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Protocol
+
+from maitred.errors import MaitredError, ProtocolViolation, TooManyInFlight, Unavailable
+from maitred.protocol.frames import (
+    EVENT_STREAM,
+    REQUEST,
+    RESPONSE,
+    STREAMS_MAX,
+    Frame,
+    FrameDecoder,
+    Opcode,
+)
+from maitred.protocol.refusals import decode_error
+from maitred.wire.link import Link
+
+if TYPE_CHECKING:
+    import asyncio
+
+TURN_FRAMES = 256
+"""Answers that are handed out before the rest of the program gets its turn."""
+
+TIMER_SLACK_SECONDS = 0.001
+"""Timers of some loops count whole milliseconds and ring up to one early."""
+
+
+class Receiver(Protocol):
+    """Who waits for an answer."""
+
+    def answered(self, frame: Frame) -> None:
+        """The answer is here; it may be an ERROR."""
+
+    def expired(self) -> None:
+        """The deadline has passed. The node is told to stop; its answer will be dropped."""
+
+    def lost(self, problem: Exception | None) -> None:
+        """The connection is gone, and the answer with it."""
+
+
+class _Abandoned:
+    """Receives the answers that nobody waits for any more."""
+
+    def answered(self, frame: Frame) -> None:
+        pass
+
+    def expired(self) -> None:
+        pass
+
+    def lost(self, problem: Exception | None) -> None:
+        pass
+
+
+_ABANDONED = _Abandoned()
+
+
+class Caller(Link):
+    """A link on which requests are made."""
+
+    __slots__ = (
+        "_deadlines",
+        "_ended",
+        "_free",
+        "_next",
+        "_streams",
+        "_timer",
+        "_timer_at",
+        "abandoned",
+        "most_in_flight",
+        "pending",
+    )
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, max_body_bytes: int, most_in_flight: int
+    ) -> None:
+        super().__init__(loop, FrameDecoder(RESPONSE, max_body_bytes), REQUEST, TURN_FRAMES)
+        self.most_in_flight = min(most_in_flight, STREAMS_MAX)
+        self.pending: dict[int, Receiver] = {}
+        """Who waits, by stream."""
+        self.abandoned = 0
+        """Streams of requests that were given up and not answered yet."""
+        self._ended = False
+        self._deadlines: dict[int, float] = {}
+        self._free: list[int] = []
+        self._next = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+
+    # For those who inherit
+
+    def pushed(self, frame: Frame) -> None:
+        """An event, or the node's last words."""
+
+    def ended(self, problem: Exception | None) -> None:
+        """The connection is gone."""
+
+    # Asking
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not answered yet, given-up ones too."""
+        return len(self.pending)
+
+    def ask(
+        self, opcode: int, body: bytes, receiver: Receiver, deadline: float, flags: int = 0
+    ) -> int:
+        """Send a request; returns its stream. Raises `TooManyInFlight` if there is none left."""
+        if self.closing:
+            raise Unavailable("The connection is closed.")
+        if self._free:
+            stream = self._free.pop()
+        elif self._next < self.most_in_flight:
+            stream = self._next
+            self._next = stream + 1
+        else:
+            raise TooManyInFlight(
+                f"The connection has {self.most_in_flight:,} requests under way already."
+            )
+        self.pending[stream] = receiver
+        if deadline != inf:
+            self._deadlines[stream] = deadline
+            if deadline < self._timer_at:
+                self._set_timer(deadline)
+        self.send(flags, stream, opcode, body)
+        return stream
+
+    def give_up(self, stream: int, receiver: Receiver) -> bool:
+        """Nobody waits for this any more: tell the node. False if it was answered already."""
+        if self.pending.get(stream) is not receiver:
+            return False
+        self._abandon(stream)
+        return True
+
+    def _abandon(self, stream: int) -> None:
+        self.pending[stream] = _ABANDONED
+        self._deadlines.pop(stream, None)
+        self.abandoned += 1
+        if not self.closing:
+            self.send(0, stream, Opcode.CANCEL, b"")
+
+    # Answers
+
+    def frames_received(self, frames: list[Frame]) -> None:
+        pending, deadlines, free = self.pending, self._deadlines, self._free
+        for frame in frames:
+            stream = frame.stream
+            receiver = pending.pop(stream, None)
+            if receiver is None:
+                if stream == EVENT_STREAM:
+                    self.pushed(frame)
+                    continue
+                self.frame_refused(
+                    ProtocolViolation(f"An answer came on stream {stream}, which nobody asked on."),
+                    stream,
+                )
+                return
+            deadlines.pop(stream, None)
+            free.append(stream)
+            if receiver is _ABANDONED:
+                self.abandoned -= 1
+            else:
+                receiver.answered(frame)
+
+    def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:  # noqa: ARG002
+        self.fail(problem)
+
+    def fail(self, problem: Exception) -> None:
+        """Give the connection up for this reason; everybody who waits is told."""
+        self.abort()
+        self._end(problem)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closing = True
+        self._end(exc)
+
+    def _end(self, problem: Exception | None) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = -inf  # never again
+        waiting = list(self.pending.values())
+        self.pending.clear()
+        self._deadlines.clear()
+        for receiver in waiting:
+            receiver.lost(problem)
+        self.ended(problem)
+
+    # Deadlines
+
+    def _set_timer(self, moment: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = moment
+        self._timer = self.loop.call_at(moment, self._look_at_deadlines)
+
+    def _look_at_deadlines(self) -> None:
+        self._timer = None
+        self._timer_at = inf
+        now = self.loop.time() + TIMER_SLACK_SECONDS
+        over = [stream for stream, deadline in self._deadlines.items() if deadline <= now]
+        for stream in over:
+            receiver = self.pending[stream]
+            self._abandon(stream)
+            receiver.expired()
+        if self._deadlines and not self.closing:
+            self._set_timer(min(self._deadlines.values()))
+
+
+def error_of(frame: Frame) -> MaitredError:
+    """The error that the frame carries, also if it is not even that."""
+    try:
+        return decode_error(frame.body)
+    except ProtocolViolation as problem:
+        return problem

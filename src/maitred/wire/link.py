@@ -1,0 +1,202 @@
+"""One connection that carries frames, whichever end we are.
+
+What both ends need is here: frames out of bytes, writes gathered for a turn of the loop, reading
+stopped while the peer does not read, and frames served in portions so that a connection with a
+thousand requests at once waits for its turn like everybody else.
+
+A link watches no clock by itself, since a timer for each of ten thousand connections would cost
+more than the connections. It keeps the moments that somebody with one timer can look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from maitred.protocol.frames import HEADER, Frame, FrameDecoder
+
+if TYPE_CHECKING:
+    from maitred.errors import ProtocolViolation
+
+GATHERED_BYTES = 64 * 1024
+"""Written at once when this much has gathered, even in the middle of a turn."""
+
+
+class Link(asyncio.Protocol):
+    """The transport of frames; what they mean is for those who inherit."""
+
+    __slots__ = (
+        "_flush_soon",
+        "_gathered",
+        "_gathered_bytes",
+        "_outgoing_version",
+        "_reading_paused",
+        "_turn_frames",
+        "_working",
+        "arrived_at",
+        "closing",
+        "closing_since",
+        "decoder",
+        "loop",
+        "partial_since",
+        "transport",
+        "write_paused_since",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        decoder: FrameDecoder,
+        outgoing_version: int,
+        turn_frames: int,
+    ) -> None:
+        self.loop = loop
+        self.decoder = decoder
+        self.closing = False
+        """Nothing that arrives from now on is looked at."""
+        self.closing_since: float | None = None
+        self.arrived_at = loop.time()
+        """When something last arrived."""
+        self.partial_since: float | None = None
+        """When the first byte of an incomplete frame arrived."""
+        self.write_paused_since: float | None = None
+        """Since when the peer has not taken what we wrote."""
+        self._outgoing_version = outgoing_version
+        self._turn_frames = turn_frames
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+        self._flush_soon = False
+        self._reading_paused = False
+        self._working = False
+
+    # For those who inherit
+
+    def frames_received(self, frames: list[Frame]) -> None:
+        """Complete frames, in order; at most a turn's worth."""
+        raise NotImplementedError
+
+    def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
+        """Something arrived that is no frame; nothing after it can be understood."""
+        raise NotImplementedError
+
+    # Reading
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - narrows the type
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.closing:
+            return
+        self.arrived_at = self.loop.time()
+        self.decoder.feed(data)
+        if not self._working:
+            self.work()
+
+    def work(self) -> None:
+        """Serve a turn's worth of frames, and come back for the rest after everybody else."""
+        if self.write_paused_since is not None:
+            self._pause_reading()  # and go on when the peer has read
+            return
+        decoder = self.decoder
+        frames = decoder.take(self._turn_frames)
+        if frames:
+            self.partial_since = None
+            self._flush_soon = True  # below, so nobody needs to ask for it
+            self.frames_received(frames)
+            self._flush_soon = False
+            if self.closing:
+                return
+        if len(frames) == self._turn_frames and decoder.waiting_bytes:
+            self._working = True
+            self._pause_reading()
+            self.loop.call_soon(self._work_again)
+        elif decoder.broken is not None:
+            self.frame_refused(decoder.broken, decoder.broken_stream)
+        else:
+            if decoder.waiting_bytes and self.partial_since is None:
+                self.partial_since = self.arrived_at
+            if self._reading_paused and self.write_paused_since is None:
+                self._resume_reading()
+        self.flush()
+
+    def _work_again(self) -> None:
+        self._working = False
+        if not self.closing:
+            self.work()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        self._reading_paused = False
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # Writing
+
+    def send(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
+        """Write a frame, together with whatever else is written in this turn."""
+        frame = HEADER.pack(self._outgoing_version, flags, stream, opcode, len(body)) + body
+        self._gathered.append(frame)
+        self._gathered_bytes += len(frame)
+        if self._gathered_bytes >= GATHERED_BYTES:
+            self.flush()
+        elif not self._flush_soon:
+            self._flush_soon = True
+            self.loop.call_soon(self._flush_in_turn)
+
+    def flush(self) -> None:
+        """Hand over to the transport what has gathered."""
+        gathered = self._gathered
+        if gathered:
+            self._gathered = []
+            self._gathered_bytes = 0
+            self.transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+
+    def _flush_in_turn(self) -> None:
+        self._flush_soon = False
+        self.flush()
+
+    def pause_writing(self) -> None:
+        self.write_paused_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        self.write_paused_since = None
+        if not self._working and not self.closing:
+            self.work()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the peer has not taken yet."""
+        return self._gathered_bytes + self.transport.get_write_buffer_size()
+
+    # The end
+
+    def finish(self) -> None:
+        """Write what has gathered, say that nothing follows, and close when the peer has, too.
+
+        Closing at once, with something unread, would make the kernel reset the connection, and the
+        peer might never see the last words. Whoever watches the clock bounds the wait.
+        """
+        if self.closing:
+            return
+        self.closing = True
+        self.closing_since = self.loop.time()
+        self.flush()
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
+            if self._reading_paused:
+                self._resume_reading()
+        else:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what was not written is lost."""
+        self.closing = True
+        self._gathered.clear()
+        self.transport.abort()
