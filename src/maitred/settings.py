@@ -36,7 +36,7 @@ class Limits(Schema, frozen=True, kw_only=True):
     frame_bytes: Annotated[int, Meta(ge=1024, le=256 * 2**20)] = 16 * 2**20
     """Largest body of a frame. It is held in memory whole, so it bounds what a connection costs."""
 
-    payload_bytes: Annotated[int, Meta(ge=0, le=256 * 2**20)] = 2 * 2**20
+    payload_bytes: Annotated[int, Meta(ge=0, le=256 * 2**20 - 64 * 1024)] = 2 * 2**20
     """Largest payload of a task or a query. Larger things belong into a store, with a reference."""
 
     connections: Count = 10_000
@@ -61,6 +61,10 @@ class Limits(Schema, frozen=True, kw_only=True):
 
     write_buffer_bytes: Count = 256 * 1024
     """Unsent answers from which on nothing more is read from that connection."""
+
+    partial_bytes: Count = 256 * 2**20
+    """Incomplete frames of all connections of a shard together. Whoever goes beyond is closed, so
+    that ten thousand large frames, each nearly sent, do not fill the memory."""
 
     forward_buffer_bytes: Count = 16 * 2**20
     """Unsent requests to another shard from which on requests for it are refused."""

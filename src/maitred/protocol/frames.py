@@ -82,11 +82,11 @@ def encode_frame(version: int, flags: int, stream: int, opcode: int, body: bytes
 class FrameDecoder:
     """Bytes in, frames out; one for each connection and direction."""
 
-    __slots__ = ("_at", "_buffer", "_max_body_bytes", "_version", "broken", "broken_stream")
+    __slots__ = ("_at", "_buffer", "max_body_bytes", "_version", "broken", "broken_stream")
 
     def __init__(self, version: int, max_body_bytes: int) -> None:
         self._version = version
-        self._max_body_bytes = max_body_bytes
+        self.max_body_bytes = max_body_bytes
         self._buffer: bytes | bytearray = b""
         self._at = 0
         self.broken: ProtocolViolation | None = None
@@ -112,7 +112,7 @@ class FrameDecoder:
         """The next complete frames, at most so many; sets `broken` if none can ever follow."""
         buffer, at = self._buffer, self._at
         size = len(buffer)
-        unpack, version, limit = HEADER.unpack_from, self._version, self._max_body_bytes
+        unpack, version, limit = HEADER.unpack_from, self._version, self.max_body_bytes
         frames: list[Frame] = []
         while most and size - at >= HEADER_BYTES:
             seen, flags, stream, opcode, length = unpack(buffer, at)
@@ -150,7 +150,7 @@ class FrameDecoder:
             else:
                 self.broken = FrameTooLarge(
                     f"A frame of {length:,} bytes is more than "
-                    f"the {self._max_body_bytes:,} allowed.",
+                    f"the {self.max_body_bytes:,} allowed.",
                     remedy="Send less at once, or raise limits.frame_bytes.",
                 )
         elif version == _TLS_HANDSHAKE:

@@ -1,0 +1,444 @@
+"""One client of a shard: its handshake, its requests, its end.
+
+The handshake is a table: what may be said in which state. A message that is well-formed and out of
+place is refused and the connection goes on; what is no message at all ends it, after a sentence
+that says why.
+
+Requests that can be answered at once are, in the turn in which they arrived: no task, no timer, one
+write for all of them. The others are `Work`, in a table by stream id.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from msgspec import Struct
+
+from maitred.errors import (
+    Cancelled,
+    Draining,
+    InternalError,
+    InvalidArgument,
+    MaitredError,
+    Overloaded,
+    PermissionDenied,
+    ProtocolViolation,
+    TooManyConnections,
+    TooManyInFlight,
+    Unauthenticated,
+    UnknownRequest,
+)
+from maitred.node.patience import Farewell, Observed, lost_patience
+from maitred.node.work import ForwardedWork, LocalWork, Work, expired
+from maitred.protocol import cql
+from maitred.protocol.description import agree
+from maitred.protocol.frames import (
+    ANSWER,
+    COMPRESSED,
+    CUSTOM_PAYLOAD,
+    EVENT_STREAM,
+    REQUEST,
+    RESPONSE,
+    Frame,
+    FrameDecoder,
+    Opcode,
+)
+from maitred.protocol.messages import (
+    Home,
+    PartitionRequest,
+    decode_request,
+    encode,
+)
+from maitred.protocol.notation import Reader
+from maitred.protocol.refusals import decode_error, encode_error
+from maitred.security.permissions import EVERYTHING, NOTHING
+from maitred.wire.link import Link
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from maitred.node.shard import Shard
+    from maitred.protocol.messages import AnyRequest
+    from maitred.security.directory import Identity
+
+HANDSHAKE_FRAME_BYTES: Final = 64 * 1024
+"""Largest frame before a connection is READY: strangers get little memory."""
+
+OWN_OPCODES: Final = 0x40
+"""Opcodes from here on are ours."""
+
+
+class State(Enum):
+    """How far the handshake is."""
+
+    FRESH = auto()
+    AUTHENTICATING = auto()
+    READY = auto()
+
+
+class Connection(Link):
+    """The shard's end of a connection; `peer` if it comes from another shard of the node."""
+
+    __slots__ = (
+        "_partial_bytes",
+        "_peer",
+        "_unsent_seen",
+        "_verifying",
+        "events",
+        "identity",
+        "opened_at",
+        "permissions",
+        "shard",
+        "state",
+        "under_way",
+        "version",
+    )
+
+    def __init__(self, shard: Shard, *, peer: bool = False) -> None:
+        limits = shard.limits
+        size = limits.frame_bytes if peer else HANDSHAKE_FRAME_BYTES
+        super().__init__(shard.loop, FrameDecoder(REQUEST, size), RESPONSE, limits.turn_frames)
+        self.shard = shard
+        self.opened_at = self.arrived_at
+        self.state = State.READY if peer else State.FRESH
+        self.version = shard.description.versions[-1] if peer else 0
+        """The version of our messages that both ends speak; 0: a driver that has none."""
+        self.identity: Identity | None = None
+        self.permissions = EVERYTHING if peer else NOTHING
+        self.events: frozenset[str] = frozenset()
+        self.under_way: dict[int, Work] = {}
+        """Requests that are not answered yet, by stream."""
+        self._peer = peer
+        self._partial_bytes = 0
+        self._unsent_seen = 0
+        self._verifying = False
+
+    # Beginning and end
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        shard = self.shard
+        self.transport.set_write_buffer_limits(high=shard.limits.write_buffer_bytes)
+        shard.connections[self] = None
+        if self._peer:
+            return
+        shard.client_connections += 1
+        if shard.client_connections > shard.limits.connections:
+            self.say_farewell(
+                TooManyConnections(
+                    f"This shard has its {shard.limits.connections:,} connections already.",
+                    remedy="Close some, add shards, or raise limits.connections.",
+                )
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
+        shard = self.shard
+        shard.connections.pop(self, None)
+        if not self._peer:
+            shard.client_connections -= 1
+        self.closing = True
+        shard.partial_bytes -= self._partial_bytes
+        self._partial_bytes = 0
+        for work in list(self.under_way.values()):
+            work.stop(None)
+        self.under_way.clear()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        partial = self.decoder.waiting_bytes
+        if partial or self._partial_bytes:
+            shard = self.shard
+            shard.partial_bytes += partial - self._partial_bytes
+            self._partial_bytes = partial
+            if shard.partial_bytes > shard.limits.partial_bytes and not self.closing:
+                self.say_farewell(
+                    Overloaded("The incomplete frames of all connections take too much memory.")
+                )
+
+    def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
+        # A driver that tries a newer version waits for the answer on the stream of its first frame.
+        self.say_farewell(problem, stream if self.state is State.FRESH else EVENT_STREAM)
+
+    def say_farewell(self, problem: MaitredError, stream: int = EVENT_STREAM) -> None:
+        """Say why, and close."""
+        if self.closing:
+            return
+        self.shard.count_error(problem.code)
+        if self.state is not State.READY and stream == EVENT_STREAM:
+            stream = 0
+        self.send(0, stream, Opcode.ERROR, encode_error(problem))
+        self.shard.log.debug("connection refused", peer=self.peer_name, error=problem)
+        self._stop_work(None)
+        self.finish()
+
+    def look_at_clock(self, now: float) -> None:
+        """Called about once a second: is it still worth keeping?"""
+        stalled_since = self.write_paused_since
+        if stalled_since is not None:
+            unsent = self.transport.get_write_buffer_size()
+            if unsent != self._unsent_seen:
+                self._unsent_seen = unsent
+                self.write_paused_since = now
+        farewell = None if self._peer else lost_patience(self._observed(), self.shard.limits, now)
+        if farewell is not None:
+            self._part(farewell)
+
+    def _observed(self) -> Observed:
+        return Observed(
+            opened_at=self.opened_at,
+            ready=self.state is State.READY,
+            arrived_at=self.arrived_at,
+            partial_since=self.partial_since,
+            stalled_since=self.write_paused_since,
+            closing_since=self.closing_since,
+            busy=bool(self.under_way),
+        )
+
+    def _part(self, farewell: Farewell) -> None:
+        if farewell.heard:
+            self.say_farewell(farewell.problem)
+        else:
+            self.shard.log.debug("connection cut", peer=self.peer_name, error=farewell.problem)
+            self.shard.count_error(farewell.problem.code)
+            self.abort()
+
+    def _stop_work(self, reason: MaitredError | None) -> None:
+        for work in list(self.under_way.values()):
+            work.stop(reason)
+
+    def drain(self, problem: MaitredError) -> None:
+        """The time for what is under way is over: say so to each, and close."""
+        self._stop_work(problem)
+        self.finish()
+
+    @property
+    def peer_name(self) -> str:
+        """Who is at the other end, for the log."""
+        name = self.transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "shard"
+
+    # Answers
+
+    def answer(self, stream: int, opcode: int, message: Struct) -> None:
+        """Answer a request of ours."""
+        self.shard.requests += 1
+        self.send(0, stream, opcode + ANSWER, encode(message))
+
+    def refuse(self, stream: int, problem: MaitredError) -> None:
+        """Answer with an error; the connection goes on."""
+        self.shard.requests += 1
+        self.shard.count_error(problem.code)
+        if not self.closing:
+            self.send(0, stream, Opcode.ERROR, encode_error(problem))
+
+    def pass_answer(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
+        """Answer with what another shard has said."""
+        self.shard.requests += 1
+        self.send(flags, stream, opcode, body)
+
+    def pass_error(self, stream: int, body: bytes) -> None:
+        """Answer with another shard's error."""
+        self.shard.requests += 1
+        self.shard.count_error(decode_error(body).code)
+        self.send(0, stream, Opcode.ERROR, body)
+
+    def blame_ourselves(self, stream: int, problem: Exception) -> None:
+        """A fault of ours: the details go to the log, the caller gets a sentence."""
+        self.shard.log.error("request failed", peer=self.peer_name, exc_info=problem)
+        self.refuse(
+            stream,
+            InternalError("The node failed at this request.", remedy="Its log says more."),
+        )
+
+    # Requests
+
+    def frames_received(self, frames: list[Frame]) -> None:
+        now = self.loop.time()
+        for frame in frames:
+            try:
+                if frame.opcode >= OWN_OPCODES and self.version:
+                    self._request(frame, now)
+                else:
+                    self._cql(frame)
+            except MaitredError as problem:
+                self.refuse(frame.stream, problem)
+            except Exception as problem:  # noqa: BLE001 - nobody may be left without an answer
+                self.blame_ourselves(frame.stream, problem)
+            if self.closing:
+                return
+
+    def _request(self, frame: Frame, now: float) -> None:
+        flags, stream, opcode, body = frame
+        if flags or stream < 0 or stream in self.under_way:
+            self._request_out_of_place(frame)
+            return
+        shard = self.shard
+        if len(self.under_way) >= shard.limits.in_flight:
+            raise TooManyInFlight(
+                f"This connection has {shard.limits.in_flight:,} requests under way already.",
+                remedy="Wait for answers; SUPPORTED tells how many may be under way.",
+            )
+        handler = shard.handlers.get(opcode)
+        if handler is None:
+            if opcode == Opcode.CANCEL:
+                return  # what it takes back has been answered
+            raise UnknownRequest(f"There is no request with the opcode 0x{opcode:02x}.")
+        message = decode_request(opcode, body)
+        owner = shard.owner_of(message)
+        if self.permissions is not EVERYTHING:
+            self._check_permission(message)
+        deadline = self.arrived_at + message.timeout_milliseconds * 0.001
+        if now >= deadline:
+            raise expired()
+        if shard.draining and opcode != Opcode.STATUS:
+            raise Draining("The node is stopping.", remedy="Ask another node, or again later.")
+        if owner != shard.number and not self._peer:
+            shard.forward(
+                ForwardedWork(self, stream, opcode, Home(shard.description.node, owner)),
+                message,
+                deadline,
+            )
+            return
+        shard.received_forwarded += self._peer
+        outcome = handler(message)
+        if isinstance(outcome, Struct):
+            self.answer(stream, opcode, outcome)
+        else:
+            LocalWork(self, stream, opcode, outcome, deadline)
+
+    def _request_out_of_place(self, frame: Frame) -> None:
+        work = self.under_way.get(frame.stream)
+        if frame.opcode == Opcode.CANCEL and not frame.flags and work is not None:
+            work.stop(Cancelled("The caller took the request back."))
+        elif frame.flags:
+            raise ProtocolViolation(f"Our requests have no flags; this one has {frame.flags:#04x}.")
+        elif frame.stream < 0:
+            self.say_farewell(ProtocolViolation("Requests have stream ids from 0 to 32,767."))
+        else:
+            # An answer on this stream could be taken for either request's.
+            self.say_farewell(
+                ProtocolViolation(f"Stream {frame.stream} has a request under way already.")
+            )
+
+    def _check_permission(self, message: AnyRequest) -> None:
+        namespace = message.namespace if isinstance(message, PartitionRequest) else "*"
+        if not self.permissions.allows(namespace, message.permission):
+            place = f"in the namespace {namespace!r}" if namespace != "*" else "on this node"
+            name = self.identity.name if self.identity else "This connection"
+            raise PermissionDenied(
+                f"{name} lacks the permission {message.permission!r} {place}.",
+                remedy="Whoever keeps the node's users can grant it.",
+            )
+
+    # CQL
+
+    def _cql(self, frame: Frame) -> None:
+        if frame.stream < 0:
+            self.say_farewell(ProtocolViolation("Requests have stream ids from 0 to 32,767."))
+            return
+        if frame.flags & COMPRESSED:
+            raise ProtocolViolation("The frame is compressed, and nothing was agreed upon.")
+        body = frame.body
+        if frame.flags & CUSTOM_PAYLOAD:
+            reader = Reader(body)
+            reader.bytes_map()
+            body = reader.rest()
+        say = self._TABLE.get((self.state, frame.opcode))
+        if say is not None:
+            say(self, frame.stream, body)
+        elif frame.opcode >= OWN_OPCODES:
+            raise ProtocolViolation(
+                "Say MAITRED_VERSION in STARTUP before making requests."
+                if self.state is State.READY
+                else "The handshake comes before requests."
+            )
+        elif any(opcode == frame.opcode for _, opcode in self._TABLE):
+            raise ProtocolViolation(
+                f"{Opcode(frame.opcode).name} is out of place while the connection is "
+                f"{self.state.name}."
+            )
+        else:
+            raise UnknownRequest(f"There is no request with the opcode 0x{frame.opcode:02x}.")
+
+    def _options(self, stream: int, body: bytes) -> None:
+        if body:
+            raise ProtocolViolation("OPTIONS has no body.")
+        self.send(0, stream, Opcode.SUPPORTED, self.shard.supported_body)
+
+    def _startup(self, stream: int, body: bytes) -> None:
+        options = cql.decode_startup(body)
+        if options.get("COMPRESSION"):
+            raise InvalidArgument("Compression is not spoken here.")
+        spoken = options.get("MAITRED_VERSION")
+        if spoken is not None:
+            try:
+                self.version = agree(self.shard.description.versions, [int(spoken)])
+            except ValueError:
+                raise ProtocolViolation(
+                    f"MAITRED_VERSION has to be a number, not {spoken[:60]!r}."
+                ) from None
+        if self.shard.users.required:
+            self.state = State.AUTHENTICATING
+            self.send(0, stream, Opcode.AUTHENTICATE, cql.encode_authenticate())
+        else:
+            self.permissions = EVERYTHING
+            self._become_ready()
+            self.send(0, stream, Opcode.READY, b"")
+
+    def _auth_response(self, stream: int, body: bytes) -> None:
+        if self._verifying:
+            raise ProtocolViolation("One AUTH_RESPONSE is being looked at already.")
+        user, secret = cql.decode_credentials(body)
+        self._verifying = True
+        self.shard.spawn(self._verify(stream, user, secret))
+
+    async def _verify(self, stream: int, user: str, secret: str) -> None:
+        try:
+            identity = await self.shard.authenticate(user, secret)
+        except Unauthenticated as problem:
+            self.shard.log.warning("authentication failed", peer=self.peer_name, user=user)
+            self.say_farewell(problem, stream)
+            return
+        if self.closing:
+            return
+        self._verifying = False
+        self.identity = identity
+        self.permissions = identity.permissions
+        self._become_ready()
+        self.send(0, stream, Opcode.AUTH_SUCCESS, cql.AUTH_SUCCESS_BODY)
+
+    def _become_ready(self) -> None:
+        self.state = State.READY
+        self.decoder.max_body_bytes = self.shard.limits.frame_bytes
+
+    def _register(self, stream: int, body: bytes) -> None:
+        self.events = frozenset(cql.decode_register(body))
+        self.send(0, stream, Opcode.READY, b"")
+
+    def _query(self, stream: int, body: bytes) -> None:
+        # The address at which this client has found us is the one it can use.
+        address = self.transport.get_extra_info("sockname")[0]
+        result = self.shard.tables.select(cql.decode_query(body), address)
+        self.send(0, stream, Opcode.RESULT, result)
+
+    def announce_drain(self) -> None:
+        """Tell whoever asked to be told that the node is stopping, in our words or in CQL's."""
+        if cql.DRAINING in self.events:
+            self.send(0, EVENT_STREAM, Opcode.EVENT, cql.encode_draining())
+        if cql.STATUS_CHANGE in self.events:
+            address, _ = self.transport.get_extra_info("sockname")[:2]
+            event = cql.encode_status_change("DOWN", address, self.shard.place.port)
+            self.send(0, EVENT_STREAM, Opcode.EVENT, event)
+
+    _TABLE: ClassVar[dict[tuple[State, int], Callable[[Connection, int, bytes], None]]] = {
+        (State.FRESH, Opcode.OPTIONS): _options,
+        (State.FRESH, Opcode.STARTUP): _startup,
+        (State.AUTHENTICATING, Opcode.OPTIONS): _options,
+        (State.AUTHENTICATING, Opcode.AUTH_RESPONSE): _auth_response,
+        (State.READY, Opcode.OPTIONS): _options,
+        (State.READY, Opcode.REGISTER): _register,
+        (State.READY, Opcode.QUERY): _query,
+    }
+    """What may be said in which state."""

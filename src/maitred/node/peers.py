@@ -1,0 +1,97 @@
+"""The other shards of the node, and the requests that are passed on to them.
+
+Shards talk through Unix stream sockets in a directory that only their user may enter: nothing else
+on the machine can reach them, so that a request passed on needs no second check of who asked. The
+frames are the same as everywhere. docs/architecture.md says what was measured against loopback TCP.
+
+A link is made when it is first needed. While it is being made requests wait for it; if the other
+shard is not there they are refused at once, since asking a local socket costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.errors import Overloaded
+from maitred.protocol.frames import STREAMS_MAX
+from maitred.wire.caller import Caller
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from maitred.node.work import ForwardedWork
+    from maitred.protocol.messages import AnyRequest
+    from maitred.settings import Limits
+
+
+class PeerLink(Caller):
+    """Our end of the connection to another shard."""
+
+    __slots__ = ("_peer",)
+
+    def __init__(self, peer: Peer, loop: asyncio.AbstractEventLoop, max_body_bytes: int) -> None:
+        super().__init__(loop, max_body_bytes, STREAMS_MAX)
+        self._peer = peer
+
+    def ended(self, problem: Exception | None) -> None:  # noqa: ARG002 - its process is gone
+        self._peer.link_ended(self)
+
+
+class Peer:
+    """Another shard of this node."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, number: int, path: str, limits: Limits
+    ) -> None:
+        self.number = number
+        self._loop = loop
+        self._path = path
+        self._limits = limits
+        self._link: PeerLink | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[ForwardedWork, AnyRequest, float]] = []
+
+    def forward(self, work: ForwardedWork, message: AnyRequest, deadline: float) -> None:
+        """Pass the request on, now or when there is a link."""
+        link = self._link
+        if link is not None:
+            if link.unsent_bytes > self._limits.forward_buffer_bytes:
+                work.stop(Overloaded(f"Shard {self.number}, which owns this, does not keep up."))
+            else:
+                work.ask(link, message, deadline)
+            return
+        self._waiting.append((work, message, deadline))
+        if self._connecting is None:
+            self._connecting = self._loop.create_task(self._connect())
+
+    def link_ended(self, link: PeerLink) -> None:
+        """Its shard has died; the next request finds out whether there is another."""
+        if self._link is link:
+            self._link = None
+
+    def close(self) -> None:
+        """Nothing more is passed on."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._link is not None:
+            self._link.transport.close()
+
+    async def _connect(self) -> None:
+        link: PeerLink | None = None
+        try:
+            _, link = await self._loop.create_unix_connection(
+                lambda: PeerLink(self, self._loop, self._limits.frame_bytes), self._path
+            )
+        except OSError:
+            pass  # it is not there; those who wait are told below
+        finally:
+            self._connecting = None
+            self._link = link
+            waiting, self._waiting = self._waiting, []
+            for work, message, deadline in waiting:
+                if work.over:
+                    continue
+                if link is None or link.closing:
+                    work.unreachable()
+                else:
+                    work.ask(link, message, deadline)

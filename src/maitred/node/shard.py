@@ -1,0 +1,347 @@
+"""One shard: a loop, its listeners, its connections, and the partitions it owns.
+
+It shares nothing with the other shards of its node. What arrives here and belongs to another one is
+passed on and answered all the same, and the answer tells the client where to go next time.
+
+Everything it needs from outside comes in as arguments, and time and the network from the running
+loop, so that the same shard runs as a process of a machine and in the simulated world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import json
+
+from maitred import __version__
+from maitred.errors import Draining, InvalidArgument, MaitredError, PayloadTooLarge, Unauthenticated
+from maitred.node.connection import Connection
+from maitred.node.peers import Peer
+from maitred.node.system_tables import SystemTables
+from maitred.node.vitals import LoadGauge, Vitals
+from maitred.protocol import cql
+from maitred.protocol.description import VERSIONS, Description
+from maitred.protocol.frames import Opcode
+from maitred.protocol.messages import (
+    Echo,
+    Echoed,
+    PartitionRequest,
+    ShardStatus,
+    Status,
+)
+from maitred.routing.gradual import GradualChange
+from maitred.routing.homes import Homes
+from maitred.security.directory import Directory
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Coroutine
+    from uuid import UUID
+
+    from msgspec import Struct
+
+    from maitred.logs import Logger
+    from maitred.node.work import ForwardedWork
+    from maitred.protocol.messages import AnyRequest
+    from maitred.security.directory import Identity
+    from maitred.settings import Node
+    from maitred.surroundings import Surroundings
+
+ACCEPT_BACKLOG: Final = 4_096
+"""Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn."""
+
+SWEEP_SECONDS: Final = 1.0
+"""How often connections are looked at for having taken too long, at least; limits shorter than four
+of these are looked at more often."""
+
+SWEEP_PORTION: Final = 256
+"""Connections looked at before requests get their turn again."""
+
+VERIFICATIONS_MAX: Final = 2
+"""Secrets verified at once; each takes some 40 ms of CPU and 16 MiB, beside the loop's own work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a shard stands in its node."""
+
+    node: UUID
+    number: int
+    shards: int
+    host: str
+    port: int
+    """The port that all shards share."""
+    own_ports: tuple[int, ...]
+    """Each shard's own port, by its number."""
+    peer_paths: tuple[str, ...]
+    """Each shard's Unix socket, by its number; empty for a node with one shard."""
+    restarts: int = 0
+    """How often this shard was started again since the node came up."""
+
+
+class Shard:
+    """One shard of a node."""
+
+    def __init__(
+        self,
+        place: Place,
+        settings: Node,
+        surroundings: Surroundings,
+        log: Logger,
+        *,
+        vitals: Vitals | None = None,
+        tls: ssl.SSLContext | None = None,
+        versions: tuple[int, ...] = VERSIONS,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.place = place
+        self.number = place.number
+        self.settings = settings
+        self.limits = settings.limits
+        self.log = log
+        self.users = Directory(settings)
+        self.tables = SystemTables(place.node)
+        self.description = Description(
+            node=str(place.node),
+            shard=place.number,
+            shards=place.shards,
+            shard_ports=place.own_ports,
+            frame_bytes=settings.limits.frame_bytes,
+            payload_bytes=settings.limits.payload_bytes,
+            in_flight=settings.limits.in_flight,
+            idle_seconds=settings.limits.idle_seconds,
+            spread_batch=spread_batch_text(settings.spread_batch),
+            versions=versions,
+            release=__version__,
+        )
+        self.supported_body = cql.encode_supported(self.description.supported())
+        self.connections: dict[Connection, None] = {}
+        """In the order in which they came."""
+        self.client_connections = 0
+        self.draining = False
+        self.partial_bytes = 0
+        """Of incomplete frames, all connections together."""
+        self.requests = 0
+        self.received_forwarded = 0
+        self.handlers: dict[int, Callable[[Any], Struct | Coroutine[Any, Any, Struct]]] = {
+            Opcode.ECHO: self._echo,
+            Opcode.STATUS: self._status,
+        }
+        self._forwarded = 0
+        self._errors: Counter[str] = Counter()
+        self._surroundings = surroundings
+        self._vitals = vitals or Vitals.real()
+        self._tls = tls
+        self._gauge = LoadGauge(self._vitals, self.loop.time())
+        self._started_at = self.loop.time()
+        change = GradualChange.parse(settings.spread_batch, int)
+        self._homes = Homes(place.shards, self.description.ignore_msb, change)
+        self._peers = {
+            number: Peer(self.loop, number, path, settings.limits)
+            for number, path in enumerate(place.peer_paths)
+            if number != place.number
+        }
+        self._servers: list[asyncio.AbstractServer] = []
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._verifications = asyncio.Semaphore(VERIFICATIONS_MAX)
+
+    # Start and stop
+
+    async def start(self) -> None:
+        """Listen; raises `OSError` if an address cannot be had."""
+        place = self.place
+        if place.peer_paths:
+            self._servers.append(
+                await self.loop.create_unix_server(
+                    partial(Connection, self, peer=True), place.peer_paths[place.number]
+                )
+            )
+        # The own port first: whoever finds us through the shared one may ask for it at once.
+        for port in (place.own_ports[place.number], place.port):
+            options: dict[str, Any] = {}
+            if self._tls is not None:
+                options["ssl"] = self._tls
+                options["ssl_handshake_timeout"] = self.limits.handshake_seconds
+            self._servers.append(
+                await self.loop.create_server(
+                    partial(Connection, self),
+                    place.host,
+                    port,
+                    reuse_port=True,
+                    backlog=ACCEPT_BACKLOG,
+                    **options,
+                )
+            )
+        self.spawn(self._sweep())
+
+    async def drain(self) -> bool:
+        """Take nothing new, finish what is under way, close. False if some had to be cut off."""
+        self.draining = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.announce_drain()
+        finished = await self._until(lambda: not self.in_flight, self.settings.drain_seconds)
+        problem = Draining("The node is stopping, and the time to finish is over.")
+        for connection in list(self.connections):
+            connection.drain(problem)
+        await self._until(lambda: not self.connections, FAREWELL_SECONDS)
+        self.close()
+        return finished
+
+    def close(self) -> None:
+        """End at once."""
+        for server in self._servers:
+            server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        for peer in self._peers.values():
+            peer.close()
+        for connection in list(self.connections):
+            connection.abort()
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        deadline = self.loop.time() + seconds
+        while not condition():
+            if self.loop.time() >= deadline:
+                return False
+            await asyncio.sleep(DRAIN_LOOK_SECONDS)
+        return True
+
+    def spawn(self, running: Coroutine[Any, Any, None]) -> None:
+        """Run it until it ends or the shard does."""
+        task = self.loop.create_task(running)
+        self._tasks[task] = None
+        task.add_done_callback(self._spawned_done)
+
+    def _spawned_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and task.exception() is not None:
+            self.log.error("background task failed", exc_info=task.exception())
+
+    # What connections ask of it
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not answered yet."""
+        return sum(len(connection.under_way) for connection in self.connections)
+
+    def owner_of(self, message: AnyRequest) -> int:
+        """The shard that the request belongs to; typed errors for what can be nobody's."""
+        if isinstance(message, PartitionRequest):
+            now = self._surroundings.wall_clock()
+            address = (message.namespace, message.queue, message.queue_type, message.partition)
+            return self._homes.home(address, now).shard
+        if message.shard >= self.place.shards:
+            raise InvalidArgument(
+                f"This node has shards 0 to {self.place.shards - 1}; there is no {message.shard}."
+            )
+        return message.shard
+
+    def forward(self, work: ForwardedWork, message: AnyRequest, deadline: float) -> None:
+        """Pass a request on to its owner."""
+        self._forwarded += 1
+        self._peers[work.owner].forward(work, message, deadline)
+
+    def count_error(self, code: str) -> None:
+        """An error was given as an answer."""
+        self._errors[code] += 1
+
+    async def authenticate(self, user: str, secret: str) -> Identity:
+        """Who this is; verified in a thread, a few at a time."""
+        known = self.users.remembered(user, secret)
+        if known is not None:
+            return known
+        async with self._verifications:
+            return await self.loop.run_in_executor(None, self.users.authenticate, user, secret)
+
+    # Requests
+
+    def _echo(self, message: Echo) -> Struct | Coroutine[Any, Any, Struct]:
+        if len(message.payload) > self.limits.payload_bytes:
+            raise PayloadTooLarge(
+                f"A payload of {len(message.payload):,} bytes is more than "
+                f"the {self.limits.payload_bytes:,} allowed.",
+                remedy="Put it into a store and send a reference, or raise limits.payload_bytes.",
+            )
+        if message.hold_milliseconds:
+            return self._echo_later(message)
+        return Echoed(message.payload, self.number)
+
+    async def _echo_later(self, message: Echo) -> Echoed:
+        await asyncio.sleep(message.hold_milliseconds / 1000)
+        return Echoed(message.payload, self.number)
+
+    def _status(self, _message: Status) -> ShardStatus:
+        return ShardStatus(
+            node=self.description.node,
+            shard=self.number,
+            pid=self._vitals.pid,
+            state="draining" if self.draining else "serving",
+            release=__version__,
+            address=f"{self.place.host}:{self.place.own_ports[self.number]}",
+            uptime_seconds=round(self.loop.time() - self._started_at, 3),
+            restarts=self.place.restarts,
+            load=round(self._gauge.load, 3),
+            memory_bytes=self._vitals.memory_bytes(),
+            connections=self.client_connections,
+            requests=self.requests,
+            requests_per_second=round(self._gauge.per_second, 1),
+            in_flight=self.in_flight,
+            forwarded=self._forwarded,
+            received_forwarded=self.received_forwarded,
+            errors=dict(self._errors),
+        )
+
+    # Once a second
+
+    async def _sweep(self) -> None:
+        limits = self.limits
+        shortest = min(limits.handshake_seconds, limits.frame_seconds, limits.idle_seconds)
+        interval = min(SWEEP_SECONDS, shortest / 4)
+        while True:
+            await asyncio.sleep(interval)
+            self._gauge.look(self.loop.time(), self.requests)
+            self._look_at_users()
+            connections = list(self.connections)
+            for start in range(0, len(connections), SWEEP_PORTION):
+                now = self.loop.time()
+                for connection in connections[start : start + SWEEP_PORTION]:
+                    connection.look_at_clock(now)
+                await asyncio.sleep(0)
+
+    def _look_at_users(self) -> None:
+        try:
+            if not self.users.reload_if_changed():
+                return
+        except MaitredError as problem:
+            self.log.warning("users not read again; the old ones stay", error=problem)
+            return
+        self.log.info("users read again", generation=self.users.generation)
+        for connection in list(self.connections):
+            if connection.identity is None:
+                continue
+            identity = self.users.refreshed(connection.identity)
+            if identity is None:
+                connection.say_farewell(
+                    Unauthenticated("The user is no more, or has a new secret.")
+                )
+            else:
+                connection.identity = identity
+                connection.permissions = identity.permissions
+
+
+FAREWELL_SECONDS: Final = 3.0
+"""How long a stopping shard waits for clients to close after its last words."""
+
+DRAIN_LOOK_SECONDS: Final = 0.02
+"""How often a stopping shard looks whether it is done."""
+
+
+def spread_batch_text(given: object) -> str:
+    """The setting as SUPPORTED tells it: a number, or JSON."""
+    return json.encode(given).decode()

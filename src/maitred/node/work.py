@@ -1,0 +1,181 @@
+"""A request that is not answered in the turn in which it arrived.
+
+It either runs here, as a task, or was passed on to the shard that owns it. Whatever happens (an
+answer, an error, the deadline, a cancellation, the end of the shard), the caller gets exactly one
+answer: the first that comes takes the request out of the connection's table, and whoever is late
+finds nothing to answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import ceil
+from typing import TYPE_CHECKING, Any, Protocol
+
+from maitred.errors import Cancelled, ConnectionLost, DeadlineExceeded, MaitredError, Unavailable
+from maitred.protocol.frames import ANSWER, CUSTOM_PAYLOAD, Frame, Opcode
+from maitred.protocol.messages import Home, encode, with_home
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from msgspec import Struct
+
+    from maitred.node.connection import Connection
+    from maitred.protocol.messages import AnyRequest
+    from maitred.wire.caller import Caller
+
+
+class Work(Protocol):
+    """What a connection's table of requests under way holds."""
+
+    def stop(self, reason: MaitredError | None) -> None:
+        """End it; tell the caller the reason, unless there is nobody to tell."""
+
+
+def expired() -> DeadlineExceeded:
+    """The error for a request whose time is over."""
+    return DeadlineExceeded("The time that the request was given is over.")
+
+
+class LocalWork:
+    """A request that runs on this shard."""
+
+    __slots__ = ("_connection", "_opcode", "_stream", "_task", "_timer")
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: int,
+        opcode: int,
+        running: Coroutine[Any, Any, Struct],
+        deadline: float,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._opcode = opcode
+        loop = connection.loop
+        connection.under_way[stream] = self
+        self._task = loop.create_task(running)
+        self._task.add_done_callback(self._done)
+        self._timer = loop.call_at(deadline, self._expire)
+
+    def stop(self, reason: MaitredError | None) -> None:
+        self._end()
+        self._task.cancel()
+        if reason is not None:
+            self._connection.refuse(self._stream, reason)
+
+    def _expire(self) -> None:
+        self.stop(expired())
+
+    def _done(self, task: asyncio.Task[Struct]) -> None:
+        if not self._end():
+            if not task.cancelled():
+                task.exception()  # too late for anybody; but asyncio wants it looked at
+            return
+        try:
+            answer = task.result()
+        except MaitredError as problem:
+            self._connection.refuse(self._stream, problem)
+        except asyncio.CancelledError:
+            self._connection.refuse(self._stream, Cancelled("The request was stopped."))
+        except Exception as problem:  # noqa: BLE001 - the caller must not wait for ever
+            self._connection.blame_ourselves(self._stream, problem)
+        else:
+            self._connection.answer(self._stream, self._opcode, answer)
+
+    def _end(self) -> bool:
+        """Leave the table; False if somebody was first."""
+        self._timer.cancel()
+        if self._connection.under_way.get(self._stream) is not self:
+            return False
+        del self._connection.under_way[self._stream]
+        return True
+
+
+class ForwardedWork:
+    """A request that another shard answers. It receives that shard's answer."""
+
+    __slots__ = ("_asked", "_connection", "_home", "_link", "_opcode", "_stream")
+
+    def __init__(self, connection: Connection, stream: int, opcode: int, home: Home) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._opcode = opcode
+        self._home = home
+        self._link: Caller | None = None
+        self._asked = -1
+        connection.under_way[stream] = self
+
+    @property
+    def owner(self) -> int:
+        """The shard that it belongs to."""
+        return self._home.shard
+
+    @property
+    def over(self) -> bool:
+        """Whether the caller has been told something already."""
+        return self._connection.under_way.get(self._stream) is not self
+
+    def ask(self, link: Caller, message: AnyRequest, deadline: float) -> None:
+        """Pass it on, with what is left of its time."""
+        self._link = link
+        left = deadline - self._connection.loop.time()
+        message.timeout_milliseconds = max(0, ceil(left * 1000))
+        try:
+            self._asked = link.ask(self._opcode, encode(message), self, deadline)
+        except MaitredError as problem:
+            self.stop(problem)
+
+    def stop(self, reason: MaitredError | None) -> None:
+        if self._link is not None and self._asked >= 0:
+            self._link.give_up(self._asked, self)
+        if self._end() and reason is not None:
+            self._connection.refuse(self._stream, reason)
+
+    # What becomes of it at the other shard
+
+    def answered(self, frame: Frame) -> None:
+        if not self._end():
+            return
+        if frame.opcode == Opcode.ERROR:
+            self._connection.pass_error(self._stream, frame.body)
+        else:
+            self._connection.pass_answer(
+                CUSTOM_PAYLOAD,
+                self._stream,
+                self._opcode + ANSWER,
+                with_home(self._home, frame.body),
+            )
+
+    def expired(self) -> None:
+        if self._end():
+            self._connection.refuse(self._stream, expired())
+
+    def lost(self, problem: Exception | None) -> None:  # noqa: ARG002 - its process is gone
+        if self._end():
+            self._connection.refuse(
+                self._stream,
+                ConnectionLost(
+                    f"Shard {self._home.shard} was lost while it had the request.",
+                    remedy="It is being started again.",
+                ),
+            )
+
+    def unreachable(self) -> None:
+        """It could not even be sent."""
+        if self._end():
+            self._connection.refuse(
+                self._stream,
+                Unavailable(
+                    f"Shard {self._home.shard}, which owns this, cannot be reached.",
+                    remedy="It is being started again; try later.",
+                ),
+            )
+
+    def _end(self) -> bool:
+        if self.over:
+            return False
+        del self._connection.under_way[self._stream]
+        return True
