@@ -7,9 +7,10 @@ connection of its own lets everything settle, on both kinds of loop: loopback de
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from maitred.simulation.world import World
@@ -90,17 +91,23 @@ class Settling:
             await self.reader.readexactly(1)
 
 
-async def play(
-    script: list[tuple[int, str]], keep_open: tuple[bool, bool]
-) -> tuple[list[str], list[str]]:
+async def connect(ends: list[End], path: str | None) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    ends = [End(keep_open=keep) for keep in keep_open]
-    async with (
-        Settling() as settling,
-        await loop.create_server(lambda: ends[1], ADDRESS, 0) as server,
-    ):
+    if path is not None:
+        server: asyncio.Server = await loop.create_unix_server(lambda: ends[1], path)
+        await loop.create_unix_connection(lambda: ends[0], path)
+    else:
+        server = await loop.create_server(lambda: ends[1], ADDRESS, 0)
         port = server.sockets[0].getsockname()[1]
         await loop.create_connection(lambda: ends[0], ADDRESS, port)
+    return server
+
+
+async def play(
+    script: list[tuple[int, str]], keep_open: tuple[bool, bool], path: str | None
+) -> tuple[list[str], list[str]]:
+    ends = [End(keep_open=keep) for keep in keep_open]
+    async with Settling() as settling, await connect(ends, path):
         await settling.settle()
         for number, (end, step) in enumerate(script):
             ends[end].act(step, number)
@@ -120,13 +127,37 @@ async def bounded(play: Coroutine[Any, Any, Any]) -> tuple[list[str], list[str]]
         return records
 
 
+def compare(script: list[tuple[int, str]], keep_open: tuple[bool, bool], path: str | None) -> None:
+    real = asyncio.run(bounded(play(script, keep_open, path)))
+    with World(seed=1) as world:
+        process = world.host("a").spawn(bounded(play(script, keep_open, path)))
+        simulated = world.run(process.wait())
+    assert simulated == real
+
+
 @settings(max_examples=120, deadline=None)
 @given(SCRIPT, KEEP_OPEN)
 def test_both_worlds_leave_the_same_record(
     script: list[tuple[int, str]], keep_open: tuple[bool, bool]
 ) -> None:
-    real = asyncio.run(bounded(play(script, keep_open)))
-    with World(seed=1) as world:
-        process = world.host("a").spawn(bounded(play(script, keep_open)))
-        simulated = world.run(process.wait())
-    assert simulated == real
+    compare(script, keep_open, None)
+
+
+RESET_AFTER_THE_END = [
+    (1, "write_eof"),
+    (1, "pause_reading"),
+    (0, "write"),
+    (0, "pause_reading"),
+    (1, "abort"),
+    (0, "resume_reading"),
+]
+
+
+@settings(max_examples=120, deadline=None)
+@example(RESET_AFTER_THE_END, (True, True))
+@given(SCRIPT, KEEP_OPEN)
+def test_both_worlds_leave_the_same_record_over_unix_sockets(
+    script: list[tuple[int, str]], keep_open: tuple[bool, bool]
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="maitred-") as directory:
+        compare(script, keep_open, f"{directory}/socket")

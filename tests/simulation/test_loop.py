@@ -134,7 +134,6 @@ def test_what_is_not_simulated_says_so(loop: SimulatedLoop) -> None:
         (loop.add_signal_handler, (1, print)),
         (loop.subprocess_exec, (asyncio.SubprocessProtocol, "true")),
         (loop.create_datagram_endpoint, (asyncio.DatagramProtocol,)),
-        (loop.create_unix_server, (asyncio.Protocol, "/nowhere")),
         (loop.start_tls, (None, None, None)),
         (loop.sock_recv, (None, 1)),
     ]

@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import os
 from errno import EPIPE
-from typing import TYPE_CHECKING
 
 from maitred.simulation.flow import RESET
 from maitred.simulation.transport import SimulatedTransport
-
-if TYPE_CHECKING:
-    from maitred.simulation.flow import Flow
 
 
 class UnixTransport(SimulatedTransport):
@@ -37,8 +33,10 @@ class UnixTransport(SimulatedTransport):
 
     def receive(self, data: bytes, finish: str | None) -> None:
         """A segment has arrived."""
-        if finish is RESET and self._paused and self.buffer:
-            self.fail(_broken_pipe())  # it only writes, and a write does not see the reset
+        if finish is RESET:
+            self._end_unread = False  # whoever reads sees the reset, and no end before it
+            if self._paused and self.buffer:
+                self.fail(_broken_pipe())  # it only writes, and a write does not see the reset
         super().receive(data, finish)
 
     def window_opened(self) -> None:
@@ -55,16 +53,13 @@ class UnixTransport(SimulatedTransport):
 
     @property
     def _peer_gone(self) -> bool:
-        return is_gone(self.outgoing)
+        """Whether nobody is left to read. Before the accept somebody will come, or a reset."""
+        receiver = self.outgoing.receiver
+        return self._reset_error is not None or (receiver is not None and receiver.gone)
 
     @property
     def _leaves_unread(self) -> bool:
         return bool(self._unread) or self.incoming.carries_bytes
-
-
-def is_gone(flow: Flow) -> bool:
-    """Whether nobody is left to read it. Before the accept, somebody will come."""
-    return flow.receiver is not None and flow.receiver.gone
 
 
 def _broken_pipe() -> OSError:
