@@ -22,7 +22,7 @@ SOURCE = ROOT / "src" / "maitred"
 PURE_IMPORTS = {
     *("__future__", "array", "bisect", "collections", "dataclasses", "datetime", "difflib"),
     *("enum", "functools", "heapq", "itertools", "math", "operator", "re", "struct", "types"),
-    *("typing", "farmhash", "mmh3"),
+    *("typing", "farmhash", "mmh3", "msgspec"),
 }
 CLOCKS = {"now", "utcnow", "today"}
 OUTSIDE_WORLD = {"open", "print", "input", "eval", "exec", "__import__"}

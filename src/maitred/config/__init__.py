@@ -1,0 +1,21 @@
+"""The settings of a node from a file, the environment and the command line, checked."""
+
+from maitred.config.checks import check, cores, is_loopback
+from maitred.config.loading import Loaded, load, load_with_sources
+from maitred.schema import Row, rows
+
+__all__ = [
+    "Loaded",
+    "Row",
+    "check",
+    "cores",
+    "describe",
+    "is_loopback",
+    "load",
+    "load_with_sources",
+]
+
+
+def describe() -> list[Row]:
+    """Every setting with its type, its default and the reason for it."""
+    return list(rows())

@@ -1,0 +1,128 @@
+"""Settings that are fine one by one and wrong together, or wrong on this machine."""
+
+from __future__ import annotations
+
+import os
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from maitred.errors import InvalidArgument, InvalidSetting
+from maitred.routing.gradual import GradualChange
+from maitred.routing.keys import check_batch_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maitred.settings import Node
+
+PORT_MAX = 65_535
+
+ENVELOPE_BYTES = 64 * 1024
+"""What a frame holds beside its payload: names, headers, a deadline. It is generous."""
+
+
+def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
+    """Raise `InvalidSetting` for what cannot work; `sources` says where settings came from."""
+    origin = _Origins(sources or {})
+    _check_ports(node, origin)
+    _check_sizes(node, origin)
+    _check_restarts(node, origin)
+    _check_spread_batch(node, origin)
+    if node.users or node.users_file is not None:
+        _check_users(node, origin)
+    _check_open(node, origin)
+    if node.tls is not None:
+        from maitred.security.tls import server_context
+
+        server_context(node.tls)
+
+
+def cores() -> int:
+    """The cores that this process may use: how many shards there are if nobody says."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_loopback(host: str) -> bool:
+    """Can nobody from outside reach it? In doubt, they can."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Origins:
+    """Appends where a setting came from to its name."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._sources = sources
+
+    def __call__(self, name: str) -> str:
+        return f"{name} (from {self._sources[name]})" if name in self._sources else name
+
+    def source(self, name: str) -> str:
+        return self._sources.get(name, "the settings")
+
+
+def _check_ports(node: Node, origin: _Origins) -> None:
+    shards = node.shards or cores()
+    if node.port and node.port + shards > PORT_MAX:
+        raise InvalidSetting(
+            f"{origin('port')} is {node.port:,}, and each of the {shards:,} {origin('shards')} "
+            f"takes one more above it, which ends beyond {PORT_MAX:,}.",
+            remedy=f"Use a port up to {PORT_MAX - shards:,}.",
+        )
+
+
+def _check_sizes(node: Node, origin: _Origins) -> None:
+    limits = node.limits
+    if limits.payload_bytes + ENVELOPE_BYTES > limits.frame_bytes:
+        raise InvalidSetting(
+            f"{origin('limits.payload_bytes')} is {limits.payload_bytes:,}, and such a payload can "
+            f"never arrive: {origin('limits.frame_bytes')} is {limits.frame_bytes:,}, and needs "
+            f"{ENVELOPE_BYTES:,} for what is around the payload.",
+            remedy=f"Raise limits.frame_bytes to {limits.payload_bytes + ENVELOPE_BYTES:,}, or "
+            "lower limits.payload_bytes.",
+        )
+
+
+def _check_restarts(node: Node, origin: _Origins) -> None:
+    restarts = node.restarts
+    if restarts.first_seconds > restarts.longest_seconds:
+        raise InvalidSetting(
+            f"{origin('restarts.first_seconds')} is {restarts.first_seconds:g}, more than "
+            f"{origin('restarts.longest_seconds')}, which is {restarts.longest_seconds:g}.",
+            remedy="The first pause is the shortest one.",
+        )
+
+
+def _check_spread_batch(node: Node, origin: _Origins) -> None:
+    try:
+        GradualChange.parse(node.spread_batch, check_batch_size)
+    except InvalidArgument as problem:
+        raise InvalidSetting(
+            f"{origin('spread_batch')} cannot be used. {problem.sentence}", remedy=problem.remedy
+        ) from None
+
+
+def _check_users(node: Node, origin: _Origins) -> None:
+    from maitred.security.directory import Directory
+    from maitred.security.users import check_user
+
+    for name, user in node.users.items():
+        check_user(name, user, origin.source("users"))
+    if node.users_file is not None:
+        Directory(node)
+
+
+def _check_open(node: Node, origin: _Origins) -> None:
+    if node.users or node.users_file is not None or node.public_without_auth:
+        return
+    if not is_loopback(node.host):
+        raise InvalidSetting(
+            f"{origin('host')} is {node.host!r}, where others can reach it, and there are no "
+            "users: whoever connects could do anything.",
+            remedy="Configure users (`maitred hash-secret` makes their secrets), or accept it with "
+            "public_without_auth = true or `--public-without-auth`.",
+        )

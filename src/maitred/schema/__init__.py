@@ -1,0 +1,21 @@
+"""The schema of the settings at work: which there are, what fits them, and refusals in words."""
+
+from maitred.schema.fitting import check_complete, fit, names, unknown
+from maitred.schema.kinds import Field, Kind, fields_of, kind_of
+from maitred.schema.reading import read_toml
+from maitred.schema.rows import ANY_NAME, Row, rows
+
+__all__ = [
+    "ANY_NAME",
+    "Field",
+    "Kind",
+    "Row",
+    "check_complete",
+    "fields_of",
+    "fit",
+    "kind_of",
+    "names",
+    "read_toml",
+    "rows",
+    "unknown",
+]

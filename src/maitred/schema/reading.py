@@ -1,0 +1,60 @@
+"""Reads a TOML file; whatever is wrong with it comes back as a sentence with a line number."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import date, datetime, time
+from pathlib import Path
+
+from maitred.errors import InvalidSetting
+
+FILE_BYTES = 16 * 2**20
+"""Largest file that is read: some 100,000 users, and no device that never ends."""
+
+_PLACE = re.compile(
+    r"(?P<what>.*) \(at (?P<where>line \d+, column \d+|end of document)\)", re.DOTALL
+)
+
+
+def read_toml(path: str) -> dict[str, object]:
+    """The file's content; moments in time become RFC 3339 text, as everywhere else."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(FILE_BYTES + 1)
+    except (OSError, ValueError) as problem:  # ValueError: a path with a NUL in it
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise InvalidSetting(
+            f"The file {path} cannot be read: {reason}.",
+            remedy="Check the path, and who may read the file.",
+        ) from None
+    if len(content) > FILE_BYTES:
+        raise InvalidSetting(f"The file {path} is larger than {FILE_BYTES:,} bytes.")
+    return parse_toml(content, path)
+
+
+def parse_toml(content: bytes, path: str) -> dict[str, object]:
+    """The same for bytes that are here already; `path` is what to call them."""
+    try:
+        parsed = tomllib.loads(content.decode())
+    except UnicodeDecodeError as problem:
+        line = content.count(b"\n", 0, problem.start) + 1
+        reason = f"it is not UTF-8 (line {line})"
+    except tomllib.TOMLDecodeError as problem:
+        found = _PLACE.fullmatch(str(problem))
+        reason = f"{found['what']} ({found['where']})" if found else str(problem)
+    except (ValueError, RecursionError):
+        reason = "a number is too long, or brackets are too deep"
+    else:
+        return {key: _plain(value) for key, value in parsed.items()}
+    raise InvalidSetting(f"The file {path} is not TOML: {reason}.")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value

@@ -1,0 +1,78 @@
+"""Every setting as a row: name, type, default, reason. What `maitred config list` prints.
+
+The reasons are the docstrings below the attributes in settings.py: Python drops those, so they are
+read from its source. Where there is no source (a frozen program) the reasons are empty.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from maitred import settings
+from maitred.schema.kinds import Kind, fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from msgspec import Struct
+
+ANY_NAME = "<name>"
+"""Stands in a setting's name where the user chooses one, as in `users.<name>.secret`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting."""
+
+    name: str
+    type: str
+    default: object
+    reason: str
+    required: bool
+    """Needed as soon as anything else of its group is given."""
+
+    kind: Kind
+
+
+@cache
+def rows(group: type[Struct] = settings.Node) -> tuple[Row, ...]:
+    """All settings below a group, in the order of the schema."""
+    return tuple(_rows(group, ""))
+
+
+def _rows(group: type[Struct], prefix: str) -> Iterator[Row]:
+    for field in fields_of(group).values():
+        name = f"{prefix}{field.name}"
+        inner = field.kind.values
+        if field.kind.struct is not None:
+            yield from _rows(field.kind.struct, f"{name}.")
+        elif inner is not None and inner.struct is not None:
+            yield from _rows(inner.struct, f"{name}.{ANY_NAME}.")
+        else:
+            reason = _reasons().get((group.__name__, field.name), "")
+            default = None if field.required else field.default
+            yield Row(name, field.kind.short(), default, reason, field.required, field.kind)
+
+
+@cache
+def _reasons() -> dict[tuple[str, str], str]:
+    try:
+        tree = ast.parse(inspect.getsource(settings))
+    except (OSError, SyntaxError):
+        return {}
+    found = {}
+    for group in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for one, after in zip(group.body, group.body[1:], strict=False):
+            if (
+                isinstance(one, ast.AnnAssign)
+                and isinstance(one.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            ):
+                found[group.name, one.target.id] = " ".join(after.value.value.split())
+    return found

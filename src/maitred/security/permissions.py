@@ -1,0 +1,63 @@
+"""What somebody may do in a namespace, answered for every request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from maitred.settings import Permission
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from maitred.settings import User
+
+EVERY_NAMESPACE = "*"
+
+_ALL: frozenset[str] = frozenset(get_args(Permission))
+
+
+class Permissions:
+    """Permissions by namespace, worked out when they are made so that asking is two lookups."""
+
+    __slots__ = ("_by_namespace", "_elsewhere")
+
+    def __init__(self, granted: Mapping[str, Iterable[Permission]]) -> None:
+        self._elsewhere = _implied(granted.get(EVERY_NAMESPACE, ()))
+        self._by_namespace = {
+            namespace: _implied(permissions) | self._elsewhere
+            for namespace, permissions in granted.items()
+            if namespace != EVERY_NAMESPACE
+        }
+
+    @classmethod
+    def of(cls, user: User) -> Permissions:
+        """Those of a user, as configured."""
+        return cls(user.permissions)
+
+    def allows(self, namespace: str, permission: Permission) -> bool:
+        """May they? `admin` of a namespace may do everything there."""
+        return permission in self._by_namespace.get(namespace, self._elsewhere)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Permissions):
+            return NotImplemented
+        mine, theirs = self._by_namespace, other._by_namespace
+        return self._elsewhere == other._elsewhere and all(
+            mine.get(namespace, self._elsewhere) == theirs.get(namespace, self._elsewhere)
+            for namespace in {*mine, *theirs}
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._elsewhere)
+
+
+def _implied(permissions: Iterable[Permission]) -> frozenset[str]:
+    given = frozenset(permissions)
+    return _ALL if "admin" in given else given
+
+
+EVERYTHING = Permissions({EVERY_NAMESPACE: ["admin"]})
+"""For trusted peers, and for everybody where there are no users."""
+
+NOTHING = Permissions({})
+"""For those who have not said who they are."""

@@ -1,0 +1,48 @@
+"""Users as they are written down, in the settings or in a file of their own."""
+
+from __future__ import annotations
+
+import msgspec
+
+from maitred.errors import InvalidName, InvalidSetting
+from maitred.routing.names import check_name
+from maitred.schema import check_complete, fit, kind_of, read_toml
+from maitred.security.permissions import EVERY_NAMESPACE
+from maitred.security.secrets import check_hashed
+from maitred.settings import Schema, User
+
+
+class UsersFile(Schema, frozen=True, kw_only=True):
+    """What `users_file` holds: `[users.alice]`, as in the settings, and nothing else."""
+
+    users: dict[str, User] = msgspec.field(default_factory=dict)
+
+
+_FILE = kind_of(UsersFile)
+_USERS = kind_of(dict[str, User])
+
+
+def read_users(path: str) -> dict[str, User]:
+    """The users in a file, each checked."""
+    source = f"the file {path}"
+    fitted = fit(_FILE, read_toml(path), "", source)
+    assert isinstance(fitted, dict)  # noqa: S101 - a group is fitted to a dictionary
+    check_complete(_USERS, fitted.get("users", {}), "users", source)
+    users = msgspec.convert(fitted, UsersFile).users
+    for name, user in users.items():
+        check_user(name, user, source)
+    return users
+
+
+def check_user(name: str, user: User, source: str) -> None:
+    """Refuse a secret that cannot be verified, and namespaces that cannot exist."""
+    check_hashed(user.secret, f"users.{name}.secret (from {source})")
+    for namespace in user.permissions:
+        if namespace != EVERY_NAMESPACE:
+            try:
+                check_name("namespace", namespace)
+            except InvalidName as problem:
+                raise InvalidSetting(
+                    f"users.{name}.permissions (from {source}) cannot be used. {problem.sentence}",
+                    remedy=f"Name a namespace, or {EVERY_NAMESPACE!r} for all of them.",
+                ) from None
