@@ -38,6 +38,7 @@ from maitred.routing.homes import Homes
 from maitred.security.directory import Directory
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import Callable, Coroutine
     from uuid import UUID
@@ -79,6 +80,8 @@ class Place:
     """Each shard's own port, by its number."""
     peer_paths: tuple[str, ...]
     """Each shard's Unix socket, by its number; empty for a node with one shard."""
+    source_port: int = 0
+    """The port on which the client's source port picks the shard; 0: there is none."""
     restarts: int = 0
     """How often this shard was started again since the node came up."""
 
@@ -95,6 +98,7 @@ class Shard:
         *,
         vitals: Vitals | None = None,
         tls: ssl.SSLContext | None = None,
+        source_port_socket: socket.socket | None = None,
         versions: tuple[int, ...] = VERSIONS,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -117,6 +121,8 @@ class Shard:
             spread_batch=spread_batch_text(settings.spread_batch),
             versions=versions,
             release=__version__,
+            source_port=place.source_port,
+            tls=tls is not None,
         )
         self.supported_body = cql.encode_supported(self.description.supported())
         self.connections: dict[Connection, None] = {}
@@ -136,6 +142,7 @@ class Shard:
         self._surroundings = surroundings
         self._vitals = vitals or Vitals.real()
         self._tls = tls
+        self._source_port_socket = source_port_socket
         self._gauge = LoadGauge(self._vitals, self.loop.time())
         self._started_at = self.loop.time()
         change = GradualChange.parse(settings.spread_batch, int)
@@ -161,22 +168,20 @@ class Shard:
                 )
             )
         # The own port first: whoever finds us through the shared one may ask for it at once.
-        for port in (place.own_ports[place.number], place.port):
-            options: dict[str, Any] = {}
-            if self._tls is not None:
-                options["ssl"] = self._tls
-                options["ssl_handshake_timeout"] = self.limits.handshake_seconds
-            self._servers.append(
-                await self.loop.create_server(
-                    partial(Connection, self),
-                    place.host,
-                    port,
-                    reuse_port=True,
-                    backlog=ACCEPT_BACKLOG,
-                    **options,
-                )
-            )
+        await self._listen(host=place.host, port=place.own_ports[place.number], reuse_port=True)
+        if self._source_port_socket is not None:
+            await self._listen(sock=self._source_port_socket)
+        await self._listen(host=place.host, port=place.port, reuse_port=True)
         self.spawn(self._sweep())
+
+    async def _listen(self, **where: Any) -> None:  # noqa: ANN401 - as the loop takes them
+        if self._tls is not None:
+            where["ssl"] = self._tls
+            where["ssl_handshake_timeout"] = self.limits.handshake_seconds
+        server = await self.loop.create_server(
+            partial(Connection, self), backlog=ACCEPT_BACKLOG, **where
+        )
+        self._servers.append(server)
 
     async def drain(self) -> bool:
         """Take nothing new, finish what is under way, close. False if some had to be cut off."""

@@ -3,8 +3,9 @@
 The `SCYLLA_*` keys are those of ScyllaDB's extension, so that its drivers find our sharding; the
 `MAITRED_*` keys say what they have no word for. All numbers are decimal ASCII.
 
-`SCYLLA_SHARD_AWARE_PORT` is not among them: it would promise that the source port picks the shard.
-Each shard has a port of its own instead, which also works behind address translation.
+Each shard has a port of its own, which works behind address translation as well. Stock drivers do
+not know these; for them there is, where the kernel can do it, ScyllaDB's shard-aware port, on which
+the client's source port picks the shard.
 """
 
 from __future__ import annotations
@@ -51,9 +52,16 @@ class Description(Struct, frozen=True, kw_only=True):
     ignore_msb: int = IGNORE_MSB
     versions: tuple[int, ...] = VERSIONS
     release: str = ""
+    source_port: int = 0
+    """The port on which the client's source port, modulo the shards, picks the shard; 0: none."""
+    tls: bool = False
 
     def supported(self) -> dict[str, Sequence[str]]:
         """The options of SUPPORTED."""
+        source_port: dict[str, Sequence[str]] = {}
+        if self.source_port:
+            key = "SCYLLA_SHARD_AWARE_PORT_SSL" if self.tls else "SCYLLA_SHARD_AWARE_PORT"
+            source_port[key] = (str(self.source_port),)
         return {
             "CQL_VERSION": (CQL_VERSION,),
             "COMPRESSION": (),
@@ -63,6 +71,7 @@ class Description(Struct, frozen=True, kw_only=True):
             "SCYLLA_PARTITIONER": (PARTITIONER,),
             "SCYLLA_SHARDING_ALGORITHM": (ALGORITHM,),
             "SCYLLA_SHARDING_IGNORE_MSB": (str(self.ignore_msb),),
+            **source_port,
             "MAITRED_VERSIONS": tuple(map(str, self.versions)),
             "MAITRED_RELEASE": (self.release,),
             "MAITRED_NODE": (self.node,),

@@ -82,7 +82,7 @@ def encode_frame(version: int, flags: int, stream: int, opcode: int, body: bytes
 class FrameDecoder:
     """Bytes in, frames out; one for each connection and direction."""
 
-    __slots__ = ("_at", "_buffer", "max_body_bytes", "_version", "broken", "broken_stream")
+    __slots__ = ("_at", "_buffer", "_version", "broken", "broken_stream", "max_body_bytes")
 
     def __init__(self, version: int, max_body_bytes: int) -> None:
         self._version = version

@@ -11,7 +11,7 @@ more than the connections. It keeps the moments that somebody with one timer can
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from maitred.protocol.frames import HEADER, Frame, FrameDecoder
 
@@ -84,8 +84,8 @@ class Link(asyncio.Protocol):
     # Reading
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - narrows the type
-        self.transport = transport
+        # Not by isinstance: uvloop's transports are none of asyncio's classes.
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         if self.closing:
