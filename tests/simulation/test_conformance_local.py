@@ -254,6 +254,23 @@ def test_the_first_write_to_a_peer_that_has_closed_breaks_the_pipe(run: Run, pat
     run(behaviour())
 
 
+def test_ending_the_stream_does_not_mind_a_peer_that_is_gone(run: Run, path: str) -> None:
+    async def behaviour() -> None:
+        both = Recorder(paused=True), Recorder(paused=True)
+        async with Pair(path, *both) as pair:
+            pair.client.transport.write(b"unread")
+            await asyncio.sleep(0)
+            pair.server_side.transport.abort()
+            await pair.server_side.called("connection_lost")
+            await asyncio.sleep(0.001)
+            pair.client.transport.write_eof()  # over TCP asyncio raises ENOTCONN
+            pair.client.transport.resume_reading()
+            await pair.client.called("connection_lost")
+            assert isinstance(pair.client.lost_with, ConnectionResetError)
+
+    run(behaviour())
+
+
 def test_back_pressure(run: Run, path: str) -> None:
     async def behaviour() -> None:
         async with Pair(path, server_side=Recorder(paused=True)) as pair:

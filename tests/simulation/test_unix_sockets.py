@@ -293,6 +293,22 @@ def test_a_slow_reader_stops_the_writer() -> None:
     on_a_wire(behaviour, Faults(window_bytes=1_000))
 
 
+def test_a_writer_with_more_to_say_learns_that_its_peer_read_all_and_closed() -> None:
+    async def behaviour(wire: Wire) -> None:
+        wire.near.transport.pause_reading()
+        wire.far.transport.pause_reading()
+        wire.near.transport.write(bytes(1_500))
+        await asyncio.sleep(1)
+        wire.far.transport.resume_reading()
+        await asyncio.sleep(0)
+        wire.far.transport.close()
+        await asyncio.sleep(1)
+        assert len(wire.far.received) == 1_000
+        assert wire.near.error == errno.EPIPE
+
+    on_a_wire(behaviour, Faults(window_bytes=1_000))
+
+
 def test_what_is_refused() -> None:
     async def main() -> None:
         loop: Any = asyncio.get_running_loop()
