@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
 
 from maitred.errors import (
     Cancelled,
@@ -38,6 +38,7 @@ from maitred.protocol.frames import (
     COMPRESSED,
     CUSTOM_PAYLOAD,
     EVENT_STREAM,
+    HEADER,
     REQUEST,
     RESPONSE,
     Frame,
@@ -45,10 +46,11 @@ from maitred.protocol.frames import (
     Opcode,
 )
 from maitred.protocol.messages import (
+    REQUEST_DECODERS,
     Home,
     PartitionRequest,
-    decode_request,
     encode,
+    not_understood,
 )
 from maitred.protocol.notation import Reader
 from maitred.protocol.refusals import decode_error, encode_error
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
 
 HANDSHAKE_FRAME_BYTES: Final = 64 * 1024
 """Largest frame before a connection is READY: strangers get little memory."""
+
+pack_header: Final = HEADER.pack
 
 OWN_OPCODES: Final = 0x40
 """Opcodes from here on are ours."""
@@ -224,7 +228,8 @@ class Connection(Link):
     def answer(self, stream: int, opcode: int, message: Struct) -> None:
         """Answer a request of ours."""
         self.shard.requests += 1
-        self.send(0, stream, opcode + ANSWER, encode(message))
+        body = encode(message)
+        self.write(pack_header(RESPONSE, 0, stream, opcode + ANSWER, len(body)) + body)
 
     def refuse(self, stream: int, problem: MaitredError) -> None:
         """Answer with an error; the connection goes on."""
@@ -258,12 +263,14 @@ class Connection(Link):
         now = self.loop.time()
         for frame in frames:
             try:
-                if frame.opcode >= OWN_OPCODES and self.version:
+                if frame[2] >= OWN_OPCODES and self.version:
                     self._request(frame, now)
                 else:
                     self._cql(frame)
             except MaitredError as problem:
                 self.refuse(frame.stream, problem)
+            except DecodeError as problem:
+                self.refuse(frame.stream, not_understood(frame.opcode, problem))
             except Exception as problem:  # noqa: BLE001 - nobody may be left without an answer
                 self.blame_ourselves(frame.stream, problem)
             if self.closing:
@@ -275,7 +282,7 @@ class Connection(Link):
             self._request_out_of_place(frame)
             return
         shard = self.shard
-        if len(self.under_way) >= shard.limits.in_flight:
+        if len(self.under_way) >= shard.in_flight_max:
             raise TooManyInFlight(
                 f"This connection has {shard.limits.in_flight:,} requests under way already.",
                 remedy="Wait for answers; SUPPORTED tells how many may be under way.",
@@ -285,7 +292,7 @@ class Connection(Link):
             if opcode == Opcode.CANCEL:
                 return  # what it takes back has been answered
             raise UnknownRequest(f"There is no request with the opcode 0x{opcode:02x}.")
-        message = decode_request(opcode, body)
+        message = REQUEST_DECODERS[opcode](body)
         owner = shard.owner_of(message)
         if self.permissions is not EVERYTHING:
             self._check_permission(message)

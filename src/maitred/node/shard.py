@@ -128,6 +128,7 @@ class Shard:
         self.connections: dict[Connection, None] = {}
         """In the order in which they came."""
         self.client_connections = 0
+        self.in_flight_max = settings.limits.in_flight
         self.draining = False
         self.partial_bytes = 0
         """Of incomplete frames, all connections together."""
@@ -139,14 +140,14 @@ class Shard:
         }
         self._forwarded = 0
         self._errors: Counter[str] = Counter()
-        self._surroundings = surroundings
+        self._wall_clock = surroundings.wall_clock
         self._vitals = vitals or Vitals.real()
         self._tls = tls
         self._source_port_socket = source_port_socket
         self._gauge = LoadGauge(self._vitals, self.loop.time())
         self._started_at = self.loop.time()
         change = GradualChange.parse(settings.spread_batch, int)
-        self._homes = Homes(place.shards, self.description.ignore_msb, change)
+        self._home = Homes(place.shards, self.description.ignore_msb, change).home
         self._peers = {
             number: Peer(self.loop, number, path, settings.limits)
             for number, path in enumerate(place.peer_paths)
@@ -238,9 +239,8 @@ class Shard:
     def owner_of(self, message: AnyRequest) -> int:
         """The shard that the request belongs to; typed errors for what can be nobody's."""
         if isinstance(message, PartitionRequest):
-            now = self._surroundings.wall_clock()
             address = (message.namespace, message.queue, message.queue_type, message.partition)
-            return self._homes.home(address, now).shard
+            return self._home(address, self._wall_clock()).shard
         if message.shard >= self.place.shards:
             raise InvalidArgument(
                 f"This node has shards 0 to {self.place.shards - 1}; there is no {message.shard}."

@@ -113,6 +113,7 @@ class FrameDecoder:
         buffer, at = self._buffer, self._at
         size = len(buffer)
         unpack, version, limit = HEADER.unpack_from, self._version, self.max_body_bytes
+        new = tuple.__new__  # what Frame(...) calls, without the call in Python
         frames: list[Frame] = []
         while most and size - at >= HEADER_BYTES:
             seen, flags, stream, opcode, length = unpack(buffer, at)
@@ -122,7 +123,9 @@ class FrameDecoder:
             end = at + HEADER_BYTES + length
             if end > size:
                 break
-            frames.append(Frame(flags, stream, opcode, bytes(buffer[at + HEADER_BYTES : end])))
+            if not frames and isinstance(buffer, bytearray):
+                self._buffer = buffer = bytes(buffer)  # bodies are cut from bytes, and are bytes
+            frames.append(new(Frame, (flags, stream, opcode, buffer[at + HEADER_BYTES : end])))
             at = end
             most -= 1
         else:

@@ -9,14 +9,17 @@ New fields come at the end and have a default: older readers skip them, newer on
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack
 
-from maitred.errors import InvalidArgument, ProtocolViolation
+from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
 from maitred.protocol.frames import Opcode
 from maitred.protocol.notation import Reader, bytes_map
 from maitred.settings import Permission  # noqa: TC001 - msgspec reads the annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TIMEOUT_MAX_MILLISECONDS: Final = 24 * 60 * 60 * 1000
 """A day. Who waits longer for one answer wants a task, not a request."""
@@ -126,32 +129,22 @@ ANSWERS: Final[dict[int, type[Echoed | ShardStatus]]] = {
 }
 """By the request's opcode."""
 
-_encode = msgpack.Encoder().encode
-_request_decoders: Final = {
+encode: Final[Callable[[Struct], bytes]] = msgpack.Encoder().encode
+"""The body of a request or an answer."""
+
+REQUEST_DECODERS: Final[dict[int, Callable[[bytes], AnyRequest]]] = {
     opcode: msgpack.Decoder(kind).decode for opcode, kind in REQUESTS.items()
 }
+"""Raise `msgspec.DecodeError`; `not_understood` makes a typed error of it."""
 _answer_decoders: Final = {opcode: msgpack.Decoder(kind).decode for opcode, kind in ANSWERS.items()}
 
-Message = TypeVar("Message", bound=Struct)
 
-
-def encode(message: Struct) -> bytes:
-    """The body of a request or an answer."""
-    return _encode(message)
-
-
-def decode_request(opcode: int, body: bytes) -> AnyRequest:
-    """The request; raises `KeyError` for an opcode that none has, and typed errors otherwise."""
-    try:
-        return _request_decoders[opcode](body)
-    except ValidationError as problem:
-        raise InvalidArgument(
-            f"The {Opcode(opcode).name} request is not as it should be: {problem}."
-        ) from None
-    except DecodeError as problem:
-        raise ProtocolViolation(
-            f"The body of the {Opcode(opcode).name} request is no msgpack: {problem}."
-        ) from None
+def not_understood(opcode: int, problem: DecodeError) -> MaitredError:
+    """Why the body of a request could not be read."""
+    name = Opcode(opcode).name
+    if isinstance(problem, ValidationError):
+        return InvalidArgument(f"The {name} request is not as it should be: {problem}.")
+    return ProtocolViolation(f"The body of the {name} request is no msgpack: {problem}.")
 
 
 def decode_answer(opcode: int, body: bytes) -> Echoed | ShardStatus:
@@ -177,7 +170,7 @@ _decode_home: Final = msgpack.Decoder(Home).decode
 
 def with_home(home: Home, body: bytes) -> bytes:
     """An answer's body for a frame with the flag for custom payloads."""
-    return bytes_map({HOME_KEY: _encode(home)}) + body
+    return bytes_map({HOME_KEY: encode(home)}) + body
 
 
 def without_home(body: bytes) -> tuple[Home | None, bytes]:

@@ -140,8 +140,11 @@ class Link(asyncio.Protocol):
     # Writing
 
     def send(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
-        """Write a frame, together with whatever else is written in this turn."""
-        frame = HEADER.pack(self._outgoing_version, flags, stream, opcode, len(body)) + body
+        """Write a frame."""
+        self.write(HEADER.pack(self._outgoing_version, flags, stream, opcode, len(body)) + body)
+
+    def write(self, frame: bytes) -> None:
+        """Write a frame's bytes, together with whatever else is written in this turn."""
         self._gathered.append(frame)
         self._gathered_bytes += len(frame)
         if self._gathered_bytes >= GATHERED_BYTES:
