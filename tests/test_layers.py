@@ -21,7 +21,18 @@ SOURCE = ROOT / "src" / "maitred"
 # randomness. `datetime` is here for its arithmetic; its clocks are refused below.
 PURE_IMPORTS = {
     *("__future__", "array", "bisect", "collections", "dataclasses", "datetime", "difflib"),
-    *("enum", "functools", "heapq", "itertools", "math", "operator", "re", "struct", "types"),
+    *(
+        "enum",
+        "functools",
+        "heapq",
+        "ipaddress",
+        "itertools",
+        "math",
+        "operator",
+        "re",
+        "struct",
+        "types",
+    ),
     *("typing", "farmhash", "mmh3", "msgspec"),
 }
 CLOCKS = {"now", "utcnow", "today"}

@@ -108,7 +108,7 @@ class Shard:
         self.limits = settings.limits
         self.log = log
         self.users = Directory(settings)
-        self.tables = SystemTables(place.node)
+        self.tables = SystemTables(place.node.bytes)
         self.description = Description(
             node=str(place.node),
             shard=place.number,

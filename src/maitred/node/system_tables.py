@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from maitred.errors import InvalidArgument, UnknownRequest
-from maitred.protocol.cql import BOOLEAN, INET, TEXT, TEXT_SET, UUID_, Column, Value, encode_rows
+from maitred.protocol.cql import BOOLEAN, INET, TEXT, TEXT_SET, UUID, Column, Value, encode_rows
 from maitred.protocol.description import CQL_VERSION, PARTITIONER
 
 if TYPE_CHECKING:
@@ -34,26 +33,26 @@ _LOCAL: Final = (
     Column("cluster_name", TEXT),
     Column("cql_version", TEXT),
     Column("data_center", TEXT),
-    Column("host_id", UUID_),
+    Column("host_id", UUID),
     Column("listen_address", INET),
     Column("native_protocol_version", TEXT),
     Column("partitioner", TEXT),
     Column("rack", TEXT),
     Column("release_version", TEXT),
     Column("rpc_address", INET),
-    Column("schema_version", UUID_),
+    Column("schema_version", UUID),
     Column("tokens", TEXT_SET),
 )
 _ADDRESSES: Final = ("broadcast_address", "listen_address", "rpc_address")
 _PEERS: Final = (
     Column("peer", INET),
     Column("data_center", TEXT),
-    Column("host_id", UUID_),
+    Column("host_id", UUID),
     Column("preferred_ip", INET),
     Column("rack", TEXT),
     Column("release_version", TEXT),
     Column("rpc_address", INET),
-    Column("schema_version", UUID_),
+    Column("schema_version", UUID),
     Column("tokens", TEXT_SET),
 )
 _NAME: Final = Column("keyspace_name", TEXT)
@@ -68,7 +67,7 @@ _SCHEMA: Final = {
     "views": (_NAME, Column("view_name", TEXT)),
 }
 
-SCHEMA_VERSION: Final = UUID(int=0)
+SCHEMA_VERSION: Final = bytes(16)
 """There is no schema, so it never changes."""
 
 RELEASE: Final = "3.0.0"
@@ -80,7 +79,7 @@ _WHOLE_RING: Final = frozenset((str(-(2**63)),))
 class SystemTables:
     """The tables of one node."""
 
-    def __init__(self, node: UUID) -> None:
+    def __init__(self, node: bytes) -> None:
         self._local: dict[str, Value] = {
             "key": "local",
             "bootstrapped": "COMPLETED",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import UUID
 
 from maitred.errors import ProtocolViolation
 from maitred.protocol.notation import (
@@ -41,7 +40,8 @@ EVENTS: Final = frozenset((STATUS_CHANGE, TOPOLOGY_CHANGE, SCHEMA_CHANGE, DRAINI
 _ROWS: Final = 2
 _GLOBAL_TABLE: Final = 0x0001
 
-Value = str | int | bool | UUID | frozenset[str] | None
+Value = str | int | bool | bytes | frozenset[str] | None
+"""Of a column: a UUID is its 16 bytes, an address is text."""
 
 
 class Type(NamedTuple):
@@ -52,7 +52,7 @@ class Type(NamedTuple):
 
 
 TEXT: Final = Type(0x0D)
-UUID_: Final = Type(0x0C)
+UUID: Final = Type(0x0C)
 INET: Final = Type(0x10)
 INT: Final = Type(0x09)
 BOOLEAN: Final = Type(0x04)
@@ -180,8 +180,8 @@ def encode_rows(
 def _encode_value(type_: Type, value: Value) -> bytes | None:
     if value is None:
         return None
-    if isinstance(value, UUID):
-        return value.bytes
+    if isinstance(value, bytes):
+        return value
     if isinstance(value, bool):
         return bytes((value,))
     if isinstance(value, int):
