@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID  # noqa: TC003 - msgspec reads the annotations of Place
 
 from msgspec import json
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     import socket
     import ssl
     from collections.abc import Callable, Coroutine
-    from uuid import UUID
 
     from msgspec import Struct
 
