@@ -98,7 +98,7 @@ def _from_file(file: str) -> dict[str, _Given]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
-    known = {PREFIX + name.upper().replace(".", "__"): name for name in names(Node)}
+    known = {name.upper().replace(".", "__"): name for name in names(Node)}
     given: dict[str, _Given] = {}
     # In order, a group (MAITRED_LIMITS) comes before one of it (MAITRED_LIMITS__IN_FLIGHT).
     for variable in sorted(environment):
@@ -110,9 +110,16 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
                 "maitred; it is no setting of a node.",
                 remedy="Set enableServiceLinks: false for the pod, or rename the service.",
             )
-        if variable not in known:
-            raise unknown(variable, "the environment", known)
-        given |= _spread(known[variable], environment[variable], f"the variable {variable}")
+        key = variable.removeprefix(PREFIX)
+        if key.startswith("USERS__"):
+            # Variables are upper case, and the names of users are not.
+            raise UnknownSetting(
+                f"There is no setting called {variable!r} (from the environment).",
+                remedy="Put all users into MAITRED_USERS, as JSON.",
+            )
+        if key not in known:
+            raise unknown(key, "the environment", known, PREFIX)
+        given |= _spread(known[key], environment[variable], f"the variable {variable}")
     return given
 
 

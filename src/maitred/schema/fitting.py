@@ -68,12 +68,14 @@ def names(group: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
             yield from names(field.kind.struct, f"{prefix}{field.name}.")
 
 
-def unknown(name: str, source: str, known: Iterable[str]) -> UnknownSetting:
-    """The refusal of a key that nobody reads."""
-    near = get_close_matches(name, sorted(known), n=1)
+def unknown(key: str, source: str, known: Iterable[str], prefix: str = "") -> UnknownSetting:
+    """The refusal of a key that nobody reads. The prefix, which all share, is not compared."""
+    near = get_close_matches(key, sorted(known), n=1)
     return UnknownSetting(
-        f"There is no setting called {_shortened(name)} (from {source}).",
-        remedy=f"Did you mean {near[0]!r}?" if near else "`maitred config list` names them all.",
+        f"There is no setting called {_shortened(prefix + key)} (from {source}).",
+        remedy=f"Did you mean {prefix + near[0]!r}?"
+        if near
+        else "`maitred config list` names them all.",
     )
 
 
@@ -85,7 +87,7 @@ def _fit_group(
     fitted = {}
     for key, given in _mapping(value, name, source).items():
         if key not in fields:
-            raise unknown(f"{prefix}{key}", source, names(group, prefix))
+            raise unknown(key, source, names(group), prefix)
         fitted[key] = fit(fields[key].kind, given, f"{prefix}{key}", source, text=text)
     return fitted
 
@@ -147,5 +149,8 @@ def _parsed(kind: Kind, text: str) -> object:
 
 
 def _shortened(value: object) -> str:
-    shown = str(value).lower() if isinstance(value, bool) else repr(value)
+    try:
+        shown = str(value).lower() if isinstance(value, bool) else repr(value)
+    except RecursionError:
+        return "nested too deep"
     return shown if len(shown) <= QUOTED_LETTERS else shown[:QUOTED_LETTERS] + "..."

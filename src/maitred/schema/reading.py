@@ -13,7 +13,7 @@ FILE_BYTES = 16 * 2**20
 """Largest file that is read: some 100,000 users, and no device that never ends."""
 
 _PLACE = re.compile(
-    r"(?P<what>.*) \(at (?P<where>line \d+, column \d+|end of document)\)", re.DOTALL
+    r"(?P<what>.*) \(at ((?P<line>line \d+, column \d+)|end of document)\)", re.DOTALL
 )
 
 
@@ -36,17 +36,17 @@ def read_toml(path: str) -> dict[str, object]:
 def parse_toml(content: bytes, path: str) -> dict[str, object]:
     """The same for bytes that are here already; `path` is what to call them."""
     try:
-        parsed = tomllib.loads(content.decode())
+        return {key: _plain(one) for key, one in tomllib.loads(content.decode()).items()}
     except UnicodeDecodeError as problem:
         line = content.count(b"\n", 0, problem.start) + 1
         reason = f"it is not UTF-8 (line {line})"
     except tomllib.TOMLDecodeError as problem:
         found = _PLACE.fullmatch(str(problem))
-        reason = f"{found['what']} ({found['where']})" if found else str(problem)
+        last = f"line {len(content.splitlines())}, at the end"
+        where = found["line"] or last if found else last
+        reason = f"{found['what'] if found else problem} ({where})"
     except (ValueError, RecursionError):
-        reason = "a number is too long, or brackets are too deep"
-    else:
-        return {key: _plain(value) for key, value in parsed.items()}
+        reason = "a number is too long, or something is nested too deep"
     raise InvalidSetting(f"The file {path} is not TOML: {reason}.")
 
 
