@@ -53,6 +53,21 @@ def test_json_has_time_level_event_context_and_fields_in_this_order() -> None:
     }
 
 
+def test_fields_cannot_take_the_place_of_the_time_or_the_level() -> None:
+    stream = io.StringIO()
+    logger(Log(), stream, wall_clock=clock).info("x", level=3, timestamp=4)
+    (line,) = json_lines(stream)
+    assert (line["level"], line["level_"], line["timestamp_"]) == ("info", 3, 4)
+    assert line["timestamp"].startswith("2026-11-15")
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), 1e300, -1e300])
+def test_a_clock_that_is_off_spoils_the_time_and_not_the_line(seconds: float) -> None:
+    stream = io.StringIO()
+    logger(Log(), stream, wall_clock=lambda: seconds).info("x")
+    assert json_lines(stream)[0]["timestamp"] == f"{seconds} s"
+
+
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_nothing_below_the_level(level: Literal["debug", "info", "warning", "error"]) -> None:
     stream = io.StringIO()

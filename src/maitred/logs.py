@@ -99,13 +99,22 @@ class _Opening:
         self._wall_clock = wall_clock
 
     def __call__(self, _logger: object, level: str, entry: Entry) -> Entry:
-        moment = datetime.fromtimestamp(self._wall_clock(), UTC)
-        return {
-            "timestamp": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        line: Entry = {
+            "timestamp": _moment(self._wall_clock()),
             "level": "error" if level == "exception" else level,
             "event": entry.pop("event", ""),
-            **entry,
         }
+        for key, value in entry.items():
+            line[f"{key}_" if key in line else key] = value
+        return line
+
+
+def _moment(seconds: float) -> str:
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):  # a clock that is years off
+        return f"{seconds} s"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _as_json(_logger: object, _level: str, entry: Entry) -> str:
