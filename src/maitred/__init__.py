@@ -1,3 +1,47 @@
-"""maitred seats every task and every query at a worker that is free."""
+"""maitred seats every task and every query at a worker that is free.
+
+    import maitred
+
+    with maitred.connect("maitred://localhost") as client:
+        print(client.echo("shop", "thumbnails", b"hello"))
+
+`connect` serves asyncio and ordinary code alike; see `maitred.client.connecting`. Errors are in
+`maitred.errors`, and `MaitredError` catches them all. What is here is loaded when it is first used:
+importing maitred costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from maitred.client.client import AsyncClient as AsyncClient
+    from maitred.client.connecting import Connecting as connect  # noqa: N813 - it is called as one
+    from maitred.client.sync import Client as Client
+    from maitred.errors import MaitredError as MaitredError
 
 __version__ = "0.1.0"
+
+__all__ = ["AsyncClient", "Client", "MaitredError", "__version__", "connect"]
+
+_HOMES = {
+    "AsyncClient": ("maitred.client.client", "AsyncClient"),
+    "Client": ("maitred.client.sync", "Client"),
+    "MaitredError": ("maitred.errors", "MaitredError"),
+    "connect": ("maitred.client.connecting", "Connecting"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _HOMES[name]
+    found: object = getattr(import_module(module), attribute)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

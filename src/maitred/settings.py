@@ -194,5 +194,8 @@ class Client(Schema, frozen=True):
     """Without the shards' own ports: connections opened for each shard, at most, until every shard
     has one. More find the last shard, fewer spare the node."""
 
+    close_seconds: Seconds = 5.0
+    """How long `close()` waits for requests under way; then they fail."""
+
     retries: Annotated[int, Meta(ge=0)] = 3
     """How often a request is sent again when that is safe, within its timeout."""

@@ -1,0 +1,140 @@
+"""One request on its way: waiting in a line, sent on a stream, or answered.
+
+It is what a connection's table of streams holds, and the future of whoever asked is in it. Every
+way out ends that future exactly once.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from maitred.errors import ConnectionLost, DeadlineExceeded, Unavailable
+from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections import OrderedDict
+
+    from maitred.client.connection import Connection
+    from maitred.client.pool import Pool
+    from maitred.client.waiting import WaitingRoom
+    from maitred.protocol.frames import Frame
+    from maitred.protocol.messages import AnyRequest
+
+
+class Call:
+    """A request, sent once at most; a retry is another call."""
+
+    __slots__ = (
+        "connection",
+        "deadline",
+        "future",
+        "line",
+        "message",
+        "pool",
+        "room",
+        "sent_at",
+        "shard",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        message: AnyRequest,
+        deadline: float,
+        future: asyncio.Future[Frame],
+        room: WaitingRoom,
+        pool: Pool | None = None,
+    ) -> None:
+        self.message = message
+        self.deadline = deadline
+        self.future = future
+        self.room = room
+        self.pool = pool
+        """The node it goes to; if nobody chose one, the router does."""
+        self.shard = -1
+        """Where it belongs on that node; -1 while nobody can know."""
+        self.line: OrderedDict[Call, None] | None = None
+        self.connection: Connection | None = None
+        self.stream = -1
+        self.sent_at = 0.0
+
+    def milliseconds_left(self, now: float) -> int:
+        """What the node is told; at least one, since zero is over before it begins."""
+        left = ceil((self.deadline - now) * 1000)
+        return min(max(left, 1), TIMEOUT_MAX_MILLISECONDS)
+
+    # Waiting
+
+    def wait_in(self, line: OrderedDict[Call, None]) -> None:
+        """Raises `Overloaded` if too many wait."""
+        self.room.enter(self)
+        self.line = line
+        line[self] = None
+
+    def leave(self) -> None:
+        """Its turn has come; it is out of the line already."""
+        self.line = None
+        self.room.leave(self)
+
+    def stop_waiting(self) -> None:
+        """Out of the line, wherever it stood."""
+        if self.line is not None:
+            self.line.pop(self, None)
+            self.leave()
+
+    def waited_too_long(self) -> None:
+        """Its time is over, and it was never sent."""
+        is_in_turn = self.pool is None or self.line is not self.pool.line
+        self.stop_waiting()
+        if is_in_turn or self.pool is None:
+            self.fail(
+                DeadlineExceeded(
+                    "The time was over before it was the request's turn; it was not sent.",
+                    remedy="Give it more time, or ask less at once.",
+                )
+            )
+        else:
+            self.fail(
+                Unavailable(
+                    f"There was no connection to {self.pool.name} in time{self.pool.because()}. "
+                    "The request was not sent."
+                )
+            )
+
+    # What becomes of it (see `wire.caller.Receiver`)
+
+    def answered(self, frame: Frame) -> None:
+        if not self.future.done():
+            self.future.set_result(frame)
+
+    def expired(self) -> None:
+        connection = self.connection
+        if connection is not None and connection.arrived_at <= self.sent_at:
+            connection.probe()
+        name = self.pool.name if self.pool is not None else "the node"
+        self.fail(DeadlineExceeded(f"{name} did not answer in time. It has been told to stop."))
+
+    def lost(self, problem: Exception | None) -> None:
+        if self.future.done():
+            return
+        why = self.connection.why_lost(problem) if self.connection is not None else "it is gone"
+        name = self.pool.name if self.pool is not None else "the node"
+        self.fail(
+            ConnectionLost(
+                f"The connection to {name} was lost before the answer came: {why}. "
+                "Whether the request was done is not known."
+            )
+        )
+
+    def fail(self, problem: Exception) -> None:
+        """End it with this error."""
+        if not self.future.done():
+            self.future.set_exception(problem)
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more; if it was sent, the node is told."""
+        self.stop_waiting()
+        if self.connection is not None:
+            self.connection.give_up(self.stream, self)

@@ -1,0 +1,415 @@
+"""The client for asyncio.
+
+A request computes alone which shard of which node it belongs to and goes there; that path is kept
+short. Everything unusual (waiting, retries, corrections) is off it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from math import isnan
+from typing import TYPE_CHECKING, Self, cast
+
+from msgspec import Struct
+
+from maitred.client.call import Call
+from maitred.client.pool import Pool
+from maitred.client.router import Router, closed
+from maitred.client.statistics import Statistics, summed
+from maitred.client.waiting import WaitingRoom
+from maitred.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    MaitredError,
+    Overloaded,
+    ProtocolViolation,
+    Unauthenticated,
+    Unavailable,
+    UnsupportedVersion,
+)
+from maitred.protocol.description import VERSIONS
+from maitred.protocol.frames import ANSWER, CUSTOM_PAYLOAD, Frame, Opcode
+from maitred.protocol.messages import (
+    Echo,
+    Echoed,
+    ShardStatus,
+    Status,
+    decode_answer,
+    without_home,
+)
+from maitred.wire.caller import error_of
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from maitred.client.address import Address
+    from maitred.protocol.messages import AnyRequest
+    from maitred.settings import Client as ClientSettings
+    from maitred.surroundings import Surroundings
+
+AnyAnswer = Echoed | ShardStatus
+
+_HOPELESS = (Unauthenticated, UnsupportedVersion)
+"""Refusals that trying again in the next seconds does not change."""
+
+
+class NodeView(Struct, frozen=True, kw_only=True):
+    """What a client has learned of a node."""
+
+    address: str
+    node: str | None = None
+    """Its identity; None while it never answered."""
+    release: str = ""
+    shards: int = 0
+    shard_ports: tuple[int, ...] = ()
+    covered: tuple[int, ...] = ()
+    """Shards to which there is a connection now."""
+    spread_batch: str = "0"
+    payload_bytes: int = 0
+    problem: str | None = None
+    """Why the last attempt at a connection failed."""
+
+
+class Unreachable(Struct, frozen=True, kw_only=True):
+    """A shard, or a whole node, that did not tell its status."""
+
+    address: str
+    shard: int | None
+    error: MaitredError
+
+
+class AsyncClient:
+    """Made by `maitred.connect`. Safe for many tasks of one loop."""
+
+    def __init__(
+        self,
+        address: Address,
+        settings: ClientSettings,
+        surroundings: Surroundings,
+        tls: ssl.SSLContext | None = None,
+        versions: Sequence[int] = VERSIONS,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.address = address
+        self.settings = settings
+        self._loop = loop
+        self._surroundings = surroundings
+        self._timeout_seconds = settings.timeout_seconds
+        self._room = WaitingRoom(loop, settings.waiting)
+        self._router = Router(surroundings.wall_clock, self._tell_news)
+        self._router.begin(
+            [
+                Pool(
+                    node,
+                    self._router,
+                    loop,
+                    settings,
+                    surroundings,
+                    address.credentials,
+                    tls,
+                    versions,
+                )
+                for node in address.nodes
+            ]
+        )
+        self._under_way = 0
+        self._watchers: list[asyncio.Future[None]] = []
+        self._closing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        if self._router.closed:
+            return f"<AsyncClient {self.address}, closed>"
+        pools = self._router.pools.values()
+        covered = sum(len(pool.by_shard) for pool in pools)
+        shards = sum(pool.description.shards if pool.description else 0 for pool in pools)
+        return (
+            f"<AsyncClient {self.address}, {covered} of {shards} shards connected, "
+            f"{self._under_way} requests under way>"
+        )
+
+    # Begin and end
+
+    async def open(self) -> Self:
+        """Connect; done as soon as one node has answered. Raises why none did."""
+        for pool in self._router.pools.values():
+            pool.start()
+        try:
+            async with asyncio.timeout(self.settings.connect_seconds):
+                while not self._has_connected():
+                    await self._news()
+        except BaseException as problem:
+            reason = self._why_not_connected() if isinstance(problem, TimeoutError) else problem
+            await self._close(within=0)
+            if reason is problem:
+                raise
+            raise reason from None
+        return self
+
+    async def covered(self) -> None:
+        """Wait until there is a connection to every shard of every node."""
+        while any(pool.missing for pool in self._router.pools.values()):
+            if self._router.closed:
+                raise closed()
+            await self._news()
+
+    async def close(self) -> None:
+        """Take nothing new, wait for what is under way (`close_seconds` at most), disconnect."""
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(self.settings.close_seconds))
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _close(self, within: float) -> None:
+        self._router.closed = True
+        pools = list(self._router.pools.values())
+        self._room.empty(closed())
+        dialling = [task for pool in pools for task in pool.stop()]
+        if dialling:
+            await asyncio.wait(dialling)
+        if within > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    while self._under_way:
+                        await self._news()
+        for pool in pools:
+            for connection in pool.connections():
+                for call in list(connection.pending.values()):
+                    if isinstance(call, Call):
+                        call.fail(closed())
+                connection.finish()
+        # A connection that its node does not close ends itself, so this ends as well.
+        while any(pool.connections() for pool in pools):
+            await self._news()
+
+    def _tell_news(self) -> None:
+        """Something changed that somebody may wait for."""
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
+    async def _news(self) -> None:
+        watcher = self._loop.create_future()
+        self._watchers.append(watcher)
+        await watcher
+
+    def _has_connected(self) -> bool:
+        pools = self._router.pools.values()
+        if any(pool.by_shard for pool in pools):
+            return True
+        if all(isinstance(pool.problem, _HOPELESS) for pool in pools):
+            raise self._why_not_connected()
+        return False
+
+    def _why_not_connected(self) -> MaitredError:
+        problems = [pool.problem for pool in self._router.pools.values() if pool.problem]
+        for problem in problems:
+            if isinstance(problem, _HOPELESS):
+                return problem
+        if len(problems) == 1 and isinstance(problems[0], Unavailable):
+            return problems[0]
+        reasons = "; ".join(problem.sentence.rstrip(".") for problem in problems)
+        seconds = f"within {self.settings.connect_seconds:g} s"
+        return Unavailable(
+            f"{self.address} did not answer {seconds}{': ' if reasons else ''}{reasons}.",
+            remedy="Check host and port, and whether a node is up there.",
+        )
+
+    # Requests
+
+    async def request(
+        self,
+        message: AnyRequest,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
+        *,
+        node: str | None = None,
+    ) -> AnyAnswer:
+        """Send it to where it belongs, and wait for the answer, `timeout` seconds in all.
+
+        The message's `timeout_milliseconds` is set to what is left when it is sent. What belongs to
+        a shard instead of a partition goes to the `node` of that address or identity.
+        """
+        loop = self._loop
+        router = self._router
+        now = loop.time()
+        seconds = self._timeout_seconds if timeout is None else _checked(timeout)
+        pool = None if node is None else router.the_pool(node)
+        call = Call(message, now + seconds, loop.create_future(), self._room, pool)
+        tries = 0
+        self._under_way += 1
+        try:
+            while True:
+                router.dispatch(call, now)
+                try:
+                    frame = await call.future
+                except ConnectionLost as problem:
+                    failure: MaitredError = problem
+                else:
+                    opcode = message.opcode
+                    if frame.opcode == opcode + ANSWER and not frame.flags:
+                        return decode_answer(opcode, frame.body)
+                    outcome = self._read(call, frame)
+                    if not isinstance(outcome, MaitredError):
+                        return outcome
+                    failure = outcome
+                tries += 1
+                await self._before_next_try(call, failure, tries)
+                now = loop.time()
+                call = Call(message, call.deadline, loop.create_future(), self._room, pool)
+        except asyncio.CancelledError:
+            call.give_up()
+            raise
+        finally:
+            self._under_way -= 1
+            if self._under_way == 0 and router.closed:
+                self._tell_news()
+
+    def _read(self, call: Call, frame: Frame) -> AnyAnswer | MaitredError:
+        """An answer that is more, or other, than a plain one."""
+        opcode = call.message.opcode
+        try:
+            if frame.flags & CUSTOM_PAYLOAD:
+                home, body = without_home(frame.body)
+                frame = frame._replace(body=body)
+                if home is not None:
+                    self._router.learn(call, home)
+            if frame.opcode == Opcode.ERROR:
+                return error_of(frame)
+            if frame.opcode == opcode + ANSWER:
+                return decode_answer(opcode, frame.body)
+        except ProtocolViolation as problem:
+            return problem
+        return ProtocolViolation(
+            f"The node answered {opcode.name} with the opcode 0x{frame.opcode:02x}."
+        )
+
+    async def _before_next_try(self, call: Call, problem: MaitredError, tries: int) -> None:
+        """Wait a little; raises the problem if it is none that another try could help."""
+        # What was not done may be done now. What may have been done, only if twice does no harm.
+        nothing_done = isinstance(problem, Unavailable | Overloaded)
+        unknown = isinstance(problem, ConnectionLost)
+        if not nothing_done and not (unknown and call.message.repeatable):
+            raise problem
+        settings = self.settings
+        backoff = settings.backoff_first_seconds * 2 ** min(tries - 1, 62)
+        backoff = min(backoff, settings.backoff_longest_seconds)
+        delay = backoff * (0.5 + 0.5 * self._surroundings.random.random())
+        if tries > settings.retries or self._loop.time() + delay >= call.deadline:
+            raise problem
+        if call.connection is not None:
+            call.connection.counts.retries += 1
+        await asyncio.sleep(delay)
+
+    async def echo(
+        self,
+        namespace: str,
+        queue: str,
+        payload: bytes,
+        *,
+        partition: int = 0,
+        queue_type: int = 1,
+        hold: float = 0,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
+    ) -> Echoed:
+        """Have the shard that owns the partition say this back, after holding it for a while."""
+        message = Echo(namespace, queue, queue_type, partition, 0, payload, _milliseconds(hold))
+        return cast("Echoed", await self.request(message, timeout))
+
+    async def status(
+        self,
+        shard: int,
+        node: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
+    ) -> ShardStatus:
+        """How a shard is; with several nodes, `node` says whose, by address or identity."""
+        return cast("ShardStatus", await self.request(Status(shard, 0), timeout, node=node))
+
+    async def statuses(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
+    ) -> list[ShardStatus | Unreachable]:
+        """How every shard of every node is; what cannot be told says why."""
+        found: list[ShardStatus | Unreachable] = []
+        asked = []
+        for pool in self._router.pools.values():
+            if pool.description is None:
+                problem = pool.problem or Unavailable(f"{pool.name} has not answered yet.")
+                found.append(Unreachable(address=pool.name, shard=None, error=problem))
+            else:
+                asked += [
+                    self._status_or_why(pool.name, shard, timeout)
+                    for shard in range(pool.description.shards)
+                ]
+        return [*await asyncio.gather(*asked), *found]
+
+    async def _status_or_why(
+        self, address: str, shard: int, seconds: float | None
+    ) -> ShardStatus | Unreachable:
+        try:
+            return await self.status(shard, address, seconds)
+        except MaitredError as problem:
+            return Unreachable(address=address, shard=shard, error=problem)
+
+    # What is known
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """What was learned of each node, in the order of the address."""
+        views = []
+        for pool in self._router.pools.values():
+            problem = pool.problem.sentence if pool.problem is not None else None
+            known = pool.description
+            if known is None:
+                views.append(NodeView(address=pool.name, problem=problem))
+                continue
+            views.append(
+                NodeView(
+                    address=pool.name,
+                    node=known.node,
+                    release=known.release,
+                    shards=known.shards,
+                    shard_ports=known.shard_ports,
+                    covered=tuple(pool.by_shard),
+                    spread_batch=known.spread_batch,
+                    payload_bytes=known.payload_bytes,
+                    problem=problem,
+                )
+            )
+        return tuple(views)
+
+    def statistics(self) -> Statistics:
+        """What was counted until now."""
+        nodes = tuple(pool.statistics() for pool in self._router.pools.values())
+        return Statistics(waiting=len(self._room), nodes=nodes, **summed(nodes))
+
+
+def _checked(seconds: float) -> float:
+    try:
+        if seconds > 0 and not isnan(seconds):
+            return min(float(seconds), _LONGEST_SECONDS)
+    except TypeError:
+        pass  # the sentence below is right
+    raise InvalidArgument(f"A timeout is a number of seconds above 0, not {seconds!r}.")
+
+
+def _milliseconds(seconds: float) -> int:
+    try:
+        return round(seconds * 1000)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"{seconds!r} is not a number of seconds.") from None
+
+
+_LONGEST_SECONDS = 365 * 86_400.0
+"""Of a timeout; beyond it timers of some loops overflow."""

@@ -1,0 +1,103 @@
+"""What `maitred.connect` returns: a client to be, for asyncio or for threads.
+
+    async with maitred.connect("maitred://localhost") as client: ...
+    client = await maitred.connect("maitred://localhost")
+
+    with maitred.connect("maitred://localhost") as client: ...
+    client = maitred.connect("maitred://localhost").wait()
+
+Which one it becomes depends on how it is used, so that there is one function to know. Nothing
+happens before that, except that the address and the settings are checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.client.address import parse_address, settings_of
+from maitred.client.client import AsyncClient
+from maitred.client.sync import Client
+from maitred.errors import InvalidArgument
+from maitred.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Generator
+    from types import TracebackType
+    from typing import Any
+
+
+class Connecting:
+    """Use it in one of the four ways, once."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        surroundings: Surroundings | None = None,
+        **settings: object,
+    ) -> None:
+        self._address = parse_address(url)
+        self._settings = settings_of(self._address, settings)
+        self._tls = tls
+        self._surroundings = surroundings
+        self._client: AsyncClient | Client | None = None
+        if tls is not None and self._address.tls is None:
+            raise InvalidArgument(
+                "A TLS context was given for an address without TLS.",
+                remedy="Write maitreds:// for TLS.",
+            )
+
+    def __repr__(self) -> str:
+        return f"<Connecting to {self._address}>"
+
+    def wait(self) -> Client:
+        """Connect, and return a client for ordinary code; close it in the end."""
+        return Client(self._open)
+
+    async def _open(self) -> AsyncClient:
+        return await AsyncClient(
+            self._address,
+            self._settings,
+            self._surroundings or Surroundings.real(),
+            self._context(),
+        ).open()
+
+    def _context(self) -> ssl.SSLContext | None:
+        files = self._address.tls
+        if files is None or self._tls is not None:
+            return self._tls
+        # Late, because everybody else does without OpenSSL.
+        from maitred.security.tls import client_context
+
+        return client_context(*files)
+
+    def __await__(self) -> Generator[Any, None, AsyncClient]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        self._client = client = await self._open()
+        return client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(self._client, AsyncClient):
+            await self._client.close()
+
+    def __enter__(self) -> Client:
+        self._client = client = self.wait()
+        return client
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(self._client, Client):
+            self._client.close()

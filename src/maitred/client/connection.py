@@ -1,0 +1,386 @@
+"""One connection to one shard: its handshake, its requests, and the question whether it lives.
+
+Requests beyond what may be under way wait in a line, first come first served, and are sent as
+answers make room. A connection that has been silent for a while is asked with OPTIONS, as CQL's
+drivers do; one that does not answer that is given up. It is asked at once if a request expired and
+nothing at all has arrived since it was sent: then the line is dead rather than the node slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections import OrderedDict
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from maitred import __version__
+from maitred.client.statistics import Counts
+from maitred.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    MaitredError,
+    PayloadTooLarge,
+    ProtocolViolation,
+    Unauthenticated,
+    Unavailable,
+)
+from maitred.protocol import cql
+from maitred.protocol.description import CQL_VERSION, VERSIONS, Description, agree
+from maitred.protocol.frames import Frame, Opcode
+from maitred.protocol.messages import encode
+from maitred.wire.caller import Caller, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maitred.client.address import Credentials, HostPort
+    from maitred.client.call import Call
+    from maitred.client.pool import Pool
+    from maitred.settings import Client
+
+IDLE_SHARE: Final = 1 / 3
+"""Of the time after which a node closes an idle connection: two questions may get lost."""
+
+
+FAREWELL_SECONDS: Final = 2.0
+"""How long a node may take to close its end after we closed ours."""
+
+
+class Refused(Exception):
+    """An attempt at a connection that failed, and whether anybody answered."""
+
+    def __init__(self, problem: MaitredError, *, reached: bool) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.reached = reached
+
+
+class Connection(Caller):
+    """Made by `connect`, which also shakes hands."""
+
+    __slots__ = (
+        "_heartbeat",
+        "_heartbeat_seconds",
+        "_probing",
+        "_settings",
+        "calls_max",
+        "counts",
+        "description",
+        "draining",
+        "heard",
+        "last_words",
+        "line",
+        "number",
+        "payload_bytes",
+        "pool",
+        "retired",
+    )
+
+    description: Description
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Client) -> None:
+        # One stream more than calls may use: the question whether it lives must get through.
+        super().__init__(loop, settings.frame_bytes, settings.in_flight + 1)
+        self._settings = settings
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._heartbeat_seconds = settings.heartbeat_seconds
+        self._probing = False
+        self.calls_max = settings.in_flight
+        self.payload_bytes = 0
+        self.line: OrderedDict[Call, None] = OrderedDict()
+        """Calls that wait for their turn."""
+        self.pool: Pool | None = None
+        self.number = -1
+        self.counts = Counts()
+        self.draining = False
+        self.heard = False
+        """Whether the node said anything in the handshake."""
+        self.retired = False
+        """Gets no new calls, and closes when the last one is answered."""
+        self.last_words: MaitredError | None = None
+
+    def __repr__(self) -> str:
+        shard = self.description.shard if hasattr(self, "description") else "?"
+        state = "closed" if self.closing else "retired" if self.retired else "open"
+        return f"<Connection {self.number} to shard {shard}, {state}, {self.in_flight} in flight>"
+
+    # Handshake
+
+    async def shake_hands(
+        self, credentials: Credentials | None, versions: Sequence[int] = VERSIONS
+    ) -> None:
+        """From OPTIONS to the answer to REGISTER; raises typed errors."""
+        supported = await self._exchange(Opcode.OPTIONS, b"", Opcode.SUPPORTED)
+        description = Description.from_supported(cql.decode_supported(supported.body))
+        version = agree(versions, description.versions)
+        startup = cql.encode_startup(
+            {
+                "CQL_VERSION": CQL_VERSION,
+                "MAITRED_VERSION": str(version),
+                "DRIVER_NAME": "maitred",
+                "DRIVER_VERSION": __version__,
+            }
+        )
+        answer = await self._exchange(Opcode.STARTUP, startup, Opcode.READY, Opcode.AUTHENTICATE)
+        if answer.opcode == Opcode.AUTHENTICATE:
+            await self._authenticate(credentials)
+        await self._exchange(Opcode.REGISTER, cql.encode_register([cql.DRAINING]), Opcode.READY)
+        self._settle(description)
+
+    async def _authenticate(self, credentials: Credentials | None) -> None:
+        if credentials is None:
+            raise Unauthenticated(
+                "The node wants to know who is there.",
+                remedy="Put user:secret@ before the host in the address.",
+            )
+        response = cql.encode_credentials(credentials.user, credentials.secret)
+        await self._exchange(Opcode.AUTH_RESPONSE, response, Opcode.AUTH_SUCCESS)
+
+    async def _exchange(self, opcode: Opcode, body: bytes, *expected: Opcode) -> Frame:
+        reply = _Reply(self.loop)
+        self.ask(opcode, body, reply, inf)
+        frame = await reply.future
+        self.heard = True
+        if frame.opcode == Opcode.ERROR:
+            raise error_of(frame)
+        if frame.opcode not in expected:
+            raise ProtocolViolation(
+                f"The node answered {opcode.name} with the opcode 0x{frame.opcode:02x}."
+            )
+        return frame
+
+    def _settle(self, description: Description) -> None:
+        self.description = description
+        self.calls_max = min(self._settings.in_flight, description.in_flight)
+        self.most_in_flight = self.calls_max + 1
+        self.payload_bytes = description.payload_bytes
+        self._heartbeat_seconds = min(
+            self._settings.heartbeat_seconds, description.idle_seconds * IDLE_SHARE
+        )
+        self._heartbeat = self.loop.call_later(self._heartbeat_seconds, self._look_at_silence)
+
+    # Calls
+
+    def submit(self, call: Call, now: float) -> None:
+        """Send it, or let it wait for its turn."""
+        if self.line or len(self.pending) >= self.calls_max:
+            call.wait_in(self.line)
+        else:
+            self.send_call(call, now)
+
+    def send_call(self, call: Call, now: float) -> None:
+        """Send it, with what is left of its time; raises if it can never be sent."""
+        message = call.message
+        message.timeout_milliseconds = call.milliseconds_left(now)
+        try:
+            body = encode(message)
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise InvalidArgument(f"The request cannot be written: {problem}.") from None
+        if len(body) > self.payload_bytes:
+            self._check_size(message, body)
+        call.stream = self.ask(message.opcode, body, call, call.deadline)
+        call.connection = self
+        call.sent_at = now
+        self.counts.requests += 1
+
+    def _check_size(self, message: object, body: bytes) -> None:
+        """A body beyond the limit for payloads: is it the payload, or all that is around it?"""
+        payload = getattr(message, "payload", b"")
+        limit = self.payload_bytes
+        if len(payload) <= limit:
+            payload, limit = body, self.description.frame_bytes
+        if len(payload) > limit:
+            raise PayloadTooLarge(
+                f"A payload of {len(payload):,} bytes is more than the {limit:,} that "
+                "the node allows.",
+                remedy="Put it into a store and send a reference, or raise limits.payload_bytes.",
+            )
+
+    def frames_received(self, frames: list[Frame]) -> None:
+        super().frames_received(frames)
+        if self.line:
+            self._serve_line()
+        if self.retired and not self.pending:
+            self.finish()
+
+    def _serve_line(self) -> None:
+        now = self.loop.time()
+        while self.line and len(self.pending) < self.calls_max and not self.closing:
+            call, _ = self.line.popitem(last=False)
+            call.leave()
+            try:
+                self.send_call(call, now)
+            except MaitredError as problem:
+                call.fail(problem)
+
+    def retire(self) -> None:
+        """No new calls; close when the last is answered."""
+        self.retired = True
+        if not self.pending:
+            self.finish()
+
+    def finish(self) -> None:
+        """Say that nothing follows; the node closes, or after a while we do."""
+        if self.closing:
+            return
+        super().finish()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        self._heartbeat = self.loop.call_later(FAREWELL_SECONDS, self.abort)
+
+    # What the node says by itself
+
+    def pushed(self, frame: Frame) -> None:
+        if frame.opcode == Opcode.ERROR:
+            self.heard = True
+            self.last_words = error_of(frame)
+        elif frame.opcode == Opcode.EVENT:
+            try:
+                event = cql.decode_event(frame.body)
+            except ProtocolViolation as problem:
+                self.fail(problem)
+                return
+            if event == cql.DRAINING and not self.draining:
+                self.draining = True
+                if self.pool is not None:
+                    self.pool.draining(self)
+
+    def ended(self, problem: Exception | None) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if self.pool is not None:
+            self.pool.ended(self, problem)
+
+    def why_lost(self, problem: Exception | None) -> str:
+        """The reason for the end, for the end of a sentence."""
+        reason = self.last_words or problem
+        if reason is None:
+            return "the node closed the connection"
+        return spelled(reason)
+
+    # Does it live?
+
+    def _look_at_silence(self) -> None:
+        self._heartbeat = None
+        now = self.loop.time()
+        due = self.arrived_at + self._heartbeat_seconds
+        if now >= due:
+            self.probe()
+            due = now + self._heartbeat_seconds
+        if not self.closing:
+            self._heartbeat = self.loop.call_at(due, self._look_at_silence)
+
+    def probe(self) -> None:
+        """Ask; `_Question` gives the connection up if there is no answer."""
+        if self._probing or self.closing:
+            return
+        self._probing = True
+        deadline = self.loop.time() + self._settings.heartbeat_timeout_seconds
+        self.ask(Opcode.OPTIONS, b"", _Question(self), deadline)
+
+    def probed(self) -> None:
+        """It answered."""
+        self._probing = False
+
+
+class _Reply:
+    """Waits for one answer of the handshake."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[Frame] = loop.create_future()
+
+    def answered(self, frame: Frame) -> None:
+        if not self.future.done():
+            self.future.set_result(frame)
+
+    def expired(self) -> None:
+        """Has no deadline of its own."""
+
+    def lost(self, problem: Exception | None) -> None:
+        if not self.future.done():
+            reason = problem or ConnectionResetError("the node closed the connection")
+            self.future.set_exception(reason)
+
+
+class _Question:
+    """Whether the connection lives. Any answer will do, even a refusal."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def answered(self, frame: Frame) -> None:  # noqa: ARG002
+        self._connection.probed()
+
+    def expired(self) -> None:
+        self._connection.fail(ConnectionLost("it has been silent for too long"))
+
+    def lost(self, problem: Exception | None) -> None:
+        """Then the question is answered as well."""
+
+
+async def connect(
+    node: HostPort,
+    port: int,
+    settings: Client,
+    credentials: Credentials | None,
+    tls: ssl.SSLContext | None,
+    versions: Sequence[int] = VERSIONS,
+) -> Connection:
+    """A connection with its handshake behind it; raises `Refused`."""
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, settings)
+    place = node._replace(port=port).name
+    try:
+        async with asyncio.timeout(settings.connect_seconds):
+            # Simulated loops know no TLS, not even its absence.
+            options: dict[str, Any] = {}
+            if tls is not None:
+                options = {"ssl": tls, "server_hostname": node.host}
+            await loop.create_connection(lambda: connection, node.host, port, **options)
+            await connection.shake_hands(credentials, versions)
+    except BaseException as problem:
+        nonsense = connection.decoder.broken is not None
+        reached = connection.heard or nonsense or isinstance(problem, ssl.SSLError)
+        if hasattr(connection, "transport"):
+            connection.abort()
+        if isinstance(problem, OSError | MaitredError):
+            raise Refused(
+                _explained(place, problem, connection, settings), reached=reached
+            ) from None
+        raise
+    return connection
+
+
+def _explained(
+    place: str, problem: OSError | MaitredError, connection: Connection, settings: Client
+) -> MaitredError:
+    if connection.last_words is not None:
+        return connection.last_words
+    if isinstance(problem, MaitredError):
+        return problem
+    if isinstance(problem, TimeoutError) and not problem.errno:
+        reason = f"no answer within {settings.connect_seconds:g} s"
+    else:
+        reason = spelled(problem)
+    return Unavailable(f"{place} cannot be reached: {reason}.")
+
+
+def spelled(problem: BaseException) -> str:
+    """An error for the end of a sentence, without its full stop."""
+    if isinstance(problem, MaitredError):
+        return problem.sentence.rstrip(".")
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {problem.verify_message}"
+    if isinstance(problem, ssl.SSLError):
+        return f"TLS failed: {(problem.reason or str(problem)).replace('_', ' ').lower()}"
+    if isinstance(problem, OSError) and problem.errno:
+        # asyncio's own texts name addresses and call numbers; the system's words are enough.
+        words = os.strerror(problem.errno) if problem.errno > 0 else problem.strerror
+        return (words or str(problem)).lower()
+    return str(problem).rstrip(".") or type(problem).__name__

@@ -1,0 +1,288 @@
+"""Which connections one node needs: one to every shard, and never a storm. Pure decisions.
+
+The shards of a node share a port, where the kernel puts a connection at random, and each has a port
+of its own. A shard's own port is the sure way to it. What cannot be reached that way (a firewall, a
+translated address) is found on the shared port: connections are opened there until every shard has
+one, and those that came out double are held meanwhile, so that the kernel does not put the next one
+there again.
+
+- While there is no connection at all, only the shared port is tried, one attempt at a time: nobody
+  knows what is there now. What the node says then is believed; if it came back as another one, or
+  with other shards or ports, everything known before is forgotten.
+- A port of its own that cannot be reached while the node lives is blocked for a while. One that has
+  worked before gets a few more tries: behind it a shard is being restarted, not a firewall built.
+- A port that leads to another shard than it should is blocked, too: something translates it.
+
+What always holds: the *n*-th try of a port in a row comes at least half of
+`min(longest, first * 2**(n - 1))` after the one before, and only a port that was left alone for
+twice `longest` starts from the beginning. So in any T seconds a port is tried at most
+`(B + 1) * (1 + T / (2 * longest)) + 2 * T / longest` times, where `B = log2(longest / first) + 2`;
+and a try of the shared port is at most `coverage_attempts * shards` connections.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from maitred.settings import Client
+
+PROVEN_PORT_TRIES = 6
+"""Failures in a row after which a port that worked before is blocked as well: with the default
+backoff some two seconds, in which a node has started a dead shard again."""
+
+
+class Dial(NamedTuple):
+    """Connect to the port of this shard's own; without a shard, to the port they share."""
+
+    shard: int | None = None
+    port: int | None = None
+
+
+class CloseExcess(NamedTuple):
+    """This connection is not needed (any more); let it finish what it has."""
+
+    connection: int
+
+
+class WaitUntil(NamedTuple):
+    """Call `tick` at this moment; it replaces every earlier one."""
+
+    moment: float
+
+
+Decision = Dial | CloseExcess | WaitUntil
+
+
+class Described(NamedTuple):
+    """What must stay the same for coverage to mean anything."""
+
+    node: str
+    shards: int
+    ports: tuple[int, ...]
+
+
+class _Way:
+    """One port, and how often it was tried lately."""
+
+    __slots__ = ("active_at", "dialing", "not_before", "tries")
+
+    def __init__(self) -> None:
+        self.dialing = 0
+        self.tries = 0
+        self.not_before = -inf
+        self.active_at = -inf
+
+
+class Coverage:
+    """One node's connections. Every method takes an event and returns what to do about it."""
+
+    def __init__(self, settings: Client, random: Random) -> None:
+        self._settings = settings
+        self._random = random
+        self.described: Described | None = None
+        self.covering: dict[int, int] = {}
+        """The connection of each shard that has one."""
+        self._excess: dict[int, int] = {}
+        """Connections held only while the round lasts, and their shards."""
+        self._own: dict[int, _Way] = {}
+        self._proven: set[int] = set()
+        self._blocked_until: dict[int, float] = {}
+        self._shared = _Way()
+        self._in_round = False
+        self._round_dials = 0
+        self._round_failed = False
+
+    @property
+    def missing(self) -> list[int]:
+        """Shards without a connection."""
+        shards = self.described.shards if self.described else 0
+        return [shard for shard in range(shards) if shard not in self.covering]
+
+    # Events
+
+    def tick(self, now: float) -> list[Decision]:
+        """The moment of a `WaitUntil`, or the very beginning."""
+        return self._plan(now)
+
+    def opened(
+        self, connection: int, dial: Dial, described: Described, shard: int, now: float
+    ) -> list[Decision]:
+        """A dial led to this shard of this node."""
+        way = self._done(dial, now)
+        decisions: list[Decision] = []
+        if described != self.described:
+            if dial.shard is not None and self._is_elsewhere(described):
+                self._block(dial, now)
+                return [CloseExcess(connection), *self._plan(now)]
+            decisions += self._rebuild(described)
+        if dial.shard is not None:
+            if dial.shard == shard:
+                self._proven.add(shard)
+            else:
+                self._block(dial, now)
+        if shard not in self.covering:
+            self.covering[shard] = connection
+        elif self._in_round:
+            self._excess[connection] = shard
+        else:
+            decisions.append(CloseExcess(connection))
+        if way is self._shared and not self._in_round:
+            # It was dialled before the node changed; the rest goes on as after any other try.
+            self._put_off(way, now)
+        return decisions + self._plan(now)
+
+    def failed(self, dial: Dial, *, reached: bool, now: float) -> list[Decision]:
+        """A dial led nowhere. `reached`: somebody answered, if only to refuse."""
+        way = self._done(dial, now)
+        if dial.shard is None:
+            self._round_failed = True
+            return self._plan(now)
+        self._put_off(way, now)
+        # While nobody answers at all, the node is down, and that says nothing about its ports.
+        if not reached and self.covering:
+            is_proven = dial.shard in self._proven
+            if not is_proven or way.tries >= PROVEN_PORT_TRIES:
+                self._block(dial, now)
+        return self._plan(now)
+
+    def closed(self, connection: int, now: float) -> list[Decision]:
+        """A connection ended, or takes no new requests."""
+        self._excess.pop(connection, None)
+        for shard, covering in self.covering.items():
+            if covering == connection:
+                del self.covering[shard]
+                self._replace(shard, now)
+                break
+        return self._plan(now)
+
+    # What follows from them
+
+    def _replace(self, shard: int, now: float) -> None:
+        for connection, its_shard in self._excess.items():
+            if its_shard == shard:
+                self.covering[shard] = connection
+                del self._excess[connection]
+                return
+        # Not at once: all clients of a node lose their connections at the same moment.
+        soon = now + self._settings.backoff_first_seconds * self._random.random()
+        ways = [self._own_way(shard)] if self.covering else [self._shared]
+        for way in ways:
+            if now - way.active_at < 2 * self._settings.backoff_longest_seconds:
+                self._put_off(way, now)
+            way.not_before = max(way.not_before, soon)
+
+    def _rebuild(self, described: Described) -> list[Decision]:
+        """Forget what was known. How often ports were tried lately is not forgotten."""
+        old = [*self.covering.values(), *self._excess]
+        self.covering.clear()
+        self._excess.clear()
+        self._proven.clear()
+        self._blocked_until.clear()
+        self.described = described
+        for shard in [shard for shard in self._own if shard >= described.shards]:
+            if not self._own[shard].dialing:
+                del self._own[shard]
+        return [CloseExcess(connection) for connection in old]
+
+    def _is_elsewhere(self, described: Described) -> bool:
+        return self.described is not None and described.node != self.described.node
+
+    def _block(self, dial: Dial, now: float) -> None:
+        if dial.shard is not None and self._port(dial.shard) == dial.port:
+            self._blocked_until[dial.shard] = now + self._settings.port_blocked_seconds
+            self._proven.discard(dial.shard)
+
+    def _port(self, shard: int) -> int | None:
+        ports = self.described.ports if self.described else ()
+        return ports[shard] if shard < len(ports) else None
+
+    # Ways
+
+    def _own_way(self, shard: int) -> _Way:
+        return self._own.setdefault(shard, _Way())
+
+    def _done(self, dial: Dial, now: float) -> _Way:
+        way = self._shared if dial.shard is None else self._own_way(dial.shard)
+        way.dialing -= 1
+        way.active_at = now
+        return way
+
+    def _try(self, way: _Way, now: float) -> None:
+        """Another try of it begins."""
+        if now - way.active_at >= 2 * self._settings.backoff_longest_seconds:
+            way.tries = 0
+        way.tries += 1
+        way.active_at = now
+        self._put_off(way, now)
+
+    def _put_off(self, way: _Way, now: float) -> None:
+        settings = self._settings
+        doublings = min(max(way.tries - 1, 0), 62)
+        backoff = min(
+            settings.backoff_longest_seconds, settings.backoff_first_seconds * 2**doublings
+        )
+        way.not_before = max(way.not_before, now + backoff * (0.5 + 0.5 * self._random.random()))
+
+    # The plan
+
+    def _plan(self, now: float) -> list[Decision]:
+        decisions: list[Decision] = []
+        moments = [inf]
+        wanted = self._plan_own(now, decisions, moments) if self.covering else 1
+        self._plan_shared(wanted, now, decisions, moments)
+        moment = min(moments)
+        if moment < inf:
+            decisions.append(WaitUntil(moment))
+        return decisions
+
+    def _plan_own(self, now: float, decisions: list[Decision], moments: list[float]) -> int:
+        """Dial shards on their own ports; returns how many have to be found on the shared one."""
+        elsewhere = 0
+        for shard in self.missing:
+            port = self._port(shard)
+            blocked_until = self._blocked_until.get(shard, -inf)
+            way = self._own_way(shard)
+            if port is None or now < blocked_until:
+                elsewhere += 1
+                if port is not None:
+                    moments.append(blocked_until)
+            elif way.dialing:
+                continue
+            elif now < way.not_before:
+                moments.append(way.not_before)
+            else:
+                self._try(way, now)
+                way.dialing += 1
+                decisions.append(Dial(shard, port))
+        return elsewhere
+
+    def _plan_shared(
+        self, wanted: int, now: float, decisions: list[Decision], moments: list[float]
+    ) -> None:
+        way = self._shared
+        if not self._in_round and wanted and not way.dialing:
+            if now < way.not_before:
+                moments.append(way.not_before)
+                return
+            self._try(way, now)
+            self._in_round, self._round_failed, self._round_dials = True, False, 0
+        if not self._in_round:
+            return
+        shards = self.described.shards if self.described else 1
+        budget = self._settings.coverage_attempts * shards
+        while way.dialing < wanted and self._round_dials < budget and not self._round_failed:
+            way.dialing += 1
+            self._round_dials += 1
+            decisions.append(Dial())
+        if not way.dialing:
+            self._in_round = False
+            decisions += [CloseExcess(connection) for connection in self._excess]
+            self._excess.clear()
+            way.active_at = now
+            self._put_off(way, now)
+            if wanted:
+                moments.append(way.not_before)

@@ -1,0 +1,288 @@
+"""The connections to one node: what `coverage` decides, done.
+
+A request goes over the connection of the shard that it belongs to. If that shard has none just now,
+any other connection will do: the node passes it on. If there is none at all it waits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from msgspec import DecodeError, json
+from msgspec.structs import replace
+
+from maitred.client.connection import Refused, connect
+from maitred.client.coverage import CloseExcess, Coverage, Described, Dial
+from maitred.client.statistics import Counts, NodeStatistics, ShardStatistics, summed
+from maitred.errors import ConnectionLost, InvalidArgument, MaitredError, ProtocolViolation
+from maitred.routing.gradual import GradualChange
+from maitred.routing.homes import Homes
+from maitred.routing.keys import check_batch_size
+
+if TYPE_CHECKING:
+    import asyncio
+    import ssl
+    from collections.abc import Coroutine, Sequence
+
+    from maitred.client.address import Credentials, HostPort
+    from maitred.client.call import Call
+    from maitred.client.connection import Connection
+    from maitred.client.coverage import Decision
+    from maitred.client.router import Router
+    from maitred.protocol.description import Description
+    from maitred.settings import Client
+    from maitred.surroundings import Surroundings
+
+
+class Pool:
+    """One node."""
+
+    def __init__(
+        self,
+        node: HostPort,
+        router: Router,
+        loop: asyncio.AbstractEventLoop,
+        settings: Client,
+        surroundings: Surroundings,
+        credentials: Credentials | None,
+        tls: ssl.SSLContext | None,
+        versions: Sequence[int],
+    ) -> None:
+        self.node = node
+        self.name = node.name
+        self.description: Description | None = None
+        """What the node last said of itself; its `shard` means nothing here."""
+        self.homes: Homes | None = None
+        self.by_shard: dict[int, Connection] = {}
+        self.line: OrderedDict[Call, None] = OrderedDict()
+        """Calls that wait for any connection."""
+        self.problem: MaitredError | None = None
+        """Why the last attempt at a connection failed; None after one that did not."""
+        self._router = router
+        self._loop = loop
+        self._settings = settings
+        self._credentials = credentials
+        self._tls = tls
+        self._versions = versions
+        self._coverage = Coverage(settings, surroundings.random)
+        self._counts: dict[int, Counts] = {}
+        self._held: dict[int, Connection] = {}
+        """All that coverage knows of, by number."""
+        self._retired: dict[Connection, None] = {}
+        """Those that finish what they have."""
+        self._next_number = 0
+        self._dialing: dict[asyncio.Task[None], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._tick()
+
+    # Requests
+
+    def submit(self, call: Call, now: float) -> None:
+        """Send it, or let it wait. Raises if it cannot be taken."""
+        connection = self.by_shard.get(call.shard)
+        if connection is None:
+            if not self.by_shard:
+                call.wait_in(self.line)
+                return
+            connection = min(self.by_shard.values(), key=_in_flight)
+            if call.shard >= 0:
+                self.counts(call.shard).fallbacks += 1
+        connection.submit(call, now)
+
+    def counts(self, shard: int) -> Counts:
+        """Where things about that shard are counted."""
+        return self._counts.setdefault(shard, Counts())
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is a shard without a connection, as far as anybody knows."""
+        return self.description is None or len(self.by_shard) < self.description.shards
+
+    def because(self) -> str:
+        """The last reason why there is no connection, for a sentence."""
+        return f" ({self.problem.sentence.rstrip('.')})" if self.problem is not None else ""
+
+    def _resubmit(self, line: OrderedDict[Call, None]) -> None:
+        """Whoever waits there was never sent, and may go anywhere."""
+        now = self._loop.time()
+        for call in list(line):
+            call.stop_waiting()
+            if call.future.done():
+                continue
+            try:
+                self._router.dispatch(call, now)
+            except MaitredError as problem:
+                call.fail(problem)
+
+    # Connections
+
+    def draining(self, connection: Connection) -> None:
+        """It takes nothing new: for the future it is as good as closed."""
+        if self._held.pop(connection.number, None) is not None:
+            self._retired[connection] = None
+            connection.retire()
+            self._closed_one(connection)
+            self._router.news()
+
+    def ended(self, connection: Connection, problem: Exception | None) -> None:
+        """It is gone."""
+        self._retired.pop(connection, None)
+        if self._held.pop(connection.number, None) is None:
+            self._resubmit(connection.line)
+        else:
+            self.problem = connection.last_words or ConnectionLost(
+                f"The connection was lost: {connection.why_lost(problem)}."
+            )
+            self._closed_one(connection)
+        self._router.news()
+
+    def _closed_one(self, connection: Connection) -> None:
+        self._perform(self._coverage.closed(connection.number, self._loop.time()))
+        self._resubmit(connection.line)
+
+    async def _dial(self, dial: Dial) -> None:
+        port = self.node.port if dial.port is None else dial.port
+        connection: Connection | None = None
+        reached = True
+        try:
+            connection = await connect(
+                self.node, port, self._settings, self._credentials, self._tls, self._versions
+            )
+            homes = _homes(connection.description)
+        except Refused as refusal:
+            problem, reached = refusal.problem, refusal.reached
+        except MaitredError as nonsense:
+            problem = nonsense
+        else:
+            if self._closed:
+                connection.abort()
+            else:
+                self._opened(connection, dial, homes)
+                self._router.news()
+            return
+        if connection is not None:
+            connection.abort()
+        self.problem = problem
+        self._perform(self._coverage.failed(dial, reached=reached, now=self._loop.time()))
+        self._router.news()
+
+    def _opened(self, connection: Connection, dial: Dial, homes: Homes) -> None:
+        description = connection.description
+        self.problem = None
+        connection.number = self._next_number
+        self._next_number += 1
+        connection.pool = self
+        self._held[connection.number] = connection
+        connection.counts = self.counts(description.shard)
+        described = Described(description.node, description.shards, description.shard_ports)
+        decisions = self._coverage.opened(
+            connection.number, dial, described, description.shard, self._loop.time()
+        )
+        if self._coverage.described == described:
+            self._learn(description, homes)
+        if self._coverage.covering.get(description.shard) == connection.number:
+            connection.counts.connected += 1
+        self._perform(decisions)
+        if self.by_shard:
+            self._resubmit(self.line)
+
+    def _learn(self, description: Description, homes: Homes) -> None:
+        anonymous = replace(description, shard=0)
+        if anonymous != self.description:
+            self.description, self.homes = anonymous, homes
+            self._router.forget()
+
+    def _perform(self, decisions: list[Decision]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        excess: list[Connection] = []
+        for decision in decisions:
+            if isinstance(decision, CloseExcess):
+                excess.append(self._held.pop(decision.connection))
+            elif self._closed:
+                continue
+            elif isinstance(decision, Dial):
+                self._spawn(self._dial(decision))
+            else:
+                self._timer = self._loop.call_at(decision.moment, self._tick)
+        covering = sorted(self._coverage.covering.items())
+        self.by_shard = {shard: self._held[number] for shard, number in covering}
+        for connection in excess:
+            self._retired[connection] = None
+            connection.retire()
+            self._resubmit(connection.line)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._perform(self._coverage.tick(self._loop.time()))
+
+    def _spawn(self, running: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(running)
+        self._dialing[task] = None
+        task.add_done_callback(self._dialled)
+
+    def _dialled(self, task: asyncio.Task[None]) -> None:
+        self._dialing.pop(task, None)
+        if not task.cancelled() and task.exception() is not None:
+            self._loop.call_exception_handler(
+                {"message": f"connecting to {self.name} failed", "exception": task.exception()}
+            )
+
+    # The end
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        """No new connections; returns what has to end before everything is quiet."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._dialing:
+            task.cancel()
+        return list(self._dialing)
+
+    def connections(self) -> list[Connection]:
+        """All that are open, also those that get no new calls."""
+        return [*self._held.values(), *self._retired]
+
+    # What is known
+
+    def statistics(self) -> NodeStatistics:
+        """A picture of this moment."""
+        shards = self.description.shards if self.description is not None else 0
+        open_now = self.connections()
+        listed = []
+        for shard in range(shards):
+            counts = self.counts(shard)
+            mine = [one for one in open_now if one.description.shard == shard]
+            listed.append(
+                ShardStatistics(
+                    shard=shard,
+                    connections=len(mine),
+                    in_flight=sum(one.in_flight for one in mine),
+                    requests=counts.requests,
+                    misroutes=counts.misroutes,
+                    fallbacks=counts.fallbacks,
+                    retries=counts.retries,
+                    reconnects=max(0, counts.connected - 1),
+                )
+            )
+        return NodeStatistics(address=self.name, shards=tuple(listed), **summed(listed))
+
+
+def _in_flight(connection: Connection) -> int:
+    return connection.in_flight
+
+
+def _homes(description: Description) -> Homes:
+    try:
+        change = GradualChange.parse(json.decode(description.spread_batch), check_batch_size)
+    except (DecodeError, InvalidArgument) as problem:
+        raise ProtocolViolation(
+            f"The node's spread batch {description.spread_batch[:60]!r} makes no sense: {problem}"
+        ) from None
+    return Homes(description.shards, description.ignore_msb, change)

@@ -1,0 +1,160 @@
+"""Which node and which shard a request goes to, computed here and corrected by answers.
+
+The nodes are those of the address, as it spells them: everybody who uses the same list finds the
+same node. How many shards a node has, and which batch size spread routing has there, it tells
+itself. An answer that says "this key lives elsewhere" is remembered in place of what was computed.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from maitred.errors import Closed, InvalidArgument, UnknownHost
+from maitred.protocol.messages import PartitionRequest
+from maitred.routing.placement import place
+from maitred.routing.ring import HashRing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.client.call import Call
+    from maitred.client.pool import Pool
+    from maitred.protocol.messages import Home
+
+    Partition = tuple[str, str, int, int]
+
+ROUTES_MAX: Final = 65_536
+"""Routes remembered, some 300 bytes each; when they are full, all are forgotten."""
+
+
+class Route(NamedTuple):
+    """Where a partition's requests go."""
+
+    pool: Pool
+    shard: int
+    until: float
+    """The wall-clock time from which on this is to be computed anew."""
+
+
+class Router:
+    """All nodes of a client."""
+
+    def __init__(self, wall_clock: Callable[[], float], news: Callable[[], None]) -> None:
+        self.pools: dict[str, Pool] = {}
+        """By name, in the order of the address; filled by the client."""
+        self.news = news
+        """Called when an attempt at a connection came to something, or to nothing."""
+        self.closed = False
+        self._wall_clock = wall_clock
+        self._routes: dict[Partition, Route] = {}
+        self._ring = HashRing()
+
+    def begin(self, pools: list[Pool]) -> None:
+        """These are the nodes."""
+        self.pools = {pool.name: pool for pool in pools}
+        self._ring = HashRing(self.pools)
+
+    def dispatch(self, call: Call, now: float) -> None:
+        """Send the call to where it belongs, or let it wait there."""
+        if self.closed:
+            raise closed()
+        message = call.message
+        if isinstance(message, PartitionRequest):
+            partition = (message.namespace, message.queue, message.queue_type, message.partition)
+            call.pool, call.shard, _ = self.route(partition)
+        else:
+            call.pool = call.pool or self.the_pool(None)
+            call.shard = message.shard
+            description = call.pool.description
+            if description is not None and not 0 <= message.shard < description.shards:
+                raise InvalidArgument(
+                    f"{call.pool.name} has shards 0 to {description.shards - 1}; "
+                    f"there is no {message.shard}."
+                )
+        call.pool.submit(call, now)
+
+    def route(self, partition: Partition) -> Route:
+        """Where the partition's requests go now; typed errors for impossible names."""
+        try:
+            route = self._routes.get(partition)
+        except TypeError:
+            raise InvalidArgument(f"{partition!r} names no partition.") from None
+        if route is not None and (route.until == inf or self._wall_clock() < route.until):
+            return route
+        route = self._computed(partition)
+        if route.shard >= 0:
+            self._remember(partition, route)
+        return route
+
+    def the_pool(self, name: str | None) -> Pool:
+        """The node of that address or identity; without a name, the only one."""
+        if name is None:
+            if len(self.pools) > 1:
+                raise InvalidArgument(
+                    "There are several nodes, and the request does not say which.",
+                    remedy=f"Name one of: {', '.join(self.pools)}.",
+                )
+            return next(iter(self.pools.values()))
+        found = self.pools.get(name) or self._pool_of(name)
+        if found is None:
+            raise UnknownHost(
+                f"There is no node {name!r}.", remedy=f"Name one of: {', '.join(self.pools)}."
+            )
+        return found
+
+    # Corrections
+
+    def learn(self, call: Call, home: Home) -> None:
+        """An answer told where the key lives. What we sent elsewhere on purpose is no news."""
+        pool = call.pool
+        if pool is None or pool.description is None or call.connection is None:
+            return
+        if home.node == pool.description.node and home.shard == call.shard:
+            return
+        call.connection.counts.misroutes += 1
+        right = self._pool_of(home.node)
+        message = call.message
+        if right is None or right.description is None or not isinstance(message, PartitionRequest):
+            return
+        if 0 <= home.shard < right.description.shards:
+            partition = (message.namespace, message.queue, message.queue_type, message.partition)
+            until = self._computed(partition).until
+            self._remember(partition, Route(right, home.shard, until))
+
+    def forget(self) -> None:
+        """A node is no longer what it was."""
+        self._routes.clear()
+
+    def _pool_of(self, identity: str) -> Pool | None:
+        for pool in self.pools.values():
+            if pool.description is not None and pool.description.node == identity:
+                return pool
+        return None
+
+    def _remember(self, partition: Partition, route: Route) -> None:
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        self._routes[partition] = route
+
+    def _computed(self, partition: Partition) -> Route:
+        now = self._wall_clock()
+        # Any node that has spoken knows the batch size, which is the same for all of them.
+        known = next((pool.homes for pool in self.pools.values() if pool.homes is not None), None)
+        if known is None:
+            return Route(next(iter(self.pools.values())), -1, inf)
+        home = known.home(partition, now)
+        if len(self.pools) == 1:
+            pool = next(iter(self.pools.values()))
+        else:
+            node = place(self._ring, home.queue, partition[3], home.batch_size).node
+            pool = self.pools[node]
+        if pool.homes is None:
+            return Route(pool, -1, home.until)
+        there = pool.homes.home(partition, now)
+        return Route(pool, there.shard, min(home.until, there.until))
+
+
+def closed() -> Closed:
+    """The error for everything after `close()`."""
+    return Closed("The client is closed.", remedy="Connect again.")
