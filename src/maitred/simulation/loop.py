@@ -128,6 +128,9 @@ class SimulatedLoop(Refusals):
     _stopping: bool
 
     def __init__(self, limits: Limits | None = None) -> None:
+        # First of all: Ctrl-C may end this anywhere, and then Python calls close().
+        self._queue: deque[Event] = deque()
+        self._timers: list[tuple[float, int, Event]] = []
         super().__init__()
         self.limits = limits or Limits()
         self.now = 0.0
@@ -136,8 +139,6 @@ class SimulatedLoop(Refusals):
         """Callbacks and task steps that have run."""
         self.bare_context = contextvars.Context()
         """For events of the world itself, which belong to no process: run without a context."""
-        self._queue: deque[Event] = deque()
-        self._timers: list[tuple[float, int, Event]] = []
         self._timers_cleaned_at = _CLEANED_FROM
         self._sequence = 0
         self._tasks: list[SimulatedTask] = []

@@ -1,0 +1,409 @@
+"""A node against a bare echo with the same frames and payload: `python -m benchmarks.node`.
+
+The node is the real one, started as a user starts it; the load comes from this process, over
+loopback. Rounds of both sides alternate, and each side's figure is its best round.
+
+CPU time is what the kernel has counted for the processes themselves: on two busy cores it is worth
+more than the clock on the wall. What two cores cannot show is how throughput grows with cores:
+load generator and shards share them. What can be shown is that nothing grows with the number of
+shards: the CPU time of a request is the same with 1, 2 and 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import uvloop
+
+import maitred
+from benchmarks import bare_echo
+from benchmarks.measuring import Result, report
+from maitred.routing import QueueId
+from maitred.routing.homes import Homes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PAYLOAD = b"x" * 100
+IN_FLIGHT = 64
+REQUESTS = 40_000
+ONE_BY_ONE = 3_000
+ROUNDS = 7
+QUEUE = "orders"
+IDLE_CONNECTIONS = 5_000
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Process:
+    """A server that was started for this benchmark."""
+
+    port: int
+    own_ports: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
+
+
+@contextmanager
+def node(shards: int) -> Iterator[Process]:
+    """`maitred up`, as a user starts it."""
+    with tempfile.TemporaryDirectory() as data:
+        command = [sys.executable, "-m", "maitred", "up", "--json", "--port", "0"]
+        command += ["--shards", str(shards), "--data", data, "--log-level", "warning"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+            try:
+                assert process.stdout is not None
+                told = json.loads(process.stdout.readline())
+                shards_told = told["shards"]
+                yield Process(
+                    told["port"],
+                    tuple(shard["port"] for shard in shards_told),
+                    tuple(shard["pid"] for shard in shards_told),
+                )
+                process.terminate()
+                process.wait(timeout=30)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def bare() -> Iterator[Process]:
+    """The bare echo, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.bare_echo"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            yield Process(int(process.stdout.readline()), pids=(process.pid,))
+        finally:
+            process.kill()
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """What the processes have spent on the CPU, to the nanosecond."""
+    total = 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+def memory_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def targets_of(shard: int, shards: int, count: int = 8) -> list[tuple[str, int]]:
+    """Partitions that live on that shard."""
+    homes = Homes(shards)
+    found = []
+    for partition in range(10_000):
+        if homes.home(("shop", QUEUE, 1, partition), 0.0).shard == shard:
+            found.append((QUEUE, partition))
+            if len(found) == count:
+                break
+    assert QueueId("shop", QUEUE, 1)
+    return found
+
+
+# One shard against the bare echo
+
+
+def lean_rate(port: int, *, handshake: bool) -> float:
+    seconds, _ = uvloop.run(
+        bare_echo.load(
+            port,
+            targets_of(0, 1),
+            payload=PAYLOAD,
+            in_flight=IN_FLIGHT,
+            total=REQUESTS,
+            handshake=handshake,
+        )
+    )
+    return REQUESTS / seconds
+
+
+def lean_latency(port: int, *, handshake: bool) -> float:
+    _, latencies = uvloop.run(
+        bare_echo.load(
+            port,
+            targets_of(0, 1),
+            payload=PAYLOAD,
+            in_flight=1,
+            total=ONE_BY_ONE,
+            handshake=handshake,
+        )
+    )
+    return median(latencies)
+
+
+async def _client_rate(port: int) -> float:
+    async with maitred.connect(f"maitred://127.0.0.1:{port}") as client:
+        left = REQUESTS
+
+        async def work(partition: int) -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await client.echo("shop", QUEUE, PAYLOAD, partition=partition)
+
+        started = time.perf_counter()
+        await asyncio.gather(*[work(number % 8) for number in range(IN_FLIGHT)])
+        return REQUESTS / (time.perf_counter() - started)
+
+
+async def _client_latency(port: int) -> float:
+    async with maitred.connect(f"maitred://127.0.0.1:{port}") as client:
+        latencies = []
+        for _ in range(ONE_BY_ONE):
+            started = time.perf_counter()
+            await client.echo("shop", QUEUE, PAYLOAD)
+            latencies.append(time.perf_counter() - started)
+        return median(latencies)
+
+
+def against_bare() -> list[Result]:
+    with bare() as peer, node(1) as ours:
+        rates: list[list[float]] = [[], [], []]
+        latencies: list[list[float]] = [[], [], []]
+        for _ in range(ROUNDS):
+            rates[0].append(lean_rate(peer.port, handshake=False))
+            rates[1].append(lean_rate(ours.port, handshake=True))
+            rates[2].append(uvloop.run(_client_rate(ours.port)))
+            latencies[0].append(lean_latency(peer.port, handshake=False))
+            latencies[1].append(lean_latency(ours.port, handshake=True))
+            latencies[2].append(uvloop.run(_client_latency(ours.port)))
+    bare_rate, node_rate, client_rate = map(max, rates)
+    bare_p50, node_p50, client_p50 = map(min, latencies)
+    peer_rate = f"bare echo {bare_rate:,.0f}/s"
+    peer_p50 = f"bare echo {bare_p50 * 1e6:.0f} us"
+    return [
+        Result(
+            f"one shard, {IN_FLIGHT} in flight, share of the bare echo's requests/s",
+            node_rate / bare_rate,
+            0.6,
+            at_least=True,
+            ours=f"node {node_rate:,.0f}/s under the same load",
+            peer=peer_rate,
+        ),
+        Result(
+            f"one shard and our client, {IN_FLIGHT} in flight, share of the bare echo's requests/s",
+            client_rate / bare_rate,
+            0.6,
+            at_least=True,
+            ours=f"node with our client {client_rate:,.0f}/s",
+            peer=peer_rate,
+        ),
+        Result(
+            "one shard, 1 in flight, p50, times the bare echo's",
+            node_p50 / bare_p50,
+            1.4,
+            at_least=False,
+            ours=f"node {node_p50 * 1e6:.0f} us under the same load",
+            peer=peer_p50,
+        ),
+        Result(
+            "one shard and our client, 1 in flight, p50, times the bare echo's",
+            client_p50 / bare_p50,
+            1.4,
+            at_least=False,
+            ours=f"node with our client {client_p50 * 1e6:.0f} us",
+            peer=peer_p50,
+        ),
+    ]
+
+
+# CPU per request
+
+
+def cpu_per_request(server: Process, shard: int, owner: int) -> float:
+    """CPU of all shards for a request that arrives at `shard` and belongs to `owner`."""
+    before = cpu_seconds(server.pids)
+    uvloop.run(
+        bare_echo.load(
+            server.own_ports[shard],
+            targets_of(owner, len(server.pids)),
+            payload=PAYLOAD,
+            in_flight=IN_FLIGHT,
+            total=REQUESTS,
+            handshake=True,
+        )
+    )
+    return (cpu_seconds(server.pids) - before) / REQUESTS
+
+
+async def _all_shards(server: Process) -> None:
+    """The same load on every shard at once."""
+    shards = len(server.pids)
+    await asyncio.gather(
+        *[
+            bare_echo.load(
+                server.own_ports[shard],
+                targets_of(shard, shards),
+                payload=PAYLOAD,
+                in_flight=IN_FLIGHT,
+                total=REQUESTS,
+                handshake=True,
+            )
+            for shard in range(shards)
+        ]
+    )
+
+
+def misrouted() -> list[Result]:
+    with node(2) as server:
+        routed, wrong = [], []
+        for _ in range(ROUNDS):
+            routed.append(cpu_per_request(server, 0, 0))
+            wrong.append(cpu_per_request(server, 0, 1))
+    ours, theirs = min(routed), min(wrong)
+    return [
+        Result(
+            "CPU of a misrouted request, times that of a routed one (what shard-awareness saves)",
+            theirs / ours,
+            1,
+            at_least=True,
+            ours=f"misrouted {theirs * 1e6:.1f} us, all shards together",
+            peer=f"routed {ours * 1e6:.1f} us",
+        )
+    ]
+
+
+def nothing_grows() -> list[Result]:
+    best: dict[int, float] = {}
+    with node(1) as one, node(2) as two, node(4) as four:
+        for _ in range(ROUNDS):
+            for server in (one, two, four):
+                shards = len(server.pids)
+                before = cpu_seconds(server.pids)
+                uvloop.run(_all_shards(server))
+                each = (cpu_seconds(server.pids) - before) / REQUESTS / shards
+                best[shards] = min(best.get(shards, 1.0), each)
+    return [
+        Result(
+            f"CPU of a request with {shards} shards, times that with one",
+            best[shards] / best[1],
+            1.1,
+            at_least=False,
+            ours=f"{best[shards] * 1e6:.2f} us",
+            peer=f"one shard {best[1] * 1e6:.2f} us",
+        )
+        for shards in (2, 4)
+    ]
+
+
+# Idle connections
+
+
+async def _idle(port: int, pid: int) -> float:
+    # The first hundred pay for what is allocated once.
+    waiting = await asyncio.gather(*[_ready_connection(port) for _ in range(100)])
+    before = memory_bytes(pid)
+    for _ in range(IDLE_CONNECTIONS // 100):
+        waiting += await asyncio.gather(*[_ready_connection(port) for _ in range(100)])
+    cost = (memory_bytes(pid) - before) / IDLE_CONNECTIONS
+    for transport in waiting:
+        transport.abort()
+    return cost
+
+
+async def _ready_connection(port: int) -> asyncio.WriteTransport:
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.create_connection(
+        lambda: bare_echo.Load([(QUEUE, 0)], PAYLOAD, 1, 1), "127.0.0.1", port
+    )
+    protocol.shake_hands()
+    await protocol.ready
+    protocol.done.add_done_callback(lambda done: done.exception())
+    return transport
+
+
+def idle_connections() -> list[Result]:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with node(1) as server:
+        cost = uvloop.run(_idle(server.port, server.pids[0]))
+    return [
+        Result(
+            f"memory of an idle connection, of {IDLE_CONNECTIONS:,}, in KiB",
+            cost / KIB,
+            20,
+            at_least=False,
+            ours=f"{cost:,.0f} bytes each",
+            peer="the goal is 20 KiB",
+        )
+    ]
+
+
+# Between shards
+
+
+def between_shards() -> list[Result]:
+    """A Unix socket against loopback TCP, with nothing but the bare echo at both ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "echo")
+        command = [sys.executable, "-m", "benchmarks.bare_echo", path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            port = int(server.stdout.readline())
+            best: dict[tuple[str, int], float] = {}
+            for _ in range(ROUNDS):
+                for in_flight, total in ((1, ONE_BY_ONE), (IN_FLIGHT, REQUESTS)):
+                    for kind, where in (("Unix", path), ("TCP", port)):
+                        before = cpu_seconds([server.pid, os.getpid()])
+                        uvloop.run(_load_over(where, in_flight, total))
+                        spent = (cpu_seconds([server.pid, os.getpid()]) - before) / total
+                        best[kind, in_flight] = min(best.get((kind, in_flight), 1.0), spent)
+            server.kill()
+    return [
+        Result(
+            f"between shards, {in_flight} in flight: CPU of both ends over a Unix socket, "
+            "times loopback TCP",
+            best["Unix", in_flight] / best["TCP", in_flight],
+            1,
+            at_least=False,
+            ours=f"Unix {best['Unix', in_flight] * 1e6:.1f} us",
+            peer=f"TCP {best['TCP', in_flight] * 1e6:.1f} us",
+        )
+        for in_flight in (1, IN_FLIGHT)
+    ]
+
+
+async def _load_over(where: str | int, in_flight: int, total: int) -> None:
+    loop = asyncio.get_running_loop()
+
+    def load() -> bare_echo.Load:
+        return bare_echo.Load([(QUEUE, 0)], PAYLOAD, in_flight, total)
+
+    if isinstance(where, str):
+        transport, protocol = await loop.create_unix_connection(load, where)
+    else:
+        transport, protocol = await loop.create_connection(load, "127.0.0.1", where)
+    protocol.start()
+    await protocol.done
+    transport.close()
+
+
+def measure() -> list[Result]:
+    return [
+        *against_bare(),
+        *misrouted(),
+        *nothing_grows(),
+        *idle_connections(),
+        *between_shards(),
+    ]
+
+
+if __name__ == "__main__":
+    report("node", measure())
