@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID, uuid4
 
@@ -95,8 +94,6 @@ class RunningNode:
         """As a kill would: connections are reset, ports are free."""
         for number in numbers or range(len(self.shards)):
             shard = self.shards[number]
-            for path in shard.place.peer_paths[number : number + 1]:
-                Path(path).unlink(missing_ok=True)
             shard.close()
             await asyncio.gather(*(server.wait_closed() for server in shard._servers))
 

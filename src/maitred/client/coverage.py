@@ -13,8 +13,8 @@ there again.
   worked before gets a few more tries: behind it a shard is being restarted, not a firewall built.
 - A port that leads to another shard than it should is blocked, too: something translates it.
 
-What always holds: the *n*-th try of a port in a row comes at least half of
-`min(longest, first * 2**(n - 1))` after the one before, and only a port that was left alone for
+What always holds, whatever happens: the next try of a port comes, after the *n*-th in a row, at
+least half of `min(longest, first * 2**(n - 1))` later, and only a port that was left alone for
 twice `longest` starts from the beginning. So in any T seconds a port is tried at most
 `(B + 1) * (1 + T / (2 * longest)) + 2 * T / longest` times, where `B = log2(longest / first) + 2`;
 and a try of the shared port is at most `coverage_attempts * shards` connections.
@@ -169,10 +169,7 @@ class Coverage:
                 return
         # Not at once: all clients of a node lose their connections at the same moment.
         soon = now + self._settings.backoff_first_seconds * self._random.random()
-        ways = [self._own_way(shard)] if self.covering else [self._shared]
-        for way in ways:
-            if now - way.active_at < 2 * self._settings.backoff_longest_seconds:
-                self._put_off(way, now)
+        for way in (self._own_way(shard), self._shared):
             way.not_before = max(way.not_before, soon)
 
     def _rebuild(self, described: Described) -> list[Decision]:
