@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
 
 HOST = "127.0.0.1"
-QUICK = {
+QUICK: dict[str, Any] = {
     "backoff_first_seconds": 0.01,
     "backoff_longest_seconds": 0.1,
     "connect_seconds": 2.0,

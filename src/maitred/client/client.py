@@ -157,6 +157,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Take nothing new, wait for what is under way (`close_seconds` at most), disconnect."""
+        self._router.closed = True
         if self._closing is None:
             self._closing = self._loop.create_task(self._close(self.settings.close_seconds))
         await asyncio.shield(self._closing)

@@ -25,6 +25,7 @@ from maitred.errors import (
     ProtocolViolation,
     Unauthenticated,
     Unavailable,
+    UnsupportedVersion,
 )
 from maitred.protocol import cql
 from maitred.protocol.description import CQL_VERSION, VERSIONS, Description, agree
@@ -199,6 +200,8 @@ class Connection(Caller):
             )
 
     def frames_received(self, frames: list[Frame]) -> None:
+        if self.pool is None:
+            frames = self._without_last_words(frames)
         super().frames_received(frames)
         if self.line:
             self._serve_line()
@@ -247,9 +250,21 @@ class Connection(Caller):
                 if self.pool is not None:
                     self.pool.draining(self)
 
+    def _without_last_words(self, frames: list[Frame]) -> list[Frame]:
+        """In a handshake a node may refuse us before it is asked anything, on any stream."""
+        expected = []
+        for frame in frames:
+            if frame.opcode == Opcode.ERROR and frame.stream not in self.pending:
+                self.pushed(frame)
+            else:
+                expected.append(frame)
+        return expected
+
     def ended(self, problem: Exception | None) -> None:
         if self._heartbeat is not None:
             self._heartbeat.cancel()
+        if isinstance(problem, ProtocolViolation):
+            self.counts.violations += 1
         if self.pool is not None:
             self.pool.ended(self, problem)
 
@@ -362,6 +377,13 @@ def _explained(
 ) -> MaitredError:
     if connection.last_words is not None:
         return connection.last_words
+    if isinstance(connection.decoder.broken, UnsupportedVersion):
+        return UnsupportedVersion(
+            f"{place} does not speak this protocol.",
+            remedy="Check host and port. If it is a node with TLS, write maitreds://.",
+        )
+    if connection.decoder.broken is not None:
+        return connection.decoder.broken
     if isinstance(problem, MaitredError):
         return problem
     if isinstance(problem, TimeoutError) and not problem.errno:

@@ -15,7 +15,13 @@ from msgspec.structs import replace
 from maitred.client.connection import Refused, connect
 from maitred.client.coverage import CloseExcess, Coverage, Described, Dial
 from maitred.client.statistics import Counts, NodeStatistics, ShardStatistics, summed
-from maitred.errors import ConnectionLost, InvalidArgument, MaitredError, ProtocolViolation
+from maitred.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    MaitredError,
+    ProtocolViolation,
+    Unavailable,
+)
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
 from maitred.routing.keys import check_batch_size
@@ -154,6 +160,11 @@ class Pool:
                 self.node, port, self._settings, self._credentials, self._tls, self._versions
             )
             homes = _homes(connection.description)
+            if connection.closing:
+                problem = connection.last_words or Unavailable(
+                    f"{self.name} closed the connection right after its handshake."
+                )
+                raise Refused(problem, reached=True)  # noqa: TRY301 - as if it had not let us in
         except Refused as refusal:
             problem, reached = refusal.problem, refusal.reached
         except MaitredError as nonsense:
@@ -188,6 +199,8 @@ class Pool:
         if self._coverage.covering.get(description.shard) == connection.number:
             connection.counts.connected += 1
         self._perform(decisions)
+        if connection.draining:  # said before anybody listened
+            self.draining(connection)
         if self.by_shard:
             self._resubmit(self.line)
 
@@ -266,6 +279,7 @@ class Pool:
                     in_flight=sum(one.in_flight for one in mine),
                     requests=counts.requests,
                     misroutes=counts.misroutes,
+                    violations=counts.violations,
                     fallbacks=counts.fallbacks,
                     retries=counts.retries,
                     reconnects=max(0, counts.connected - 1),

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 class Counts:
     """Counted as it happens; one for each shard of a node."""
 
-    __slots__ = ("connected", "fallbacks", "misroutes", "requests", "retries")
+    __slots__ = ("connected", "fallbacks", "misroutes", "requests", "retries", "violations")
 
     def __init__(self) -> None:
         self.requests = 0
         self.misroutes = 0
+        self.violations = 0
         self.fallbacks = 0
         self.retries = 0
         self.connected = 0
@@ -37,6 +38,8 @@ class Totals(Struct, frozen=True, kw_only=True):
     fallbacks: int = 0
     """Requests for this shard that went over another one's connection, which passes them on."""
     retries: int = 0
+    violations: int = 0
+    """Connections given up because what came from the node made no sense."""
     reconnects: int = 0
     """Connections that replaced one that was lost."""
 

@@ -1,0 +1,337 @@
+"""Connections on real sockets: found, lost, repaired, drained, silent, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+import trustme
+
+import maitred
+from maitred.client.address import parse_address, settings_of
+from maitred.client.client import AsyncClient
+from maitred.errors import (
+    Closed,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+    UnsupportedVersion,
+)
+from maitred.protocol.messages import Echoed
+from maitred.security.tls import server_context
+from maitred.settings import Limits, Tls, User
+from maitred.surroundings import Surroundings
+from tests.client.handlers import Held
+from tests.client.nodes import HOST, QUICK, RunningNode, covered, until
+from tests.security.cheap import cheaply
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.client.conftest import Run
+
+
+def test_every_shard_is_reached_by_its_own_port(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(4) as node, node.connect() as client:
+            await client.covered()
+            assert node.connections() == [1, 1, 1, 1]
+            own = [
+                connection.transport.get_extra_info("sockname")[1] in node.own_ports
+                for shard in node.shards
+                for connection in shard.connections
+            ]
+            assert sorted(own) == [False, True, True, True]
+            for partition in range(16):
+                answer = await client.echo("shop", "q", b"x", partition=partition)
+                assert answer.payload == b"x"
+            statistics = client.statistics()
+            assert statistics.requests == 16
+            assert statistics.misroutes == statistics.fallbacks == 0
+            assert sum(shard._forwarded for shard in node.shards) == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("ports", ["none", "unreachable", "swapped"])
+def test_without_usable_own_ports_every_shard_is_found_on_the_shared_one(
+    run: Run, ports: str
+) -> None:
+    def advertised(own: tuple[int, ...]) -> tuple[int, ...]:
+        if ports == "none":
+            return ()
+        return own[::-1] if ports == "swapped" else (1, 2, 3, 4)
+
+    async def main() -> None:
+        async with (
+            RunningNode(4, advertised=advertised) as node,
+            node.connect() as client,
+        ):
+            await client.covered()
+            # The excess ones are closed; when the nodes have noticed, one is left for each.
+            await until(client, lambda: client.statistics().connections == 4)
+            for partition in range(16):
+                await client.echo("shop", "q", b"x", partition=partition)
+            assert client.statistics().fallbacks == client.statistics().misroutes == 0
+
+    run(main())
+
+
+def test_a_cut_connection_is_repaired_and_requests_take_another_way_meanwhile(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(2) as node, node.connect() as client:
+            await client.covered()
+            place = client._router.route(("shop", "q", 1, 0))
+            (connection,) = node.shards[place.shard].connections
+            connection.transport.abort()
+            await until(client, lambda: place.shard not in covered(client))
+            answer = await client.echo("shop", "q", b"x")
+            assert answer == Echoed(b"x", place.shard)
+            await client.covered()
+            statistics = client.statistics()
+            assert (statistics.fallbacks, statistics.reconnects) == (1, 1)
+            assert statistics.nodes[0].shards[place.shard].reconnects == 1
+            assert statistics.misroutes == 0, "it was sent there on purpose"
+            await client.echo("shop", "q", b"x")
+            assert client.statistics().fallbacks == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("change", ["more", "fewer", "identity", "ports"])
+def test_a_node_that_comes_back_different_is_learned_anew(run: Run, change: str) -> None:
+    async def main() -> None:
+        async with RunningNode(2) as node, node.connect() as client:
+            await client.covered()
+            for partition in range(16):
+                await client.echo("shop", "q", b"x", partition=partition)
+            await node.stop()
+            node.count = {"more": 4, "fewer": 1}.get(change, 2)
+            if change == "identity":
+                node.identity = uuid4()
+            if change == "ports":
+                node.own_ports = node.own_ports[4:] + node.own_ports[:4]
+            await node.start()
+            await until(
+                client,
+                lambda: (
+                    client.nodes()[0].shards == node.count
+                    and client.nodes()[0].node == str(node.identity)
+                    and client.nodes()[0].shard_ports == node.own_ports[: node.count]
+                ),
+            )
+            await client.covered()
+            for partition in range(16):
+                await client.echo("shop", "q", b"x", partition=partition)
+            assert client.statistics().misroutes == 0
+            assert sum(shard._forwarded for shard in node.shards) == 0
+
+    run(main())
+
+
+def test_a_draining_shard_finishes_what_it_has_and_gets_nothing_new(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(2) as node, node.connect() as client:
+            await client.covered()
+            shard = client._router.route(("shop", "q", 1, 0)).shard
+            held = Held(*node.shards)
+            asked = asyncio.create_task(client.echo("shop", "q", b"old"))
+            await held.started.get()
+            draining = asyncio.create_task(node.shards[shard].drain())
+            await until(client, lambda: shard not in covered(client))
+            assert client.statistics().nodes[0].shards[shard].connections == 1
+            held.release.set()
+            assert (await asked).payload == b"old"
+            assert await draining
+            await node.start(shard)
+            await client.covered()
+            assert (await client.echo("shop", "q", b"new")).shard == shard
+
+    run(main())
+
+
+@pytest.mark.parametrize("noticed_by", ["heartbeat", "an expired request"])
+def test_a_silent_connection_is_given_up(run: Run, noticed_by: str) -> None:
+    async def main() -> None:
+        beats = noticed_by == "heartbeat"
+        async with (
+            RunningNode(1) as node,
+            node.connect(
+                heartbeat_seconds=0.05 if beats else 1000,
+                heartbeat_timeout_seconds=0.05,
+                retries=0,
+            ) as client,
+        ):
+            (connection,) = node.shards[0].connections
+            connection.transport.pause_reading()
+            if not beats:
+                with pytest.raises(maitred.errors.DeadlineExceeded):
+                    await client.echo("shop", "q", b"x", timeout=0.05)
+            await until(client, lambda: client.statistics().reconnects == 1)
+            assert (await client.echo("shop", "q", b"x")).payload == b"x"
+
+    run(main())
+
+
+def test_a_slow_answer_on_a_live_connection_does_not_end_it(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect(heartbeat_timeout_seconds=5) as client:
+            held = Held(*node.shards)
+            with pytest.raises(maitred.errors.DeadlineExceeded, match="did not answer in time"):
+                await client.echo("shop", "q", b"x", timeout=0.05)
+            await held.stopped.get()
+            held.release.set()
+            assert (await client.echo("shop", "q", b"y")).payload == b"y"
+            assert client.statistics().reconnects == 0
+
+    run(main())
+
+
+def test_nobody_there(run: Run) -> None:
+    async def main() -> None:
+        with socket.socket() as held:
+            held.bind((HOST, 0))
+            port = held.getsockname()[1]
+            with pytest.raises(Unavailable, match=f"{HOST}:{port} .*: connection refused"):
+                await maitred.connect(f"maitred://{HOST}:{port}", connect_seconds=0.1)
+
+    run(main())
+
+
+def test_somebody_who_says_nothing(run: Run) -> None:
+    async def main() -> None:
+        with socket.socket() as held:
+            held.bind((HOST, 0))
+            held.listen()
+            url = f"maitred://{HOST}:{held.getsockname()[1]}"
+            with pytest.raises(Unavailable, match=r"within 0\.1 s"):
+                await maitred.connect(url, connect_seconds=0.1)
+
+    run(main())
+
+
+def test_somebody_who_speaks_something_else(run: Run) -> None:
+    async def main() -> None:
+        def rude(_reader: object, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(rude, HOST, 0)
+        async with server:
+            url = f"maitred://{HOST}:{server.sockets[0].getsockname()[1]}"
+            with pytest.raises(UnsupportedVersion, match="does not speak this protocol"):
+                await maitred.connect(url, connect_seconds=2)
+
+    run(main())
+
+
+@pytest.mark.parametrize("newer", ["client", "node"])
+def test_no_version_in_common(run: Run, newer: str) -> None:
+    async def main() -> None:
+        async with RunningNode(1, versions=(1,) if newer == "client" else (2, 3)) as node:
+            address = parse_address(node.url)
+            client = AsyncClient(
+                address,
+                settings_of(address, QUICK),
+                Surroundings.real(),
+                versions=(2,) if newer == "client" else (1,),
+            )
+            upgraded = "the other" if newer == "client" else "this"
+            with pytest.raises(UnsupportedVersion, match=f"Upgrade {upgraded} end"):
+                await client.open()
+
+    run(main())
+
+
+def test_users(run: Run) -> None:
+    users = {"ann": User(secret=cheaply("hush"), permissions={"shop": ["query"]})}
+
+    async def main() -> None:
+        async with RunningNode(2, users=users) as node:
+            for who, words in (("", "wants to know"), ("ann:wrong@", "secret is wrong")):
+                with pytest.raises(Unauthenticated, match=words):
+                    await maitred.connect(f"maitred://{who}{HOST}:{node.port}", **QUICK)
+            url = f"maitred://ann:hush@{HOST}:{node.port}"
+            async with maitred.connect(url, **QUICK) as client:
+                await client.covered()
+                assert (await client.echo("shop", "q", b"x")).payload == b"x"
+                with pytest.raises(PermissionDenied, match="'query' in the namespace 'bank'"):
+                    await client.echo("bank", "q", b"x")
+                assert "hush" not in repr(client)
+
+    run(main())
+
+
+def test_a_full_node_says_so(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(1, limits=Limits(connections=1)) as node, node.connect() as first:
+            with pytest.raises(Unavailable, match="connections"):
+                await node.connect(connect_seconds=0.2)
+            assert (await first.echo("shop", "q", b"x")).payload == b"x"
+
+    run(main())
+
+
+def test_tls(run: Run, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost", HOST)
+    certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "node.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    files = Tls(certificate=str(tmp_path / "node.pem"), key=str(tmp_path / "node.pem"))
+
+    async def main() -> None:
+        async with RunningNode(2, tls=server_context(files)) as node:
+            place = f"{HOST}:{node.port}"
+            async with maitred.connect(
+                f"maitreds://{place}?ca={tmp_path}/ca.pem", **QUICK
+            ) as client:
+                await client.covered()
+                assert (await client.echo("shop", "q", b"x" * 300_000)).payload == b"x" * 300_000
+            with pytest.raises(Unavailable, match="certificate is not accepted"):
+                await maitred.connect(f"maitreds://{place}", **{**QUICK, "connect_seconds": 0.3})
+            with pytest.raises(maitred.MaitredError):  # some loops end it without a word
+                await node.connect(connect_seconds=0.3)
+        async with RunningNode(1) as node:
+            place = f"{HOST}:{node.port}"
+            with pytest.raises(Unavailable, match="TLS failed"):
+                await maitred.connect(
+                    f"maitreds://{place}?ca={tmp_path}/ca.pem", **{**QUICK, "connect_seconds": 0.3}
+                )
+
+    run(main())
+
+
+def test_closing_waits_for_requests_and_then_for_nothing(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(2) as node:
+            client = await node.connect(close_seconds=0.05)
+            held = Held(*node.shards)
+            first = asyncio.create_task(client.echo("shop", "q", b"x"))
+            await held.started.get()
+            await client.close()
+            with pytest.raises(Closed):
+                await first
+            with pytest.raises(Closed):
+                await client.echo("shop", "q", b"x")
+            with pytest.raises(Closed):
+                await client.covered()
+            assert "closed" in repr(client)
+            await client.close()
+
+            client = await node.connect(close_seconds=20)
+            held = Held(*node.shards)
+            second = asyncio.create_task(client.echo("shop", "q", b"y"))
+            await held.started.get()
+            closing = asyncio.create_task(client.close())
+            await asyncio.sleep(0)
+            with pytest.raises(Closed):
+                await client.echo("shop", "q", b"z")
+            held.release.set()
+            assert (await second).payload == b"y"
+            await closing
+            assert client.statistics().connections == 0
+
+    run(main())
