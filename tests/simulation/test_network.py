@@ -224,6 +224,21 @@ def test_a_partition_that_heals_loses_nothing() -> None:
     on_a_line(behaviour)
 
 
+def test_what_is_written_between_healing_and_retransmission_does_not_time_out() -> None:
+    async def behaviour(line: Line) -> None:
+        line.world.network.partition("a", "b")
+        line.near.transport.write(b"held, ")
+        await asyncio.sleep(10)
+        line.world.network.heal()
+        # What was held goes out within two seconds; this joins it.
+        line.near.transport.write(b"and joined")
+        await asyncio.sleep(100)
+        assert line.far.received == b"held, and joined"
+        assert not line.near.lost
+
+    on_a_line(behaviour)
+
+
 def test_a_partition_that_does_not_heal_fails_both_writers() -> None:
     async def behaviour(line: Line) -> None:
         line.world.network.partition("a", "b")

@@ -139,7 +139,8 @@ class Shard:
             Opcode.STATUS: self._status,
         }
         self._forwarded = 0
-        self._errors: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        """Given as answers, by code."""
         self._wall_clock = surroundings.wall_clock
         self._vitals = vitals or Vitals.real()
         self._tls = tls
@@ -254,7 +255,7 @@ class Shard:
 
     def count_error(self, code: str) -> None:
         """An error was given as an answer."""
-        self._errors[code] += 1
+        self.errors[code] += 1
 
     async def authenticate(self, user: str, secret: str) -> Identity:
         """Who this is; verified in a thread, a few at a time."""
@@ -299,7 +300,7 @@ class Shard:
             in_flight=self.in_flight,
             forwarded=self._forwarded,
             received_forwarded=self.received_forwarded,
-            errors=dict(self._errors),
+            errors=dict(self.errors),
         )
 
     # Once a second

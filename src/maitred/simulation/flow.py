@@ -154,6 +154,7 @@ class Flow:
             if self._held:
                 self._start_timeout()
             return
+        self._stop_timeout()  # of what was written since the path is open
         while self._held:
             self._launch(self._held.popleft(), self.delay())
 

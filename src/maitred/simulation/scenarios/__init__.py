@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.simulation.scenarios.backpressure import backpressure
 from maitred.simulation.scenarios.connections import connections
+from maitred.simulation.scenarios.nodes import nodes
 from maitred.simulation.scenarios.selection import selection
 from maitred.simulation.scenarios.servers import servers
 from maitred.simulation.scenarios.streams import streams
@@ -21,4 +22,5 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "backpressure": backpressure,
     "servers": servers,
     "selection": selection,
+    "nodes": nodes,
 }

@@ -1,0 +1,330 @@
+"""Real shards, real clients: cuts, half-open links, dying shards, nodes that come back changed.
+
+What must hold: every request ends, with its own answer or a typed error, within its time; nothing
+is answered twice, and nothing makes no sense to either end; an answer comes from the shard that
+owns the partition. When it is calm, every client soon has a connection to every shard again, its
+requests go straight to their shards, and when the clients have left nothing of them stays behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from maitred import logs
+from maitred.client.connecting import Connecting
+from maitred.errors import MaitredError
+from maitred.node.restarts import RestartAt, RestartPolicy
+from maitred.node.shard import Place, Shard
+from maitred.node.vitals import Vitals
+from maitred.routing.homes import Homes
+from maitred.settings import Limits, Node, Restarts
+from maitred.simulation.errors import ProcessKilled, Violation
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from maitred.client.client import AsyncClient
+    from maitred.simulation.hosts import Host
+    from maitred.simulation.world import World
+
+PORT: Final = 4_747
+SHARDS_MAX: Final = 4
+CLIENTS: Final = 2
+WORKERS: Final = 4
+STORM_SECONDS: Final = 25.0
+RECOVERY_SECONDS: Final = 40.0
+"""From the end of the storm until everybody has a connection to every shard. Half-open links are
+found out by heartbeats, blocked ports are tried again, and attempts back off: the settings below
+add up to half of this."""
+
+HALF_OPEN_SECONDS: Final = 10.0
+"""After so long every link that was half-open has been found out: a heartbeat, its timeout, and
+what a path that heals takes to send again."""
+
+LARGE_BYTES: Final = 5_000
+"""Of a large payload. On the slowest of the simulated paths (1 KiB a round trip of 0.1 s) it takes
+half a second, each way; a heartbeat behind it must not look like a dead link."""
+
+SLACK_SECONDS: Final = 0.01
+"""By which an error may come after the deadline: timers are as exact as their loop."""
+
+PARTITIONS: Final = 64
+
+SETTINGS: Final = Node(
+    limits=Limits(handshake_seconds=4.0, frame_seconds=6.0, idle_seconds=8.0),
+    drain_seconds=2.0,
+)
+RESTARTS: Final = Restarts(give_up_after=1_000)
+CLIENT: Final = (
+    "connect_seconds=3&heartbeat_seconds=2&heartbeat_timeout_seconds=4"
+    "&backoff_longest_seconds=2&port_blocked_seconds=5"
+)
+
+
+class SimulatedNode:
+    """A host with a process for each shard, each started again when it dies."""
+
+    def __init__(self, host: Host, random: Random) -> None:
+        self.host = host
+        self.shards = random.randint(1, SHARDS_MAX)
+        self.lives = 0
+        """Rises when the node is started with another number of shards."""
+        self.running: dict[int, Shard] = {}
+        self._identity = UUID(int=random.getrandbits(128))
+        self._keepers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """All shards."""
+        self._keepers = [
+            asyncio.get_running_loop().create_task(self._keep(number))
+            for number in range(self.shards)
+        ]
+
+    async def restart(self, shards: int) -> None:
+        """Stop at once, and come back with so many shards."""
+        self.lives += 1
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for process in list(self.host.processes):
+            process.kill()
+        self.running.clear()
+        self.shards = shards
+        self.lives += 1
+        self.start()
+
+    def kill_one(self, random: Random) -> None:
+        """SIGKILL for one of the shards that run."""
+        alive = [process for process in self.host.processes if not process.dead]
+        if alive:
+            random.choice(alive).kill()
+
+    async def _keep(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        policy = RestartPolicy(RESTARTS, loop.time())
+        restarts = 0
+        while True:
+            process = self.host.spawn(self._main(number, restarts), name=f"shard-{number}")
+            with suppress(ProcessKilled):
+                await process.wait()
+            decision = policy.died(loop.time())
+            assert isinstance(decision, RestartAt)  # noqa: S101 - they are never given up here
+            await asyncio.sleep(decision.moment - loop.time())
+            restarts += 1
+
+    async def _main(self, number: int, restarts: int) -> None:
+        place = Place(
+            node=self._identity,
+            number=number,
+            shards=self.shards,
+            host=self.host.address,
+            port=PORT,
+            own_ports=tuple(PORT + 1 + shard for shard in range(self.shards)),
+            peer_paths=tuple(f"/run/shard-{shard}" for shard in range(self.shards)),
+            restarts=restarts,
+        )
+        shard = Shard(place, SETTINGS, self.host.surroundings, logs.silent(), vitals=Vitals.none())
+        await shard.start()
+        self.running[number] = shard
+        await asyncio.get_running_loop().create_future()  # until it is killed
+
+
+class Storm:
+    """Does something bad to nodes and paths every second or so, and undoes it later."""
+
+    def __init__(self, world: World, nodes: list[SimulatedNode], clients: list[Host]) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._clients = clients
+        self._random = world.random("storm")
+
+    async def rage(self, seconds: float) -> None:
+        """For so long."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        actions = [self._kill, self._kill, self._crash, self._partition, self._block]
+        if self._random.random() < 0.5:
+            actions.append(self._resize)
+        while loop.time() < end:
+            await asyncio.sleep(self._random.expovariate(1.0))
+            await self._random.choice(actions)(self._random.choice(self._nodes))
+
+    async def _outage(self) -> None:
+        await asyncio.sleep(self._random.random() * 5.0)
+
+    async def _kill(self, node: SimulatedNode) -> None:
+        node.kill_one(self._random)
+
+    async def _crash(self, node: SimulatedNode) -> None:
+        node.host.crash()
+
+    async def _partition(self, node: SimulatedNode) -> None:
+        self._world.network.partition(node.host, self._random.choice(self._clients))
+        await self._outage()
+        self._world.network.heal()
+
+    async def _block(self, node: SimulatedNode) -> None:
+        ends = [node.host, self._random.choice(self._clients)]
+        self._random.shuffle(ends)
+        self._world.network.block(*ends)
+        await self._outage()
+        self._world.network.heal()
+
+    async def _resize(self, node: SimulatedNode) -> None:
+        await node.restart(self._random.randint(1, SHARDS_MAX))
+
+
+class User:
+    """A process that makes requests, through the real client."""
+
+    def __init__(self, host: Host, nodes: list[SimulatedNode], calm: asyncio.Event) -> None:
+        self._host = host
+        self._nodes = nodes
+        self._calm = calm
+        self._random = host.surroundings.random
+        self._number = 0
+        self.answered = 0
+
+    async def main(self) -> None:
+        """Connect, ask while the storm lasts, then see whether everything is well again."""
+        client = await self._connect()
+        await asyncio.gather(*[self._work(client) for _ in range(WORKERS)])
+        await self._recover(client)
+        before = client.statistics()
+        for _ in range(3 * PARTITIONS):
+            await self._ask(client, seconds=5.0, must_answer=True)
+        after = client.statistics()
+        if (after.misroutes, after.fallbacks) != (before.misroutes, before.fallbacks):
+            raise Violation(f"It is calm, and requests went astray: {before}, then {after}.")
+        if after.violations:
+            raise Violation(f"The client met {after.violations} answers that made no sense.")
+        await client.close()
+
+    async def _connect(self) -> AsyncClient:
+        url = "maitred://" + ",".join(f"{node.host.address}:{PORT}" for node in self._nodes)
+        while True:
+            connecting = Connecting(f"{url}?{CLIENT}", surroundings=self._host.surroundings)
+            with suppress(MaitredError):
+                return await connecting
+            await asyncio.sleep(0.5)
+
+    async def _work(self, client: AsyncClient) -> None:
+        random = self._random
+        while not self._calm.is_set():
+            seconds = random.choice((0.05, 0.5, 3.0))
+            if random.random() < 0.1:
+                await self._ask_and_leave(client, seconds)
+            else:
+                await self._ask(client, seconds)
+            await asyncio.sleep(random.random() * 0.2)
+
+    async def _ask_and_leave(self, client: AsyncClient, seconds: float) -> None:
+        asking = asyncio.ensure_future(self._ask(client, seconds))
+        await asyncio.sleep(self._random.random() * seconds)
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+
+    async def _ask(self, client: AsyncClient, seconds: float, *, must_answer: bool = False) -> None:
+        random = self._random
+        loop = asyncio.get_running_loop()
+        self._number += 1
+        payload = f"{self._host.name} {self._number}".encode() + b"." * random.choice(
+            (0, LARGE_BYTES)
+        )
+        partition = random.randrange(PARTITIONS)
+        hold = 0.0 if must_answer else random.choice((0.0, 0.0, 0.02, 1.0))
+        lives = [node.lives for node in self._nodes]
+        started = loop.time()
+        try:
+            answer = await client.echo(
+                "shop", "orders", payload, partition=partition, hold=hold, timeout=seconds
+            )
+        except MaitredError as problem:
+            if must_answer:
+                raise Violation(f"It is calm, and a request failed: {problem!r}") from problem
+        else:
+            self.answered += 1
+            if answer.payload != payload:
+                raise Violation("A request got the answer to another one.")
+            if lives == [node.lives for node in self._nodes]:
+                self._check_owner(partition, answer.shard)
+        if loop.time() - started > seconds + SLACK_SECONDS:
+            raise Violation(f"A request of {seconds} s ended after {loop.time() - started:.3f} s.")
+
+    def _check_owner(self, partition: int, shard: int) -> None:
+        owners = [
+            Homes(node.shards).home(("shop", "orders", 1, partition), 0.0).shard
+            for node in self._nodes
+        ]
+        if shard not in owners:
+            raise Violation(f"Partition {partition} was served by {shard}, owned by {owners}.")
+
+    async def _recover(self, client: AsyncClient) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + RECOVERY_SECONDS
+        await asyncio.sleep(HALF_OPEN_SECONDS)
+        while not self._covered(client):
+            if loop.time() >= end:
+                raise Violation(
+                    f"After {RECOVERY_SECONDS} s of calm not every shard has a connection: "
+                    f"{client.nodes()}"
+                )
+            await asyncio.sleep(0.5)
+
+    def _covered(self, client: AsyncClient) -> bool:
+        return all(
+            seen.shards == node.shards and set(seen.covered) == set(range(node.shards))
+            for seen, node in zip(client.nodes(), self._nodes, strict=True)
+        )
+
+
+async def nodes(world: World) -> None:
+    """The scenario."""
+    random = world.random("nodes")
+    fleet = [
+        SimulatedNode(world.host(f"node-{number}"), random)
+        for number in range(random.randint(1, 2))
+    ]
+    for node in fleet:
+        node.start()
+    calm = asyncio.Event()
+    hosts = [world.host(f"client-{number}") for number in range(CLIENTS)]
+    users = [User(host, fleet, calm) for host in hosts]
+    processes = [
+        host.spawn(user.main(), name=host.name) for host, user in zip(hosts, users, strict=True)
+    ]
+    await Storm(world, fleet, hosts).rage(STORM_SECONDS)
+    world.calm()
+    for node in fleet:
+        if not node.host.up:  # its keepers are about to start it again
+            await asyncio.sleep(RESTARTS.longest_seconds)
+    calm.set()
+    for process in processes:
+        await process.wait()
+    if not any(user.answered for user in users):
+        raise Violation("Nobody was ever answered.")
+    await _nothing_left(fleet)
+
+
+async def _nothing_left(fleet: list[SimulatedNode]) -> None:
+    """Half-open connections are noticed by their idleness; then a shard is as it was."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 2 * SETTINGS.limits.idle_seconds + 5.0
+    while left := [
+        (node.host.name, number, shard.client_connections, shard.in_flight, shard.partial_bytes)
+        for node in fleet
+        for number, shard in node.running.items()
+        if shard.client_connections or shard.in_flight or shard.partial_bytes
+    ]:
+        if loop.time() >= end:
+            raise Violation(f"Everybody has left, and this stayed behind: {left}")
+        await asyncio.sleep(0.5)
+    for node in fleet:
+        for shard in node.running.values():
+            bad = {"internal-error", "protocol-violation"} & set(shard.errors)
+            if bad:
+                raise Violation(f"{node.host.name} reported {sorted(bad)}.")
