@@ -10,6 +10,7 @@ write for all of them. The others are `Work`, in a table by stream id.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -41,6 +42,7 @@ from maitred.protocol.frames import (
     HEADER,
     REQUEST,
     RESPONSE,
+    STREAMS_MAX,
     Frame,
     FrameDecoder,
     Opcode,
@@ -68,6 +70,10 @@ if TYPE_CHECKING:
 HANDSHAKE_FRAME_BYTES: Final = 64 * 1024
 """Largest frame before a connection is READY: strangers get little memory."""
 
+FORWARDED_EXTRA_BYTES: Final = 1024
+"""By so much a request may grow when it is passed on: fields that the client left out are filled
+in. A frame beyond the limit would end the link, and with it what others have under way there."""
+
 pack_header: Final = HEADER.pack
 
 OWN_OPCODES: Final = 0x40
@@ -86,6 +92,8 @@ class Connection(Link):
     """The shard's end of a connection; `peer` if it comes from another shard of the node."""
 
     __slots__ = (
+        "_agreed_version",
+        "_in_flight_max",
         "_partial_bytes",
         "_peer",
         "_unsent_seen",
@@ -102,19 +110,27 @@ class Connection(Link):
 
     def __init__(self, shard: Shard, *, peer: bool = False) -> None:
         limits = shard.limits
-        size = limits.frame_bytes if peer else HANDSHAKE_FRAME_BYTES
+        size = (
+            limits.frame_bytes + FORWARDED_EXTRA_BYTES
+            if peer
+            else min(HANDSHAKE_FRAME_BYTES, limits.frame_bytes)
+        )
         super().__init__(shard.loop, FrameDecoder(REQUEST, size), RESPONSE, limits.turn_frames)
         self.shard = shard
         self.opened_at = self.arrived_at
         self.state = State.READY if peer else State.FRESH
         self.version = shard.description.versions[-1] if peer else 0
-        """The version of our messages that both ends speak; 0: a driver that has none."""
+        """The version of our messages that both ends speak; 0: a driver that has none, or somebody
+        who is not READY yet."""
+        self._agreed_version = 0
         self.identity: Identity | None = None
         self.permissions = EVERYTHING if peer else NOTHING
         self.events: frozenset[str] = frozenset()
         self.under_way: dict[int, Work] = {}
         """Requests that are not answered yet, by stream."""
         self._peer = peer
+        # A link carries the requests of everybody at that shard, each of whom has a limit there.
+        self._in_flight_max = STREAMS_MAX if peer else limits.in_flight
         self._partial_bytes = 0
         self._unsent_seen = 0
         self._verifying = False
@@ -149,17 +165,20 @@ class Connection(Link):
             work.stop(None)
         self.under_way.clear()
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+    def work(self) -> None:
+        super().work()
         partial = self.decoder.waiting_bytes
-        if partial or self._partial_bytes:
-            shard = self.shard
-            shard.partial_bytes += partial - self._partial_bytes
-            self._partial_bytes = partial
-            if shard.partial_bytes > shard.limits.partial_bytes and not self.closing:
-                self.say_farewell(
-                    Overloaded("The incomplete frames of all connections take too much memory.")
-                )
+        if partial == self._partial_bytes:
+            return
+        shard = self.shard
+        shard.partial_bytes += partial - self._partial_bytes
+        self._partial_bytes = partial
+        # Another shard did not choose what its clients sent; closing it would hit them all.
+        excused = self.closing or self._peer
+        if shard.partial_bytes > shard.limits.partial_bytes and not excused:
+            self.say_farewell(
+                Overloaded("The incomplete frames of all connections take too much memory.")
+            )
 
     def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
         # A driver that tries a newer version waits for the answer on the stream of its first frame.
@@ -249,7 +268,7 @@ class Connection(Link):
         self.shard.count_error(decode_error(body).code)
         self.send(0, stream, Opcode.ERROR, body)
 
-    def blame_ourselves(self, stream: int, problem: Exception) -> None:
+    def blame_ourselves(self, stream: int, problem: BaseException) -> None:
         """A fault of ours: the details go to the log, the caller gets a sentence."""
         self.shard.log.error("request failed", peer=self.peer_name, exc_info=problem)
         self.refuse(
@@ -269,9 +288,7 @@ class Connection(Link):
                     self._cql(frame)
             except MaitredError as problem:
                 self.refuse(frame.stream, problem)
-            except DecodeError as problem:
-                self.refuse(frame.stream, not_understood(frame.opcode, problem))
-            except Exception as problem:  # noqa: BLE001 - nobody may be left without an answer
+            except (Exception, CancelledError) as problem:  # noqa: BLE001 - nobody may be left without an answer
                 self.blame_ourselves(frame.stream, problem)
             if self.closing:
                 return
@@ -282,9 +299,9 @@ class Connection(Link):
             self._request_out_of_place(frame)
             return
         shard = self.shard
-        if len(self.under_way) >= shard.in_flight_max:
+        if len(self.under_way) >= self._in_flight_max and opcode != Opcode.CANCEL:
             raise TooManyInFlight(
-                f"This connection has {shard.limits.in_flight:,} requests under way already.",
+                f"This connection has {self._in_flight_max:,} requests under way already.",
                 remedy="Wait for answers; SUPPORTED tells how many may be under way.",
             )
         handler = shard.handlers.get(opcode)
@@ -292,7 +309,12 @@ class Connection(Link):
             if opcode == Opcode.CANCEL:
                 return  # what it takes back has been answered
             raise UnknownRequest(f"There is no request with the opcode 0x{opcode:02x}.")
-        message = REQUEST_DECODERS[opcode](body)
+        try:
+            message = REQUEST_DECODERS[opcode](body)
+        except DecodeError as problem:
+            raise not_understood(opcode, problem) from None
+        except (UnicodeDecodeError, RecursionError) as problem:  # a name, a thousand lists in lists
+            raise not_understood(opcode, DecodeError(str(problem))) from None
         owner = shard.owner_of(message)
         if self.permissions is not EVERYTHING:
             self._check_permission(message)
@@ -317,17 +339,23 @@ class Connection(Link):
 
     def _request_out_of_place(self, frame: Frame) -> None:
         work = self.under_way.get(frame.stream)
-        if frame.opcode == Opcode.CANCEL and not frame.flags and work is not None:
+        if work is not None and frame.opcode == Opcode.CANCEL and not frame.flags:
             work.stop(Cancelled("The caller took the request back."))
-        elif frame.flags:
+        elif not self._stream_refused(frame.stream):
             raise ProtocolViolation(f"Our requests have no flags; this one has {frame.flags:#04x}.")
-        elif frame.stream < 0:
+
+    def _stream_refused(self, stream: int) -> bool:
+        """End the connection if no answer can be given on this stream."""
+        if stream < 0:
             self.say_farewell(ProtocolViolation("Requests have stream ids from 0 to 32,767."))
-        else:
+        elif stream in self.under_way:
             # An answer on this stream could be taken for either request's.
             self.say_farewell(
-                ProtocolViolation(f"Stream {frame.stream} has a request under way already.")
+                ProtocolViolation(f"Stream {stream} has a request under way already.")
             )
+        else:
+            return False
+        return True
 
     def _check_permission(self, message: AnyRequest) -> None:
         namespace = message.namespace if isinstance(message, PartitionRequest) else "*"
@@ -342,8 +370,7 @@ class Connection(Link):
     # CQL
 
     def _cql(self, frame: Frame) -> None:
-        if frame.stream < 0:
-            self.say_farewell(ProtocolViolation("Requests have stream ids from 0 to 32,767."))
+        if self._stream_refused(frame.stream):
             return
         if frame.flags & COMPRESSED:
             raise ProtocolViolation("The frame is compressed, and nothing was agreed upon.")
@@ -381,7 +408,7 @@ class Connection(Link):
         spoken = options.get("MAITRED_VERSION")
         if spoken is not None:
             try:
-                self.version = agree(self.shard.description.versions, [int(spoken)])
+                self._agreed_version = agree(self.shard.description.versions, [int(spoken)])
             except ValueError:
                 raise ProtocolViolation(
                     f"MAITRED_VERSION has to be a number, not {spoken[:60]!r}."
@@ -418,6 +445,7 @@ class Connection(Link):
 
     def _become_ready(self) -> None:
         self.state = State.READY
+        self.version = self._agreed_version
         self.decoder.max_body_bytes = self.shard.limits.frame_bytes
 
     def _register(self, stream: int, body: bytes) -> None:

@@ -1,0 +1,220 @@
+"""A node in this process: its shards share one loop, and everything between them is real.
+
+Real sockets, real files, real time. What a test must not do is sleep until something has probably
+happened: it awaits what it wants to see, and every wait has a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import uvloop
+
+from maitred.node.shard import Place, Shard
+from maitred.protocol.messages import Echo
+from maitred.settings import Limits, Node
+from maitred.surroundings import Surroundings
+from tests.node.raw import PATIENCE_SECONDS, RawClient
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+NODE = UUID("6d616974-7265-4000-8000-000000000001")
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+def run(main: Coroutine[Any, Any, None], loop: str = "uvloop") -> None:
+    """Run it, and fail if anything was left to the loop's last resort."""
+    unhandled: list[dict[str, Any]] = []
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.get_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        runner.run(main)
+    assert not unhandled, unhandled
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine; one that takes `loop` is told which."""
+
+    @functools.wraps(test)
+    def running(*arguments: Any, **named: Any) -> None:  # noqa: ANN401 - whatever pytest gives it
+        run(test(*arguments, **named), named.get("loop", "uvloop"))
+
+    return running
+
+
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
+    """Until the condition holds; fails if it never does."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it never happened"
+        await asyncio.sleep(0.001)
+
+
+class RecordedLog:
+    """Keeps what a shard says."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, dict[str, Any]]] = []
+
+    def events(self, level: str) -> list[str]:
+        return [event for seen, event, _ in self.lines if seen == level]
+
+    def debug(self, event: str, **fields: Any) -> None:  # noqa: ANN401 - as Logger has it
+        self.lines.append(("debug", event, fields))
+
+    def info(self, event: str, **fields: Any) -> None:  # noqa: ANN401
+        self.lines.append(("info", event, fields))
+
+    def warning(self, event: str, **fields: Any) -> None:  # noqa: ANN401
+        self.lines.append(("warning", event, fields))
+
+    def error(self, event: str, **fields: Any) -> None:  # noqa: ANN401
+        self.lines.append(("error", event, fields))
+
+    def exception(self, event: str, **fields: Any) -> None:  # noqa: ANN401
+        self.lines.append(("error", event, fields))
+
+    def bind(self, **_fields: Any) -> RecordedLog:  # noqa: ANN401
+        return self
+
+
+class NodeUnderTest:
+    """Some shards of one node, and ways to reach and to hurt them."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Node,
+        shards: int,
+        tls: ssl.SSLContext | None,
+        client_tls: ssl.SSLContext | None,
+    ) -> None:
+        self.settings = settings
+        self.log = RecordedLog()
+        self._tls = tls
+        self._client_tls = client_tls
+        # Bound and never listening: the ports stay ours while shards come and go.
+        self._held = [_held_port() for _ in range(shards + 1)]
+        ports = [held.getsockname()[1] for held in self._held]
+        self.port: int = ports[0]
+        self.own_ports: tuple[int, ...] = tuple(ports[1:])
+        self.peer_paths = (
+            tuple(str(directory / str(number)) for number in range(shards)) if shards > 1 else ()
+        )
+        self.shards: list[Shard] = [self._make(number) for number in range(shards)]
+        self._clients: list[RawClient] = []
+
+    def _make(self, number: int, restarts: int = 0) -> Shard:
+        place = Place(
+            node=NODE,
+            number=number,
+            shards=len(self.own_ports),
+            host="127.0.0.1",
+            port=self.port,
+            own_ports=self.own_ports,
+            peer_paths=self.peer_paths,
+            restarts=restarts,
+        )
+        return Shard(place, self.settings, Surroundings.real(), self.log, tls=self._tls)
+
+    @property
+    def shard(self) -> Shard:
+        """The first, for tests that need one."""
+        return self.shards[0]
+
+    async def open(self, number: int = 0, *, receive_buffer_bytes: int | None = None) -> RawClient:
+        """Connect to the shard's own port, and say nothing yet."""
+        client = await RawClient.open(
+            self.own_ports[number],
+            tls=self._client_tls,
+            receive_buffer_bytes=receive_buffer_bytes,
+        )
+        self._clients.append(client)
+        return client
+
+    async def ready(
+        self,
+        number: int = 0,
+        user: str | None = None,
+        secret: str = "",
+        *,
+        receive_buffer_bytes: int | None = None,
+    ) -> RawClient:
+        """Connect, with the handshake done."""
+        client = await self.open(number, receive_buffer_bytes=receive_buffer_bytes)
+        return await client.handshake(user, secret)
+
+    def queue_of(self, number: int, namespace: str = "n") -> str:
+        """A queue whose root partition belongs to that shard."""
+        return next(
+            name
+            for name in (f"q{attempt}" for attempt in range(10_000))
+            if self.shard.owner_of(Echo(namespace, name, 1, 0, 0, b"")) == number
+        )
+
+    def kill(self, number: int) -> None:
+        """As if its process were gone: nothing listens, every connection is cut."""
+        self.shards[number].close()
+
+    async def start_again(self, number: int) -> Shard:
+        """A new one in its place."""
+        self.shards[number] = shard = self._make(number, restarts=1)
+        await shard.start()
+        return shard
+
+    async def close(self) -> None:
+        for client in self._clients:
+            client.reset()
+        for shard in self.shards:
+            shard.close()
+        await until(lambda: not any(shard.connections for shard in self.shards))
+        for held in self._held:
+            held.close()
+        # What was closed is told so in the next turns of the loop.
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+def _held_port() -> socket.socket:
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
+@asynccontextmanager
+async def node(
+    directory: Path,
+    *,
+    shards: int = 1,
+    limits: Limits | None = None,
+    tls: ssl.SSLContext | None = None,
+    client_tls: ssl.SSLContext | None = None,
+    **settings: Any,  # noqa: ANN401 - whatever a node has
+) -> AsyncIterator[NodeUnderTest]:
+    """A running node. Afterwards nothing may be left of any request, and no fault of ours."""
+    made = NodeUnderTest(
+        directory, Node(limits=limits or Limits(), **settings), shards, tls, client_tls
+    )
+    try:
+        for shard in made.shards:
+            await shard.start()
+        yield made
+    finally:
+        await made.close()
+    for shard in made.shards:
+        assert shard.in_flight == 0
+        assert shard.client_connections == 0
+        assert shard.partial_bytes == 0
+    assert "background task failed" not in made.log.events("error")
