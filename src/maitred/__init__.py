@@ -32,15 +32,17 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker would take it as a promise that every name exists
 
-    module, attribute = _HOMES[name]
-    found: object = getattr(import_module(module), attribute)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        module, attribute = _HOMES[name]
+        found: object = getattr(import_module(module), attribute)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import uvloop
@@ -35,6 +36,7 @@ class Client:
     def __init__(self, open_client: Callable[[], Coroutine[Any, Any, AsyncClient]]) -> None:
         self._lock = threading.Lock()
         self._closed = False
+        self._closing: Future[None] | None = None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="maitred-client", daemon=True)
         self._thread.start()
@@ -109,11 +111,12 @@ class Client:
     def close(self) -> None:
         """See `AsyncClient.close`; may be called again, and from any thread."""
         with self._lock:
-            closing = None if self._closed else self._submit(self._client.close())
-            self._closed = True
+            if not self._closed:
+                self._closing = self._submit(self._client.close())
+                self._closed = True
         try:
-            if closing is not None:
-                closing.result()
+            if self._closing is not None:
+                self._closing.result()
         finally:
             self._stop()
 
@@ -130,8 +133,8 @@ class Client:
     def _stop(self) -> None:
         with self._lock:
             self._closed = True
-            if self._thread.is_alive() and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._loop.stop)
+        with suppress(RuntimeError):  # somebody else was faster, and the loop is closed
+            self._loop.call_soon_threadsafe(self._loop.stop)
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -162,4 +165,5 @@ def _finish(loop: asyncio.AbstractEventLoop) -> None:
         task.cancel()
     if tasks:
         loop.run_until_complete(asyncio.wait(tasks))
-    loop.run_until_complete(loop.shutdown_asyncgens())
+    # One more turn: what the tasks came to has to reach the threads that wait for it.
+    loop.run_until_complete(asyncio.sleep(0))
