@@ -10,6 +10,7 @@ the client's source port picks the shard.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -55,6 +56,7 @@ class Description(Struct, frozen=True, kw_only=True):
     source_port: int = 0
     """The port on which the client's source port, modulo the shards, picks the shard; 0: none."""
     tls: bool = False
+    """Whether that port speaks TLS."""
 
     def supported(self) -> dict[str, Sequence[str]]:
         """The options of SUPPORTED."""
@@ -80,7 +82,7 @@ class Description(Struct, frozen=True, kw_only=True):
             "MAITRED_FRAME_BYTES": (str(self.frame_bytes),),
             "MAITRED_PAYLOAD_BYTES": (str(self.payload_bytes),),
             "MAITRED_IN_FLIGHT": (str(self.in_flight),),
-            "MAITRED_IDLE_SECONDS": (f"{self.idle_seconds:g}",),
+            "MAITRED_IDLE_SECONDS": (str(self.idle_seconds),),
         }
 
     @classmethod
@@ -90,6 +92,8 @@ class Description(Struct, frozen=True, kw_only=True):
             raise ProtocolViolation(
                 "The server speaks CQL, but it is not maitred.", remedy="Check host and port."
             )
+        tls = "SCYLLA_SHARD_AWARE_PORT_SSL" in options
+        source_port = options.get(f"SCYLLA_SHARD_AWARE_PORT{'_SSL' if tls else ''}", ("0",))
         try:
             description = cls(
                 node=options["MAITRED_NODE"][0],
@@ -104,6 +108,8 @@ class Description(Struct, frozen=True, kw_only=True):
                 spread_batch=options["MAITRED_SPREAD_BATCH"][0],
                 versions=tuple(map(int, options["MAITRED_VERSIONS"])),
                 release=options["MAITRED_RELEASE"][0],
+                source_port=int(source_port[0]),
+                tls=tls,
             )
             check_sharding(description.shards, description.ignore_msb)
         except (KeyError, IndexError, ValueError) as problem:
@@ -114,7 +120,21 @@ class Description(Struct, frozen=True, kw_only=True):
             raise ProtocolViolation(
                 f"The node says it is shard {description.shard} of {description.shards}."
             )
+        _check_limits(description)
         return description
+
+
+def _check_limits(said: Description) -> None:
+    """Refuse numbers that would make a client wait for ever, or never."""
+    ports = (*said.shard_ports, said.source_port)
+    if (
+        min(said.frame_bytes, said.in_flight) < 1
+        or said.payload_bytes < 0
+        or not (isfinite(said.idle_seconds) and said.idle_seconds > 0)
+        or len(said.shard_ports) not in (0, said.shards)
+        or not all(0 <= port <= 65535 for port in ports)
+    ):
+        raise ProtocolViolation("The node describes limits or ports that cannot be.")
 
 
 def agree(ours: Sequence[int], theirs: Sequence[int]) -> int:

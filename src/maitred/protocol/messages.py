@@ -135,11 +135,18 @@ encode: Final[Callable[[Struct], bytes]] = msgpack.Encoder().encode
 REQUEST_DECODERS: Final[dict[int, Callable[[bytes], AnyRequest]]] = {
     opcode: msgpack.Decoder(kind).decode for opcode, kind in REQUESTS.items()
 }
-"""Raise `msgspec.DecodeError`; `not_understood` makes a typed error of it."""
+"""Raise one of `UNREADABLE`; `not_understood` makes a typed error of it."""
 _answer_decoders: Final = {opcode: msgpack.Decoder(kind).decode for opcode, kind in ANSWERS.items()}
 
 
-def not_understood(opcode: int, problem: DecodeError) -> MaitredError:
+UNREADABLE: Final = (DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoders raise for bodies that are wrong. Text that is not UTF-8 and fields that are nested
+a thousand deep come out of msgspec as Python's own errors, and are no fault of ours."""
+
+
+def not_understood(
+    opcode: int, problem: DecodeError | UnicodeDecodeError | RecursionError
+) -> MaitredError:
     """Why the body of a request could not be read."""
     name = Opcode(opcode).name
     if isinstance(problem, ValidationError):
@@ -151,7 +158,7 @@ def decode_answer(opcode: int, body: bytes) -> Echoed | ShardStatus:
     """The answer to the request with that opcode."""
     try:
         return _answer_decoders[opcode](body)
-    except DecodeError as problem:  # a ValidationError is one, too
+    except UNREADABLE as problem:
         raise ProtocolViolation(
             f"The answer to {Opcode(opcode).name} is not as it should be: {problem}."
         ) from None
@@ -181,5 +188,5 @@ def without_home(body: bytes) -> tuple[Home | None, bytes]:
         return None, reader.rest()
     try:
         return _decode_home(encoded), reader.rest()
-    except DecodeError as problem:
+    except UNREADABLE as problem:
         raise ProtocolViolation(f"The answer's {HOME_KEY} makes no sense: {problem}.") from None

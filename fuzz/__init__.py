@@ -1,0 +1,1 @@
+"""Arbitrary bytes against everything that reads what strangers send."""

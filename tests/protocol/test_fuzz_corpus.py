@@ -1,0 +1,43 @@
+"""What the fuzzer starts from and what it has found, replayed without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fuzz.decode import examine
+from fuzz.violated import Violated
+
+from maitred.protocol.frames import Frame, FrameDecoder
+
+CORPUS = Path(__file__).parents[2] / "fuzz" / "corpus"
+
+INPUTS = sorted(CORPUS.iterdir())
+
+
+@pytest.mark.parametrize("path", INPUTS, ids=lambda path: path.name)
+def test_an_input_does_no_harm(path: Path) -> None:
+    examine(path.read_bytes())
+
+
+def test_there_is_a_corpus_for_each_target() -> None:
+    assert {path.read_bytes()[0] % 4 for path in INPUTS} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("prefix", ["stream-0", "raw-driver", "requests-all"])
+def test_the_targets_notice_lost_frames(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that swallows some of them is what they are there to find."""
+    whole = FrameDecoder.take
+
+    def lossy(self: FrameDecoder, most: int) -> list[Frame]:
+        return [frame for frame in whole(self, most) if frame.stream != 2]
+
+    data = (CORPUS / prefix).read_bytes()
+    monkeypatch.setattr(FrameDecoder, "take", lossy)
+    with pytest.raises(Violated):
+        examine(data)
+
+
+def test_bytes_too_short_to_choose_anything_are_nothing() -> None:
+    examine(b"")
+    examine(b"\2")

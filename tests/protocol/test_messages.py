@@ -1,0 +1,321 @@
+"""Our messages: both ways, between versions, and whatever is not as it should be."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct, defstruct, msgpack
+from msgspec.structs import fields
+
+from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
+from maitred.protocol import messages
+from maitred.protocol.frames import Opcode
+from maitred.protocol.messages import (
+    ANSWERS,
+    HOLD_MAX_MILLISECONDS,
+    REQUEST_DECODERS,
+    REQUESTS,
+    TIMEOUT_MAX_MILLISECONDS,
+    UNREADABLE,
+    Echo,
+    Echoed,
+    Home,
+    Request,
+    ShardStatus,
+    Status,
+    decode_answer,
+    encode,
+    not_understood,
+    with_home,
+    without_home,
+)
+from maitred.protocol.notation import bytes_map
+from maitred.settings import Permission
+
+texts = st.text(st.characters(codec="utf-8"), max_size=30)
+int64 = st.integers(-(2**63), 2**63 - 1)
+counts = st.integers(0, 2**63 - 1)
+numbers = st.floats(allow_nan=False)
+
+echoes = st.builds(
+    Echo,
+    texts,
+    texts,
+    int64,
+    int64,
+    st.integers(0, TIMEOUT_MAX_MILLISECONDS),
+    st.binary(max_size=100),
+    st.integers(0, HOLD_MAX_MILLISECONDS),
+)
+statuses = st.builds(Status, counts, st.integers(0, TIMEOUT_MAX_MILLISECONDS))
+echoed = st.builds(Echoed, st.binary(max_size=100), int64)
+shard_statuses = st.builds(
+    ShardStatus,
+    node=texts,
+    shard=counts,
+    pid=counts,
+    state=texts,
+    release=texts,
+    address=texts,
+    uptime_seconds=numbers,
+    restarts=counts,
+    load=numbers,
+    memory_bytes=counts,
+    connections=counts,
+    requests=counts,
+    requests_per_second=numbers,
+    in_flight=counts,
+    forwarded=counts,
+    received_forwarded=counts,
+    errors=st.dictionaries(texts, counts, max_size=3),
+)
+
+ECHO: list[Any] = ["namespace", "queue", 1, 3, 1000, b"payload", 0]
+STATUS: list[Any] = [0, 1000]
+WHOLE: dict[int, list[Any]] = {Opcode.ECHO: ECHO, Opcode.STATUS: STATUS}
+
+
+def decoded(opcode: int, body: bytes) -> Request:
+    """As a node does it."""
+    try:
+        return REQUEST_DECODERS[opcode](body)
+    except UNREADABLE as problem:
+        raise not_understood(opcode, problem) from None
+
+
+@given(echoes)
+def test_echo_both_ways(request: Echo) -> None:
+    assert decoded(Opcode.ECHO, encode(request)) == request
+
+
+@given(statuses)
+def test_status_both_ways(request: Status) -> None:
+    assert decoded(Opcode.STATUS, encode(request)) == request
+
+
+@given(echoed)
+def test_echoed_both_ways(answer: Echoed) -> None:
+    assert decode_answer(Opcode.ECHO, encode(answer)) == answer
+
+
+@given(shard_statuses)
+def test_shard_status_both_ways(answer: ShardStatus) -> None:
+    assert decode_answer(Opcode.STATUS, encode(answer)) == answer
+
+
+def test_the_order_of_fields_is_the_protocol() -> None:
+    """It is never changed: another order would be read as other values."""
+    assert [field.name for field in fields(Echo)] == [
+        "namespace",
+        "queue",
+        "queue_type",
+        "partition",
+        "timeout_milliseconds",
+        "payload",
+        "hold_milliseconds",
+    ]
+    assert [field.name for field in fields(Status)] == ["shard", "timeout_milliseconds"]
+    assert [field.name for field in fields(Echoed)] == ["payload", "shard"]
+    assert msgpack.decode(encode(Echo(*ECHO))) == ECHO
+    assert msgpack.decode(encode(Status(*STATUS))) == STATUS
+
+
+def test_every_request_has_its_opcode_a_permission_and_an_answer() -> None:
+    assert REQUESTS.keys() == ANSWERS.keys() == REQUEST_DECODERS.keys()
+    for opcode, kind in REQUESTS.items():
+        assert kind.opcode == opcode >= 0x40
+        assert kind.permission in get_args(Permission)
+    kinds = {
+        kind
+        for kind in vars(messages).values()
+        if isinstance(kind, type) and issubclass(kind, Request) and hasattr(kind, "opcode")
+    }
+    assert kinds == set(REQUESTS.values())
+
+
+# Versions
+
+
+class NewerEcho(Echo, array_like=True):
+    priority: int = 5
+    labels: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
+
+
+class NewerEchoed(Echoed, array_like=True):
+    node: str = "unknown"
+
+
+class NewerShardStatus(ShardStatus, kw_only=True):
+    backlog: int = 7
+
+
+class NewerHome(Struct, array_like=True):
+    node: str
+    shard: int
+    until: float = 1.5
+
+
+def test_an_older_reader_skips_what_it_does_not_know() -> None:
+    newer = NewerEcho(*[*ECHO, 9, {"a": "b"}])
+    assert decoded(Opcode.ECHO, encode(newer)) == Echo(*ECHO)
+    assert decode_answer(Opcode.ECHO, encode(NewerEchoed(b"p", 1, "node"))) == Echoed(b"p", 1)
+    body = bytes_map({"maitred-home": encode(NewerHome("node", 2))}) + b"rest"
+    assert without_home(body) == (Home("node", 2), b"rest")
+
+
+@given(shard_statuses)
+def test_an_older_reader_skips_fields_of_a_map(status: ShardStatus) -> None:
+    fields_ = {name: getattr(status, name) for name in status.__struct_fields__}
+    newer = NewerShardStatus(**fields_, backlog=3)
+    assert decode_answer(Opcode.STATUS, encode(newer)) == status
+    assert msgpack.decode(encode(status), type=NewerShardStatus).backlog == 7
+
+
+def test_a_newer_reader_fills_in_what_an_older_writer_did_not_know() -> None:
+    read = msgpack.decode(encode(Echo(*ECHO)), type=NewerEcho)
+    assert (read.payload, read.priority, read.labels) == (b"payload", 5, {})
+    older = defstruct(
+        "OlderEcho",
+        [(field.name, field.type) for field in fields(Echo)[:-1]],
+        array_like=True,
+    )
+    assert decoded(Opcode.ECHO, encode(older(*ECHO[:-1]))) == Echo(*(*ECHO[:-1], 0))
+
+
+# What is not as it should be
+
+WRONG: list[tuple[int, int, object]] = [
+    *((Opcode.ECHO, at, value) for at in (0, 1) for value in (1, None, b"bytes", ["a"])),
+    *((Opcode.ECHO, at, value) for at in (2, 3) for value in ("1", None, 1.5, [1], True)),
+    *((Opcode.ECHO, 4, value) for value in (-1, TIMEOUT_MAX_MILLISECONDS + 1, 1.5, "1", None)),
+    *((Opcode.ECHO, 5, value) for value in ("text", 1, None, [1])),
+    *((Opcode.ECHO, 6, value) for value in (-1, HOLD_MAX_MILLISECONDS + 1, "1", None)),
+    *((Opcode.STATUS, 0, value) for value in (-1, "0", None, 0.5)),
+    *((Opcode.STATUS, 1, value) for value in (-1, TIMEOUT_MAX_MILLISECONDS + 1, 2**64 - 1, None)),
+]
+
+
+@pytest.mark.parametrize(("opcode", "at", "value"), WRONG)
+def test_a_field_of_the_wrong_kind(opcode: int, at: int, value: object) -> None:
+    wrong = [*WHOLE[opcode]]
+    decoded(opcode, msgpack.encode(wrong))
+    wrong[at] = value
+    with pytest.raises(InvalidArgument, match=Opcode(opcode).name) as caught:
+        decoded(opcode, msgpack.encode(wrong))
+    assert f"[{at}]" in caught.value.sentence
+
+
+@pytest.mark.parametrize("opcode", REQUESTS)
+def test_a_field_that_is_missing(opcode: int) -> None:
+    needed = sum(field.required for field in fields(REQUESTS[opcode]))
+    for size in range(needed):
+        with pytest.raises(InvalidArgument, match=Opcode(opcode).name):
+            decoded(opcode, msgpack.encode(WHOLE[opcode][:size]))
+    decoded(opcode, msgpack.encode(WHOLE[opcode][:needed]))
+
+
+@pytest.mark.parametrize("opcode", REQUESTS)
+@pytest.mark.parametrize("value", [{}, {"namespace": "n"}, None, 1, "text", b""])
+def test_no_array_at_all(opcode: int, value: object) -> None:
+    with pytest.raises(InvalidArgument, match=Opcode(opcode).name):
+        decoded(opcode, msgpack.encode(value))
+
+
+@pytest.mark.parametrize("opcode", REQUESTS)
+def test_a_request_that_ends_early(opcode: int) -> None:
+    body = msgpack.encode(WHOLE[opcode])
+    for size in range(len(body)):
+        with pytest.raises(ProtocolViolation, match=Opcode(opcode).name):
+            decoded(opcode, body[:size])
+
+
+@pytest.mark.parametrize("opcode", REQUESTS)
+@pytest.mark.parametrize("rubbish", [b"\xc1", b"\xdd\xff\xff\xff\xff", b"\x90\x90"])
+def test_a_request_that_is_no_msgpack(opcode: int, rubbish: bytes) -> None:
+    with pytest.raises(MaitredError, match=Opcode(opcode).name):
+        decoded(opcode, rubbish)
+
+
+def test_numbers_as_large_as_msgpack_has() -> None:
+    huge = decoded(Opcode.ECHO, msgpack.encode(["n", "q", 2**64 - 1, -(2**63), 0, b""]))
+    assert isinstance(huge, Echo)
+    assert (huge.queue_type, huge.partition) == (2**64 - 1, -(2**63))
+
+
+NOT_UTF_8 = b"\xa2\xff\xfe"
+DEEP = b"\x91" * 5000 + b"\xc0"
+
+
+def test_text_that_is_not_utf_8() -> None:
+    with pytest.raises(ProtocolViolation, match=r"ECHO.*utf-8"):
+        decoded(Opcode.ECHO, b"\x96" + NOT_UTF_8 + b"\xa1q\x01\x00\x01\xc4\x00")
+
+
+def test_unknown_fields_nested_too_deep() -> None:
+    """They are skipped, but not even skipping goes on for ever."""
+    with pytest.raises(ProtocolViolation, match=r"ECHO.*recursion"):
+        decoded(Opcode.ECHO, b"\x98" + b"".join(map(msgpack.encode, ECHO)) + DEEP)
+
+
+@given(st.binary(max_size=80))
+def test_any_body_is_read_or_refused(body: bytes) -> None:
+    for opcode in REQUESTS:
+        try:
+            decoded(opcode, body)
+        except (InvalidArgument, ProtocolViolation) as problem:
+            name = Opcode(opcode).name
+            if name not in problem.sentence:
+                pytest.fail(f"nobody learns that it was {name}")
+
+
+@pytest.mark.parametrize("opcode", ANSWERS)
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x90", b"\x80", b"\x92\xa1p\x01", b"\x00"])
+def test_an_answer_that_is_none(opcode: int, body: bytes) -> None:
+    with pytest.raises(ProtocolViolation, match=Opcode(opcode).name):
+        decode_answer(opcode, body)
+
+
+def test_an_answer_that_is_not_utf_8() -> None:
+    with pytest.raises(ProtocolViolation, match="STATUS"):
+        decode_answer(Opcode.STATUS, b"\x81\xa4node" + NOT_UTF_8)
+
+
+def test_an_answer_nested_too_deep() -> None:
+    with pytest.raises(ProtocolViolation, match="ECHO"):
+        decode_answer(Opcode.ECHO, b"\x93\xc4\x00\x00" + DEEP)
+
+
+# Homes
+
+
+@given(st.builds(Home, texts, counts), st.binary(max_size=50))
+def test_a_home_travels_in_front_of_a_body(home: Home, body: bytes) -> None:
+    assert without_home(with_home(home, body)) == (home, body)
+
+
+@given(st.binary(max_size=20))
+def test_other_entries_of_a_custom_payload_are_skipped(body: bytes) -> None:
+    home = encode(Home("node", 1))
+    several = bytes_map({"trace": b"abc", "maitred-home": home, "nothing": None})
+    assert without_home(several + body) == (Home("node", 1), body)
+    assert without_home(bytes_map({"trace": b"abc"}) + body) == (None, body)
+    assert without_home(bytes_map({}) + body) == (None, body)
+    assert without_home(bytes_map({"maitred-home": None}) + body) == (None, body)
+
+
+@pytest.mark.parametrize(
+    "home", [b"", b"\xc1", b"\x91\xa1n", b"\x92\x01\x01", b"\x92" + NOT_UTF_8 + b"\x01"]
+)
+def test_a_home_that_makes_no_sense(home: bytes) -> None:
+    with pytest.raises(ProtocolViolation, match="maitred-home"):
+        without_home(bytes_map({"maitred-home": home}))
+
+
+def test_a_custom_payload_that_ends_early() -> None:
+    whole = with_home(Home("node", 1), b"")
+    for size in range(len(whole)):
+        with pytest.raises(ProtocolViolation):
+            without_home(whole[:size])
