@@ -15,10 +15,11 @@ import click
 
 from maitred import __version__
 from maitred.cli.groups import HintingGroup
-from maitred.errors import MaitredError
+from maitred.errors import InvalidArgument, MaitredError, ShardsKeepDying
 
 # name -> where it is, and the line that `maitred --help` shows
 COMMANDS = {
+    "up": ("maitred.cli.up:up", "Start a node."),
     "route": ("maitred.cli.route:route", "Show where each partition of a queue lives."),
     "simulate": ("maitred.cli.simulate:simulate", "Studies and soak runs in a simulated world."),
     "tour": ("maitred.cli.tour:tour", "A short tour of what works today."),
@@ -29,6 +30,7 @@ COMMANDS = {
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_SHARDS_KEEP_DYING = 3
 EXIT_INTERRUPTED = 130
 """What shells report for a program ended by Ctrl-C."""
 
@@ -79,7 +81,7 @@ def run() -> None:
         click.echo(f"maitred: {problem.sentence} [{problem.code}]", err=True)
         if problem.remedy:
             click.echo(f"         {problem.remedy}", err=True)
-        sys.exit(EXIT_BAD_INPUT)
+        sys.exit(_exit_status(problem))
     except (click.Abort, KeyboardInterrupt):
         click.echo("maitred: stopped.", err=True)
         sys.exit(EXIT_INTERRUPTED)
@@ -90,3 +92,10 @@ def run() -> None:
             f"maitred: Cannot write the output: {problem.strerror}. [cannot-write]", err=True
         )
         sys.exit(EXIT_FAILED)
+
+
+def _exit_status(problem: MaitredError) -> int:
+    """What was typed is wrong, or it was right and cannot be done here and now."""
+    if isinstance(problem, InvalidArgument):
+        return EXIT_BAD_INPUT
+    return EXIT_SHARDS_KEEP_DYING if isinstance(problem, ShardsKeepDying) else EXIT_FAILED

@@ -1,0 +1,180 @@
+"""`maitred up`: starts a node, says where it is, and stays until it is stopped.
+
+What people and scripts are to read is on standard output; what the node logs, on standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from maitred.cli.output import print_table
+from maitred.errors import InvalidArgument
+from maitred.node.exits import MEANINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maitred.logs import Logger
+    from maitred.node.supervisor import Running
+    from maitred.settings import Node
+
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to try it out, then
+
+_EPILOG = (
+    "\b\nExit status:\n"
+    + "\n".join(f"  {status:<9} {meaning}" for status, meaning in MEANINGS)
+    + "\n\nSettings that are not given here come from the environment (MAITRED_PORT), else from "
+    "the file, else they have their defaults: see `maitred config list`."
+)
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--shards", metavar="N", help="Processes of the node.  [default: one a core]")
+@click.option("--host", metavar="HOST", help="Where to listen.  [default: 127.0.0.1]")
+@click.option("--port", metavar="PORT", help="The port; 0 finds a free one.  [default: 4747]")
+@click.option("--data", metavar="DIR", help="The node's directory.  [default: maitred-data]")
+@click.option("--config", "file", metavar="FILE", help="A TOML file with settings.")
+@click.option("--drain-seconds", metavar="S", help="How long to finish work.  [default: 10]")
+@click.option("--users-file", metavar="FILE", help="Users, in a file that is read when it changes.")
+@click.option(
+    "--public-without-auth",
+    is_flag=True,
+    default=None,
+    help="Listen on a public address without users: whoever reaches it may do anything.",
+)
+@click.option("--log-format", metavar="FORMAT", help="auto, human or json.  [default: auto]")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, ...  [default: info]")
+@click.option("--set", "others", metavar="NAME=VALUE", multiple=True, help="Any other setting.")
+@click.option("--json", "as_json", is_flag=True, help="Say where the node is as a line of JSON.")
+def up(file: str | None, *, others: tuple[str, ...], as_json: bool, **options: object) -> None:
+    """Start a node, and stay until it is stopped.
+
+    Ctrl-C or SIGTERM stops it: no new work is taken, what is under way is finished. A second one
+    ends it at once.
+    """
+    import asyncio
+
+    from maitred.config import cores, load
+    from maitred.logs import logger
+    from maitred.node.supervisor import Supervisor
+
+    settings = load(file, os.environ, _flags(options, others))
+    log = logger(settings.log)
+
+    def announce(running: Running) -> None:
+        _announce(running, settings, log, as_json=as_json)
+
+    async def run() -> int:
+        return await Supervisor(settings, settings.shards or cores(), log).run(announce)
+
+    sys.exit(asyncio.run(run()))
+
+
+def _flags(options: Mapping[str, object], others: tuple[str, ...]) -> dict[str, object]:
+    flags = {name.replace("log_", "log."): value for name, value in options.items()}
+    for other in others:
+        name, equals, value = other.partition("=")
+        if not equals:
+            raise InvalidArgument(
+                f"--set {other!r} is no NAME=VALUE.", remedy="Write --set limits.connections=500."
+            )
+        if flags.get(name) is not None:
+            raise InvalidArgument(f"{name} is given twice.", remedy="Keep one of them.")
+        flags[name] = value
+    return flags
+
+
+def _announce(running: Running, settings: Node, log: Logger, *, as_json: bool) -> None:
+    try:
+        if as_json:
+            click.echo(json.dumps(_facts(running, settings)))
+        else:
+            _print(running, settings)
+        sys.stdout.flush()
+    except OSError as problem:
+        # Nobody reads it, or its disk is full: no reason to stop serving. Python must not try to
+        # flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        log.warning("standard output cannot be written", reason=problem.strerror)
+
+
+def _url(running: Running, settings: Node) -> str:
+    host = _EVERYWHERE.get(running.host, running.host)
+    scheme = "maitreds" if settings.tls else "maitred"
+    return f"{scheme}://{_bracketed(host)}:{running.port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _has_users(settings: Node) -> bool:
+    return bool(settings.users) or settings.users_file is not None
+
+
+def _facts(running: Running, settings: Node) -> dict[str, object]:
+    return {
+        "url": _url(running, settings),
+        "node": str(running.node),
+        "pid": os.getpid(),
+        "host": running.host,
+        "port": running.port,
+        "source_port": running.source_port or None,
+        "shards": [
+            {"shard": number, "pid": pid, "port": port}
+            for number, (pid, port) in enumerate(zip(running.pids, running.own_ports, strict=True))
+        ],
+        "data": str(running.data),
+        "auth": _has_users(settings),
+        "tls": settings.tls is not None,
+    }
+
+
+def _print(running: Running, settings: Node) -> None:
+    host = _bracketed(running.host)
+    count = len(running.pids)
+    click.secho(
+        f"maitred is up: {count} {'shard' if count == 1 else 'shards'} on {host}:{running.port}",
+        bold=True,
+    )
+    click.echo()
+    print_table(
+        [
+            {"shard": number, "pid": pid, "own address": f"{host}:{port}"}
+            for number, (pid, port) in enumerate(zip(running.pids, running.own_ports, strict=True))
+        ]
+    )
+    click.echo()
+    click.echo(f"data     {running.data}")
+    click.echo(f"node     {running.node}")
+    users = (
+        "users must log in" if _has_users(settings) else "none: whoever connects may do anything"
+    )
+    click.echo(f"auth     {users}")
+    click.echo(f"TLS      {'on' if settings.tls else 'off'}")
+    if running.source_port:
+        click.echo(f"drivers  {host}:{running.source_port}, by source port, as ScyllaDB's find it")
+    _print_next_steps(_url(running, settings), settings)
+
+
+def _print_next_steps(url: str, settings: Node) -> None:
+    from maitred.settings import PORT
+
+    is_default = url == f"maitred://127.0.0.1:{PORT}"
+    option = "" if is_default else f" --url {url}"
+    if _has_users(settings):
+        url = url.replace("://", "://USER:SECRET@")
+        option = f" --url {url}"
+    click.echo("\nTry, in another terminal:\n")
+    click.echo(f"  maitred status{option}")
+    click.echo(f"  maitred ping{option}")
+    click.echo("\nor, in Python:\n")
+    click.echo("  import maitred")
+    click.echo(f'  with maitred.connect("{url}") as client:')
+    click.echo('      print(client.echo("shop", "thumbnails", b"hello"))')
+    click.echo("\nCtrl-C stops it, and lets it finish what is under way; twice: at once.")

@@ -1,0 +1,86 @@
+"""What a supervisor and its shard processes say to each other: lines of JSON on a socket pair.
+
+The supervisor begins with Start. The shard answers Ready, or Failed and ends. Stop, or the end of
+the channel because the supervisor is no more, makes it drain; its last word is then Drained. A
+shard that meets a fault of its own says Failed at any time, so that the supervisor knows what it
+died of.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct, json
+
+from maitred.errors import MaitredError, RemoteError
+from maitred.node.shard import Place  # noqa: TC001 - msgspec reads the annotations
+from maitred.protocol.refusals import CLASSES
+from maitred.settings import Node  # noqa: TC001
+
+LINE_BYTES: Final = 64 * 2**20
+"""Longest line: all settings, among them the users, some 200 bytes each."""
+
+
+class Start(Struct, tag="start"):
+    """Be this shard."""
+
+    settings: Node
+    place: Place
+    source_port_socket: int | None
+    """The number of an inherited file."""
+
+
+class Stop(Struct, tag="stop"):
+    """Finish what is under way, and end."""
+
+
+class Ready(Struct, tag="ready"):
+    """The shard listens."""
+
+
+class Failed(Struct, tag="failed"):
+    """The shard cannot go on."""
+
+    code: str
+    sentence: str
+    remedy: str | None = None
+
+    @classmethod
+    def of(cls, problem: MaitredError) -> Failed:
+        return cls(problem.code, problem.sentence, problem.remedy)
+
+    def error(self) -> MaitredError:
+        """The same as an exception of its class."""
+        kind = CLASSES.get(self.code)
+        if kind is None:
+            return RemoteError(self.sentence, remedy=self.remedy, code=self.code)
+        return kind(self.sentence, remedy=self.remedy)
+
+
+class Drained(Struct, tag="drained"):
+    """The shard is done."""
+
+    finished: bool
+    """False if some work had to be cut off."""
+
+
+Command = Start | Stop
+Report = Ready | Failed | Drained
+
+_command: Final[json.Decoder[Command]] = json.Decoder(Command)
+_report: Final[json.Decoder[Report]] = json.Decoder(Report)
+
+
+def line(message: Command | Report) -> bytes:
+    """The message as a line."""
+    return json.encode(message) + b"\n"
+
+
+def decode_command(text: bytes) -> Command:
+    """What the supervisor said."""
+    return _command.decode(text)
+
+
+def decode_report(text: bytes) -> Report:
+    """What the shard said."""
+    return _report.decode(text)

@@ -1,0 +1,155 @@
+"""The directory that is a node: whose it is, and that nobody else uses it.
+
+A node's identity survives its restarts, so it stands in a file, `node.json`, which is written once:
+to a temporary file, synced, and renamed, so that there is a whole file or none. A file that cannot
+be understood is never replaced: somebody's data may hang on it.
+
+The lock is on an open file, not on the existence of one, so it ends with the processes that hold
+it, however they end. Shards hold it as well: a node that lost its supervisor has the directory to
+itself until its last shard is done.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+
+from msgspec import DecodeError, Struct, json
+
+from maitred.errors import CannotStart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IDENTITY_FILE: Final = "node.json"
+LOCK_FILE: Final = "lock"
+DIRECTORY_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+
+
+class DataDirectory(NamedTuple):
+    """A directory that is ours as long as we live."""
+
+    path: Path
+    node: uuid.UUID
+    lock: int
+    """The open file that holds the lock; for shards to inherit."""
+
+
+class _Identity(Struct):
+    node: uuid.UUID
+
+
+@contextmanager
+def data_directory(location: str) -> Iterator[DataDirectory]:
+    """Take the directory for this node; raises `CannotStart` with the reason."""
+    path = Path(location).absolute()
+    lock = _take(path)
+    try:
+        yield DataDirectory(path, _identity(path / IDENTITY_FILE), lock)
+    finally:
+        os.close(lock)
+
+
+def _take(path: Path) -> int:
+    try:
+        path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    except (OSError, ValueError) as problem:
+        _refuse(path, problem)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = _holder(lock)
+        os.close(lock)
+        raise _in_use(path, holder) from None
+    except OSError as problem:
+        os.close(lock)
+        _refuse(path, problem)
+    with suppress(OSError):  # a full disk: then a second node is not told who the first one is
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _refuse(path: Path, problem: Exception) -> NoReturn:
+    reason = getattr(problem, "strerror", None) or str(problem)
+    raise CannotStart(
+        f"The data directory {path} cannot be used: {reason}.",
+        remedy="Make it writable for this user, or name another one with --data.",
+    ) from None
+
+
+def _holder(lock: int) -> int | None:
+    try:
+        return int(os.pread(lock, 32, 0))
+    except (OSError, ValueError):
+        return None
+
+
+def _in_use(path: Path, holder: int | None) -> CannotStart:
+    remedy = "Stop that node, or name another directory with --data."
+    if holder is None:
+        return CannotStart(f"Another node uses the data directory {path}.", remedy=remedy)
+    try:
+        os.kill(holder, 0)
+    except ProcessLookupError:
+        return CannotStart(
+            f"The node that used the data directory {path} (process {holder}) is gone, but its "
+            "shards still finish what they had begun.",
+            remedy="Try again in a moment, or name another directory with --data.",
+        )
+    except OSError:
+        pass  # it lives, and belongs to somebody else
+    return CannotStart(
+        f"Another node uses the data directory {path}: process {holder}.", remedy=remedy
+    )
+
+
+def _identity(file: Path) -> uuid.UUID:
+    try:
+        return json.decode(file.read_bytes(), type=_Identity).node
+    except FileNotFoundError:
+        return _new_identity(file)
+    except DecodeError as problem:
+        raise CannotStart(
+            f"The file {file} does not tell which node this is: {problem}.",
+            remedy="Restore it from a copy. Without it this would be another node: to accept "
+            "that, move the file away.",
+        ) from None
+    except OSError as problem:
+        _refuse(file.parent, problem)
+
+
+def _new_identity(file: Path) -> uuid.UUID:
+    identity = _Identity(uuid.uuid4())
+    unfinished = file.with_suffix(".new")
+    try:
+        with open(unfinished, "wb", opener=_private) as opened:
+            opened.write(json.encode(identity) + b"\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        unfinished.replace(file)
+        _sync_directory(file.parent)
+    except OSError as problem:
+        with suppress(OSError):
+            unfinished.unlink()
+        _refuse(file.parent, problem)
+    return identity.node
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
+
+
+def _sync_directory(path: Path) -> None:
+    """The name of a new file is on disk when its directory is."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

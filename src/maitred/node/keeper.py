@@ -1,0 +1,133 @@
+"""Keeps one shard of a node alive: starts it, starts it again when it dies, and stops it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import CannotStart, ShardsKeepDying
+from maitred.node.control import Start
+from maitred.node.launch import Ended, ShardProcess
+from maitred.node.restarts import GiveUp, RestartPolicy
+from maitred.node.shard import FAREWELL_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from maitred.logs import Logger
+    from maitred.node.shard import Place
+    from maitred.settings import Node
+
+START_SECONDS: Final = 60.0
+"""From the start of a process to its first word, on a machine that has much else to do."""
+
+SLACK_SECONDS: Final = 5.0
+"""How much longer than it should a stopping shard may take before it is killed."""
+
+
+class Keeper:
+    """One shard, whichever process it is at the moment."""
+
+    def __init__(
+        self,
+        place: Place,
+        settings: Node,
+        log: Logger,
+        *,
+        source_port_socket: int | None,
+        inherited: Iterable[int],
+    ) -> None:
+        self.place = place
+        self._settings = settings
+        self._log = log.bind(shard=place.number)
+        self._source_port_socket = source_port_socket
+        self._inherited = tuple(inherited)
+        self._process: ShardProcess | None = None
+        self._stopping = False
+
+    @property
+    def pid(self) -> int:
+        """Of its process; 0 if it has none."""
+        return self._process.pid if self._process is not None else 0
+
+    async def start(self) -> None:
+        """The first start; raises a typed error if it fails."""
+        ended = await self._launch()
+        if ended is not None:
+            raise ended.problem or CannotStart(
+                f"Shard {self.place.number} {ended} before it was ready.",
+                remedy="Its own words, if it had any, stand above.",
+            )
+        self._log.info("shard ready", pid=self.pid, port=self.place.own_ports[self.place.number])
+
+    async def keep(self) -> None:
+        """Restart it whenever it dies; raises `ShardsKeepDying` when that is pointless."""
+        loop = asyncio.get_running_loop()
+        policy = RestartPolicy(self._settings.restarts, loop.time())
+        while self._process is not None:
+            ended = await self._process.ended()
+            if self._stopping:
+                return
+            decision = policy.died(loop.time())
+            if isinstance(decision, GiveUp):
+                raise ShardsKeepDying(
+                    f"Shard {self.place.number} keeps dying: {decision.reason}. "
+                    f"The last time it {ended}.".replace("..", "."),
+                    remedy="The log says what came before. Without a reason there, look at the "
+                    "system's log: a machine without memory kills, too.",
+                )
+            pause = decision.moment - loop.time()
+            self._log.warning(
+                "shard died", pid=self.pid, reason=str(ended), restart_seconds=round(pause, 3)
+            )
+            await asyncio.sleep(pause)
+            await self._start_again()
+
+    async def _start_again(self) -> None:
+        self.place = replace(self.place, restarts=self.place.restarts + 1)
+        if await self._launch() is None:
+            self._log.info("shard ready again", pid=self.pid, restarts=self.place.restarts)
+
+    async def _launch(self) -> Ended | None:
+        """Start a process and wait until it is ready (None) or has ended."""
+        start = Start(self._settings, self.place, self._source_port_socket)
+        process = self._process = await ShardProcess.launch(start, self._inherited)
+        if self._stopping:
+            process.stop()
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                return await process.ready_or_ended()
+        except TimeoutError:
+            process.kill()
+            return (await process.ended())._replace(
+                problem=CannotStart(
+                    f"Shard {self.place.number} was not ready within {START_SECONDS:g} s."
+                )
+            )
+
+    async def stop(self) -> bool:
+        """Drain it. False if some work was cut off, or if it had to be killed."""
+        self._stopping = True
+        process = self._process
+        if process is None or process.has_ended:
+            return True  # it had not begun, or was about to be started again: nothing is under way
+        process.stop()
+        bound = self._settings.drain_seconds + FAREWELL_SECONDS + SLACK_SECONDS
+        try:
+            async with asyncio.timeout(bound):
+                ended = await process.ended()
+        except TimeoutError:
+            self._log.error("shard does not stop; killed", pid=process.pid)
+            process.kill()
+            ended = await process.ended()
+        if not ended.finished:
+            self._log.warning("work cut off", pid=process.pid, reason=str(ended))
+        return ended.finished
+
+    async def kill(self) -> None:
+        """End it at once, and wait for that."""
+        self._stopping = True
+        if self._process is not None:
+            self._process.kill()
+            await self._process.ended()

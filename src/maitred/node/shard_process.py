@@ -1,0 +1,184 @@
+"""A shard as a process: `python -m maitred.node.shard_process FILE`, started by a supervisor.
+
+FILE is the number of the inherited socket on which the two talk (`control.py`). SIGTERM drains as
+well: service managers send it to every process of a service. SIGINT is blocked from the start: a
+terminal sends it to the supervisor, too, which knows what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import resource
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from maitred.errors import CannotStart, InternalError, MaitredError
+from maitred.logs import logger
+from maitred.node.control import (
+    LINE_BYTES,
+    Command,
+    Drained,
+    Failed,
+    Ready,
+    Report,
+    Start,
+    decode_command,
+    line,
+)
+from maitred.node.shard import Shard
+from maitred.security.tls import server_context
+from maitred.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from maitred.logs import Logger
+
+
+class Channel:
+    """The shard's end of the control channel."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def on(cls, file: int) -> Channel:
+        inherited = socket.socket(fileno=file)
+        inherited.settimeout(0)
+        return cls(*await asyncio.open_connection(sock=inherited, limit=LINE_BYTES))
+
+    async def hear(self) -> Command | None:
+        """The supervisor's next word; None if it is no more."""
+        try:
+            said = await self._reader.readline()
+        except OSError:
+            return None
+        return decode_command(said) if said.endswith(b"\n") else None
+
+    async def say(self, report: Report) -> None:
+        with suppress(OSError):  # nobody is there to hear it
+            self._writer.write(line(report))
+            await self._writer.drain()
+
+    async def close(self) -> None:
+        """Returns when all that was said is on its way."""
+        with suppress(OSError):
+            self._writer.close()
+            await self._writer.wait_closed()
+
+
+async def serve(channel: Channel, start: Start, log: Logger) -> None:
+    """From start to the end; raises typed errors if it cannot start."""
+    place = start.place
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    inherited = start.source_port_socket
+    shard = Shard(
+        place,
+        start.settings,
+        Surroundings.real(),
+        log,
+        tls=server_context(start.settings.tls) if start.settings.tls else None,
+        source_port_socket=None if inherited is None else socket.socket(fileno=inherited),
+    )
+    try:
+        await shard.start()
+    except OSError as problem:
+        raise _cannot_listen(start, problem) from problem
+    await channel.say(Ready())
+    is_orphan = await _until_stopped(channel, stop)
+    if is_orphan:
+        log.warning("supervisor gone; stopping")
+    finished = await shard.drain()
+    if is_orphan:
+        _remove_peer_path(start)
+    await channel.say(Drained(finished))
+
+
+async def _until_stopped(channel: Channel, stop: asyncio.Event) -> bool:
+    """Wait for a signal or a word; true if the supervisor has gone without one."""
+    heard = asyncio.create_task(channel.hear())
+    signalled = asyncio.create_task(stop.wait())
+    await asyncio.wait((heard, signalled), return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    if heard.done():
+        return heard.result() is None
+    heard.cancel()
+    return False
+
+
+def _cannot_listen(start: Start, problem: OSError) -> CannotStart:
+    place = start.place
+    if problem.errno == errno.EADDRINUSE:
+        return CannotStart(
+            f"One of the ports {place.port} and {place.own_ports[place.number]} on {place.host} "
+            "is in use.",
+            remedy="Name another one with --port; --port 0 finds some.",
+        )
+    return CannotStart(f"Shard {place.number} cannot listen: {problem}.")
+
+
+def _remove_peer_path(start: Start) -> None:
+    """A supervisor that was killed could not; the last shard also removes the directory."""
+    if start.place.peer_paths:
+        path = Path(start.place.peer_paths[start.place.number])
+        with suppress(OSError):
+            path.unlink()
+        with suppress(OSError):
+            path.parent.rmdir()
+
+
+def _raise_file_limit() -> None:
+    """A shard has a file for each connection; the soft limit is for programs that use select."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # macOS calls it infinite, and means less
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _set_title(number: int) -> None:
+    """What `top` shows; there is no portable way, and it is not worth a dependency."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(f"maitred/{number}")
+
+
+async def main(file: int) -> int:
+    """Hear which shard to be, and be it; returns the exit status of the process."""
+    channel = await Channel.on(file)
+    try:
+        start = await channel.hear()
+        # Anything else: the supervisor has gone already, or changed its mind.
+        return await _be(channel, start) if isinstance(start, Start) else 0
+    finally:
+        await channel.close()
+
+
+async def _be(channel: Channel, start: Start) -> int:
+    _raise_file_limit()
+    _set_title(start.place.number)
+    log = logger(start.settings.log, shard=start.place.number)
+    try:
+        await serve(channel, start, log)
+    except MaitredError as problem:
+        await channel.say(Failed.of(problem))
+        return 1
+    except Exception as problem:
+        log.exception("shard failed")
+        await channel.say(Failed.of(InternalError(f"{type(problem).__name__}: {problem}")))
+        return 1
+    return 0
+
+
+def run() -> None:
+    """The entry point."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(main(int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    run()

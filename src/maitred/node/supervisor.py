@@ -1,0 +1,247 @@
+"""The supervisor of a node: takes the directory and the ports, starts the shards, watches, stops.
+
+No request passes through it. It holds what has to outlive a shard, so that one can die and come
+back at the same ports while the others go on. If the supervisor itself dies, the shards see the end
+of their control channels, drain, and end.
+
+The first signal drains; a second one ends everything at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from maitred.errors import CannotStart, ShardsKeepDying
+from maitred.node import exits
+from maitred.node.identity import data_directory
+from maitred.node.keeper import Keeper
+from maitred.node.reservation import Reservation, resolve
+from maitred.node.shard import Place
+from maitred.node.source_ports import open_source_port
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Coroutine, Iterator
+    from uuid import UUID
+
+    from maitred.logs import Logger
+    from maitred.settings import Node
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+UNIX_PATH_BYTES: Final = 100
+"""Longest path of a Unix socket: 108 on Linux, 104 on macOS, with the zero at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A node that is up, for whoever announces it."""
+
+    node: UUID
+    host: str
+    port: int
+    own_ports: tuple[int, ...]
+    source_port: int
+    pids: tuple[int, ...]
+    data: Path
+
+
+class Supervisor:
+    """One node, from start to stop."""
+
+    def __init__(self, settings: Node, shards: int, log: Logger) -> None:
+        self._settings = settings
+        self._shards = shards
+        self._log = log
+        self._keepers: list[Keeper] = []
+        self._source_port_sockets: list[socket.socket] = []
+        self._signals: list[int] = []
+        self._first_signal = asyncio.Event()
+        self._second_signal = asyncio.Event()
+
+    async def run(self, announce: Callable[[Running], None]) -> int:
+        """The whole life of the node; returns the exit status. Raises typed errors."""
+        self._handle_signals()
+        with ExitStack() as held:
+            place, data, lock = self._take(held)
+            self._keepers = self._make_keepers(place, lock)
+            try:
+                if await self._before_signal(self._start()):
+                    running = self._running(place, data)
+                    self._log.info("node is up", node=str(place.node), port=place.port)
+                    announce(running)
+                    await self._before_signal(self._keep())
+            except ShardsKeepDying:
+                await self._stop()
+                raise
+            except BaseException:
+                await self._kill()
+                raise
+            return await self._stop()
+
+    # What it takes
+
+    def _take(self, held: ExitStack) -> tuple[Place, Path, int]:
+        settings, shards = self._settings, self._shards
+        data = held.enter_context(data_directory(settings.data))
+        endpoints = resolve(settings.host)
+        reservation = held.enter_context(Reservation(endpoints))
+        port = reservation.block(settings.port, shards)
+        source_port = port + shards + 1
+        self._source_port_sockets = open_source_port(
+            reservation, endpoints, source_port, shards, self._log
+        )
+        held.callback(self._close_source_port)
+        place = Place(
+            node=data.node,
+            number=0,
+            shards=shards,
+            host=settings.host,
+            port=port,
+            own_ports=tuple(range(port + 1, port + 1 + shards)),
+            peer_paths=held.enter_context(peer_paths(shards)),
+            source_port=source_port if self._source_port_sockets else 0,
+        )
+        return place, data.path, data.lock
+
+    def _close_source_port(self) -> None:
+        for one in self._source_port_sockets:
+            one.close()
+        self._source_port_sockets = []
+
+    def _make_keepers(self, place: Place, lock: int) -> list[Keeper]:
+        sockets = self._source_port_sockets
+        return [
+            Keeper(
+                replace(place, number=number),
+                self._settings,
+                self._log,
+                source_port_socket=sockets[number].fileno() if sockets else None,
+                inherited=(lock,),
+            )
+            for number in range(self._shards)
+        ]
+
+    def _running(self, place: Place, data: Path) -> Running:
+        return Running(
+            node=place.node,
+            host=place.host,
+            port=place.port,
+            own_ports=place.own_ports,
+            source_port=place.source_port,
+            pids=tuple(keeper.pid for keeper in self._keepers),
+            data=data,
+        )
+
+    # Start, keep, stop
+
+    async def _start(self) -> None:
+        # Not all at once: a thousand starting processes would all be late instead of some ready.
+        gate = asyncio.Semaphore(2 * (os.cpu_count() or 1))
+
+        async def start(keeper: Keeper) -> None:
+            async with gate:
+                await keeper.start()
+
+        await _all(start(keeper) for keeper in self._keepers)
+
+    async def _keep(self) -> None:
+        await _all(keeper.keep() for keeper in self._keepers)
+
+    async def _stop(self) -> int:
+        bound = self._settings.drain_seconds
+        self._log.info("stopping; finishing what is under way", drain_seconds=bound)
+        # Shards stop listening; so must our copies, or connections would wait for nobody.
+        self._close_source_port()
+        stopping = asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+        forced = asyncio.create_task(self._second_signal.wait())
+        await asyncio.wait((stopping, forced), return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
+        if not stopping.done():
+            self._log.warning("forced to stop at once")
+            await self._kill()
+            await stopping
+            return exits.FORCED + self._signals[1]
+        if not all(stopping.result()):
+            self._log.warning("stopped; some work was cut off")
+            return exits.CUT_OFF
+        self._log.info("stopped; everything is finished")
+        return exits.FINISHED
+
+    async def _kill(self) -> None:
+        await asyncio.gather(*(keeper.kill() for keeper in self._keepers))
+
+    # Signals
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            # nohup means it: a node that was told to survive its terminal does.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                loop.add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: int) -> None:
+        self._signals.append(number)
+        (self._second_signal if self._first_signal.is_set() else self._first_signal).set()
+
+    async def _before_signal(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do it, or leave off at the first signal; false then."""
+        working = asyncio.create_task(work)
+        signalled = asyncio.create_task(self._first_signal.wait())
+        await asyncio.wait((working, signalled), return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
+        if working.done():
+            working.result()
+            return True
+        working.cancel()
+        await asyncio.wait((working,))
+        return False
+
+
+async def _all(works: Iterator[Coroutine[Any, Any, None]]) -> None:
+    """All at once; the first failure ends the others and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(work)
+    except BaseExceptionGroup as problems:
+        raise problems.exceptions[0] from None
+
+
+@contextmanager
+def peer_paths(shards: int) -> Iterator[tuple[str, ...]]:
+    """Unix sockets through which the shards talk, in a directory that only this user may enter."""
+    if shards == 1:
+        yield ()
+        return
+    directory = _private_directory(len(f"/{shards}"))
+    try:
+        yield tuple(str(directory / str(number)) for number in range(shards))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _private_directory(name_bytes: int) -> Path:
+    problem: OSError | None = None
+    for parent in (None, "/tmp"):  # noqa: S108 - a TMPDIR may be too long; mkdtemp is safe in both
+        try:
+            directory = Path(tempfile.mkdtemp(prefix="maitred-", dir=parent))
+        except OSError as refused:
+            problem = refused
+            continue
+        if len(os.fsencode(directory)) + name_bytes <= UNIX_PATH_BYTES:
+            return directory
+        directory.rmdir()
+    raise CannotStart(
+        "No directory can be made for the sockets through which shards talk"
+        + (f": {problem.strerror}." if problem else "."),
+        remedy="Set TMPDIR to a directory with a short name in which this user may write.",
+    )
