@@ -246,8 +246,8 @@ class Connection(Link):
 
     def answer(self, stream: int, opcode: int, message: Struct) -> None:
         """Answer a request of ours."""
-        self.shard.requests += 1
         body = encode(message)
+        self.shard.requests += 1
         self.write(pack_header(RESPONSE, 0, stream, opcode + ANSWER, len(body)) + body)
 
     def refuse(self, stream: int, problem: MaitredError) -> None:
@@ -430,10 +430,15 @@ class Connection(Link):
 
     async def _verify(self, stream: int, user: str, secret: str) -> None:
         try:
-            identity = await self.shard.authenticate(user, secret)
+            identity = await self.shard.authenticate(user, secret, lambda: not self.closing)
         except Unauthenticated as problem:
-            self.shard.log.warning("authentication failed", peer=self.peer_name, user=user)
+            if not self.closing:
+                self.shard.log.warning("authentication failed", peer=self.peer_name, user=user)
             self.say_farewell(problem, stream)
+            return
+        except Exception as problem:  # noqa: BLE001 - the client must not wait for ever
+            self._verifying = False
+            self.blame_ourselves(stream, problem)
             return
         if self.closing:
             return

@@ -36,6 +36,16 @@ class PeerLink(Caller):
     def ended(self, problem: Exception | None) -> None:  # noqa: ARG002 - its process is gone
         self._peer.link_ended(self)
 
+    # Answers are read however many requests are unsent: the other shard reads nothing more while
+    # its answers are not taken, and if we did the same, both would wait for ever. How many
+    # requests may be unsent is for `Peer` to see.
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
 
 class Peer:
     """Another shard of this node."""
@@ -86,12 +96,14 @@ class Peer:
             pass  # it is not there; those who wait are told below
         finally:
             self._connecting = None
+            if link is not None and link.closing:
+                link = None  # it ended before we could even keep it
             self._link = link
             waiting, self._waiting = self._waiting, []
             for work, message, deadline in waiting:
                 if work.over:
                     continue
-                if link is None or link.closing:
+                if link is None:
                     work.unreachable()
                 else:
                     work.ask(link, message, deadline)

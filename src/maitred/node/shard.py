@@ -257,13 +257,26 @@ class Shard:
         """An error was given as an answer."""
         self.errors[code] += 1
 
-    async def authenticate(self, user: str, secret: str) -> Identity:
-        """Who this is; verified in a thread, a few at a time."""
+    async def authenticate(
+        self, user: str, secret: str, wanted: Callable[[], bool] = lambda: True
+    ) -> Identity:
+        """Who this is; verified in a thread, a few at a time. `Unauthenticated` if it is nobody.
+
+        Whoever has left when their turn comes (no longer `wanted`) costs nothing: otherwise those
+        who come, ask and go could keep everybody else waiting.
+        """
         known = self.users.remembered(user, secret)
         if known is not None:
             return known
         async with self._verifications:
-            return await self.loop.run_in_executor(None, self.users.authenticate, user, secret)
+            if not wanted():
+                raise Unauthenticated("Nobody waits to be let in.")
+            known = await self.loop.run_in_executor(None, self.users.authenticate, user, secret)
+        # The users may have changed meanwhile.
+        known = self.users.refreshed(known)
+        if known is None:
+            raise Unauthenticated("The user is no more, or has a new secret.")
+        return known
 
     # Requests
 
@@ -311,14 +324,21 @@ class Shard:
         interval = min(SWEEP_SECONDS, shortest / 4)
         while True:
             await asyncio.sleep(interval)
-            self._gauge.look(self.loop.time(), self.requests)
-            self._look_at_users()
+            self._guarded(self._gauge.look, self.loop.time(), self.requests)
+            self._guarded(self._look_at_users)
             connections = list(self.connections)
             for start in range(0, len(connections), SWEEP_PORTION):
                 now = self.loop.time()
                 for connection in connections[start : start + SWEEP_PORTION]:
-                    connection.look_at_clock(now)
+                    self._guarded(connection.look_at_clock, now)
                 await asyncio.sleep(0)
+
+    def _guarded(self, look: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
+        """Without this, one failure would be the end of all limits of time."""
+        try:
+            look(*arguments)
+        except Exception:
+            self.log.exception("a look around failed")
 
     def _look_at_users(self) -> None:
         try:

@@ -12,9 +12,9 @@ import asyncio
 from math import ceil
 from typing import TYPE_CHECKING, Any, Protocol
 
-from maitred.errors import Cancelled, ConnectionLost, DeadlineExceeded, MaitredError, Unavailable
+from maitred.errors import ConnectionLost, DeadlineExceeded, MaitredError, Unavailable
 from maitred.protocol.frames import ANSWER, CUSTOM_PAYLOAD, Frame, Opcode
-from maitred.protocol.messages import Home, encode, with_home
+from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS, Home, encode, with_home
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -55,10 +55,10 @@ class LocalWork:
         self._stream = stream
         self._opcode = opcode
         loop = connection.loop
-        connection.under_way[stream] = self
         self._task = loop.create_task(running)
         self._task.add_done_callback(self._done)
         self._timer = loop.call_at(deadline, self._expire)
+        connection.under_way[stream] = self  # last: what cannot run must not stay there
 
     def stop(self, reason: MaitredError | None) -> None:
         self._end()
@@ -75,15 +75,12 @@ class LocalWork:
                 task.exception()  # too late for anybody; but asyncio wants it looked at
             return
         try:
-            answer = task.result()
+            self._connection.answer(self._stream, self._opcode, task.result())
         except MaitredError as problem:
             self._connection.refuse(self._stream, problem)
-        except asyncio.CancelledError:
-            self._connection.refuse(self._stream, Cancelled("The request was stopped."))
-        except Exception as problem:  # noqa: BLE001 - the caller must not wait for ever
+        except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - nobody waits for ever
+            # Cancelled, but not by us: who cancels has taken it out of the table before.
             self._connection.blame_ourselves(self._stream, problem)
-        else:
-            self._connection.answer(self._stream, self._opcode, answer)
 
     def _end(self) -> bool:
         """Leave the table; False if somebody was first."""
@@ -122,7 +119,8 @@ class ForwardedWork:
         """Pass it on, with what is left of its time."""
         self._link = link
         left = deadline - self._connection.loop.time()
-        message.timeout_milliseconds = max(0, ceil(left * 1000))
+        # Rounding may add a little to what is left; the longest time must not become too long.
+        message.timeout_milliseconds = min(max(0, ceil(left * 1000)), TIMEOUT_MAX_MILLISECONDS)
         try:
             self._asked = link.ask(self._opcode, encode(message), self, deadline)
         except MaitredError as problem:
