@@ -215,10 +215,12 @@ class Caller(Link):
         now = self.loop.time() + TIMER_SLACK_SECONDS
         over = [stream for stream, deadline in self._deadlines.items() if deadline <= now]
         for stream in over:
+            if stream not in self._deadlines:
+                continue  # one that expired before it gave this up, too, or the whole link
             receiver = self.pending[stream]
             self._abandon(stream)
             receiver.expired()
-        if self._deadlines and not self.closing:
+        if self._deadlines:
             self._set_timer(min(self._deadlines.values()))
 
 

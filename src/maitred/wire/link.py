@@ -98,6 +98,7 @@ class Link(asyncio.Protocol):
     def work(self) -> None:
         """Serve a turn's worth of frames, and come back for the rest after everybody else."""
         if self.write_paused_since is not None:
+            self.partial_since = None  # whether it is still incomplete is not looked at now
             self._pause_reading()  # and go on when the peer has read
             return
         decoder = self.decoder
@@ -154,11 +155,13 @@ class Link(asyncio.Protocol):
             self.loop.call_soon(self._flush_in_turn)
 
     def flush(self) -> None:
-        """Hand over to the transport what has gathered."""
+        """Hand over to the transport what has gathered; after the last words it is dropped."""
         gathered = self._gathered
         if gathered:
             self._gathered = []
             self._gathered_bytes = 0
+            if self.closing:
+                return
             self.transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
     def _flush_in_turn(self) -> None:
@@ -188,9 +191,9 @@ class Link(asyncio.Protocol):
         """
         if self.closing:
             return
+        self.flush()
         self.closing = True
         self.closing_since = self.loop.time()
-        self.flush()
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
             if self._reading_paused:
@@ -202,4 +205,5 @@ class Link(asyncio.Protocol):
         """Close at once; what was not written is lost."""
         self.closing = True
         self._gathered.clear()
+        self._gathered_bytes = 0
         self.transport.abort()
