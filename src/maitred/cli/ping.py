@@ -1,0 +1,161 @@
+"""`maitred ping`: an echo to every shard, and how long it takes to come back.
+
+An echo goes to a partition, as all work does. So for each shard a queue is looked for whose first
+partition lives there; it need not exist.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from maitred.cli.address import run, timeout_option, url_option
+from maitred.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maitred.client.client import AsyncClient, NodeView
+
+PAYLOAD = b"ping"
+NAMES_PER_SHARD = 200
+"""Names that are tried for each shard. A shard that owns one in a thousand of all keys is missed by
+200,000 names with a probability of e**-200."""
+
+
+class Target(NamedTuple):
+    """A shard, and a queue that lives there."""
+
+    node: str
+    shard: int
+    queue: str
+
+
+class Measured(NamedTuple):
+    """What came of the echoes to one target."""
+
+    target: Target
+    seconds: list[float]
+    problem: str | None
+
+
+@click.command(epilog="Exit status: 0 if every echo came back, 1 otherwise.")
+@url_option
+@timeout_option
+@click.option(
+    "--count", type=click.IntRange(1, 1_000_000), default=10, show_default=True, help="Echoes each."
+)
+@click.option(
+    "--namespace",
+    default="ping",
+    show_default=True,
+    help="Where the user must have the permission `query`.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def ping(url: str, timeout: float, count: int, namespace: str, *, as_json: bool) -> None:
+    """Send echoes to every shard and show the round-trip times in milliseconds."""
+    found = run(_ping(url, timeout, count, namespace))
+    if as_json:
+        print_json([_row(one) | {"problem": one.problem} for one in found])
+    else:
+        print_table([_row(one) for one in found])
+        for one in found:
+            if one.problem:
+                click.echo(f"\n{one.target.node}, shard {one.target.shard}: {one.problem}")
+    if any(one.problem for one in found):
+        sys.exit(1)
+
+
+async def _ping(url: str, seconds: float, count: int, namespace: str) -> list[Measured]:
+    import asyncio
+
+    import maitred
+
+    async with maitred.connect(url, timeout_seconds=seconds) as client:
+        try:
+            # Without a connection of its own, an echo is passed on, which is not what is measured.
+            async with asyncio.timeout(seconds):
+                await client.covered()
+        except TimeoutError:
+            pass  # what cannot be reached says so below
+        found = [
+            await _echo(client, target, namespace, count)
+            for target in targets(client.nodes(), namespace, time.time())
+        ]
+        silent = [view for view in client.nodes() if view.node is None]
+        return found + [
+            Measured(Target(view.address, -1, ""), [], view.problem or "It does not answer.")
+            for view in silent
+        ]
+
+
+async def _echo(client: AsyncClient, target: Target, namespace: str, count: int) -> Measured:
+    from maitred.errors import MaitredError
+
+    taken: list[float] = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        try:
+            answer = await client.echo(namespace, target.queue, PAYLOAD)
+        except MaitredError as problem:
+            return Measured(target, taken, f"{problem} [{problem.code}]")
+        taken.append(time.perf_counter() - begun)
+        if answer.shard != target.shard:
+            return Measured(target, taken, f"Shard {answer.shard} answered in its place.")
+    return Measured(target, taken, None)
+
+
+def targets(nodes: Sequence[NodeView], namespace: str, now: float) -> Iterator[Target]:
+    """A queue for every shard of every node that has answered, in their order."""
+    from maitred.routing.gradual import GradualChange
+    from maitred.routing.homes import Homes
+    from maitred.routing.placement import place
+    from maitred.routing.ring import HashRing
+
+    ring = HashRing(view.address for view in nodes)
+    known = {view.address: view for view in nodes if view.node is not None}
+    wanted = [(view.address, shard) for view in known.values() for shard in range(view.shards)]
+    homes = {
+        view.address: Homes(
+            view.shards, spread_batch=GradualChange.parse(_decoded(view.spread_batch), int)
+        )
+        for view in known.values()
+    }
+    if not homes:
+        return
+    any_homes = next(iter(homes.values()))  # the batch size is the same for all of them
+    found: dict[tuple[str, int], str] = {}
+    for number in range(NAMES_PER_SHARD * len(wanted)):
+        if len(found) == len(wanted):
+            break
+        queue = f"ping-{number}"
+        partition = (namespace, queue, 1, 0)
+        home = any_homes.home(partition, now)
+        node = place(ring, home.queue, 0, home.batch_size).node
+        if node in homes:
+            found.setdefault((node, homes[node].home(partition, now).shard), queue)
+    for node, shard in wanted:
+        if (node, shard) in found:
+            yield Target(node, shard, found[node, shard])
+
+
+def _decoded(text: str) -> object:
+    from msgspec import json
+
+    return json.decode(text)
+
+
+def _row(one: Measured) -> dict[str, object]:
+    milliseconds = [1_000 * seconds for seconds in one.seconds]
+    return {
+        "shard": one.target.shard if one.target.shard >= 0 else None,
+        "node": one.target.node,
+        "echoes": len(milliseconds),
+        "min": round(min(milliseconds), 3) if milliseconds else None,
+        "p50": round(median(milliseconds), 3) if milliseconds else None,
+        "max": round(max(milliseconds), 3) if milliseconds else None,
+    }
