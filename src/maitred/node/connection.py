@@ -200,10 +200,11 @@ class Connection(Link):
         """Called about once a second: is it still worth keeping?"""
         stalled_since = self.write_paused_since
         if stalled_since is not None:
+            # Only what becomes less was taken; answers to earlier requests may make it more.
             unsent = self.transport.get_write_buffer_size()
-            if unsent != self._unsent_seen:
-                self._unsent_seen = unsent
+            if unsent < self._unsent_seen:
                 self.write_paused_since = now
+            self._unsent_seen = unsent
         farewell = None if self._peer else lost_patience(self._observed(), self.shard.limits, now)
         if farewell is not None:
             self._part(farewell)
@@ -216,7 +217,8 @@ class Connection(Link):
             partial_since=self.partial_since,
             stalled_since=self.write_paused_since,
             closing_since=self.closing_since,
-            busy=bool(self.under_way),
+            # Nothing can arrive while we do not read.
+            busy=bool(self.under_way) or self.write_paused_since is not None,
         )
 
     def _part(self, farewell: Farewell) -> None:

@@ -1,0 +1,406 @@
+"""Every limit that a shard has, at it and beyond it, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maitred.protocol.frames import REQUEST, Opcode, encode_frame
+from maitred.protocol.messages import Echo, encode
+from maitred.settings import Limits
+from tests.node.in_process import LOOPS, in_a_loop, node, until
+from tests.node.raw import (
+    echo,
+    echoed_in,
+    error_in,
+    options,
+    register,
+    startup,
+    status,
+    status_in,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maitred.node.connection import Connection
+    from tests.node.in_process import NodeUnderTest
+
+
+def only_connection(running: NodeUnderTest) -> Connection:
+    [connection] = running.shard.connections
+    return connection
+
+
+# Sizes
+
+
+@in_a_loop
+async def test_frame_bytes(tmp_path: Path) -> None:
+    limits = Limits(frame_bytes=2048, payload_bytes=2048)
+    async with node(tmp_path, limits=limits) as running:
+        client = await running.ready()
+        around = len(encode(Echo("n", "q", 1, 0, 60_000, bytes(1000), 0))) - 1000
+        assert echoed_in(await client.ask(echo("q", bytes(2048 - around)))).payload
+        client.write(options(1) + echo("q", bytes(2049 - around), stream=2))
+        assert (await client.frame()).opcode == Opcode.SUPPORTED  # what came before is answered
+        answer = await client.frame()
+        assert answer.stream == -1
+        problem = error_in(answer)
+        assert problem.code == "frame-too-large"
+        assert "2,049" in problem.sentence
+        assert "2,048" in problem.sentence
+        await client.ended()
+
+
+@in_a_loop
+async def test_frame_bytes_holds_for_strangers_too(tmp_path: Path) -> None:
+    async with node(tmp_path, limits=Limits(frame_bytes=1024, payload_bytes=0)) as running:
+        client = await running.open()
+        fitting = encode_frame(REQUEST, 0, 1, Opcode.STARTUP, bytes(1024))
+        assert error_in(await client.ask(fitting)).code == "protocol-violation"
+        client.write(encode_frame(REQUEST, 0, 1, Opcode.STARTUP, bytes(1025)))
+        assert (await client.last_words()).code == "frame-too-large"
+
+
+@in_a_loop
+async def test_a_frame_is_refused_by_its_header(tmp_path: Path) -> None:
+    """Before a byte of its body has come, and whatever length it claims."""
+    async with node(tmp_path) as running:
+        for length, code in (
+            (b"\x01\x00\x00\x01", "frame-too-large"),
+            (b"\x7f\xff\xff\xff", "frame-too-large"),
+            (b"\xff\xff\xff\xff", "protocol-violation"),
+            (b"\x80\x00\x00\x00", "protocol-violation"),
+        ):
+            client = await running.ready()
+            client.write(b"\x04\x00\x00\x01\x40" + length)
+            assert (await client.last_words()).code == code
+
+
+# Counts
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@in_a_loop
+async def test_connections(loop: str, tmp_path: Path) -> None:  # noqa: ARG001
+    async with node(tmp_path, shards=2, limits=Limits(connections=3)) as running:
+        clients = [await running.ready() for _ in range(3)]
+        for _ in range(5):
+            refused = await running.open()
+            answer = await refused.frame()
+            assert answer.stream == 0  # where a driver looks for the answer to its first frame
+            problem = error_in(answer)
+            assert problem.code == "too-many-connections"
+            assert "3" in problem.sentence
+            await refused.ended()
+            refused.close()
+        for client in clients:
+            await client.lives()
+        # Another shard is no client: its link is taken.
+        elsewhere = await running.ready(1)
+        assert echoed_in(await elsewhere.ask(echo(running.queue_of(0)))).shard == 0
+        # Who leaves makes room.
+        clients.pop().close()
+        await until(lambda: running.shard.client_connections == 2)
+        await running.ready()
+        assert running.shard.client_connections == 3
+
+
+@in_a_loop
+async def test_in_flight(tmp_path: Path) -> None:
+    async with node(tmp_path, shards=2, limits=Limits(in_flight=3)) as running:
+        client = await running.ready()
+        here, there = running.queue_of(0), running.queue_of(1)
+        held = [echo(here, stream=1, hold=100), echo(there, stream=2, hold=100)]
+        client.write(b"".join((*held, echo(here, stream=3, hold=100))))
+        client.write(echo(here, stream=4) + echo(there, stream=5))
+        answers = await client.frames(5)
+        for stream in (4, 5):
+            problem = error_in(answers[stream])
+            assert problem.code == "too-many-in-flight"
+            assert "3" in problem.sentence
+        for stream in (1, 2, 3):
+            assert echoed_in(answers[stream]).payload == b"hello"
+        # There is room again.
+        assert echoed_in(await client.ask(echo(there))).shard == 1
+
+
+# Times
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@in_a_loop
+async def test_handshake_seconds(loop: str, tmp_path: Path) -> None:  # noqa: ARG001
+    async with node(tmp_path, limits=Limits(handshake_seconds=0.05)) as running:
+        silent, trickling, asking = [await running.open() for _ in range(3)]
+        ready = await running.ready()
+        trickling.write(startup()[:-1])
+        asking.write(options())
+        assert (await asking.frame()).opcode == Opcode.SUPPORTED
+        for client in (silent, trickling, asking):
+            answer = await client.frame()
+            assert answer.stream == 0
+            problem = error_in(answer)
+            assert problem.code == "too-slow"
+            assert "handshake" in problem.sentence
+            await client.ended()
+            client.close()
+        await ready.lives()
+
+
+@in_a_loop
+async def test_frame_seconds_for_one_that_trickles(tmp_path: Path) -> None:
+    async with node(tmp_path, limits=Limits(frame_seconds=0.08)) as running:
+        client, quick = await running.ready(), await running.ready()
+        frame = echo("q", bytes(100_000))
+
+        async def trickle() -> None:
+            for at in range(len(frame)):
+                client.write(frame[at : at + 1])
+                await quick.lives()  # some time passes, and others are served
+                if client.reader.at_eof() or client.writer.is_closing():
+                    return
+
+        trickling = asyncio.create_task(trickle())
+        problem = error_in(await client.frame())
+        assert problem.code == "too-slow"
+        assert "frame" in problem.sentence
+        client.reset()
+        await trickling
+        assert running.shard.partial_bytes == 0
+
+
+@in_a_loop
+async def test_a_frame_in_pieces_is_no_trouble(tmp_path: Path) -> None:
+    """The time starts with each frame, not with the connection."""
+    async with node(tmp_path, limits=Limits(frame_seconds=0.15)) as running:
+        client = await running.ready()
+        frame = echo("q")
+        began = running.shard.loop.time()
+        while running.shard.loop.time() < began + 0.3:
+            client.write(frame[:20])
+            await until(lambda: running.shard.partial_bytes == 20)
+            client.write(frame[20:] + frame[:20])  # never without a part of a frame
+            assert echoed_in(await client.frame()).payload == b"hello"
+            client.write(frame[20:])
+            assert echoed_in(await client.frame()).payload == b"hello"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@in_a_loop
+async def test_frame_seconds_for_one_that_never_reads(loop: str, tmp_path: Path) -> None:  # noqa: ARG001
+    limits = Limits(frame_seconds=0.1, write_buffer_bytes=16 * 1024)
+    async with node(tmp_path, limits=limits) as running:
+        client = await running.ready(receive_buffer_bytes=4096)
+        other = await running.ready()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for stream in range(200):
+            client.write(echo("q", bytes(64 * 1024), stream=stream))
+        await until(lambda: running.shard.client_connections == 1)
+        seen = status_in(await other.ask(status(0)))
+        assert seen.errors == {"too-slow": 1}
+        assert "connection cut" in running.log.events("debug")
+
+
+@in_a_loop
+async def test_one_that_reads_slowly_is_kept(tmp_path: Path) -> None:
+    """As long as something is taken, however little, and even if no frame comes meanwhile."""
+    size = 15 * 2**20
+    limits = Limits(
+        frame_seconds=30, idle_seconds=60, write_buffer_bytes=16 * 1024, payload_bytes=size
+    )
+    async with node(tmp_path, limits=limits) as running:
+        client = await running.ready(receive_buffer_bytes=4096)
+        connection = only_connection(running)
+        client.write(echo("q", bytes(size), stream=1))
+        await until(lambda: connection.write_paused_since is not None)
+        client.write(echo("q", stream=2)[:-1])
+        await until(lambda: connection._reading_paused)
+        # The clock is ours from here on: each round takes 20 seconds, in which a little is read.
+        now = running.shard.loop.time()
+        for _ in range(5):
+            unsent = connection.transport.get_write_buffer_size()
+            while connection.transport.get_write_buffer_size() == unsent:
+                await client.reader.read(10_000)
+            now += 20
+            connection.look_at_clock(now)
+            assert not connection.closing
+        connection.look_at_clock(now + 31)  # but not without reading
+        assert connection.closing
+
+
+@in_a_loop
+async def test_answers_that_pile_up_are_not_reading(tmp_path: Path) -> None:
+    """What makes a peer worth waiting for is that it takes something, not that more is unsent."""
+    limits = Limits(frame_seconds=30, write_buffer_bytes=16 * 1024)
+    async with node(tmp_path, limits=limits) as running:
+        client = await running.ready(receive_buffer_bytes=4096)
+        connection = only_connection(running)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        size = 1024 * 1024
+        for stream in range(12):
+            client.write(echo("q", bytes(size), stream=stream, hold=200 + 20 * stream))
+        await until(lambda: running.shard.in_flight == 12)
+        await until(lambda: connection.write_paused_since is not None)
+        began = now = running.shard.loop.time()
+        while not connection.closing:
+            assert now < began + 100, "it is kept, though it reads nothing"
+            unsent = connection.transport.get_write_buffer_size()
+            if running.shard.in_flight:
+                await until(
+                    lambda unsent=unsent: (  # type: ignore[misc]
+                        connection.transport.get_write_buffer_size() > unsent
+                    )
+                )
+            now += 20
+            connection.look_at_clock(now)
+
+
+@in_a_loop
+async def test_idle_seconds(tmp_path: Path) -> None:
+    async with node(tmp_path, limits=Limits(idle_seconds=0.1)) as running:
+        idle, busy, beating = [await running.ready() for _ in range(3)]
+        assert (await idle.ask(register("STATUS_CHANGE"))).opcode == Opcode.READY
+        busy.write(echo("q", hold=350))
+
+        async def beat() -> None:
+            while not busy.reader.at_eof():
+                await beating.lives()
+                await asyncio.sleep(0.01)
+
+        beats = asyncio.create_task(beat())
+        answer = await idle.frame()
+        assert answer.stream == -1
+        problem = error_in(answer)
+        assert problem.code == "idle-too-long"
+        assert problem.remedy
+        await idle.ended()
+        # Whoever waits for an answer is not idle; afterwards it is like everybody.
+        assert echoed_in(await busy.frame()).payload == b"hello"
+        assert (await busy.last_words()).code == "idle-too-long"
+        await beats  # which lived through all of it
+
+
+@pytest.mark.timeout(30)
+@in_a_loop
+async def test_last_words_are_not_waited_for_long(tmp_path: Path) -> None:
+    """A client that does not close after them is closed; its descriptor is wanted."""
+    async with node(tmp_path) as running:
+        client = await running.open()
+        client.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert error_in(await client.frame()).code == "unsupported-version"
+        connection = only_connection(running)
+        connection.look_at_clock(running.shard.loop.time() + 1.9)
+        assert running.shard.client_connections == 1
+        connection.look_at_clock(running.shard.loop.time() + 2.0)
+        await until(lambda: running.shard.client_connections == 0)
+
+
+# Fairness
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@in_a_loop
+async def test_turn_frames(loop: str, tmp_path: Path) -> None:  # noqa: ARG001
+    """Thousands of requests wait on one connection; another's is served after at most a turn."""
+    async with node(tmp_path, limits=Limits(turn_frames=8)) as running:
+        served: list[bytes] = []
+        sound = running.shard.handlers[Opcode.ECHO]
+
+        def counting(message: Echo) -> object:
+            served.append(message.payload)
+            return sound(message)
+
+        running.shard.handlers[Opcode.ECHO] = counting  # type: ignore[assignment]
+        greedy, modest = await running.ready(), await running.ready()
+        greedy.write(b"".join(echo("q", b"greedy", stream=n) for n in range(5000)))
+        await until(lambda: len(served) > 8)
+        modest.write(echo("q", b"modest"))
+        assert echoed_in(await modest.frame()).payload == b"modest"
+        # Some turns pass until the bytes are seen, but never all that wait.
+        assert served.index(b"modest") < 2500
+        assert len(await greedy.frames(5000)) == 5000
+
+
+# Memory
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@in_a_loop
+async def test_write_buffer_bytes(loop: str, tmp_path: Path) -> None:  # noqa: ARG001
+    """Nothing more is read from a peer that does not read, so what is unsent stays bounded."""
+    limits = Limits(write_buffer_bytes=64 * 1024)
+    async with node(tmp_path, limits=limits) as running:
+        client = await running.ready(receive_buffer_bytes=4096)
+        connection = only_connection(running)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        size = 16 * 1024
+        requests = b"".join(echo("q", bytes(size), stream=n) for n in range(1000))
+        client.write(requests)
+        await until(lambda: connection.write_paused_since is not None)
+        await until(lambda: connection._reading_paused)
+        # It has stopped, with most of the requests still to be read.
+        answered = running.shard.requests
+        assert answered < 500
+        other = await running.ready()
+        for _ in range(50):
+            await other.lives()
+        assert running.shard.requests == answered
+        # One read and a turn's answers beyond the limit, at most.
+        assert connection.unsent_bytes < limits.write_buffer_bytes + 2 * 256 * 1024
+        assert connection.decoder.waiting_bytes < 512 * 1024
+        # And it goes on where it stopped.
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for answer in (await client.frames(1000)).values():
+            assert len(echoed_in(answer).payload) == size
+
+
+@in_a_loop
+async def test_partial_bytes(tmp_path: Path) -> None:
+    limits = Limits(partial_bytes=100_000)
+    async with node(tmp_path, limits=limits) as running:
+        clients = [await running.ready() for _ in range(4)]
+        frame = echo("q", bytes(60_000))
+        for number, client in enumerate(clients[:3], 1):
+            client.write(frame[:30_000])
+            await until(lambda number=number: running.shard.partial_bytes == 30_000 * number)  # type: ignore[misc]
+        clients[3].write(frame[:10_000])  # exactly the limit
+        await until(lambda: running.shard.partial_bytes == 100_000)
+        clients[3].write(frame[10_000:10_001])
+        assert (await clients[3].last_words()).code == "overloaded"
+        clients[3].close()
+        await until(lambda: running.shard.partial_bytes == 90_000)
+        # The others finish what they began.
+        for client in clients[:3]:
+            client.write(frame[30_000:])
+            assert echoed_in(await client.frame()).payload == bytes(60_000)
+        assert running.shard.partial_bytes == 0
+
+
+@in_a_loop
+async def test_what_waits_for_its_turn_is_not_incomplete_for_ever(tmp_path: Path) -> None:
+    """A burst that took several turns counts while it waits, and not a moment longer."""
+    async with node(tmp_path, limits=Limits(turn_frames=4, partial_bytes=64 * 1024)) as running:
+        for _ in range(20):  # each of which leaves nothing behind
+            client = await running.ready()
+            client.write(b"".join(echo("q", bytes(500), stream=n) for n in range(20)))
+            assert len(await client.frames(20)) == 20
+            await until(lambda: running.shard.partial_bytes == 0)
+
+
+@in_a_loop
+async def test_a_link_between_shards_is_not_closed_for_others_memory(tmp_path: Path) -> None:
+    async with node(tmp_path, shards=2, limits=Limits(partial_bytes=300_000)) as running:
+        client = await running.ready(0)
+        hoarder = await running.ready(1)
+        queue = running.queue_of(1)
+        client.write(echo(queue, stream=1, hold=200))
+        hoarder.write(echo("q", bytes(290_000))[:280_000])
+        await until(lambda: running.shards[1].partial_bytes == 280_000)
+        # A frame that comes to the owner in pieces, of more than there is room for.
+        client.write(echo(queue, bytes(200_000), stream=2))
+        answers = await client.frames(2)
+        assert {echoed_in(answer).shard for answer in answers.values()} == {1}
