@@ -180,7 +180,7 @@ def test_a_slow_answer_on_a_live_connection_does_not_end_it(run: Run) -> None:
     async def main() -> None:
         async with RunningNode(1) as node, node.connect(heartbeat_timeout_seconds=5) as client:
             held = Held(*node.shards)
-            with pytest.raises(maitred.errors.DeadlineExceeded, match="did not answer in time"):
+            with pytest.raises(maitred.errors.DeadlineExceeded):
                 await client.echo("shop", "q", b"x", timeout=0.05)
             await held.stopped.get()
             held.release.set()

@@ -432,7 +432,7 @@ def test_what_a_client_shows_of_itself(run: Run) -> None:
             await client.echo("shop", "q", b"x")
             assert repr(client) == (
                 f"<AsyncClient maitred://{HOST}:{node.port}, 2 of 2 shards connected, "
-                "0 requests under way>"
+                "0 requests in flight>"
             )
             assert repr(client.statistics()) == (
                 "<Statistics: 2 connections, 0 in flight, 0 waiting, 1 requests, 0 misroutes, "

@@ -6,11 +6,9 @@ way out ends that future exactly once.
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING
 
 from maitred.errors import ConnectionLost, DeadlineExceeded, Unavailable
-from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,18 +37,19 @@ class Call:
         "stream",
     )
 
+    room: WaitingRoom
+    """Where it waits; set while `line` is."""
+
     def __init__(
         self,
         message: AnyRequest,
         deadline: float,
         future: asyncio.Future[Frame],
-        room: WaitingRoom,
         pool: Pool | None = None,
     ) -> None:
         self.message = message
         self.deadline = deadline
         self.future = future
-        self.room = room
         self.pool = pool
         """The node it goes to; if nobody chose one, the router does."""
         self.shard = -1
@@ -60,16 +59,12 @@ class Call:
         self.stream = -1
         self.sent_at = 0.0
 
-    def milliseconds_left(self, now: float) -> int:
-        """What the node is told; at least one, since zero is over before it begins."""
-        left = ceil((self.deadline - now) * 1000)
-        return min(max(left, 1), TIMEOUT_MAX_MILLISECONDS)
-
     # Waiting
 
-    def wait_in(self, line: OrderedDict[Call, None]) -> None:
+    def wait_in(self, line: OrderedDict[Call, None], room: WaitingRoom) -> None:
         """Raises `Overloaded` if too many wait."""
-        self.room.enter(self)
+        room.enter(self)
+        self.room = room
         self.line = line
         line[self] = None
 

@@ -13,7 +13,7 @@ import os
 import ssl
 from collections import OrderedDict
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from maitred import __version__
 from maitred.client.statistics import Counts
@@ -30,7 +30,7 @@ from maitred.errors import (
 from maitred.protocol import cql
 from maitred.protocol.description import CQL_VERSION, VERSIONS, Description, agree
 from maitred.protocol.frames import Frame, Opcode
-from maitred.protocol.messages import encode
+from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS, encode
 from maitred.wire.caller import Caller, error_of
 
 if TYPE_CHECKING:
@@ -39,14 +39,26 @@ if TYPE_CHECKING:
     from maitred.client.address import Credentials, HostPort
     from maitred.client.call import Call
     from maitred.client.pool import Pool
+    from maitred.client.waiting import WaitingRoom
     from maitred.settings import Client
 
 IDLE_SHARE: Final = 1 / 3
 """Of the time after which a node closes an idle connection: two questions may get lost."""
 
 
+_LONGEST: Final = TIMEOUT_MAX_MILLISECONDS
+
 FAREWELL_SECONDS: Final = 2.0
 """How long a node may take to close its end after we closed ours."""
+
+
+class Terms(NamedTuple):
+    """What all connections of a client have in common."""
+
+    settings: Client
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | None = None
+    versions: Sequence[int] = VERSIONS
 
 
 class Refused(Exception):
@@ -164,17 +176,19 @@ class Connection(Caller):
 
     # Calls
 
-    def submit(self, call: Call, now: float) -> None:
+    def submit(self, call: Call, now: float, room: WaitingRoom) -> None:
         """Send it, or let it wait for its turn."""
         if self.line or len(self.pending) >= self.calls_max:
-            call.wait_in(self.line)
+            call.wait_in(self.line, room)
         else:
             self.send_call(call, now)
 
     def send_call(self, call: Call, now: float) -> None:
         """Send it, with what is left of its time; raises if it can never be sent."""
         message = call.message
-        message.timeout_milliseconds = call.milliseconds_left(now)
+        # At least one, since zero is over before it begins.
+        left = int((call.deadline - now) * 1000) or 1
+        message.timeout_milliseconds = min(_LONGEST, left)
         try:
             body = encode(message)
         except (TypeError, ValueError, OverflowError) as problem:
@@ -339,35 +353,26 @@ class _Question:
         """Then the question is answered as well."""
 
 
-async def connect(
-    node: HostPort,
-    port: int,
-    settings: Client,
-    credentials: Credentials | None,
-    tls: ssl.SSLContext | None,
-    versions: Sequence[int] = VERSIONS,
-) -> Connection:
+async def connect(node: HostPort, terms: Terms) -> Connection:
     """A connection with its handshake behind it; raises `Refused`."""
     loop = asyncio.get_running_loop()
-    connection = Connection(loop, settings)
-    place = node._replace(port=port).name
+    connection = Connection(loop, terms.settings)
     try:
-        async with asyncio.timeout(settings.connect_seconds):
+        async with asyncio.timeout(terms.settings.connect_seconds):
             # Simulated loops know no TLS, not even its absence.
             options: dict[str, Any] = {}
-            if tls is not None:
-                options = {"ssl": tls, "server_hostname": node.host}
-            await loop.create_connection(lambda: connection, node.host, port, **options)
-            await connection.shake_hands(credentials, versions)
+            if terms.tls is not None:
+                options = {"ssl": terms.tls, "server_hostname": node.host}
+            await loop.create_connection(lambda: connection, node.host, node.port, **options)
+            await connection.shake_hands(terms.credentials, terms.versions)
     except BaseException as problem:
         nonsense = connection.decoder.broken is not None
         reached = connection.heard or nonsense or isinstance(problem, ssl.SSLError)
         if hasattr(connection, "transport"):
             connection.abort()
         if isinstance(problem, OSError | MaitredError):
-            raise Refused(
-                _explained(place, problem, connection, settings), reached=reached
-            ) from None
+            reason = _explained(node.name, problem, connection, terms.settings)
+            raise Refused(reason, reached=reached) from None
         raise
     return connection
 

@@ -28,17 +28,16 @@ from maitred.routing.keys import check_batch_size
 
 if TYPE_CHECKING:
     import asyncio
-    import ssl
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine
+    from random import Random
 
-    from maitred.client.address import Credentials, HostPort
+    from maitred.client.address import HostPort
     from maitred.client.call import Call
-    from maitred.client.connection import Connection
+    from maitred.client.connection import Connection, Terms
     from maitred.client.coverage import Decision
     from maitred.client.router import Router
+    from maitred.client.waiting import WaitingRoom
     from maitred.protocol.description import Description
-    from maitred.settings import Client
-    from maitred.surroundings import Surroundings
 
 
 class Pool:
@@ -47,16 +46,15 @@ class Pool:
     def __init__(
         self,
         node: HostPort,
+        terms: Terms,
         router: Router,
+        room: WaitingRoom,
         loop: asyncio.AbstractEventLoop,
-        settings: Client,
-        surroundings: Surroundings,
-        credentials: Credentials | None,
-        tls: ssl.SSLContext | None,
-        versions: Sequence[int],
+        random: Random,
     ) -> None:
         self.node = node
         self.name = node.name
+        self.room = room
         self.description: Description | None = None
         """What the node last said of itself; its `shard` means nothing here."""
         self.homes: Homes | None = None
@@ -67,11 +65,8 @@ class Pool:
         """Why the last attempt at a connection failed; None after one that did not."""
         self._router = router
         self._loop = loop
-        self._settings = settings
-        self._credentials = credentials
-        self._tls = tls
-        self._versions = versions
-        self._coverage = Coverage(settings, surroundings.random)
+        self._terms = terms
+        self._coverage = Coverage(terms.settings, random)
         self._counts: dict[int, Counts] = {}
         self._held: dict[int, Connection] = {}
         """All that coverage knows of, by number."""
@@ -93,12 +88,12 @@ class Pool:
         connection = self.by_shard.get(call.shard)
         if connection is None:
             if not self.by_shard:
-                call.wait_in(self.line)
+                call.wait_in(self.line, self.room)
                 return
             connection = min(self.by_shard.values(), key=_in_flight)
             if call.shard >= 0:
                 self.counts(call.shard).fallbacks += 1
-        connection.submit(call, now)
+        connection.submit(call, now, self.room)
 
     def counts(self, shard: int) -> Counts:
         """Where things about that shard are counted."""
@@ -156,9 +151,7 @@ class Pool:
         connection: Connection | None = None
         reached = True
         try:
-            connection = await connect(
-                self.node, port, self._settings, self._credentials, self._tls, self._versions
-            )
+            connection = await connect(self.node._replace(port=port), self._terms)
             homes = _homes(connection.description)
             if connection.closing:
                 problem = connection.last_words or Unavailable(

@@ -61,18 +61,28 @@ class Router:
             raise closed()
         message = call.message
         if isinstance(message, PartitionRequest):
-            partition = (message.namespace, message.queue, message.queue_type, message.partition)
-            call.pool, call.shard, _ = self.route(partition)
+            pool, shard, _ = self.route(
+                (message.namespace, message.queue, message.queue_type, message.partition)
+            )
+            call.pool, call.shard = pool, shard
+            connection = pool.by_shard.get(shard)
+            if (
+                connection is not None
+                and not connection.line
+                and len(connection.pending) < connection.calls_max
+            ):
+                connection.send_call(call, now)  # as nearly all do
+                return
         else:
-            call.pool = call.pool or self.the_pool(None)
+            pool = call.pool = call.pool or self.the_pool(None)
             call.shard = message.shard
-            description = call.pool.description
+            description = pool.description
             if description is not None and not 0 <= message.shard < description.shards:
                 raise InvalidArgument(
-                    f"{call.pool.name} has shards 0 to {description.shards - 1}; "
+                    f"{pool.name} has shards 0 to {description.shards - 1}; "
                     f"there is no {message.shard}."
                 )
-        call.pool.submit(call, now)
+        pool.submit(call, now)
 
     def route(self, partition: Partition) -> Route:
         """Where the partition's requests go now; typed errors for impossible names."""
