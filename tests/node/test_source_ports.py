@@ -175,7 +175,7 @@ def test_the_source_port_picks_the_shard(endpoint: Endpoint, shards: int) -> Non
     if endpoint is IPV6 and not has_ipv6():
         pytest.skip("NO IPv6 HERE: it was not tried")
     with Reservation([endpoint]) as held, ExitStack() as opened:
-        port = held.block(0, shards) + shards + 1
+        port = held.block(0, shards, spare=1) + shards + 1
         sockets = open_source_port(held, [endpoint], port, shards, silent())
         assert len(sockets) == shards
         for one in sockets:
@@ -215,7 +215,8 @@ def test_one_shard_needs_none(reservation: Reservation) -> None:
 def test_what_keeps_it_from_working_is_said(
     reservation: Reservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = reservation.hold(0)
+    with Reservation([IPV4]) as scout:
+        port = scout.hold(0)
     assert reason_for_none(reservation, 65_536) == "there is no port above 65535"
     assert "several" in reason_for_none(reservation, 1, endpoints=[IPV4, IPV6])
     with closing(shards_listener(port)):
@@ -228,7 +229,7 @@ def test_what_keeps_it_from_working_is_said(
 def test_a_kernel_that_does_not_know_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_ports, "SO_ATTACH_REUSEPORT_CBPF", 9_999)
     with Reservation([IPV4]) as held:
-        port = held.block(0, 2) + 3
+        port = held.block(0, 2, spare=1) + 3
         assert reason_for_none(held, port) == "Protocol not available"
     with closing(shards_listener(port)):
         pass  # nothing was left open
@@ -239,7 +240,7 @@ def test_the_trial_notices_connections_that_go_astray(monkeypatch: pytest.Monkey
     """A program that reads the destination's port instead of the source's."""
     monkeypatch.setitem(source_ports.IP_HEADER_BYTES, socket.AF_INET, 22)
     with Reservation([IPV4]) as held:
-        port = held.block(0, 3) + 4
+        port = held.block(0, 3, spare=1) + 4
         assert "did not reach shard" in reason_for_none(held, port, shards=3)
     with closing(shards_listener(port)):
         pass  # nothing was left open

@@ -70,6 +70,7 @@ class Reservation:
 
     def __init__(self, endpoints: list[Endpoint]) -> None:
         self._endpoints = endpoints
+        self._ports: set[int] = set()
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -81,21 +82,27 @@ class Reservation:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._held.close()
+        self._give_back()
 
     def hold(self, port: int) -> int:
         """Hold this port (0: any) at every address, and say which; raises `OSError`."""
+        if port in self._ports:
+            return port
         with ExitStack() as begun:
             for endpoint in self._endpoints:
                 held = begun.enter_context(stream_socket(endpoint.family))
                 _bind_alone(held, endpoint, port)
                 port = held.getsockname()[1]
             self._held.push(begun.pop_all())
+        self._ports.add(port)
         return port
 
-    def block(self, port: int, shards: int) -> int:
-        """Hold a node's shared port and one above it for each shard; returns the shared one."""
-        return self._this_block(port, shards) if port else self._any_block(shards)
+    def block(self, port: int, shards: int, spare: int = 0) -> int:
+        """Hold a node's shared port and one above it for each shard; returns the shared one.
+
+        Where any block will do, it is one with room for so many more ports above it.
+        """
+        return self._this_block(port, shards) if port else self._any_block(shards, spare)
 
     def _this_block(self, port: int, shards: int) -> int:
         for one in range(port, port + 1 + shards):
@@ -105,27 +112,25 @@ class Reservation:
                 raise self._refused(one, port, shards, problem) from None
         return port
 
-    def _any_block(self, shards: int) -> int:
+    def _any_block(self, shards: int, spare: int) -> int:
         problem: OSError | None = None
         for _ in range(ATTEMPTS):
-            outer, self._held = self._held, ExitStack()
             try:
                 port = self.hold(0)
-                if port + shards > PORT_MAX:
-                    continue
-                for one in range(port + 1, port + 1 + shards):
-                    self.hold(one)
+                if port + shards + spare <= PORT_MAX:
+                    for one in range(port + 1, port + 1 + shards + spare):
+                        self.hold(one)
+                    return port
             except OSError as taken:
                 problem = taken
                 if taken.errno not in {errno.EADDRINUSE, errno.EACCES}:
-                    raise self._refused(0, 0, shards, taken) from None
-            else:
-                outer.push(self._held.pop_all())
-                return port
-            finally:
-                self._held.close()
-                self._held = outer
+                    break
+            self._give_back()
         raise self._refused(0, 0, shards, problem)
+
+    def _give_back(self) -> None:
+        self._ports.clear()
+        self._held.close()
 
     def _refused(self, taken: int, port: int, shards: int, problem: OSError | None) -> CannotStart:
         hosts = " and ".join(endpoint.host for endpoint in self._endpoints)

@@ -94,7 +94,7 @@ class Supervisor:
         data = held.enter_context(data_directory(settings.data))
         endpoints = resolve(settings.host)
         reservation = held.enter_context(Reservation(endpoints))
-        port = reservation.block(settings.port, shards)
+        port = reservation.block(settings.port, shards, spare=1 if shards > 1 else 0)
         source_port = port + shards + 1
         self._source_port_sockets = open_source_port(
             reservation, endpoints, source_port, shards, self._log
