@@ -312,3 +312,33 @@ def test_a_node_that_comes_back_with_other_shards_fails_nobody() -> None:
             await scene.use(main)
 
         world.run(scenario())
+
+
+def test_after_an_outage_the_waiting_spread_over_all_shards_as_they_come_back() -> None:
+    with World(7) as world:
+        scene = Scene(world, shards=4)
+
+        async def main(client: AsyncClient) -> None:
+            await client.covered()
+            scene.kill()
+            while client.nodes()[0].covered:
+                await client._news()
+            before = client.statistics()
+            asked = [
+                asyncio.create_task(client.echo("shop", "q", b"x", partition=number, timeout=60))
+                for number in range(400)
+            ]
+            await asyncio.sleep(3)
+            assert client.statistics().waiting == 400
+            scene.start()
+            await asyncio.gather(*asked)
+            after = client.statistics()
+            # What the first connection took until the others were there is all that took a detour.
+            assert after.fallbacks - before.fallbacks < 150
+            assert min(shard.requests for shard in after.nodes[0].shards) > 50
+
+        async def scenario() -> None:
+            scene.start()
+            await scene.use(main, in_flight=20)
+
+        world.run(scenario())

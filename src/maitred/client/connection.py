@@ -89,6 +89,7 @@ class Connection(Caller):
         "payload_bytes",
         "pool",
         "retired",
+        "shard",
     )
 
     description: Description
@@ -106,6 +107,7 @@ class Connection(Caller):
         """Calls that wait for their turn."""
         self.pool: Pool | None = None
         self.number = -1
+        self.shard = -1
         self.counts = Counts()
         self.draining = False
         self.heard = False
@@ -115,7 +117,7 @@ class Connection(Caller):
         self.last_words: MaitredError | None = None
 
     def __repr__(self) -> str:
-        shard = self.description.shard if hasattr(self, "description") else "?"
+        shard = self.shard if self.shard >= 0 else "?"
         state = "closed" if self.closing else "retired" if self.retired else "open"
         return f"<Connection {self.number} to shard {shard}, {state}, {self.in_flight} in flight>"
 
@@ -166,6 +168,7 @@ class Connection(Caller):
 
     def _settle(self, description: Description) -> None:
         self.description = description
+        self.shard = description.shard
         self.calls_max = min(self._settings.in_flight, description.in_flight)
         self.most_in_flight = self.calls_max + 1
         self.payload_bytes = description.payload_bytes
@@ -199,6 +202,8 @@ class Connection(Caller):
         call.connection = self
         call.sent_at = now
         self.counts.requests += 1
+        if call.shard != self.shard and call.pool is not None:
+            call.pool.counts(call.shard).fallbacks += 1
 
     def _check_size(self, message: object, body: bytes) -> None:
         """A body beyond the limit for payloads: is it the payload, or all that is around it?"""

@@ -28,7 +28,7 @@ from maitred.routing.keys import check_batch_size
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterable
     from random import Random
 
     from maitred.client.address import HostPort
@@ -91,8 +91,6 @@ class Pool:
                 call.wait_in(self.line, self.room)
                 return
             connection = min(self.by_shard.values(), key=_in_flight)
-            if call.shard >= 0:
-                self.counts(call.shard).fallbacks += 1
         connection.submit(call, now, self.room)
 
     def counts(self, shard: int) -> Counts:
@@ -108,7 +106,7 @@ class Pool:
         """The last reason why there is no connection, for a sentence."""
         return f" ({self.problem.sentence.rstrip('.')})" if self.problem is not None else ""
 
-    def _resubmit(self, line: OrderedDict[Call, None]) -> None:
+    def _resubmit(self, line: Iterable[Call]) -> None:
         """Whoever waits there was never sent, and may go anywhere."""
         now = self._loop.time()
         for call in list(line):
@@ -196,6 +194,10 @@ class Pool:
             self.draining(connection)
         if self.by_shard:
             self._resubmit(self.line)
+        # Who waits elsewhere for want of this connection need not wait there any longer.
+        for other in self.by_shard.values():
+            if other is not connection and other.line:
+                self._resubmit([call for call in other.line if call.shard == connection.shard])
 
     def _learn(self, description: Description, homes: Homes) -> None:
         anonymous = replace(description, shard=0)
@@ -262,9 +264,9 @@ class Pool:
         shards = self.description.shards if self.description is not None else 0
         open_now = self.connections()
         listed = []
-        for shard in range(shards):
+        for shard in sorted({*range(shards), *self._counts}):
             counts = self.counts(shard)
-            mine = [one for one in open_now if one.description.shard == shard]
+            mine = [one for one in open_now if one.shard == shard]
             listed.append(
                 ShardStatistics(
                     shard=shard,
