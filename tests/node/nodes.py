@@ -101,7 +101,6 @@ class RunningNode:
     """A node that was started; if `ready` is empty, it has not come up (yet)."""
 
     process: subprocess.Popen[str]
-    data: Path
     errors: Lines
     """Standard error: the log, as JSON lines."""
     output: Lines
@@ -119,6 +118,10 @@ class RunningNode:
     @property
     def port(self) -> int:
         return int(self.ready["port"])
+
+    @property
+    def data(self) -> Path:
+        return Path(self.ready["data"])
 
     @property
     def source_port(self) -> int:
@@ -174,17 +177,23 @@ class RunningNode:
 def running_node(
     *arguments: str,
     shards: int = 2,
-    port: int = 0,
+    port: int | None = 0,
     data: Path | None = None,
     environment: Mapping[str, str] | None = None,
     wait: bool = True,
 ) -> Iterator[RunningNode]:
-    """`maitred up` in a session of its own; waits until it is up unless told not to."""
+    """`maitred up` in a session of its own; waits until it is up unless told not to.
+
+    Without a port (None), nothing is said of ports and directory: the arguments, the environment or
+    a file do. The node's working directory is a temporary one.
+    """
     with tempfile.TemporaryDirectory(prefix="node-") as scratch:
-        directory = Path(scratch) / "data" if data is None else data
-        command = [str(MAITRED), "up", "--json", "--port", str(port), "--data", str(directory)]
-        if shards:
-            command += ["--shards", str(shards)]
+        command = [str(MAITRED), "up", "--json"]
+        if data is None and port is not None:
+            data = Path(scratch) / "data"
+        for option, value in (("--port", port), ("--data", data), ("--shards", shards or None)):
+            if value is not None:
+                command += [option, str(value)]
         process = subprocess.Popen(
             [sys.executable, "-c", _AS_FROM_A_TERMINAL, *command, *arguments],
             stdout=subprocess.PIPE,
@@ -194,7 +203,7 @@ def running_node(
             env={**os.environ, **(environment or {})},
             cwd=scratch,
         )
-        node = RunningNode(process, directory, Lines(), Lines())
+        node = RunningNode(process, Lines(), Lines())
         readers = [
             threading.Thread(target=node.output.follow, args=(process.stdout,), daemon=True),
             threading.Thread(target=node.errors.follow, args=(process.stderr,), daemon=True),

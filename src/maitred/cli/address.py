@@ -30,14 +30,14 @@ def url_option(command: _Command) -> _Command:
 
 
 def timeout_option(command: _Command) -> _Command:
-    """`--timeout`: for one request."""
+    """`--timeout`: for everything that is waited for."""
     return click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
         default=5.0,
         show_default=True,
         metavar="SECONDS",
-        help="How long one request may take.",
+        help="How long connecting may take, and then each request.",
     )(command)
 
 

@@ -75,7 +75,7 @@ async def _ping(url: str, seconds: float, count: int, namespace: str) -> list[Me
 
     import maitred
 
-    async with maitred.connect(url, timeout_seconds=seconds) as client:
+    async with maitred.connect(url, timeout_seconds=seconds, connect_seconds=seconds) as client:
         try:
             # Without a connection of its own, an echo is passed on, which is not what is measured.
             async with asyncio.timeout(seconds):

@@ -42,7 +42,7 @@ async def _ask(url: str, seconds: float) -> list[dict[str, Any]]:
     import maitred
     from maitred.client.client import Unreachable
 
-    async with maitred.connect(url, timeout_seconds=seconds) as client:
+    async with maitred.connect(url, timeout_seconds=seconds, connect_seconds=seconds) as client:
         found = await client.statuses()
     return [_why(one) if isinstance(one, Unreachable) else _told(one) for one in found]
 

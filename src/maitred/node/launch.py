@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 MODULE: Final = "maitred.node.shard_process"
 
+STANDARD_ERROR: Final = 2
+"""Where a shard's standard output goes, too: ours is for what the node announces."""
+
 
 class Ended(NamedTuple):
     """How a shard process ended."""
@@ -87,6 +90,7 @@ class ShardProcess:
                     str(theirs.fileno()),
                     pass_fds=(theirs.fileno(), *files),
                     stdin=asyncio.subprocess.DEVNULL,
+                    stdout=STANDARD_ERROR,
                 )
             except BaseException:
                 writer.close()

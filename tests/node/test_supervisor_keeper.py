@@ -1,0 +1,128 @@
+"""One shard process and its keeper, when things go wrong that a whole node rarely shows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from maitred.errors import CannotStart, InvalidSetting, ShardsKeepDying
+from maitred.logs import silent
+from maitred.node import keeper, launch
+from maitred.node.keeper import Keeper
+from maitred.node.launch import Ended
+from maitred.node.reservation import Reservation, resolve
+from maitred.node.shard import Place
+from maitred.settings import Node, Restarts, Tls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAST = Restarts(first_seconds=0.01, longest_seconds=0.01, give_up_after=3)
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with Reservation(resolve("127.0.0.1")) as held:
+        port = held.block(0, 1)
+        yield Place(UUID(int=1), 0, 1, "127.0.0.1", port, (port + 1,), ())
+
+
+def kept(place: Place, settings: Node | None = None) -> Keeper:
+    settings = settings or Node(restarts=FAST)
+    return Keeper(place, settings, silent(), source_port_socket=None, inherited=())
+
+
+def test_a_shard_that_hangs_is_killed_when_the_node_stops(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr(keeper, "SLACK_SECONDS", 0.1)
+
+    async def scenario() -> bool:
+        shard = kept(place, Node(drain_seconds=0.1))
+        await shard.start()
+        os.kill(shard.pid, signal.SIGSTOP)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await shard.stop()
+
+    assert asyncio.run(scenario()) is False
+
+
+def test_a_shard_that_does_not_get_ready_in_time(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "START_SECONDS", 0.001)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await kept(place).start()
+
+    with pytest.raises(CannotStart, match=r"Shard 0 was not ready within 0.001 s."):
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_port_that_somebody_else_has_fails_the_first_start(place: Place, which: int) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        wrong = (
+            Place(place.node, 0, 1, place.host, taken, place.own_ports, ())
+            if which == 0
+            else Place(place.node, 0, 1, place.host, place.port, (taken,), ())
+        )
+        with pytest.raises(CannotStart, match=f"{taken}.* is in use"):
+            asyncio.run(kept(wrong).start())
+
+
+def test_a_typed_error_of_the_shard_is_raised_as_it_is(place: Place) -> None:
+    settings = Node(tls=Tls(certificate="nowhere.pem", key="nowhere.pem"))
+    with pytest.raises(InvalidSetting, match=r"nowhere\.pem cannot be read"):
+        asyncio.run(kept(place, settings).start())
+
+
+def test_a_shard_that_says_nothing_before_it_ends(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "MODULE", "this")  # prints a poem, and ends
+    with pytest.raises(CannotStart, match="Shard 0 ended with exit status 0 before it was ready"):
+        asyncio.run(kept(place).start())
+
+
+def test_a_shard_that_cannot_start_again_is_given_up_with_its_own_words(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It started once; then its module is gone, as in an upgrade under its feet."""
+
+    async def scenario() -> None:
+        shard = kept(place)
+        await shard.start()
+        monkeypatch.setattr(launch, "MODULE", "maitred.no_such_module")
+        os.kill(shard.pid, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await shard.keep()
+
+    with pytest.raises(ShardsKeepDying, match=r"died 3 times .* ended with exit status 1\."):
+        asyncio.run(scenario())
+
+
+def test_stopping_what_never_started_is_nothing(place: Place) -> None:
+    assert asyncio.run(kept(place).stop()) is True
+
+
+def test_ends_in_words() -> None:
+    assert str(Ended(0, None, finished=True)) == "ended with exit status 0"
+    assert str(Ended(-9, None, finished=False)) == "was killed by SIGKILL (signal 9)"
+    assert str(Ended(-99, None, finished=False)) == "was killed by signal 99"
+    assert (
+        str(Ended(1, CannotStart("No.", remedy="Yes."), finished=False))
+        == "ended with exit status 1: No. Yes."
+    )
