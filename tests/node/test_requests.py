@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,16 @@ from maitred.protocol.frames import REQUEST, Opcode, encode_frame
 from maitred.protocol.messages import Echo, Echoed, encode
 from maitred.settings import Limits
 from tests.node.in_process import LOOPS, in_a_loop, node, until
-from tests.node.raw import cancel, echo, echoed_in, error_in, options, register, status_in
+from tests.node.raw import (
+    PATIENCE_SECONDS,
+    cancel,
+    echo,
+    echoed_in,
+    error_in,
+    options,
+    register,
+    status_in,
+)
 from tests.node.raw import status as status_frame
 
 if TYPE_CHECKING:
@@ -124,6 +134,32 @@ async def test_a_request_taken_back(owner: int, tmp_path: Path) -> None:
         # The stream is free again, and nothing old comes on it.
         assert echoed_in(await client.ask(echo(queue, b"new", stream=5))).payload == b"new"
         await client.lives()
+
+
+@pytest.mark.parametrize("why", ["cancel", "deadline", "leaves"])
+@in_a_loop
+async def test_work_that_nobody_waits_for_is_stopped(why: str, tmp_path: Path) -> None:
+    async with node(tmp_path) as running:
+        began, stopped = asyncio.Event(), asyncio.Event()
+
+        async def endless(_message: Echo) -> Echoed:
+            began.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                stopped.set()
+            raise AssertionError("it ended by itself")
+
+        running.shard.handlers[Opcode.ECHO] = endless
+        client = await running.ready()
+        client.write(echo("q", stream=5, timeout=50 if why == "deadline" else 60_000))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await began.wait()
+            if why == "cancel":
+                client.write(cancel(5))
+            elif why == "leaves":
+                client.reset()
+            await stopped.wait()
 
 
 @in_a_loop

@@ -92,6 +92,16 @@ async def test_a_wrong_one(user: str, secret: str, tmp_path: Path) -> None:
         assert running.log.events("warning") == ["authentication failed"]
 
 
+@in_a_loop
+async def test_a_stranger_cannot_fill_the_log(tmp_path: Path) -> None:
+    async with node(tmp_path, users=USERS) as running:
+        client = await asked(running)
+        client.write(credentials("x" * 60_000, "wonder"))
+        assert (await client.last_words()).code == "unauthenticated"
+        [(_, _, fields)] = [line for line in running.log.lines if line[0] == "warning"]
+        assert fields["user"] == "x" * 60
+
+
 @pytest.mark.parametrize(
     "body",
     [

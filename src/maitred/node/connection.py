@@ -435,7 +435,9 @@ class Connection(Link):
             identity = await self.shard.authenticate(user, secret, lambda: not self.closing)
         except Unauthenticated as problem:
             if not self.closing:
-                self.shard.log.warning("authentication failed", peer=self.peer_name, user=user)
+                # A name may have as many bytes as a frame, and strangers send many.
+                name = user[:60]
+                self.shard.log.warning("authentication failed", peer=self.peer_name, user=name)
             self.say_farewell(problem, stream)
             return
         except Exception as problem:  # noqa: BLE001 - the client must not wait for ever
