@@ -141,10 +141,13 @@ class RunningNode:
         assert self.output.seen, f"the node did not come up:\n{self.errors}"
         self.ready = json.loads(self.output.seen[0])
 
+    def entries(self) -> list[dict[str, Any]]:
+        """The log so far."""
+        return [json.loads(line) for line in self.errors.seen if line.startswith("{")]
+
     def events(self, event: str) -> list[dict[str, Any]]:
         """Entries of the log so far with that event."""
-        entries = [json.loads(line) for line in self.errors.seen if line.startswith("{")]
-        return [entry for entry in entries if entry["event"] == event]
+        return [entry for entry in self.entries() if entry["event"] == event]
 
     def wait_for_event(self, event: str, count: int = 1) -> list[dict[str, Any]]:
         """The same, as soon as there are so many."""

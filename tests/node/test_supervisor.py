@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import threading
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,8 +24,6 @@ from tests.node.nodes import RunningNode, is_alive, running_node, wait_until
 from tests.node.test_source_ports import has_ipv6
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from maitred.protocol.messages import ShardStatus
 
 FAST = ("--set", "restarts.first_seconds=0.01", "--set", "restarts.longest_seconds=0.02")
@@ -117,7 +117,7 @@ def test_a_signal_while_it_starts_stops_it(tmp_path: Path) -> None:
 def test_the_identity_and_ports_come_back_with_the_node(tmp_path: Path) -> None:
     with running_node(data=tmp_path) as first:
         connection = socket.create_connection((first.host, first.port), 30)
-        first.send(signal.SIGTERM)
+        first.send(signal.SIGHUP)  # its terminal is gone: the same as SIGTERM
         with closing(connection):
             assert connection.recv(1) == b""  # the node closes first: its end lingers
         assert first.wait() == 0
@@ -141,6 +141,24 @@ def test_ipv6() -> None:
                     continue  # somebody else's
                 assert shard == source % 2
         assert node.stop() == 0
+
+
+def test_shards_have_all_the_files_they_may_and_a_name() -> None:
+    if not Path("/proc/self/limits").exists():
+        pytest.skip("NO /proc HERE: limits and names were not tried")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        with running_node("--set", "limits.connections=2147483647") as node:
+            for shard in node.shards:
+                limits = Path(f"/proc/{shard.pid}/limits").read_text()
+                (files,) = [line for line in limits.splitlines() if "open files" in line]
+                assert files.split()[3:5] == [str(hard)] * 2
+                assert Path(f"/proc/{shard.pid}/comm").read_text() == f"maitred/{shard.number}\n"
+            (warning,) = [entry for entry in node.entries() if entry["level"] == "warning"]
+            assert warning["files"] == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # Two nodes

@@ -73,9 +73,9 @@ def ping(url: str, timeout: float, count: int, namespace: str, *, as_json: bool)
 async def _ping(url: str, seconds: float, count: int, namespace: str) -> list[Measured]:
     import asyncio
 
-    import maitred
+    from maitred.client.connecting import Connecting
 
-    async with maitred.connect(url, timeout_seconds=seconds, connect_seconds=seconds) as client:
+    async with Connecting(url, timeout_seconds=seconds, connect_seconds=seconds) as client:
         try:
             # Without a connection of its own, an echo is passed on, which is not what is measured.
             async with asyncio.timeout(seconds):

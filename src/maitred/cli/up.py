@@ -95,7 +95,8 @@ def _announce(running: Running, settings: Node, log: Logger, *, as_json: bool) -
             click.echo(json.dumps(_facts(running, settings)))
         else:
             _print(running, settings)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it was closed before we began
+            sys.stdout.flush()
     except OSError as problem:
         # Nobody reads it, or its disk is full: no reason to stop serving. Python must not try to
         # flush again.
@@ -158,7 +159,7 @@ def _print(running: Running, settings: Node) -> None:
     click.echo(f"auth     {users}")
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
     if running.source_port:
-        click.echo(f"drivers  {host}:{running.source_port}, by source port, as ScyllaDB's find it")
+        click.echo(f"drivers  {host}:{running.source_port} for ScyllaDB's, by their source port")
     _print_next_steps(_url(running, settings), settings)
 
 

@@ -136,8 +136,11 @@ class Reservation:
         hosts = " and ".join(endpoint.host for endpoint in self._endpoints)
         number = problem.errno if problem else None
         if number == errno.EADDRNOTAVAIL:
+            single = len(self._endpoints) == 1
             return CannotStart(
-                f"{hosts} is no address of this machine.",
+                f"{hosts} is no address of this machine."
+                if single
+                else f"Not all of {hosts} are addresses of this machine.",
                 remedy="Name one that it has with --host, such as 127.0.0.1.",
             )
         if not port:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from maitred.settings import Node
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+FILES_BESIDES: Final = 64
+"""Files that a shard has open besides its connections, generously."""
 
 UNIX_PATH_BYTES: Final = 100
 """Longest path of a Unix socket: 108 on Linux, 104 on macOS, with the zero at its end."""
@@ -70,6 +74,7 @@ class Supervisor:
     async def run(self, announce: Callable[[Running], None]) -> int:
         """The whole life of the node; returns the exit status. Raises typed errors."""
         self._handle_signals()
+        self._look_at_file_limit()
         with ExitStack() as held:
             place, data, lock = self._take(held)
             self._keepers = self._make_keepers(place, lock)
@@ -111,6 +116,17 @@ class Supervisor:
             source_port=source_port if self._source_port_sockets else 0,
         )
         return place, data.path, data.lock
+
+    def _look_at_file_limit(self) -> None:
+        """Shards raise their soft limit to the hard one; beyond that they cannot go."""
+        _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        connections = self._settings.limits.connections
+        if files != resource.RLIM_INFINITY and files < connections + FILES_BESIDES:
+            self._log.warning(
+                "the system allows a process fewer files than limits.connections needs",
+                files=files,
+                connections=connections,
+            )
 
     def _close_source_port(self) -> None:
         for one in self._source_port_sockets:
