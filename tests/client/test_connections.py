@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -13,6 +14,7 @@ import trustme
 import maitred
 from maitred.client.address import parse_address, settings_of
 from maitred.client.client import AsyncClient
+from maitred.client.connection import Connection
 from maitred.errors import (
     Closed,
     PermissionDenied,
@@ -20,6 +22,8 @@ from maitred.errors import (
     Unavailable,
     UnsupportedVersion,
 )
+from maitred.protocol import cql
+from maitred.protocol.frames import EVENT_STREAM, Opcode
 from maitred.protocol.messages import Echoed
 from maitred.security.tls import server_context
 from maitred.settings import Limits, Tls, User
@@ -149,6 +153,40 @@ def test_a_draining_shard_finishes_what_it_has_and_gets_nothing_new(run: Run) ->
             await node.start(shard)
             await client.covered()
             assert (await client.echo("shop", "q", b"new")).shard == shard
+
+    run(main())
+
+
+def test_a_connection_that_is_told_to_drain_is_replaced_and_closed_by_the_client(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(2) as node, node.connect() as client:
+            await client.covered()
+            (old,) = node.shards[0].connections
+            old.send(0, EVENT_STREAM, Opcode.EVENT, cql.encode_draining())
+            await until(client, lambda: client.statistics().reconnects == 1)
+            await until(client, lambda: client.statistics().connections == 2)
+            assert covered(client) == (0, 1)
+
+    run(main())
+
+
+def test_draining_said_at_the_end_of_the_handshake_is_heard(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shake_hands = Connection.shake_hands
+    numbers = count()
+
+    async def and_drain(connection: Connection, *terms: Any) -> None:  # noqa: ANN401
+        await shake_hands(connection, *terms)
+        connection.draining = next(numbers) == 0
+
+    monkeypatch.setattr(Connection, "shake_hands", and_drain)
+
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            assert (await client.echo("shop", "q", b"x")).payload == b"x"
+            await until(client, lambda: client.statistics().connections == 1)
+            assert next(numbers) == 2, "the first connection was not used"
 
     run(main())
 

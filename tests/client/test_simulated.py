@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 
 import maitred
-from maitred.errors import DeadlineExceeded, MaitredError, Unavailable
+from maitred.errors import DeadlineExceeded, MaitredError, Overloaded, Unavailable
 from maitred.logs import silent
 from maitred.node.shard import Place, Shard
 from maitred.node.vitals import Vitals
@@ -159,6 +160,34 @@ def test_what_is_left_of_the_time_is_what_the_node_is_told() -> None:
         async def scenario() -> None:
             scene.start()
             await scene.use(main, in_flight=1)
+
+        world.run(scenario())
+
+
+def test_a_retry_that_would_come_too_late_is_not_waited_for() -> None:
+    with World(1) as world:
+        scene = Scene(world, shards=1)
+        asked: list[float] = []
+
+        def refuse(_message: Echo) -> Echoed:
+            asked.append(world.loop.time())
+            raise Overloaded("Not now.")
+
+        async def main(client: AsyncClient) -> None:
+            scene.shards[0].handlers[Opcode.ECHO] = refuse
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            with pytest.raises(Overloaded, match="Not now"):
+                await client.echo("shop", "q", b"x", timeout=2)
+            assert 0.4 < loop.time() - start < 2
+            gaps = [later - earlier for earlier, later in pairwise(asked)]
+            assert len(gaps) >= 1
+            for number, gap in enumerate(gaps):
+                assert 0.25 * 2**number <= gap <= 0.51 * 2**number
+
+        async def scenario() -> None:
+            scene.start()
+            await scene.use(main, backoff_first_seconds=0.5, retries=100)
 
         world.run(scenario())
 
