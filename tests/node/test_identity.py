@@ -35,6 +35,22 @@ def test_the_identity_survives_and_is_private(tmp_path: Path) -> None:
     assert sorted(file.name for file in place.iterdir()) == ["lock", "node.json"]
 
 
+def test_a_new_identity_is_on_disk_before_it_has_its_name_and_then_its_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had_name: list[bool] = []
+    fsync = os.fsync
+
+    def record(file: int) -> None:
+        had_name.append((tmp_path / "node.json").exists())
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", record)
+    with data_directory(str(tmp_path)):
+        pass
+    assert had_name == [False, True]
+
+
 def test_two_directories_are_two_nodes(tmp_path: Path) -> None:
     with data_directory(str(tmp_path / "a")) as a, data_directory(str(tmp_path / "b")) as b:
         assert a.node != b.node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import resource
@@ -10,6 +11,7 @@ import signal
 import socket
 import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -279,6 +281,23 @@ def test_shards_of_a_killed_supervisor_end(tmp_path: Path) -> None:
         assert again.ready["node"] == node.ready["node"]
 
 
+def test_the_directory_is_taken_until_the_last_shard_of_a_killed_node_is_done(
+    tmp_path: Path,
+) -> None:
+    with running_node(data=tmp_path, shards=1) as node:
+        os.kill(node.shards[0].pid, signal.SIGSTOP)  # it has much to finish
+        node.process.kill()
+        node.process.wait()
+        with running_node(data=tmp_path, shards=1, wait=False) as early:
+            assert early.wait() == 1
+            assert "is gone, but its shards still finish" in str(early.errors)
+        os.kill(node.shards[0].pid, signal.SIGCONT)
+        node.errors.wait_for_end()
+        assert_gone(node)
+    with running_node(data=tmp_path, shards=1) as again:
+        assert again.ready["node"] == node.ready["node"]
+
+
 # Work under way when the node stops
 
 
@@ -337,6 +356,32 @@ def test_a_second_signal_ends_it_at_once(second: int, status: int) -> None:
         assert node.wait() == status
         assert_gone(node)
         assert "Traceback" not in str(node.errors)
+
+
+def is_refused(host: str, port: int) -> bool:
+    with socket.socket() as one:
+        one.settimeout(30)
+        return one.connect_ex((host, port)) == errno.ECONNREFUSED
+
+
+def test_a_stopping_node_refuses_connections_on_every_port() -> None:
+    async def scenario(node: RunningNode) -> None:
+        client = await (await raw.RawClient.open(node.port)).handshake()
+        try:
+            client.write(raw.echo("q", hold=60_000))
+            assert raw.status_in(await client.ask(raw.status(0, stream=1))).state == "serving"
+            node.send(signal.SIGTERM)
+            ports = {node.port, node.source_port, *(shard.port for shard in node.shards)} - {0}
+            for port in ports:
+                await asyncio.to_thread(
+                    wait_until, partial(is_refused, node.host, port), f"port {port} refuses"
+                )
+            assert node.process.poll() is None  # it refuses because it stops, not as it is gone
+        finally:
+            client.close()
+
+    with running_node("--drain-seconds", "600") as node:
+        asyncio.run(scenario(node))
 
 
 # Where the log goes
