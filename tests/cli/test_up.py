@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trustme
 
 from maitred.node.exits import MEANINGS
 from maitred.security.secrets import hash_secret
@@ -203,6 +204,25 @@ def test_users_reach_the_shards_and_are_asked_for(node_with_users: RunningNode) 
     told_to_her = maitred("status", environment={**os.environ, "MAITRED_URL": url})
     assert told_to_her.returncode == 0, told_to_her.stderr
     assert "sesame" not in str(node.errors)
+
+
+def test_tls_from_files_to_status(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    for blob in certificate.cert_chain_pems:
+        blob.write_to_path(tmp_path / "cert.pem", append=True)
+    file = tmp_path / "maitred.toml"
+    file.write_text('[tls]\ncertificate = "cert.pem"\nkey = "key.pem"\n')
+    with running_node("--config", str(file)) as node:
+        assert node.ready["tls"] is True
+        assert node.url.startswith("maitreds://")
+        done = maitred("status", "--url", f"{node.url}?ca={tmp_path / 'ca.pem'}")
+        assert done.returncode == 0, done.stderr
+        untrusted = maitred("status", "--url", node.url, "--timeout", "1")
+        assert untrusted.returncode == 1
+        assert "Traceback" not in untrusted.stderr
 
 
 def test_help_names_every_exit_status() -> None:

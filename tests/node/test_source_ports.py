@@ -14,7 +14,7 @@ import pytest
 from maitred.errors import CannotStart
 from maitred.logs import silent
 from maitred.node import source_ports
-from maitred.node.reservation import Endpoint, Reservation, resolve
+from maitred.node.reservation import QUIET, Endpoint, Reservation, resolve
 from maitred.node.source_ports import open_source_port
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_any_block_will_do_and_steps_over_what_is_taken(monkeypatch: pytest.Monk
     hold = Reservation.hold
 
     def hold_unlucky(self: Reservation, port: int) -> int:
-        if port and len(tried) < 3:
+        if len(tried) < 3 and self._ports:
             tried.append(port)
             raise OSError(errno.EADDRINUSE, "Address already in use")
         return hold(self, port)
@@ -124,11 +124,27 @@ def test_any_block_will_do_and_steps_over_what_is_taken(monkeypatch: pytest.Monk
                 other.hold(one)
 
 
+@pytest.mark.parametrize("quiet_is_full", [False, True])
+def test_blocks_are_looked_for_away_from_outgoing_connections_first(
+    monkeypatch: pytest.MonkeyPatch, *, quiet_is_full: bool
+) -> None:
+    hold = Reservation.hold
+
+    def hold_elsewhere(self: Reservation, port: int) -> int:
+        if port in QUIET and quiet_is_full:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return hold(self, port)
+
+    monkeypatch.setattr(Reservation, "hold", hold_elsewhere)
+    with Reservation([IPV4]) as held:
+        assert (held.block(0, 2) in QUIET) is not quiet_is_full
+
+
 def test_no_block_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     hold = Reservation.hold
 
     def hold_no_second(self: Reservation, port: int) -> int:
-        if port:
+        if self._ports:
             raise OSError(errno.EADDRINUSE, "Address already in use")
         return hold(self, port)
 

@@ -13,6 +13,7 @@ The socket is held as long as the node lives and never listens, so it is given n
 from __future__ import annotations
 
 import errno
+import random
 import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 100
 """At a block of free ports, when any will do; each attempt starts at another random one."""
+
+QUIET: Final = range(10_000, 32_000)
+"""Where such a block is looked for first: systems take the ports of outgoing connections from above
+(Linux from 32,768 on), and where a busy machine has made thousands of those no block is free."""
 
 PORT_MAX: Final = 65_535
 
@@ -114,9 +119,9 @@ class Reservation:
 
     def _any_block(self, shards: int, spare: int) -> int:
         problem: OSError | None = None
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             try:
-                port = self.hold(0)
+                port = self.hold(random.choice(QUIET) if attempt < ATTEMPTS // 2 else 0)
                 if port + shards + spare <= PORT_MAX:
                     for one in range(port + 1, port + 1 + shards + spare):
                         self.hold(one)
