@@ -177,6 +177,19 @@ def test_many_answers_are_handed_out_in_turns() -> None:
     assert all(len(waiting.told) == 1 for waiting in asked.values())
 
 
+def test_answers_are_read_while_the_node_does_not_read() -> None:
+    """It does not because its answers are not taken: if nobody reads, both wait for ever."""
+    desk = Desk()
+    stream, waiting = desk.ask()
+    desk.caller.pause_writing()
+    desk.answer(stream)
+    assert waiting.told == [answer_on(stream)]
+    assert desk.transport.is_reading()
+    desk.caller.resume_writing()
+    desk.caller.data_received(encode_frame(RESPONSE, 0, EVENT_STREAM, Opcode.EVENT, b"")[:5])
+    assert desk.transport.is_reading()
+
+
 def test_events_are_nobodys_answer() -> None:
     desk = Desk()
     _, waiting = desk.ask()

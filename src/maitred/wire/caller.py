@@ -201,6 +201,16 @@ class Caller(Link):
             receiver.lost(problem)
         self.ended(problem)
 
+    # Answers are read however many requests are unsent. A node reads nothing more while its answers
+    # are not taken; if we did the same, both would wait for ever. What may be unsent is bounded by
+    # what may be in flight.
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
     # Deadlines
 
     def _set_timer(self, moment: float) -> None:
