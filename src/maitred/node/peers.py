@@ -36,16 +36,6 @@ class PeerLink(Caller):
     def ended(self, problem: Exception | None) -> None:  # noqa: ARG002 - its process is gone
         self._peer.link_ended(self)
 
-    # Answers are read however many requests are unsent: the other shard reads nothing more while
-    # its answers are not taken, and if we did the same, both would wait for ever. How many
-    # requests may be unsent is for `Peer` to see.
-
-    def pause_writing(self) -> None:
-        pass
-
-    def resume_writing(self) -> None:
-        pass
-
 
 class Peer:
     """Another shard of this node."""
