@@ -203,7 +203,8 @@ def running_node(
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, **(environment or {})},
+            # What it leaves behind when it is killed goes with the scratch directory.
+            env={**os.environ, "TMPDIR": scratch, **(environment or {})},
             cwd=scratch,
         )
         node = RunningNode(process, Lines(), Lines())
