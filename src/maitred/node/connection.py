@@ -94,7 +94,6 @@ class Connection(Link):
     __slots__ = (
         "_agreed_version",
         "_in_flight_max",
-        "_partial_bytes",
         "_peer",
         "_unsent_seen",
         "_verifying",
@@ -131,7 +130,6 @@ class Connection(Link):
         self._peer = peer
         # A link carries the requests of everybody at that shard, each of whom has a limit there.
         self._in_flight_max = STREAMS_MAX if peer else limits.in_flight
-        self._partial_bytes = 0
         self._unsent_seen = 0
         self._verifying = False
 
@@ -159,20 +157,16 @@ class Connection(Link):
         if not self._peer:
             shard.client_connections -= 1
         self.closing = True
-        shard.partial_bytes -= self._partial_bytes
-        self._partial_bytes = 0
+        shard.partial_bytes -= self.partial_bytes
+        self.partial_bytes = 0
         for work in list(self.under_way.values()):
             work.stop(None)
         self.under_way.clear()
 
-    def work(self) -> None:
-        super().work()
-        partial = self.decoder.waiting_bytes
-        if partial == self._partial_bytes:
-            return
+    def partial_bytes_changed(self, partial_bytes: int) -> None:
         shard = self.shard
-        shard.partial_bytes += partial - self._partial_bytes
-        self._partial_bytes = partial
+        shard.partial_bytes += partial_bytes - self.partial_bytes
+        self.partial_bytes = partial_bytes
         # Another shard did not choose what its clients sent; closing it would hit them all.
         excused = self.closing or self._peer
         if shard.partial_bytes > shard.limits.partial_bytes and not excused:
@@ -297,11 +291,12 @@ class Connection(Link):
 
     def _request(self, frame: Frame, now: float) -> None:
         flags, stream, opcode, body = frame
-        if flags or stream < 0 or stream in self.under_way:
+        under_way = self.under_way
+        if flags or stream < 0 or (under_way and stream in under_way):
             self._request_out_of_place(frame)
             return
         shard = self.shard
-        if len(self.under_way) >= self._in_flight_max and opcode != Opcode.CANCEL:
+        if len(under_way) >= self._in_flight_max and opcode != Opcode.CANCEL:
             raise TooManyInFlight(
                 f"This connection has {self._in_flight_max:,} requests under way already.",
                 remedy="Wait for answers; SUPPORTED tells how many may be under way.",
@@ -332,7 +327,8 @@ class Connection(Link):
                 deadline,
             )
             return
-        shard.received_forwarded += self._peer
+        if self._peer:
+            shard.received_forwarded += 1
         outcome = handler(message)
         if isinstance(outcome, Struct):
             self.answer(stream, opcode, outcome)

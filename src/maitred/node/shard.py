@@ -148,7 +148,9 @@ class Shard:
         self._gauge = LoadGauge(self._vitals, self.loop.time())
         self._started_at = self.loop.time()
         change = GradualChange.parse(settings.spread_batch, int)
-        self._home = Homes(place.shards, self.description.ignore_msb, change).home
+        homes = Homes(place.shards, self.description.ignore_msb, change)
+        self._home = homes.home
+        self._settled = homes.settled
         self._peers = {
             number: Peer(self.loop, number, path, settings.limits)
             for number, path in enumerate(place.peer_paths)
@@ -241,7 +243,8 @@ class Shard:
         """The shard that the request belongs to; typed errors for what can be nobody's."""
         if isinstance(message, PartitionRequest):
             address = (message.namespace, message.queue, message.queue_type, message.partition)
-            return self._home(address, self._wall_clock()).shard
+            shard = self._settled.get(address)
+            return self._home(address, self._wall_clock()).shard if shard is None else shard
         if message.shard >= self.place.shards:
             raise InvalidArgument(
                 f"This node has shards 0 to {self.place.shards - 1}; there is no {message.shard}."

@@ -34,6 +34,7 @@ STREAMS_MAX: Final = 32_768
 HEADER: Final = Layout(">BBhBi")
 HEADER_BYTES: Final = 9
 
+_unpack: Final = HEADER.unpack_from
 _TLS_HANDSHAKE: Final = 0x16
 
 
@@ -82,13 +83,23 @@ def encode_frame(version: int, flags: int, stream: int, opcode: int, body: bytes
 class FrameDecoder:
     """Bytes in, frames out; one for each connection and direction."""
 
-    __slots__ = ("_at", "_buffer", "_version", "broken", "broken_stream", "max_body_bytes")
+    __slots__ = (
+        "_at",
+        "_buffer",
+        "_version",
+        "broken",
+        "broken_stream",
+        "max_body_bytes",
+        "waiting_bytes",
+    )
 
     def __init__(self, version: int, max_body_bytes: int) -> None:
         self._version = version
         self.max_body_bytes = max_body_bytes
         self._buffer: bytes | bytearray = b""
         self._at = 0
+        self.waiting_bytes = 0
+        """Bytes that have arrived and were not taken yet."""
         self.broken: ProtocolViolation | None = None
         """Why nothing more can be read: told once all frames before it have been taken."""
         self.broken_stream = 0
@@ -96,6 +107,7 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> None:
         """Take what has arrived."""
+        self.waiting_bytes += len(data)
         buffer, at = self._buffer, self._at
         if at == len(buffer):
             self._buffer, self._at = data, 0
@@ -107,6 +119,24 @@ class FrameDecoder:
         else:
             # The rest of a read: from now on it grows in place, however slowly the frame comes.
             self._buffer, self._at = bytearray(memoryview(buffer)[at:]) + data, 0
+
+    def alone(self, data: bytes) -> Frame | None:
+        """The frame, if nothing waits and these bytes are exactly one; else feed them.
+
+        A read that is one frame is what a peer that waits for each answer sends. Its way is short.
+        """
+        size = len(data)
+        if self.waiting_bytes or size < HEADER_BYTES:
+            return None
+        version, flags, stream, opcode, length = _unpack(data)
+        if (
+            length != size - HEADER_BYTES
+            or version != self._version
+            or length > self.max_body_bytes
+            or self.broken
+        ):
+            return None
+        return tuple.__new__(Frame, (flags, stream, opcode, data[HEADER_BYTES:]))
 
     def take(self, most: int) -> list[Frame]:
         """The next complete frames, at most so many; sets `broken` if none can ever follow."""
@@ -132,16 +162,12 @@ class FrameDecoder:
             if most and at < size and buffer[at] != version:
                 # Less than a header, but enough to see that it is none of ours.
                 self._refuse(buffer[at], 0, 0)
+        self.waiting_bytes = size - at
         if at == size:
             self._buffer, self._at = b"", 0
         else:
             self._at = at
         return frames
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes that have arrived and were not taken yet."""
-        return len(self._buffer) - self._at
 
     def _refuse(self, version: int, stream: int, length: int) -> None:
         if self.broken is not None:

@@ -60,6 +60,9 @@ class Homes:
         self._change = change
         self._shard_of: Callable[[bytes], int] = sharding(shards, ignore_msb)
         self._remembered: dict[PartitionAddress | tuple[str, str, int, int], Home] = {}
+        self.settled: dict[PartitionAddress | tuple[str, str, int, int], int] = {}
+        """The shards of homes that will never flip, for those in a hurry: who finds nothing here
+        asks `home`."""
 
     def home(self, address: PartitionAddress | tuple[str, str, int, int], now: float) -> Home:
         """Where the partition lives at that wall-clock time; typed errors for impossible names."""
@@ -79,5 +82,8 @@ class Homes:
         until = inf if flip is None or now >= flip else flip
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
+            self.settled.clear()
         home = self._remembered[address] = Home(queue, batch_size, key, shard, until)
+        if until == inf:
+            self.settled[address] = shard
         return home

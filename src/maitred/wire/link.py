@@ -38,6 +38,7 @@ class Link(asyncio.Protocol):
         "closing_since",
         "decoder",
         "loop",
+        "partial_bytes",
         "partial_since",
         "transport",
         "write_paused_since",
@@ -59,6 +60,7 @@ class Link(asyncio.Protocol):
         self.closing_since: float | None = None
         self.arrived_at = loop.time()
         """When something last arrived."""
+        self.partial_bytes = 0
         self.partial_since: float | None = None
         """When the first byte of an incomplete frame arrived."""
         self.write_paused_since: float | None = None
@@ -81,6 +83,10 @@ class Link(asyncio.Protocol):
         """Something arrived that is no frame; nothing after it can be understood."""
         raise NotImplementedError
 
+    def partial_bytes_changed(self, partial_bytes: int) -> None:
+        """So many bytes wait for the rest of their frame, or for their turn."""
+        self.partial_bytes = partial_bytes
+
     # Reading
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -91,9 +97,18 @@ class Link(asyncio.Protocol):
         if self.closing:
             return
         self.arrived_at = self.loop.time()
-        self.decoder.feed(data)
-        if not self._working:
-            self.work()
+        decoder = self.decoder
+        frame = decoder.alone(data) if self.write_paused_since is None else None
+        if frame is None:
+            decoder.feed(data)
+            if not self._working:
+                self.work()
+            return
+        self._flush_soon = True
+        self.frames_received([frame])
+        self._flush_soon = False
+        if self._gathered:
+            self.flush()
 
     def work(self) -> None:
         """Serve a turn's worth of frames, and come back for the rest after everybody else."""
@@ -103,6 +118,7 @@ class Link(asyncio.Protocol):
             return
         decoder = self.decoder
         frames = decoder.take(self._turn_frames)
+        waiting = decoder.waiting_bytes
         if frames:
             self.partial_since = None
             self._flush_soon = True  # below, so nobody needs to ask for it
@@ -110,18 +126,21 @@ class Link(asyncio.Protocol):
             self._flush_soon = False
             if self.closing:
                 return
-        if len(frames) == self._turn_frames and decoder.waiting_bytes:
+        if waiting != self.partial_bytes:
+            self.partial_bytes_changed(waiting)
+        if waiting and len(frames) == self._turn_frames:
             self._working = True
             self._pause_reading()
             self.loop.call_soon(self._work_again)
         elif decoder.broken is not None:
             self.frame_refused(decoder.broken, decoder.broken_stream)
         else:
-            if decoder.waiting_bytes and self.partial_since is None:
+            if waiting and self.partial_since is None:
                 self.partial_since = self.arrived_at
             if self._reading_paused and self.write_paused_since is None:
                 self._resume_reading()
-        self.flush()
+        if self._gathered:
+            self.flush()
 
     def _work_again(self) -> None:
         self._working = False
