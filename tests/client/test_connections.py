@@ -191,6 +191,27 @@ def test_draining_said_at_the_end_of_the_handshake_is_heard(
     run(main())
 
 
+def test_a_connection_that_ends_with_its_handshake_is_replaced(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shake_hands = Connection.shake_hands
+    numbers = count()
+
+    async def and_end(connection: Connection, *terms: Any) -> None:  # noqa: ANN401
+        await shake_hands(connection, *terms)
+        if next(numbers) == 0:
+            connection.fail(ConnectionResetError())
+
+    monkeypatch.setattr(Connection, "shake_hands", and_end)
+
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            assert (await client.echo("shop", "q", b"x")).payload == b"x"
+            assert client.statistics().connections == 1
+
+    run(main())
+
+
 @pytest.mark.parametrize("noticed_by", ["heartbeat", "an expired request"])
 def test_a_silent_connection_is_given_up(run: Run, noticed_by: str) -> None:
     async def main() -> None:
@@ -273,7 +294,7 @@ def test_no_version_in_common(run: Run, newer: str) -> None:
             address = parse_address(node.url)
             client = AsyncClient(
                 address,
-                settings_of(address, QUICK),
+                settings_of(address, QUICK | {"connect_seconds": 1000}),  # it is said at once
                 Surroundings.real(),
                 versions=(2,) if newer == "client" else (1,),
             )
@@ -291,7 +312,9 @@ def test_users(run: Run) -> None:
         async with RunningNode(2, users=users) as node:
             for who, words in (("", "wants to know"), ("ann:wrong@", "secret is wrong")):
                 with pytest.raises(Unauthenticated, match=words):
-                    await maitred.connect(f"maitred://{who}{HOST}:{node.port}", **QUICK)
+                    await maitred.connect(
+                        f"maitred://{who}{HOST}:{node.port}", connect_seconds=1000
+                    )
             url = f"maitred://ann:hush@{HOST}:{node.port}"
             async with maitred.connect(url, **QUICK) as client:
                 await client.covered()
@@ -359,11 +382,15 @@ def test_closing_waits_for_requests_and_then_for_nothing(run: Run) -> None:
             assert "closed" in repr(client)
             await client.close()
 
-            client = await node.connect(close_seconds=20)
+            client = await node.connect(close_seconds=20, in_flight=1)
             held = Held(*node.shards)
             second = asyncio.create_task(client.echo("shop", "q", b"y"))
             await held.started.get()
+            waiting = asyncio.create_task(client.echo("shop", "q", b"w"))
+            await asyncio.sleep(0)
             closing = asyncio.create_task(client.close())
+            with pytest.raises(Closed):
+                await waiting  # was not sent, and will not be
             await asyncio.sleep(0)
             with pytest.raises(Closed):
                 await client.echo("shop", "q", b"z")

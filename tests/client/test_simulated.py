@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 import maitred
-from maitred.errors import DeadlineExceeded, MaitredError, Overloaded, Unavailable
+from maitred.client.connection import FAREWELL_SECONDS
+from maitred.errors import ConnectionLost, DeadlineExceeded, MaitredError, Overloaded, Unavailable
 from maitred.logs import silent
 from maitred.node.shard import Place, Shard
 from maitred.node.vitals import Vitals
@@ -188,6 +189,73 @@ def test_a_retry_that_would_come_too_late_is_not_waited_for() -> None:
         async def scenario() -> None:
             scene.start()
             await scene.use(main, backoff_first_seconds=0.5, retries=100)
+
+        world.run(scenario())
+
+
+def test_those_who_wait_expire_one_by_one() -> None:
+    with World(1) as world:
+        scene = Scene(world, shards=1)
+
+        async def main(client: AsyncClient) -> None:
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            first = asyncio.create_task(client.echo("shop", "q", b"x", hold=9, timeout=10))
+
+            async def give_up_after(seconds: float) -> None:
+                with pytest.raises(DeadlineExceeded, match="turn"):
+                    await client.echo("shop", "q", b"x", timeout=seconds)
+                assert loop.time() - start == pytest.approx(seconds, abs=0.01)
+
+            await asyncio.sleep(0)
+            await asyncio.gather(*(give_up_after(seconds) for seconds in (3, 1, 4, 2)))
+            assert (await first).payload == b"x"
+
+        async def scenario() -> None:
+            scene.start()
+            await scene.use(main, in_flight=1)
+
+        world.run(scenario())
+
+
+def test_closing_does_not_wait_for_a_node_that_is_silent() -> None:
+    with World(1) as world:
+        scene = Scene(world)
+
+        async def main(client: AsyncClient) -> None:
+            await client.covered()
+            world.network.partition("node", "client")
+            start = world.loop.time()
+            await client.close()
+            assert world.loop.time() - start == pytest.approx(FAREWELL_SECONDS, abs=0.01)
+            assert client.statistics().connections == 0
+
+        async def scenario() -> None:
+            scene.start()
+            await scene.use(main)
+
+        world.run(scenario())
+
+
+def test_a_full_and_silent_connection_is_asked_once_and_given_up() -> None:
+    with World(1) as world:
+        scene = Scene(world, shards=1)
+
+        async def main(client: AsyncClient) -> None:
+            asked = asyncio.create_task(client.echo("shop", "q", b"x", hold=30, timeout=60))
+            await asyncio.sleep(1)
+            world.network.partition("node", "client")
+            start = world.loop.time()
+            with pytest.raises(ConnectionLost, match="silent for too long"):
+                await asked
+            assert 5 <= world.loop.time() - start <= 7
+            world.network.heal()
+
+        async def scenario() -> None:
+            scene.start()
+            await scene.use(
+                main, in_flight=1, retries=0, heartbeat_seconds=1, heartbeat_timeout_seconds=5
+            )
 
         world.run(scenario())
 
