@@ -210,8 +210,10 @@ def test_another_protocol_is_told_by_its_first_byte(
 
 def test_a_newer_driver_is_answered_on_its_own_stream() -> None:
     decoder = FrameDecoder(REQUEST, LIMIT)
-    decoder.feed(encode_frame(0x05, 0, 9, 5, b""))
-    decoder.take(1)
+    decoder.feed(encode_frame(REQUEST, 0, 1, 5, b"") + encode_frame(0x05, 0, 9, 5, b""))
+    assert len(decoder.take(1)) == 1
+    assert decoder.broken is None
+    assert decoder.take(1) == []
     assert decoder.broken_stream == 9
 
 

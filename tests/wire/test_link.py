@@ -255,7 +255,7 @@ def test_a_peer_that_stops_reading_in_the_middle_of_turns() -> None:
 def test_reading_stays_paused_if_the_turn_itself_filled_the_buffer() -> None:
     loop = HandLoop()
     link, transport = made(loop)
-    link.data_received(encoded(some(TURN + 1)))
+    link.data_received(encoded(some(TURN + 1, GATHERED_BYTES)))
     assert not transport.is_reading()
     original = transport.write
 
@@ -264,8 +264,8 @@ def test_reading_stays_paused_if_the_turn_itself_filled_the_buffer() -> None:
         link.pause_writing()
 
     transport.write = full  # type: ignore[method-assign, assignment]
-    link.write(bytes(GATHERED_BYTES))
     loop.settle()
+    assert len(link.frames) == TURN + 1
     assert not transport.is_reading()
     link.resume_writing()
     assert transport.is_reading()
