@@ -177,7 +177,7 @@ def connections_allowed() -> int:
 @in_a_loop
 async def test_thousands_of_odd_connections(tmp_path: Path) -> None:
     limits = Limits(handshake_seconds=60, frame_seconds=60)
-    many = min(connections_allowed(), 6_000)
+    many = min(connections_allowed(), 5_000)
     chance = random.Random(many)
     loop = asyncio.get_running_loop()
     async with node(tmp_path, limits=limits) as running:

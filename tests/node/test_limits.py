@@ -173,7 +173,7 @@ async def test_frame_seconds_for_one_that_trickles(tmp_path: Path) -> None:
         assert "frame" in problem.sentence
         client.reset()
         await trickling
-        assert running.shard.partial_bytes == 0
+        await until(lambda: running.shard.partial_bytes == 0)
 
 
 @in_a_loop
