@@ -254,3 +254,29 @@ def test_rubbish_raises_nothing(chunks: list[bytes], version: int, most: int) ->
     data = b"".join(chunks)
     if data and data[0] != version:
         assert isinstance(decoder.broken, UnsupportedVersion)
+
+
+@given(frames, versions, versions, st.binary(max_size=3), st.binary(max_size=3), st.integers(-2, 2))
+def test_the_short_way_finds_what_the_long_way_finds(
+    frame: Frame, ours: int, theirs: int, before: bytes, after: bytes, room: int
+) -> None:
+    data = encode_frame(theirs, *frame) + after
+    limit = len(frame.body) + room
+    decoder = FrameDecoder(ours, limit)
+    decoder.feed(before)
+    found = decoder.alone(data)
+    assert decoder.waiting_bytes == len(before), "it takes nothing that it does not give"
+    reference = FrameDecoder(ours, limit)
+    reference.feed(data)
+    alone = not before and not after and ours == theirs and room >= 0
+    assert (found is not None) == alone
+    if found is not None:
+        assert [found] == reference.take(EVERYTHING)
+        assert type(found) is Frame
+
+
+def test_there_is_no_short_way_behind_what_was_refused() -> None:
+    decoder = FrameDecoder(REQUEST, LIMIT)
+    decoder.broken = ProtocolViolation("It is over.")
+    assert decoder.alone(encode_frame(REQUEST, 0, 1, 5, b"")) is None
+    assert decoder.alone(b"\x04") is None
