@@ -19,6 +19,8 @@ _SERVER_ERROR: Final = 0x0000
 
 # The most special class first: the first that fits is taken.
 _NUMBERS: Final[tuple[tuple[type[MaitredError], int], ...]] = (
+    # To a driver 0x000A says that the whole node is broken; this one only lacks something.
+    (errors.UnknownRequest, 0x2000),
     (errors.ProtocolViolation, 0x000A),
     (errors.Unauthenticated, 0x0100),
     (errors.Overloaded, 0x1001),
