@@ -112,10 +112,7 @@ class FrameDecoder:
         if at == len(buffer):
             self._buffer, self._at = data, 0
         elif isinstance(buffer, bytearray):
-            if at:
-                del buffer[:at]
-                self._at = 0
-            buffer += data
+            buffer += data  # a bytearray holds one incomplete frame, from its start
         else:
             # The rest of a read: from now on it grows in place, however slowly the frame comes.
             self._buffer, self._at = bytearray(memoryview(buffer)[at:]) + data, 0
