@@ -9,8 +9,8 @@ import pytest
 
 import maitred
 from maitred.client import router as router_module
-from maitred.client.client import Unreachable
 from maitred.client.connection import Connection
+from maitred.client.views import Unreachable
 from maitred.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -385,6 +385,8 @@ def test_statuses_of_several_nodes_and_of_one_that_is_down(run: Run) -> None:
                     await client.status(0, "nobody")
                 with pytest.raises(InvalidArgument, match="there is no 2"):
                     await client.status(2, f"{HOST}:{one.port}")
+                with pytest.raises(InvalidArgument, match="is a number"):
+                    await client.status([], f"{HOST}:{one.port}")  # type: ignore[arg-type]
                 # A node that dies after it was known is an entry for each of its shards.
                 await one.stop()
                 await until(client, lambda: not client.nodes()[0].covered)

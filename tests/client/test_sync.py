@@ -111,6 +111,16 @@ def test_closing_while_others_wait(beside: NodeInThread) -> None:
     assert not client._thread.is_alive()
 
 
+def test_many_threads_close_the_same_client(beside: NodeInThread) -> None:
+    """What goes wrong in the client's own thread fails the test as an unhandled exception."""
+    for _ in range(50):
+        client = maitred.connect(beside.node.url).wait()
+        with ThreadPoolExecutor(8) as threads:
+            for closing in [threads.submit(client.close) for _ in range(8)]:
+                closing.result(BOUND_SECONDS)
+        assert not client._thread.is_alive()
+
+
 def test_closing_and_calling_at_the_same_time_never_hangs(beside: NodeInThread) -> None:
     for _ in range(20):
         client = maitred.connect(beside.node.url).wait()

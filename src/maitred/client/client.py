@@ -11,13 +11,12 @@ from contextlib import suppress
 from math import isnan
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from msgspec import Struct
-
 from maitred.client.call import Call
-from maitred.client.connection import Terms
+from maitred.client.dialing import Terms
 from maitred.client.pool import Pool
 from maitred.client.router import Router, closed
 from maitred.client.statistics import Statistics, summed
+from maitred.client.views import NodeView, Unreachable
 from maitred.client.waiting import WaitingRoom
 from maitred.errors import (
     ConnectionLost,
@@ -52,35 +51,12 @@ if TYPE_CHECKING:
     from maitred.settings import Client as ClientSettings
     from maitred.surroundings import Surroundings
 
+__all__ = ["AnyAnswer", "AsyncClient", "NodeView", "Unreachable"]
+
 AnyAnswer = Echoed | ShardStatus
 
 _HOPELESS = (Unauthenticated, UnsupportedVersion)
 """Refusals that trying again in the next seconds does not change."""
-
-
-class NodeView(Struct, frozen=True, kw_only=True):
-    """What a client has learned of a node."""
-
-    address: str
-    node: str | None = None
-    """Its identity; None while it never answered."""
-    release: str = ""
-    shards: int = 0
-    shard_ports: tuple[int, ...] = ()
-    covered: tuple[int, ...] = ()
-    """Shards to which there is a connection now."""
-    spread_batch: str = "0"
-    payload_bytes: int = 0
-    problem: str | None = None
-    """Why the last attempt at a connection failed."""
-
-
-class Unreachable(Struct, frozen=True, kw_only=True):
-    """A shard, or a whole node, that did not tell its status."""
-
-    address: str
-    shard: int | None
-    error: MaitredError
 
 
 class AsyncClient:

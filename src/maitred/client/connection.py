@@ -8,12 +8,11 @@ nothing at all has arrived since it was sent: then the line is dead rather than 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 from collections import OrderedDict
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from maitred import __version__
 from maitred.client.statistics import Counts
@@ -24,8 +23,6 @@ from maitred.errors import (
     PayloadTooLarge,
     ProtocolViolation,
     Unauthenticated,
-    Unavailable,
-    UnsupportedVersion,
 )
 from maitred.protocol import cql
 from maitred.protocol.description import CQL_VERSION, VERSIONS, Description, agree
@@ -34,9 +31,10 @@ from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS, encode
 from maitred.wire.caller import Caller, error_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
-    from maitred.client.address import Credentials, HostPort
+    from maitred.client.address import Credentials
     from maitred.client.call import Call
     from maitred.client.pool import Pool
     from maitred.client.waiting import WaitingRoom
@@ -50,24 +48,6 @@ _LONGEST: Final = TIMEOUT_MAX_MILLISECONDS
 
 FAREWELL_SECONDS: Final = 2.0
 """How long a node may take to close its end after we closed ours."""
-
-
-class Terms(NamedTuple):
-    """What all connections of a client have in common."""
-
-    settings: Client
-    credentials: Credentials | None = None
-    tls: ssl.SSLContext | None = None
-    versions: Sequence[int] = VERSIONS
-
-
-class Refused(Exception):
-    """An attempt at a connection that failed, and whether anybody answered."""
-
-    def __init__(self, problem: MaitredError, *, reached: bool) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.reached = reached
 
 
 class Connection(Caller):
@@ -356,51 +336,6 @@ class _Question:
 
     def lost(self, problem: Exception | None) -> None:
         """Then the question is answered as well."""
-
-
-async def connect(node: HostPort, terms: Terms) -> Connection:
-    """A connection with its handshake behind it; raises `Refused`."""
-    loop = asyncio.get_running_loop()
-    connection = Connection(loop, terms.settings)
-    try:
-        async with asyncio.timeout(terms.settings.connect_seconds):
-            # Simulated loops know no TLS, not even its absence.
-            options: dict[str, Any] = {}
-            if terms.tls is not None:
-                options = {"ssl": terms.tls, "server_hostname": node.host}
-            await loop.create_connection(lambda: connection, node.host, node.port, **options)
-            await connection.shake_hands(terms.credentials, terms.versions)
-    except BaseException as problem:
-        nonsense = connection.decoder.broken is not None
-        reached = connection.heard or nonsense or isinstance(problem, ssl.SSLError)
-        if hasattr(connection, "transport"):
-            connection.abort()
-        if isinstance(problem, OSError | MaitredError):
-            reason = _explained(node.name, problem, connection, terms.settings)
-            raise Refused(reason, reached=reached) from None
-        raise
-    return connection
-
-
-def _explained(
-    place: str, problem: OSError | MaitredError, connection: Connection, settings: Client
-) -> MaitredError:
-    if connection.last_words is not None:
-        return connection.last_words
-    if isinstance(connection.decoder.broken, UnsupportedVersion):
-        return UnsupportedVersion(
-            f"{place} does not speak this protocol.",
-            remedy="Check host and port. If it is a node with TLS, write maitreds://.",
-        )
-    if connection.decoder.broken is not None:
-        return connection.decoder.broken
-    if isinstance(problem, MaitredError):
-        return problem
-    if isinstance(problem, TimeoutError) and not problem.errno:
-        reason = f"no answer within {settings.connect_seconds:g} s"
-    else:
-        reason = spelled(problem)
-    return Unavailable(f"{place} cannot be reached: {reason}.")
 
 
 def spelled(problem: BaseException) -> str:

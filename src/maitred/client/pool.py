@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import DecodeError, json
 from msgspec.structs import replace
 
-from maitred.client.connection import Refused, connect
 from maitred.client.coverage import CloseExcess, Coverage, Described, Dial
+from maitred.client.dialing import Refused, connect
 from maitred.client.statistics import Counts, NodeStatistics, ShardStatistics, summed
 from maitred.errors import (
     ConnectionLost,
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
     from maitred.client.address import HostPort
     from maitred.client.call import Call
-    from maitred.client.connection import Connection, Terms
+    from maitred.client.connection import Connection
     from maitred.client.coverage import Decision
+    from maitred.client.dialing import Terms
     from maitred.client.router import Router
     from maitred.client.waiting import WaitingRoom
     from maitred.protocol.description import Description

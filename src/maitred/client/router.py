@@ -77,6 +77,8 @@ class Router:
             pool = call.pool = call.pool or self.the_pool(None)
             call.shard = message.shard
             description = pool.description
+            if type(message.shard) is not int:
+                raise InvalidArgument(f"A shard is a number, not {message.shard!r}.")
             if description is not None and not 0 <= message.shard < description.shards:
                 raise InvalidArgument(
                     f"{pool.name} has shards 0 to {description.shards - 1}; "

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import uvloop
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from maitred.client.client import AnyAnswer, AsyncClient, NodeView, Unreachable
+    from maitred.client.client import AnyAnswer, AsyncClient
     from maitred.client.statistics import Statistics
+    from maitred.client.views import NodeView, Unreachable
     from maitred.protocol.messages import AnyRequest, Echoed, ShardStatus
 
 _Result = TypeVar("_Result")
@@ -36,6 +36,7 @@ class Client:
     def __init__(self, open_client: Callable[[], Coroutine[Any, Any, AsyncClient]]) -> None:
         self._lock = threading.Lock()
         self._closed = False
+        self._stopped = False
         self._closing: Future[None] | None = None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="maitred-client", daemon=True)
@@ -133,8 +134,10 @@ class Client:
     def _stop(self) -> None:
         with self._lock:
             self._closed = True
-        with suppress(RuntimeError):  # somebody else was faster, and the loop is closed
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            if not self._stopped:
+                # Once: a second one would interrupt the loop while it ends what is left.
+                self._stopped = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
         if self._thread is not threading.current_thread():
             self._thread.join()
 

@@ -1,0 +1,80 @@
+"""One attempt at a connection: the network, the handshake, and in words why it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from maitred.client.connection import Connection, spelled
+from maitred.errors import MaitredError, Unavailable, UnsupportedVersion
+from maitred.protocol.description import VERSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maitred.client.address import Credentials, HostPort
+    from maitred.settings import Client
+
+
+class Terms(NamedTuple):
+    """What all connections of a client have in common."""
+
+    settings: Client
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | None = None
+    versions: Sequence[int] = VERSIONS
+
+
+class Refused(Exception):
+    """An attempt at a connection that failed, and whether anybody answered."""
+
+    def __init__(self, problem: MaitredError, *, reached: bool) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.reached = reached
+
+
+async def connect(node: HostPort, terms: Terms) -> Connection:
+    """A connection with its handshake behind it; raises `Refused`."""
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, terms.settings)
+    try:
+        async with asyncio.timeout(terms.settings.connect_seconds):
+            # Simulated loops know no TLS, not even its absence.
+            options: dict[str, Any] = {}
+            if terms.tls is not None:
+                options = {"ssl": terms.tls, "server_hostname": node.host}
+            await loop.create_connection(lambda: connection, node.host, node.port, **options)
+            await connection.shake_hands(terms.credentials, terms.versions)
+    except BaseException as problem:
+        nonsense = connection.decoder.broken is not None
+        reached = connection.heard or nonsense or isinstance(problem, ssl.SSLError)
+        if hasattr(connection, "transport"):
+            connection.abort()
+        if isinstance(problem, OSError | MaitredError):
+            reason = _explained(node.name, problem, connection, terms.settings)
+            raise Refused(reason, reached=reached) from None
+        raise
+    return connection
+
+
+def _explained(
+    place: str, problem: OSError | MaitredError, connection: Connection, settings: Client
+) -> MaitredError:
+    if connection.last_words is not None:
+        return connection.last_words
+    if isinstance(connection.decoder.broken, UnsupportedVersion):
+        return UnsupportedVersion(
+            f"{place} does not speak this protocol.",
+            remedy="Check host and port. If it is a node with TLS, write maitreds://.",
+        )
+    if connection.decoder.broken is not None:
+        return connection.decoder.broken
+    if isinstance(problem, MaitredError):
+        return problem
+    if isinstance(problem, TimeoutError) and not problem.errno:
+        reason = f"no answer within {settings.connect_seconds:g} s"
+    else:
+        reason = spelled(problem)
+    return Unavailable(f"{place} cannot be reached: {reason}.")
