@@ -66,6 +66,10 @@ class Limits(Schema, frozen=True, kw_only=True):
     """Incomplete frames of all connections of a shard together. Whoever goes beyond is closed, so
     that ten thousand large frames, each nearly sent, do not fill the memory."""
 
+    under_way_bytes: Count = 256 * 2**20
+    """Bodies of all requests of a shard that are under way and not answered yet. Beyond it further
+    ones are refused, however few each connection has."""
+
     forward_buffer_bytes: Count = 16 * 2**20
     """Unsent requests to another shard from which on requests for it are refused."""
 

@@ -217,4 +217,5 @@ async def node(
         assert shard.in_flight == 0
         assert shard.client_connections == 0
         assert shard.partial_bytes == 0
+        assert shard.under_way_bytes == 0
     assert "background task failed" not in made.log.events("error")

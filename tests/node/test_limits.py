@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maitred.protocol.frames import REQUEST, Opcode, encode_frame
+from maitred.protocol.frames import HEADER_BYTES, REQUEST, Opcode, encode_frame
 from maitred.protocol.messages import Echo, encode
 from maitred.settings import Limits
 from tests.node.in_process import LOOPS, in_a_loop, node, until
@@ -410,3 +410,25 @@ async def test_a_link_between_shards_is_not_closed_for_others_memory(tmp_path: P
         client.write(echo(queue, bytes(1_500_000), stream=2))
         answers = await client.frames(2)
         assert {echoed_in(answer).shard for answer in answers.values()} == {1}
+
+
+@in_a_loop
+async def test_under_way_bytes(tmp_path: Path) -> None:
+    """Bodies that are held count together, whoever sent them; what is answered at once does too
+    while it is looked at."""
+    request = echo("q", bytes(1_000), hold=60_000)
+    body_bytes = len(request) - HEADER_BYTES
+    limits = Limits(under_way_bytes=2 * body_bytes)
+    async with node(tmp_path, limits=limits) as running:
+        first, second = await running.ready(), await running.ready()
+        first.write(echo("q", bytes(1_000), stream=1, hold=60_000))
+        second.write(echo("q", bytes(1_000), stream=1, hold=60_000))
+        await until(lambda: running.shard.under_way_bytes == limits.under_way_bytes)  # at it
+        second.write(echo("q", b"", stream=2, hold=60_000))  # and past it
+        answers = await second.frames(1)
+        assert error_in(answers[2]).code == "overloaded"
+        first.close()
+        await until(lambda: running.shard.under_way_bytes == body_bytes)
+        second.write(echo("q", b"room again", stream=3))
+        answers = await second.frames(1)
+        assert echoed_in(answers[3]).payload == b"room again"

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from maitred.simulation.world import World
 
 CHUNK = 10
-CHUNKS = {"streams": 14, "connections": 12, "backpressure": 14, "servers": 20, "selection": 20}
+CHUNKS = {
+    "streams": 14,
+    "connections": 12,
+    "backpressure": 14,
+    "servers": 20,
+    "selection": 20,
+    "nodes": 12,
+}
 
 
 @pytest.mark.parametrize(

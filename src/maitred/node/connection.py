@@ -14,7 +14,7 @@ from asyncio import CancelledError
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 
 from maitred.errors import (
     Cancelled,
@@ -49,6 +49,7 @@ from maitred.protocol.frames import (
 )
 from maitred.protocol.messages import (
     REQUEST_DECODERS,
+    UNREADABLE,
     Home,
     PartitionRequest,
     encode,
@@ -308,10 +309,8 @@ class Connection(Link):
             raise UnknownRequest(f"There is no request with the opcode 0x{opcode:02x}.")
         try:
             message = REQUEST_DECODERS[opcode](body)
-        except DecodeError as problem:
+        except UNREADABLE as problem:
             raise not_understood(opcode, problem) from None
-        except (UnicodeDecodeError, RecursionError) as problem:  # a name, a thousand lists in lists
-            raise not_understood(opcode, DecodeError(str(problem))) from None
         owner = shard.owner_of(message)
         if self.permissions is not EVERYTHING:
             self._check_permission(message)
@@ -320,9 +319,14 @@ class Connection(Link):
             raise expired()
         if shard.draining and opcode != Opcode.STATUS:
             raise Draining("The node is stopping.", remedy="Ask another node, or again later.")
+        size = len(body)
+        if shard.under_way_bytes + size > shard.limits.under_way_bytes:
+            raise Overloaded(
+                "The requests under way take as much memory as they may.", remedy="Try later."
+            )
         if owner != shard.number and not self._peer:
             shard.forward(
-                ForwardedWork(self, stream, opcode, Home(shard.description.node, owner)),
+                ForwardedWork(self, stream, opcode, size, Home(shard.description.node, owner)),
                 message,
                 deadline,
             )
@@ -333,7 +337,20 @@ class Connection(Link):
         if isinstance(outcome, Struct):
             self.answer(stream, opcode, outcome)
         else:
-            LocalWork(self, stream, opcode, outcome, deadline)
+            LocalWork(self, stream, opcode, size, outcome, deadline)
+
+    def work_begins(self, stream: int, work: Work, size: int) -> None:
+        """It is under way, and its body is held."""
+        self.under_way[stream] = work
+        self.shard.under_way_bytes += size
+
+    def work_ends(self, stream: int, work: Work, size: int) -> bool:
+        """It is over; False if somebody was first to end it."""
+        if self.under_way.get(stream) is not work:
+            return False
+        del self.under_way[stream]
+        self.shard.under_way_bytes -= size
+        return True
 
     def _request_out_of_place(self, frame: Frame) -> None:
         work = self.under_way.get(frame.stream)

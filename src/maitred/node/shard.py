@@ -128,10 +128,11 @@ class Shard:
         self.connections: dict[Connection, None] = {}
         """In the order in which they came."""
         self.client_connections = 0
-        self.in_flight_max = settings.limits.in_flight
         self.draining = False
         self.partial_bytes = 0
         """Of incomplete frames, all connections together."""
+        self.under_way_bytes = 0
+        """Of requests that are not answered yet, all connections together."""
         self.requests = 0
         self.received_forwarded = 0
         self.handlers: dict[int, Callable[[Any], Struct | Coroutine[Any, Any, Struct]]] = {

@@ -41,24 +41,26 @@ def expired() -> DeadlineExceeded:
 class LocalWork:
     """A request that runs on this shard."""
 
-    __slots__ = ("_connection", "_opcode", "_stream", "_task", "_timer")
+    __slots__ = ("_connection", "_opcode", "_size", "_stream", "_task", "_timer")
 
     def __init__(
         self,
         connection: Connection,
         stream: int,
         opcode: int,
+        size: int,
         running: Coroutine[Any, Any, Struct],
         deadline: float,
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._opcode = opcode
+        self._size = size
         loop = connection.loop
         self._task = loop.create_task(running)
         self._task.add_done_callback(self._done)
         self._timer = loop.call_at(deadline, self._expire)
-        connection.under_way[stream] = self  # last: what cannot run must not stay there
+        connection.work_begins(stream, self, size)  # last: what cannot run must not stay there
 
     def stop(self, reason: MaitredError | None) -> None:
         self._end()
@@ -85,25 +87,25 @@ class LocalWork:
     def _end(self) -> bool:
         """Leave the table; False if somebody was first."""
         self._timer.cancel()
-        if self._connection.under_way.get(self._stream) is not self:
-            return False
-        del self._connection.under_way[self._stream]
-        return True
+        return self._connection.work_ends(self._stream, self, self._size)
 
 
 class ForwardedWork:
     """A request that another shard answers. It receives that shard's answer."""
 
-    __slots__ = ("_asked", "_connection", "_home", "_link", "_opcode", "_stream")
+    __slots__ = ("_asked", "_connection", "_home", "_link", "_opcode", "_size", "_stream")
 
-    def __init__(self, connection: Connection, stream: int, opcode: int, home: Home) -> None:
+    def __init__(
+        self, connection: Connection, stream: int, opcode: int, size: int, home: Home
+    ) -> None:
         self._connection = connection
         self._stream = stream
         self._opcode = opcode
+        self._size = size
         self._home = home
         self._link: Caller | None = None
         self._asked = -1
-        connection.under_way[stream] = self
+        connection.work_begins(stream, self, size)
 
     @property
     def owner(self) -> int:
@@ -173,7 +175,4 @@ class ForwardedWork:
             )
 
     def _end(self) -> bool:
-        if self.over:
-            return False
-        del self._connection.under_way[self._stream]
-        return True
+        return self._connection.work_ends(self._stream, self, self._size)

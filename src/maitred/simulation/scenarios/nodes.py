@@ -315,10 +315,10 @@ async def _nothing_left(fleet: list[SimulatedNode]) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + 2 * SETTINGS.limits.idle_seconds + 5.0
     while left := [
-        (node.host.name, number, shard.client_connections, shard.in_flight, shard.partial_bytes)
+        (node.host.name, number, *counts)
         for node in fleet
         for number, shard in node.running.items()
-        if shard.client_connections or shard.in_flight or shard.partial_bytes
+        if any(counts := _held_by(shard))
     ]:
         if loop.time() >= end:
             raise Violation(f"Everybody has left, and this stayed behind: {left}")
@@ -328,3 +328,12 @@ async def _nothing_left(fleet: list[SimulatedNode]) -> None:
             bad = {"internal-error", "protocol-violation"} & set(shard.errors)
             if bad:
                 raise Violation(f"{node.host.name} reported {sorted(bad)}.")
+
+
+def _held_by(shard: Shard) -> tuple[int, int, int, int]:
+    return (
+        shard.client_connections,
+        shard.in_flight,
+        shard.partial_bytes,
+        shard.under_way_bytes,
+    )
