@@ -20,8 +20,8 @@ $(READY): pyproject.toml requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(READY) ## a short tour of what works today
-	@$(BIN)/maitred tour
+run: $(READY) ## start a node here; with options: make run UP="--port 5000"
+	@$(BIN)/maitred up $(UP)
 
 test: check ## lint, types, and every test
 	@$(BIN)/python -m pytest -n auto
@@ -42,4 +42,4 @@ format: $(READY) ## let ruff format and fix what it can
 	@$(BIN)/ruff format .
 
 clean: ## remove what the build and the tests made
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	@rm -rf $(VENV) maitred-data .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

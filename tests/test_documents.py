@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests.cli.running import MAITRED
+from tests.node.nodes import running_node
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -30,16 +34,49 @@ def test_every_example_runs_and_prints_the_same_twice(example: Path) -> None:
 
 def test_the_readmes_python_runs() -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        done = subprocess.run(
-            [sys.executable, "-c", block], capture_output=True, text=True, check=True
-        )
-        assert done.stdout
+    assert len(blocks) >= 3
+    with running_node(shards=2) as node:
+        for block in blocks:
+            here = block.replace("maitred://127.0.0.1:4747", node.url)
+            done = subprocess.run(
+                [sys.executable, "-c", here], capture_output=True, text=True, check=True
+            )
+            assert done.stdout
+
+
+def test_make_run_starts_a_node_that_says_what_to_try(tmp_path: Path) -> None:
+    """`make run` itself, but for the port, which others may want; then what it says to try."""
+    with subprocess.Popen(
+        ["make", "--silent", "run", f"UP=--port 0 --shards 1 --data {tmp_path / 'data'}"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout
+            shown = ""
+            while "Ctrl-C" not in shown:
+                line = process.stdout.readline()
+                assert line, f"it ended: {shown}"
+                shown += line
+            commands = re.findall(r"^  (maitred .*)$", shown, re.MULTILINE)
+            assert [command.split()[1] for command in commands] == ["status", "ping"]
+            for command in commands:
+                _, *arguments = shlex.split(command)
+                done = subprocess.run([str(MAITRED), *arguments], capture_output=True, check=False)
+                assert done.returncode == 0, done
+            python = textwrap.dedent(shown[shown.index("  import maitred") : shown.index("Ctrl-C")])
+            done = subprocess.run([sys.executable, "-c", python], capture_output=True, check=True)
+            assert b"hello" in done.stdout
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(30)
 
 
 def test_the_readmes_command_prints_what_the_readme_shows() -> None:
-    shown = re.search(r"```console\n\$ \.venv/bin/(maitred .*?)\n(.*?)```", README, re.DOTALL)
+    shown = re.search(r"```console\n\$ \.venv/bin/(maitred route .*?)\n(.*?)```", README, re.DOTALL)
     assert shown
     _, *arguments = shlex.split(shown[1])
     done = subprocess.run([str(MAITRED), *arguments], capture_output=True, text=True, check=True)

@@ -80,7 +80,7 @@ def test_ping_reaches_every_shard(node: RunningNode) -> None:
     assert [one["shard"] for one in told] == [0, 1, 2]
     for one in told:
         assert one["echoes"] == 5
-        assert 0 < one["min"] <= one["p50"] <= one["max"]
+        assert 0 < one["min ms"] <= one["p50 ms"] <= one["max ms"]
         assert one["problem"] is None
     shown = maitred("ping", "--url", node.url, "--count", "2")
     assert shown.returncode == 0

@@ -155,7 +155,7 @@ def _row(one: Measured) -> dict[str, object]:
         "shard": one.target.shard if one.target.shard >= 0 else None,
         "node": one.target.node,
         "echoes": len(milliseconds),
-        "min": round(min(milliseconds), 3) if milliseconds else None,
-        "p50": round(median(milliseconds), 3) if milliseconds else None,
-        "max": round(max(milliseconds), 3) if milliseconds else None,
+        "min ms": round(min(milliseconds), 3) if milliseconds else None,
+        "p50 ms": round(median(milliseconds), 3) if milliseconds else None,
+        "max ms": round(max(milliseconds), 3) if milliseconds else None,
     }
