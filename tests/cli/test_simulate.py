@@ -86,7 +86,7 @@ def test_bad_input(arguments: tuple[str, ...], said: str, tmp_path: Path) -> Non
 def test_a_place_that_cannot_be_written_is_said_plainly(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     refused = maitred(*PLACEMENT, "--output", str(tmp_path / "file" / "results"))
-    assert refused.returncode == 2
+    assert refused.returncode == 1
     assert "Traceback" not in refused.stderr
     assert "Cannot write" in refused.stderr
 
