@@ -35,7 +35,7 @@ def story(host: str, file: Path) -> None:
     with maitred.connect(f"maitred://alice:rabbit@{host}") as alice:
         print("alice in shop:", outcome(alice, "shop"))
         write_users(file, alice="queen")  # noticed within a second or so
-        while outcome(alice, "shop") == "hello":
+        while outcome(alice, "shop") in {"hello", "deadline-exceeded"}:
             time.sleep(0.02)
     try:
         maitred.connect(f"maitred://alice:rabbit@{host}").wait()
@@ -48,7 +48,7 @@ def story(host: str, file: Path) -> None:
 with tempfile.TemporaryDirectory() as directory:
     users = Path(directory, "users.toml")
     write_users(users, alice="rabbit")
-    up = [sys.executable, "-m", "maitred", "up", "--json", "--shards", "2", "--port", "0"]
+    up = [sys.executable, "-m", "maitred", "up", "--json", "--shards", "1", "--port", "0"]
     up += ["--data", f"{directory}/data", "--users-file", str(users), "--log-level", "error"]
     with subprocess.Popen(up, stdout=subprocess.PIPE, text=True) as node:  # noqa: S603 - our own
         try:
