@@ -141,6 +141,49 @@ class Load(asyncio.Protocol):
         return HEADER.pack(REQUEST, 0, stream, Opcode.ECHO, len(body)) + body
 
 
+class Client(asyncio.Protocol):
+    """The least that a client with `await` can be: a future for each request, writes gathered."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._waiting: dict[int, asyncio.Future[Echoed]] = {}
+        self._free = list(range(1_024))
+        self._gathered: list[bytes] = []
+        self._rest = b""
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    async def echo(self, queue: str, partition: int) -> Echoed:
+        stream = self._free.pop()
+        future: asyncio.Future[Echoed] = self._loop.create_future()
+        self._waiting[stream] = future
+        body = _encode(Echo("shop", queue, 1, partition, TIMEOUT_MILLISECONDS, self._payload))
+        if not self._gathered:
+            self._loop.call_soon(self._flush)
+        self._gathered.append(HEADER.pack(REQUEST, 0, stream, Opcode.ECHO, len(body)) + body)
+        return await future
+
+    def _flush(self) -> None:
+        self.transport.write(b"".join(self._gathered))
+        self._gathered.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        at, size = 0, len(data)
+        while size - at >= HEADER_BYTES:
+            _, _, stream, _, length = HEADER.unpack_from(data, at)
+            end = at + HEADER_BYTES + length
+            if end > size:
+                break
+            self._waiting.pop(stream).set_result(_decode_answer(data[at + HEADER_BYTES : end]))
+            self._free.append(stream)
+            at = end
+        self._rest = data[at:]
+
+
 async def load(
     port: int,
     targets: Sequence[tuple[str, int]],

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,78 +149,97 @@ def lean_latency(port: int, *, handshake: bool) -> float:
     return median(latencies)
 
 
-async def _client_rate(port: int) -> float:
-    async with maitred.connect(f"maitred://127.0.0.1:{port}") as client:
-        left = REQUESTS
+Ask = Callable[[str, int], Awaitable[object]]
 
-        async def work(partition: int) -> None:
-            nonlocal left
-            while left > 0:
-                left -= 1
-                await client.echo("shop", QUEUE, PAYLOAD, partition=partition)
 
+async def _awaited_rate(ask: Ask) -> float:
+    """Requests a second by so many tasks, each of which waits for its answers one by one."""
+    left = REQUESTS
+
+    async def work(partition: int) -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await ask(QUEUE, partition)
+
+    started = time.perf_counter()
+    await asyncio.gather(*[work(number % 8) for number in range(IN_FLIGHT)])
+    return REQUESTS / (time.perf_counter() - started)
+
+
+async def _awaited_latency(ask: Ask) -> float:
+    latencies = []
+    for _ in range(ONE_BY_ONE):
         started = time.perf_counter()
-        await asyncio.gather(*[work(number % 8) for number in range(IN_FLIGHT)])
-        return REQUESTS / (time.perf_counter() - started)
+        await ask(QUEUE, 0)
+        latencies.append(time.perf_counter() - started)
+    return median(latencies)
 
 
-async def _client_latency(port: int) -> float:
+async def with_our_client(port: int) -> tuple[float, float]:
     async with maitred.connect(f"maitred://127.0.0.1:{port}") as client:
-        latencies = []
-        for _ in range(ONE_BY_ONE):
-            started = time.perf_counter()
-            await client.echo("shop", QUEUE, PAYLOAD)
-            latencies.append(time.perf_counter() - started)
-        return median(latencies)
+
+        def ask(queue: str, partition: int) -> Awaitable[object]:
+            return client.echo("shop", queue, PAYLOAD, partition=partition)
+
+        return await _awaited_rate(ask), await _awaited_latency(ask)
+
+
+async def with_bare_client(port: int) -> tuple[float, float]:
+    loop = asyncio.get_running_loop()
+    transport, client = await loop.create_connection(
+        lambda: bare_echo.Client(PAYLOAD), "127.0.0.1", port
+    )
+    measured = await _awaited_rate(client.echo), await _awaited_latency(client.echo)
+    transport.close()
+    return measured
 
 
 def against_bare() -> list[Result]:
+    """A shard under the same load as a bare echo; then both ends, with an `await` a request."""
+    names = ("bare", "node", "bare client", "our client")
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    latencies: dict[str, list[float]] = {name: [] for name in names}
     with bare() as peer, node(1) as ours:
-        rates: list[list[float]] = [[], [], []]
-        latencies: list[list[float]] = [[], [], []]
         for _ in range(ROUNDS):
-            rates[0].append(lean_rate(peer.port, handshake=False))
-            rates[1].append(lean_rate(ours.port, handshake=True))
-            rates[2].append(uvloop.run(_client_rate(ours.port)))
-            latencies[0].append(lean_latency(peer.port, handshake=False))
-            latencies[1].append(lean_latency(ours.port, handshake=True))
-            latencies[2].append(uvloop.run(_client_latency(ours.port)))
-    bare_rate, node_rate, client_rate = map(max, rates)
-    bare_p50, node_p50, client_p50 = map(min, latencies)
-    peer_rate = f"bare echo {bare_rate:,.0f}/s"
-    peer_p50 = f"bare echo {bare_p50 * 1e6:.0f} us"
+            rates["bare"].append(lean_rate(peer.port, handshake=False))
+            rates["node"].append(lean_rate(ours.port, handshake=True))
+            latencies["bare"].append(lean_latency(peer.port, handshake=False))
+            latencies["node"].append(lean_latency(ours.port, handshake=True))
+            for name, measured in (
+                ("bare client", uvloop.run(with_bare_client(peer.port))),
+                ("our client", uvloop.run(with_our_client(ours.port))),
+            ):
+                rates[name].append(measured[0])
+                latencies[name].append(measured[1])
+    rate = {name: max(of) for name, of in rates.items()}
+    p50 = {name: min(of) for name, of in latencies.items()}
+    return [
+        *_compared("one shard", "node", "bare", rate, p50),
+        *_compared("one shard and our client", "our client", "bare client", rate, p50),
+    ]
+
+
+def _compared(
+    what: str, ours: str, peer: str, rate: dict[str, float], p50: dict[str, float]
+) -> list[Result]:
+    both = " (both ends, an await a request)" if "client" in ours else ""
     return [
         Result(
-            f"one shard, {IN_FLIGHT} in flight, share of the bare echo's requests/s",
-            node_rate / bare_rate,
+            f"{what}, {IN_FLIGHT} in flight, share of the bare echo's requests/s{both}",
+            rate[ours] / rate[peer],
             0.6,
             at_least=True,
-            ours=f"node {node_rate:,.0f}/s under the same load",
-            peer=peer_rate,
+            ours=f"ours {rate[ours]:,.0f}/s",
+            peer=f"bare echo {rate[peer]:,.0f}/s",
         ),
         Result(
-            f"one shard and our client, {IN_FLIGHT} in flight, share of the bare echo's requests/s",
-            client_rate / bare_rate,
-            0.6,
-            at_least=True,
-            ours=f"node with our client {client_rate:,.0f}/s",
-            peer=peer_rate,
-        ),
-        Result(
-            "one shard, 1 in flight, p50, times the bare echo's",
-            node_p50 / bare_p50,
+            f"{what}, 1 in flight, p50, times the bare echo's{both}",
+            p50[ours] / p50[peer],
             1.4,
             at_least=False,
-            ours=f"node {node_p50 * 1e6:.0f} us under the same load",
-            peer=peer_p50,
-        ),
-        Result(
-            "one shard and our client, 1 in flight, p50, times the bare echo's",
-            client_p50 / bare_p50,
-            1.4,
-            at_least=False,
-            ours=f"node with our client {client_p50 * 1e6:.0f} us",
-            peer=peer_p50,
+            ours=f"ours {p50[ours] * 1e6:.0f} us",
+            peer=f"bare echo {p50[peer] * 1e6:.0f} us",
         ),
     ]
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from maitred.errors import MaitredError, ProtocolViolation, TooManyInFlight, Unavailable
 from maitred.protocol.frames import (
     EVENT_STREAM,
+    HEADER,
     REQUEST,
     RESPONSE,
     STREAMS_MAX,
@@ -27,10 +28,12 @@ from maitred.protocol.frames import (
     Opcode,
 )
 from maitred.protocol.refusals import decode_error
-from maitred.wire.link import Link
+from maitred.wire.link import GATHERED_BYTES, Link
 
 if TYPE_CHECKING:
     import asyncio
+
+_pack = HEADER.pack
 
 TURN_FRAMES = 256
 """Answers that are handed out before the rest of the program gets its turn."""
@@ -130,12 +133,21 @@ class Caller(Link):
             raise TooManyInFlight(
                 f"The connection has {self.most_in_flight:,} requests under way already."
             )
-        self.pending[stream] = receiver
+        pending = self.pending
+        pending[stream] = receiver
         if deadline != inf:
             self._deadlines[stream] = deadline
             if deadline < self._timer_at:
                 self._set_timer(deadline)
-        self.send(flags, stream, opcode, body)
+        # As `send`, but for a request that is alone: it has nobody to wait for.
+        frame = _pack(REQUEST, flags, stream, opcode, len(body)) + body
+        self._gathered.append(frame)
+        self._gathered_bytes += len(frame)
+        if len(pending) == 1 or self._gathered_bytes >= GATHERED_BYTES:
+            self.flush()
+        elif not self._flush_soon:
+            self._flush_soon = True
+            self.loop.call_soon(self._flush_in_turn)
         return stream
 
     def give_up(self, stream: int, receiver: Receiver) -> bool:
