@@ -303,6 +303,8 @@ async def test_what_is_left_of_a_day_is_at_most_a_day() -> None:
         def time(self) -> float:
             return self.now
 
+        def work_begins(self, *_: object) -> None: ...
+
     sent: list[int] = []
 
     class Link:
@@ -312,7 +314,7 @@ async def test_what_is_left_of_a_day_is_at_most_a_day() -> None:
 
     for step in range(1000):
         here = Here(1_000_000.3 + step * 0.777)
-        work = ForwardedWork(cast("Connection", here), 0, Opcode.ECHO, Home("", 1))
+        work = ForwardedWork(cast("Connection", here), 0, Opcode.ECHO, 0, Home("", 1))
         deadline = here.now + TIMEOUT_MAX_MILLISECONDS * 0.001
         message = Echo("n", "q", 1, 0, TIMEOUT_MAX_MILLISECONDS, b"")
         work.ask(cast("Caller", Link()), message, deadline)
