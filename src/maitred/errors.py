@@ -226,6 +226,12 @@ class ConnectionLost(MaitredError, ConnectionError):
     code = "connection-lost"
 
 
+class CutOff(MaitredError):
+    """The node stopped before the request was finished. Whether it was done is not known."""
+
+    code = "cut-off"
+
+
 class Closed(MaitredError):
     """The client was closed by its own program."""
 

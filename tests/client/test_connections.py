@@ -298,8 +298,8 @@ def test_no_version_in_common(run: Run, newer: str) -> None:
                 Surroundings.real(),
                 versions=(2,) if newer == "client" else (1,),
             )
-            upgraded = "the other" if newer == "client" else "this"
-            with pytest.raises(UnsupportedVersion, match=f"Upgrade {upgraded} end"):
+            older = "node" if newer == "client" else "client"
+            with pytest.raises(UnsupportedVersion, match=f"Upgrade the {older}"):
                 await client.open()
 
     run(main())

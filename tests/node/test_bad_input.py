@@ -39,7 +39,7 @@ NONSENSE: dict[str, tuple[bytes, str]] = {
     "zeros": (bytes(1000), "unsupported-version"),
     "ones": (b"\xff" * 1000, "unsupported-version"),
     "one byte": (b"\x47", "unsupported-version"),
-    "an answer": (encode_frame(0x84, 0, 0, Opcode.READY, b""), "unsupported-version"),
+    "an answer": (encode_frame(0x84, 0, 0, Opcode.READY, b""), "protocol-violation"),
     "version 3": (encode_frame(0x03, 0, 0, Opcode.OPTIONS, b""), "unsupported-version"),
     "too long": (b"\x04\x00\x00\x00\x01\x7f\xff\xff\xff", "frame-too-large"),
     "negative": (b"\x04\x00\x00\x00\x01\xff\xff\xff\xff", "protocol-violation"),

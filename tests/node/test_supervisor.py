@@ -341,7 +341,7 @@ def test_what_takes_too_long_is_cut_off_and_said() -> None:
     with running_node("--drain-seconds", "0.2", shards=1) as node:
         answer = asyncio.run(_echo_while_stopping(node, 60_000, (signal.SIGTERM,)))
         assert isinstance(answer, MaitredError)
-        assert answer.code == "draining"
+        assert answer.code == "cut-off"
         assert node.wait() == 4
         assert node.events("stopped; some work was cut off")
 

@@ -192,19 +192,19 @@ def test_the_newest_version_of_both(ours: list[int], theirs: list[int], agreed: 
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "told", "remedy"),
+    ("client", "node", "told", "remedy"),
     [
-        ([1], [2], ("1,", "other 2 "), "Upgrade this end."),
-        ([2, 3], [1], ("2, 3,", "other 1 "), "Upgrade the other end."),
-        ([1], [], ("1,", "other none "), "Upgrade the other end."),
-        ([1, 4], [2, 3], ("1, 4,", "other 2, 3 "), "Upgrade the other end."),
+        ([1], [2], ("client speaks 1,", "node 2 "), "Upgrade the client."),
+        ([2, 3], [1], ("client speaks 2, 3,", "node 1 "), "Upgrade the node."),
+        ([1], [], ("client speaks 1,", "node none "), "Upgrade the node."),
+        ([1, 4], [2, 3], ("client speaks 1, 4,", "node 2, 3 "), "Upgrade the node."),
     ],
 )
 def test_no_version_in_common(
-    ours: list[int], theirs: list[int], told: tuple[str, str], remedy: str
+    client: list[int], node: list[int], told: tuple[str, str], remedy: str
 ) -> None:
     with pytest.raises(UnsupportedVersion) as caught:
-        agree(ours, theirs)
+        agree(client, node)
     assert all(part in caught.value.sentence for part in told)
     assert "unsupported protocol version" in caught.value.sentence
     assert caught.value.remedy == remedy

@@ -188,7 +188,6 @@ def test_a_body_cannot_have_less_than_no_bytes() -> None:
     [
         (encode_frame(0x03, 0, 9, 5, b""), "(3)"),
         (encode_frame(0x05, 0, 9, 5, b""), "(5)"),
-        (encode_frame(RESPONSE, 0, 9, 5, b""), "(4)"),
         (b"GET / HTTP/1.1\r\n", f"({ord('G')})"),
         (bytes.fromhex("16030102000100"), "TLS"),
         (b"\0", "(0)"),
@@ -206,6 +205,15 @@ def test_another_protocol_is_told_by_its_first_byte(
     # These words make a driver try an older version.
     assert "unsupported protocol version" in decoder.broken.sentence
     assert decoder.broken.remedy
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(REQUEST, RESPONSE), (RESPONSE, REQUEST)])
+def test_a_frame_of_the_wrong_direction_is_called_that(ours: int, theirs: int) -> None:
+    decoder = FrameDecoder(ours, LIMIT)
+    decoder.feed(encode_frame(theirs, 0, 9, 5, b""))
+    assert decoder.take(1) == []
+    assert type(decoder.broken) is ProtocolViolation
+    assert "expected" in decoder.broken.sentence
 
 
 def test_a_newer_driver_is_answered_on_its_own_stream() -> None:

@@ -34,7 +34,7 @@ class Echoing(Link):
         self.portions: list[list[Frame]] = []
         self.refused: list[tuple[MaitredError, int]] = []
 
-    def frames_received(self, frames: list[Frame]) -> None:
+    def frames_received(self, frames: list[Frame], now: float) -> None:  # noqa: ARG002
         self.portions.append(frames)
         for frame in frames:
             self.send(*frame)
@@ -445,6 +445,6 @@ def test_those_who_inherit_have_to_say_what_frames_mean() -> None:
     loop = HandLoop()
     link = Link(loop.as_loop, FrameDecoder(REQUEST, LIMIT), RESPONSE, TURN)
     with pytest.raises(NotImplementedError):
-        link.frames_received([])
+        link.frames_received([], 0.0)
     with pytest.raises(NotImplementedError):
         link.frame_refused(ProtocolViolation("x"), 0)

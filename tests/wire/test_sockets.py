@@ -63,7 +63,7 @@ class Server(Link):
         self.went_on = asyncio.Event()
         self.lost = asyncio.Event()
 
-    def frames_received(self, frames: list[Frame]) -> None:
+    def frames_received(self, frames: list[Frame], now: float) -> None:  # noqa: ARG002
         self.served += len(frames)
         self.log.append(self)
         for frame in frames:
@@ -246,7 +246,7 @@ def test_a_deadline_passes_in_real_time_too(run: Run) -> None:
     """Loops round their timers; none may leave a request that never expires."""
 
     class Mute(Server):
-        def frames_received(self, frames: list[Frame]) -> None:
+        def frames_received(self, frames: list[Frame], now: float) -> None:  # noqa: ARG002
             self.opcodes = [*getattr(self, "opcodes", ()), *(frame.opcode for frame in frames)]
             if Opcode.CANCEL in self.opcodes:
                 self.stalled.set()
@@ -272,7 +272,7 @@ def test_a_deadline_passes_in_real_time_too(run: Run) -> None:
 @pytest.mark.parametrize("end", ["abort", "close"])
 def test_those_who_wait_learn_of_the_end(run: Run, end: str) -> None:
     class Deaf(Server):
-        def frames_received(self, frames: list[Frame]) -> None:  # noqa: ARG002 - it is deaf
+        def frames_received(self, frames: list[Frame], now: float) -> None:  # noqa: ARG002 - it is deaf
             getattr(self.transport, end)()
 
     async def main() -> None:

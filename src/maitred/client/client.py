@@ -20,6 +20,7 @@ from maitred.client.views import NodeView, Unreachable
 from maitred.client.waiting import WaitingRoom
 from maitred.errors import (
     ConnectionLost,
+    CutOff,
     InvalidArgument,
     MaitredError,
     Overloaded,
@@ -271,7 +272,7 @@ class AsyncClient:
         """Wait a little; raises the problem if it is none that another try could help."""
         # What was not done may be done now. What may have been done, only if twice does no harm.
         nothing_done = isinstance(problem, Unavailable | Overloaded)
-        unknown = isinstance(problem, ConnectionLost)
+        unknown = isinstance(problem, ConnectionLost | CutOff)
         if not nothing_done and not (unknown and call.message.repeatable):
             raise problem
         settings = self.settings

@@ -198,10 +198,10 @@ class Connection(Caller):
                 remedy="Put it into a store and send a reference, or raise limits.payload_bytes.",
             )
 
-    def frames_received(self, frames: list[Frame]) -> None:
+    def frames_received(self, frames: list[Frame], now: float) -> None:
         if self.pool is None:
             frames = self._without_last_words(frames)
-        super().frames_received(frames)
+        super().frames_received(frames, now)
         if self.line:
             self._serve_line()
         if self.retired and not self.pending:

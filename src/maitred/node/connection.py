@@ -58,7 +58,7 @@ from maitred.protocol.messages import (
 from maitred.protocol.notation import Reader
 from maitred.protocol.refusals import decode_error, encode_error
 from maitred.security.permissions import EVERYTHING, NOTHING
-from maitred.wire.link import Link
+from maitred.wire.link import GATHERED_BYTES, Link
 
 if TYPE_CHECKING:
     import asyncio
@@ -245,7 +245,15 @@ class Connection(Link):
         """Answer a request of ours."""
         body = encode(message)
         self.shard.requests += 1
-        self.write(pack_header(RESPONSE, 0, stream, opcode + ANSWER, len(body)) + body)
+        frame = pack_header(RESPONSE, 0, stream, opcode + ANSWER, len(body)) + body
+        if self._flush_soon:  # as `write`, for an answer in the turn of its request
+            self._gathered.append(frame)
+            self._gathered_bytes += len(frame)
+            if self._gathered_bytes < GATHERED_BYTES:
+                return
+            self.flush()
+        else:
+            self.write(frame)
 
     def refuse(self, stream: int, problem: MaitredError) -> None:
         """Answer with an error; the connection goes on."""
@@ -275,8 +283,7 @@ class Connection(Link):
 
     # Requests
 
-    def frames_received(self, frames: list[Frame]) -> None:
-        now = self.loop.time()
+    def frames_received(self, frames: list[Frame], now: float) -> None:
         for frame in frames:
             try:
                 if frame[2] >= OWN_OPCODES and self.version:
@@ -311,7 +318,13 @@ class Connection(Link):
             message = REQUEST_DECODERS[opcode](body)
         except UNREADABLE as problem:
             raise not_understood(opcode, problem) from None
-        owner = shard.owner_of(message)
+        owner = None
+        if isinstance(message, PartitionRequest):
+            owner = shard.settled.get(
+                (message.namespace, message.queue, message.queue_type, message.partition)
+            )
+        if owner is None:
+            owner = shard.owner_of(message)
         if self.permissions is not EVERYTHING:
             self._check_permission(message)
         deadline = self.arrived_at + message.timeout_milliseconds * 0.001
@@ -423,7 +436,7 @@ class Connection(Link):
         spoken = options.get("MAITRED_VERSION")
         if spoken is not None:
             try:
-                self._agreed_version = agree(self.shard.description.versions, [int(spoken)])
+                self._agreed_version = agree([int(spoken)], self.shard.description.versions)
             except ValueError:
                 raise ProtocolViolation(
                     f"MAITRED_VERSION has to be a number, not {spoken[:60]!r}."
@@ -471,8 +484,10 @@ class Connection(Link):
         self.decoder.max_body_bytes = self.shard.limits.frame_bytes
 
     def _register(self, stream: int, body: bytes) -> None:
-        self.events = frozenset(cql.decode_register(body))
+        self.events |= frozenset(cql.decode_register(body))
         self.send(0, stream, Opcode.READY, b"")
+        if self.shard.draining:  # it has been announced, but not to this one
+            self.announce_drain()
 
     def _query(self, stream: int, body: bytes) -> None:
         # The address at which this client has found us is the one it can use.

@@ -19,7 +19,7 @@ from uuid import UUID  # noqa: TC003 - msgspec reads the annotations of Place
 from msgspec import json
 
 from maitred import __version__
-from maitred.errors import Draining, InvalidArgument, MaitredError, PayloadTooLarge, Unauthenticated
+from maitred.errors import CutOff, InvalidArgument, MaitredError, PayloadTooLarge, Unauthenticated
 from maitred.node.connection import Connection
 from maitred.node.peers import Peer
 from maitred.node.system_tables import SystemTables
@@ -151,7 +151,8 @@ class Shard:
         change = GradualChange.parse(settings.spread_batch, int)
         homes = Homes(place.shards, self.description.ignore_msb, change)
         self._home = homes.home
-        self._settled = homes.settled
+        self.settled = homes.settled
+        """Owners of partitions that will never move, for those in a hurry: see `owner_of`."""
         self._peers = {
             number: Peer(self.loop, number, path, settings.limits)
             for number, path in enumerate(place.peer_paths)
@@ -196,7 +197,7 @@ class Shard:
         for connection in list(self.connections):
             connection.announce_drain()
         finished = await self._until(lambda: not self.in_flight, self.settings.drain_seconds)
-        problem = Draining("The node is stopping, and the time to finish is over.")
+        problem = CutOff("The node has stopped before the request was finished.")
         for connection in list(self.connections):
             connection.drain(problem)
         await self._until(lambda: not self.connections, FAREWELL_SECONDS)
@@ -244,8 +245,7 @@ class Shard:
         """The shard that the request belongs to; typed errors for what can be nobody's."""
         if isinstance(message, PartitionRequest):
             address = (message.namespace, message.queue, message.queue_type, message.partition)
-            shard = self._settled.get(address)
-            return self._home(address, self._wall_clock()).shard if shard is None else shard
+            return self._home(address, self._wall_clock()).shard
         if message.shard >= self.place.shards:
             raise InvalidArgument(
                 f"This node has shards 0 to {self.place.shards - 1}; there is no {message.shard}."

@@ -12,7 +12,13 @@ import asyncio
 from math import ceil
 from typing import TYPE_CHECKING, Any, Protocol
 
-from maitred.errors import ConnectionLost, DeadlineExceeded, MaitredError, Unavailable
+from maitred.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    Draining,
+    MaitredError,
+    Unavailable,
+)
 from maitred.protocol.frames import ANSWER, CUSTOM_PAYLOAD, Frame, Opcode
 from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS, Home, encode, with_home
 
@@ -165,14 +171,18 @@ class ForwardedWork:
 
     def unreachable(self) -> None:
         """It could not even be sent."""
-        if self._end():
-            self._connection.refuse(
-                self._stream,
-                Unavailable(
-                    f"Shard {self._home.shard}, which owns this, cannot be reached.",
-                    remedy="It is being started again; try later.",
-                ),
+        if not self._end():
+            return
+        shard = self._home.shard
+        problem = (
+            Draining(f"The node is stopping, and shard {shard}, which owns this, has stopped.")
+            if self._connection.shard.draining
+            else Unavailable(
+                f"Shard {shard}, which owns this, cannot be reached.",
+                remedy="It is being started again; try later.",
             )
+        )
+        self._connection.refuse(self._stream, problem)
 
     def _end(self) -> bool:
         return self._connection.work_ends(self._stream, self, self._size)

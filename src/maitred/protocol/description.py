@@ -137,15 +137,18 @@ def _check_limits(said: Description) -> None:
         raise ProtocolViolation("The node describes limits or ports that cannot be.")
 
 
-def agree(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """The newest version that both speak, or `UnsupportedVersion` with both lists."""
-    common = set(ours) & set(theirs)
+def agree(client: Sequence[int], node: Sequence[int]) -> int:
+    """The newest version that both speak, or `UnsupportedVersion` with both lists.
+
+    The words are the same whichever end finds out: either may be shown to a person.
+    """
+    common = set(client) & set(node)
     if not common:
-        ours_are_older = max(ours) < max(theirs, default=0)
+        older = "client" if max(client, default=0) < max(node, default=0) else "node"
         raise UnsupportedVersion(
-            f"No version in common: this end speaks {_listed(ours)}, "
-            f"the other {_listed(theirs)} (unsupported protocol version).",
-            remedy=f"Upgrade {'this' if ours_are_older else 'the other'} end.",
+            f"No version in common: the client speaks {_listed(client)}, "
+            f"the node {_listed(node)} (unsupported protocol version).",
+            remedy=f"Upgrade the {older}.",
         )
     return max(common)
 

@@ -185,6 +185,12 @@ class FrameDecoder:
                 "(unsupported protocol version).",
                 remedy="Turn TLS off at the client, or on at the node.",
             )
+        elif version & 0x7F == VERSION:
+            self.broken = ProtocolViolation(
+                "An answer came where requests are expected."
+                if self._version == REQUEST
+                else "A request came where answers are expected."
+            )
         else:
             self.broken = UnsupportedVersion(
                 f"Invalid or unsupported protocol version ({version & 0x7F}).",

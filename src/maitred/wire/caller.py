@@ -166,7 +166,7 @@ class Caller(Link):
 
     # Answers
 
-    def frames_received(self, frames: list[Frame]) -> None:
+    def frames_received(self, frames: list[Frame], now: float) -> None:  # noqa: ARG002
         pending, deadlines, free = self.pending, self._deadlines, self._free
         for frame in frames:
             stream = frame.stream

@@ -75,8 +75,8 @@ class Link(asyncio.Protocol):
 
     # For those who inherit
 
-    def frames_received(self, frames: list[Frame]) -> None:
-        """Complete frames, in order; at most a turn's worth."""
+    def frames_received(self, frames: list[Frame], now: float) -> None:
+        """Complete frames, in order; at most a turn's worth. `now` is the loop's time."""
         raise NotImplementedError
 
     def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
@@ -96,7 +96,7 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closing:
             return
-        self.arrived_at = self.loop.time()
+        self.arrived_at = now = self.loop.time()
         decoder = self.decoder
         frame = decoder.alone(data) if self.write_paused_since is None else None
         if frame is None:
@@ -105,7 +105,7 @@ class Link(asyncio.Protocol):
                 self.work()
             return
         self._flush_soon = True
-        self.frames_received([frame])
+        self.frames_received([frame], now)
         self._flush_soon = False
         if self._gathered:
             self.flush()
@@ -122,7 +122,7 @@ class Link(asyncio.Protocol):
         if frames:
             self.partial_since = None
             self._flush_soon = True  # below, so nobody needs to ask for it
-            self.frames_received(frames)
+            self.frames_received(frames, self.loop.time())
             self._flush_soon = False
             if self.closing:
                 return
