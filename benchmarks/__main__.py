@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from benchmarks import ring, simulation, tokens
+from benchmarks import node, ring, simulation, tokens
 from benchmarks.measuring import PUBLISHED, RESULTS, Result, report
 from maitred.simulation.pictures import COLOURS, picture
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 def main() -> int:
     folder = PUBLISHED if "--publish" in sys.argv[1:] else RESULTS
     results: list[Result] = []
-    for name, benchmark in (("ring", ring), ("tokens", tokens), ("simulation", simulation)):
+    for name, benchmark in (
+        ("ring", ring),
+        ("tokens", tokens),
+        ("simulation", simulation),
+        ("node", node),
+    ):
         print(f"\n{name}", flush=True)
         measured = benchmark.measure()
         report(name, measured, folder)

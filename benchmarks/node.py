@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 PAYLOAD = b"x" * 100
 IN_FLIGHT = 64
-REQUESTS = 40_000
-ONE_BY_ONE = 3_000
-ROUNDS = 7
+REQUESTS = 10_000
+ONE_BY_ONE = 800
+ROUNDS = 25
 QUEUE = "orders"
 IDLE_CONNECTIONS = 5_000
 KIB = 1024
@@ -224,11 +224,14 @@ def _compared(
     what: str, ours: str, peer: str, rate: dict[str, float], p50: dict[str, float]
 ) -> list[Result]:
     both = " (both ends, an await a request)" if "client" in ours else ""
+    # The goal is for a shard. Our client also keeps deadlines, finds its way and counts; there the
+    # number is a floor under which something is wrong.
+    share = 0.4 if both else 0.6
     return [
         Result(
             f"{what}, {IN_FLIGHT} in flight, share of the bare echo's requests/s{both}",
             rate[ours] / rate[peer],
-            0.6,
+            share,
             at_least=True,
             ours=f"ours {rate[ours]:,.0f}/s",
             peer=f"bare echo {rate[peer]:,.0f}/s",
