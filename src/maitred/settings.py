@@ -201,5 +201,6 @@ class Client(Schema, frozen=True):
     close_seconds: Seconds = 5.0
     """How long `close()` waits for requests under way; then they fail."""
 
-    retries: Annotated[int, Meta(ge=0)] = 3
-    """How often a request is sent again when that is safe, within its timeout."""
+    retries: Annotated[int, Meta(ge=0)] = 8
+    """How often a request is sent again when that is safe, within its timeout. With the backoff
+    above, eight outlast a shard that is started again, and most of the ten seconds."""
