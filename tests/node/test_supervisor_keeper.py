@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -111,6 +112,28 @@ def test_a_shard_that_cannot_start_again_is_given_up_with_its_own_words(
             await shard.keep()
 
     with pytest.raises(ShardsKeepDying, match=r"died 3 times .* ended with exit status 1\."):
+        asyncio.run(scenario())
+
+
+def test_a_system_that_has_nothing_left_for_a_process(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first start says so; a later one is tried again, like any other death."""
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def scenario() -> None:
+        shard = kept(place)
+        await shard.start()
+        os.kill(shard.pid, signal.SIGKILL)
+        monkeypatch.setattr(socket, "socketpair", refuse)
+        with pytest.raises(CannotStart, match="cannot be started: Too many open files"):
+            await kept(place).start()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await shard.keep()
+
+    with pytest.raises(ShardsKeepDying, match=r"died 3 times .* Too many open files\."):
         asyncio.run(scenario())
 
 

@@ -53,7 +53,7 @@ class Keeper:
 
     async def start(self) -> None:
         """The first start; raises a typed error if it fails."""
-        ended = await self._launch()
+        _, ended = await self._launch()
         if ended is not None:
             raise ended.problem or CannotStart(
                 f"Shard {self.place.number} {ended} before it was ready.",
@@ -65,10 +65,10 @@ class Keeper:
         """Restart it whenever it dies; raises `ShardsKeepDying` when that is pointless."""
         loop = asyncio.get_running_loop()
         policy = RestartPolicy(self._settings.restarts, loop.time())
-        while self._process is not None:
-            ended = await self._process.ended()
-            if self._stopping:
-                return
+        if self._process is None:
+            return
+        ended = str(await self._process.ended())
+        while not self._stopping:
             decision = policy.died(loop.time())
             if isinstance(decision, GiveUp):
                 raise ShardsKeepDying(
@@ -79,28 +79,44 @@ class Keeper:
                 )
             pause = decision.moment - loop.time()
             self._log.warning(
-                "shard died", pid=self.pid, reason=str(ended), restart_seconds=round(pause, 3)
+                "shard died", pid=self.pid, reason=ended, restart_seconds=round(pause, 3)
             )
             await asyncio.sleep(pause)
-            await self._start_again()
+            ended = await self._live_again()
 
-    async def _start_again(self) -> None:
+    async def _live_again(self) -> str:
+        """Another life from start to end; returns how it ended."""
         self.place = replace(self.place, restarts=self.place.restarts + 1)
-        if await self._launch() is None:
+        try:
+            process, ended = await self._launch()
+        except CannotStart as problem:
+            return f"was not even a process: {problem}"
+        if ended is None:
             self._log.info("shard ready again", pid=self.pid, restarts=self.place.restarts)
+            ended = await process.ended()
+        return str(ended)
 
-    async def _launch(self) -> Ended | None:
-        """Start a process and wait until it is ready (None) or has ended."""
+    async def _launch(self) -> tuple[ShardProcess, Ended | None]:
+        """Start a process and wait until it is ready (None) or has ended.
+
+        Raises `CannotStart` if the system has no process or no files for it just now.
+        """
         start = Start(self._settings, self.place, self._source_port_socket)
-        process = self._process = await ShardProcess.launch(start, self._inherited)
+        try:
+            process = await ShardProcess.launch(start, self._inherited)
+        except OSError as problem:
+            raise CannotStart(
+                f"Shard {self.place.number} cannot be started: {problem.strerror or problem}."
+            ) from problem
+        self._process = process
         if self._stopping:
             process.stop()
         try:
             async with asyncio.timeout(START_SECONDS):
-                return await process.ready_or_ended()
+                return process, await process.ready_or_ended()
         except TimeoutError:
             process.kill()
-            return (await process.ended())._replace(
+            return process, (await process.ended())._replace(
                 problem=CannotStart(
                     f"Shard {self.place.number} was not ready within {START_SECONDS:g} s."
                 )
