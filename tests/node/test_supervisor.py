@@ -97,10 +97,12 @@ def test_a_node_starts_serves_and_stops(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_reaches_all_processes_and_drains_once() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_terminals_signal_reaches_all_processes_and_drains_once(number: int) -> None:
+    """Ctrl-C, or the end of the terminal."""
     with running_node() as node:
-        os.kill(node.shards[0].pid, signal.SIGINT)  # a shard does not care
-        node.ctrl_c()
+        os.kill(node.shards[0].pid, number)  # a shard does not care
+        os.killpg(node.process.pid, number)
         assert node.wait() == 0
         assert len(node.events("stopping; finishing what is under way")) == 1
         assert node.events("shard died") == []

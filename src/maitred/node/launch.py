@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 MODULE: Final = "maitred.node.shard_process"
 
+OURS: Final = frozenset((signal.SIGINT, signal.SIGHUP))
+"""Signals that a terminal sends to every process of a command; the supervisor drains for all."""
+
 STANDARD_ERROR: Final = 2
 """Where a shard's standard output goes, too: ours is for what the node announces."""
 
@@ -77,10 +80,11 @@ class ShardProcess:
         with theirs:
             ours.settimeout(0)
             reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
-            # Inherited through exec: no Ctrl-C meant for the supervisor ends a shard. Blocked here
-            # as well for as long as it takes, it is delivered to us afterwards. The process is
-            # forked before anything is waited for, so other launches may come in between.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            # Inherited through exec: no Ctrl-C or end of a terminal, both meant for the supervisor,
+            # ends a shard. Blocked here as well for as long as it takes, they are delivered to us
+            # afterwards. The process is forked before anything is waited for, so other launches may
+            # come in between.
+            signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
             try:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
@@ -96,7 +100,7 @@ class ShardProcess:
                 writer.close()
                 raise
             finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, OURS)
         writer.write(line(start))
         return cls(process, reader, writer)
 

@@ -1,8 +1,8 @@
 """A shard as a process: `python -m maitred.node.shard_process FILE`, started by a supervisor.
 
 FILE is the number of the inherited socket on which the two talk (`control.py`). SIGTERM drains as
-well: service managers send it to every process of a service. SIGINT is blocked from the start: a
-terminal sends it to the supervisor, too, which knows what to do.
+well: service managers send it to every process of a service. SIGINT and SIGHUP are blocked from the
+start: a terminal sends them to the supervisor, too, which knows what to do.
 """
 
 from __future__ import annotations
