@@ -51,6 +51,18 @@ def test_a_new_identity_is_on_disk_before_it_has_its_name_and_then_its_name_is(
     assert had_name == [False, True]
 
 
+@pytest.mark.parametrize("name", ["lock", "node.new"])
+def test_a_link_in_the_directory_leads_to_no_other_file(name: str, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("not a node's")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / name).symlink_to(precious)
+    with pytest.raises(CannotStart), data_directory(str(data)):
+        pass
+    assert precious.read_text() == "not a node's"
+
+
 def test_two_directories_are_two_nodes(tmp_path: Path) -> None:
     with data_directory(str(tmp_path / "a")) as a, data_directory(str(tmp_path / "b")) as b:
         assert a.node != b.node

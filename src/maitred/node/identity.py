@@ -58,7 +58,7 @@ def data_directory(location: str) -> Iterator[DataDirectory]:
 def _take(path: Path) -> int:
     try:
         path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        lock = _private(str(path / LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     except (OSError, ValueError) as problem:
         _refuse(path, problem)
     try:
@@ -143,7 +143,8 @@ def _new_identity(file: Path) -> uuid.UUID:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, FILE_MODE)
+    # Whoever made the directory may have put a link there, to a file of ours that is not meant.
+    return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
 
 
 def _sync_directory(path: Path) -> None:
