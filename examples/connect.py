@@ -40,8 +40,10 @@ with tempfile.TemporaryDirectory() as data:
         stderr=subprocess.DEVNULL,
         text=True,
     ) as node:
-        assert node.stdout  # noqa: S101
-        url = json.loads(node.stdout.readline())["url"]
-        ordinary(url)
-        asyncio.run(at_once(url))
-        node.terminate()
+        try:
+            assert node.stdout  # noqa: S101
+            url = json.loads(node.stdout.readline())["url"]
+            ordinary(url)
+            asyncio.run(at_once(url))
+        finally:
+            node.terminate()

@@ -177,6 +177,10 @@ class Client(Schema, frozen=True):
     connect_seconds: Seconds = 5.0
     """For one attempt at a connection, with its handshake."""
 
+    hedge_seconds: Seconds = 1.0
+    """A first attempt at a node that takes longer gets company: the shard that the kernel picked
+    may hang, and the next one may not."""
+
     heartbeat_seconds: Seconds = 20.0
     """A connection on which nothing arrived for so long is asked whether it lives. Well below the
     idle limits of nodes and of most things between."""

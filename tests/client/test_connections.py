@@ -18,6 +18,7 @@ from maitred.client.connection import Connection
 from maitred.errors import (
     Closed,
     PermissionDenied,
+    TooManyConnections,
     Unauthenticated,
     Unavailable,
     UnsupportedVersion,
@@ -326,10 +327,65 @@ def test_users(run: Run) -> None:
     run(main())
 
 
+def test_a_secret_that_is_no_longer_right_is_said_at_once(run: Run, tmp_path: Path) -> None:
+    """Not by waiting for a connection until the time of each request is over."""
+    file = tmp_path / "users.toml"
+
+    def write(secret: str) -> None:
+        file.write_text(
+            f"[users.ann]\nsecret = '{cheaply(secret)}'\npermissions = {{shop = ['query']}}\n"
+        )
+
+    async def main() -> None:
+        async with RunningNode(1, users_file=str(file), limits=Limits(idle_seconds=1)) as node:
+            url = f"maitred://ann:hush@{HOST}:{node.port}"
+            async with maitred.connect(url, timeout_seconds=1000, **QUICK) as client:
+                assert (await client.echo("shop", "q", b"x")).payload == b"x"
+                write("another secret, of another length")
+                await until(client, lambda: not client.nodes()[0].covered)
+                with pytest.raises(Unauthenticated, match="secret"):
+                    await client.echo("shop", "q", b"x")
+                write("hush")
+                await until(client, lambda: bool(client.nodes()[0].covered))
+                assert (await client.echo("shop", "q", b"x")).payload == b"x"
+
+    write("hush")
+    run(main())
+
+
+def test_a_shard_that_hangs_does_not_keep_the_others_from_being_found(run: Run) -> None:
+    """The kernel may give the first connection to a shard that is stuck; others follow it."""
+
+    async def main() -> None:
+        async with RunningNode(1) as node:
+            with socket.socket() as stuck:  # listens, and never answers: half of the connections
+                stuck.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                stuck.bind((HOST, node.port))
+                stuck.listen(1000)
+                for _ in range(10):
+                    settings = {"hedge_seconds": 0.02, "coverage_attempts": 40}
+                    async with node.connect(**settings) as client:
+                        assert (await client.echo("shop", "q", b"x")).payload == b"x"
+
+    run(main())
+
+
+def test_a_node_that_closes_without_a_word_may_have_tls(run: Run) -> None:
+    async def main() -> None:
+        closing = await asyncio.start_server(lambda _, writer: writer.close(), HOST, 0)
+        port = closing.sockets[0].getsockname()[1]
+        async with closing:
+            with pytest.raises(Unavailable) as caught:
+                await maitred.connect(f"maitred://{HOST}:{port}", connect_seconds=0.2)
+        assert "maitreds://" in (caught.value.remedy or "")
+
+    run(main())
+
+
 def test_a_full_node_says_so(run: Run) -> None:
     async def main() -> None:
         async with RunningNode(1, limits=Limits(connections=1)) as node, node.connect() as first:
-            with pytest.raises(Unavailable, match="connections"):
+            with pytest.raises(TooManyConnections, match="connections"):
                 await node.connect(connect_seconds=0.2)
             assert (await first.echo("shop", "q", b"x")).payload == b"x"
 

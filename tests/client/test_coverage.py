@@ -154,6 +154,15 @@ def test_every_shard_is_covered_by_its_own_port() -> None:
     assert not land.run(3600, lambda: len(land.dials) != 4), "and then there is peace"
 
 
+def test_a_first_attempt_that_hangs_gets_company() -> None:
+    land = Landscape(4, latency=1000)
+    assert not land.run(100, land.covered)
+    began = [moment for moment, _ in land.dials]
+    expected = [n * SETTINGS.hedge_seconds for n in range(SETTINGS.coverage_attempts)]
+    assert began == pytest.approx(expected)
+    assert all(dial == Dial() for _, dial in land.dials)
+
+
 def test_without_own_ports_the_shared_one_is_enough_and_excess_is_closed() -> None:
     for seed in range(50):
         land = Landscape(4, seed=seed, has_ports=False)

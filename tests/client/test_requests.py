@@ -283,6 +283,33 @@ def test_a_request_whose_connection_broke_is_repeated_only_if_that_is_safe(
     run(main())
 
 
+def test_what_may_have_been_done_is_never_called_not_sent(run: Run) -> None:
+    """The first try was sent and lost; that the second found nobody does not undo it."""
+
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            held = Held(*node.shards)
+            asked = asyncio.create_task(client.echo("shop", "q", b"x", timeout=0.5))
+            await held.started.get()
+            await node.stop()
+            with pytest.raises(
+                ConnectionLost, match=r"not known.* came to nothing.* no connection"
+            ):
+                await asked
+
+    run(main())
+
+
+@pytest.mark.parametrize("hold", [-1, 60.001, float("nan"), "long"])
+def test_an_echo_is_held_for_a_minute_at_most(run: Run, hold: float) -> None:
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            with pytest.raises(InvalidArgument, match="seconds"):
+                await client.echo("shop", "q", b"x", hold=hold)
+
+    run(main())
+
+
 def test_without_a_connection_a_request_waits_and_says_why_it_failed(run: Run) -> None:
     async def main() -> None:
         async with RunningNode(1) as node, node.connect(waiting=1) as client:

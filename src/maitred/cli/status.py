@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from maitred.protocol.messages import ShardStatus
 
 UNREACHABLE = "unreachable"
+REFUSED = "refused"
 MEBIBYTE = 2**20
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
@@ -31,7 +32,7 @@ def status(url: str, timeout: float, *, as_json: bool) -> None:
     else:
         print_table([_row(entry) for entry in entries])
         for entry in entries:
-            if entry["state"] == UNREACHABLE:
+            if "error" in entry:
                 click.echo(f"\n{_name(entry)}: {_reason(entry['error'])}")
     if any(entry["state"] != "serving" for entry in entries):
         sys.exit(1)
@@ -56,7 +57,9 @@ def _told(one: ShardStatus) -> dict[str, Any]:
 
 def _why(one: Any) -> dict[str, Any]:  # noqa: ANN401 - an Unreachable, imported late
     error = {"code": one.error.code, "sentence": one.error.sentence, "remedy": one.error.remedy}
-    return {"shard": one.shard, "address": one.address, "state": UNREACHABLE, "error": error}
+    # A shard that gives no status to this user has been reached very well.
+    state = UNREACHABLE if isinstance(one.error, ConnectionError | TimeoutError) else REFUSED
+    return {"shard": one.shard, "address": one.address, "state": state, "error": error}
 
 
 def _name(entry: dict[str, Any]) -> str:

@@ -178,4 +178,9 @@ def _print_next_steps(url: str, settings: Node) -> None:
     click.echo("  import maitred")
     click.echo(f'  with maitred.connect("{url}") as client:')
     click.echo('      print(client.echo("shop", "thumbnails", b"hello"))')
+    if settings.tls:
+        click.echo(
+            "\nA certificate of your own authority needs ?ca=FILE at the end of the address,"
+        )
+        click.echo("and clients that have to show one &cert=FILE&key=FILE.")
     click.echo("\nCtrl-C stops it, and lets it finish what is under way; twice: at once.")

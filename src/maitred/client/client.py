@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from maitred.client.call import Call
 from maitred.client.dialing import Terms
-from maitred.client.pool import Pool
+from maitred.client.pool import HOPELESS, Pool
 from maitred.client.router import Router, closed
 from maitred.client.statistics import Statistics, summed
 from maitred.client.views import NodeView, Unreachable
@@ -21,17 +21,17 @@ from maitred.client.waiting import WaitingRoom
 from maitred.errors import (
     ConnectionLost,
     CutOff,
+    DeadlineExceeded,
     InvalidArgument,
     MaitredError,
     Overloaded,
     ProtocolViolation,
-    Unauthenticated,
     Unavailable,
-    UnsupportedVersion,
 )
 from maitred.protocol.description import VERSIONS
 from maitred.protocol.frames import ANSWER, CUSTOM_PAYLOAD, Frame, Opcode
 from maitred.protocol.messages import (
+    HOLD_MAX_MILLISECONDS,
     Echo,
     Echoed,
     ShardStatus,
@@ -55,9 +55,6 @@ if TYPE_CHECKING:
 __all__ = ["AnyAnswer", "AsyncClient", "NodeView", "Unreachable"]
 
 AnyAnswer = Echoed | ShardStatus
-
-_HOPELESS = (Unauthenticated, UnsupportedVersion)
-"""Refusals that trying again in the next seconds does not change."""
 
 
 class AsyncClient:
@@ -184,16 +181,16 @@ class AsyncClient:
         pools = self._router.pools.values()
         if any(pool.by_shard for pool in pools):
             return True
-        if all(isinstance(pool.problem, _HOPELESS) for pool in pools):
+        if all(isinstance(pool.problem, HOPELESS) for pool in pools):
             raise self._why_not_connected()
         return False
 
     def _why_not_connected(self) -> MaitredError:
         problems = [pool.problem for pool in self._router.pools.values() if pool.problem]
         for problem in problems:
-            if isinstance(problem, _HOPELESS):
+            if isinstance(problem, HOPELESS):
                 return problem
-        if len(problems) == 1 and isinstance(problems[0], Unavailable):
+        if len(problems) == 1 and isinstance(problems[0], Unavailable | Overloaded):
             return problems[0]
         reasons = "; ".join(problem.sentence.rstrip(".") for problem in problems)
         seconds = f"within {self.settings.connect_seconds:g} s"
@@ -223,6 +220,7 @@ class AsyncClient:
         pool = None if node is None else router.the_pool(node)
         call = Call(message, now + seconds, loop.create_future(), pool)
         tries = 0
+        doubt: MaitredError | None = None
         try:
             while True:
                 router.dispatch(call, now)
@@ -239,6 +237,8 @@ class AsyncClient:
                     if not isinstance(outcome, MaitredError):
                         return outcome
                     failure = outcome
+                if isinstance(failure, ConnectionLost | CutOff):
+                    doubt = failure
                 tries += 1
                 await self._before_next_try(call, failure, tries)
                 now = loop.time()
@@ -246,6 +246,10 @@ class AsyncClient:
         except asyncio.CancelledError:
             call.give_up()
             raise
+        except MaitredError as problem:
+            if doubt is None or doubt is problem:
+                raise
+            raise _in_doubt(doubt, problem) from problem
 
     def _read(self, call: Call, frame: Frame) -> AnyAnswer | MaitredError:
         """An answer that is more, or other, than a plain one."""
@@ -377,11 +381,23 @@ def _checked(seconds: float) -> float:
     raise InvalidArgument(f"A timeout is a number of seconds above 0, not {seconds!r}.")
 
 
+def _in_doubt(doubt: MaitredError, problem: MaitredError) -> MaitredError:
+    """An earlier try may have done it, whatever became of the later ones."""
+    sentence = f"{doubt.sentence} Asking again came to nothing: {problem.sentence}"
+    kind = DeadlineExceeded if isinstance(problem, DeadlineExceeded) else ConnectionLost
+    return kind(sentence, remedy=problem.remedy)
+
+
 def _milliseconds(seconds: float) -> int:
     try:
-        return round(seconds * 1000)
+        milliseconds = round(seconds * 1000)
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(f"{seconds!r} is not a number of seconds.") from None
+    if not 0 <= milliseconds <= HOLD_MAX_MILLISECONDS:
+        raise InvalidArgument(
+            f"An echo is held for 0 to {HOLD_MAX_MILLISECONDS // 1000} seconds, not {seconds!r}."
+        )
+    return milliseconds
 
 
 _LONGEST_SECONDS = 365 * 86_400.0

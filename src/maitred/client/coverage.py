@@ -7,8 +7,9 @@ one, and those that came out double are held meanwhile, so that the kernel does 
 there again.
 
 - While there is no connection at all, only the shared port is tried, one attempt at a time: nobody
-  knows what is there now. What the node says then is believed; if it came back as another one, or
-  with other shards or ports, everything known before is forgotten.
+  knows what is there now. An attempt that hangs gets company after `hedge_seconds`: the shard it
+  was given to may be stuck, and the next one alive. What the node says then is believed; if it
+  came back as another one, or with other shards or ports, everything known before is forgotten.
 - A port of its own that cannot be reached while the node lives is blocked for a while. One that has
   worked before gets a few more tries: behind it a shard is being restarted, not a firewall built.
 - A port that leads to another shard than it should is blocked, too: something translates it.
@@ -93,6 +94,7 @@ class Coverage:
         self._blocked_until: dict[int, float] = {}
         self._shared = _Way()
         self._in_round = False
+        self._round_began = 0.0
         self._round_dials = 0
         self._round_failed = False
 
@@ -229,12 +231,30 @@ class Coverage:
     def _plan(self, now: float) -> list[Decision]:
         decisions: list[Decision] = []
         moments = [inf]
-        wanted = self._plan_own(now, decisions, moments) if self.covering else 1
+        if self.covering:
+            wanted = self._plan_own(now, decisions, moments)
+        else:
+            wanted = self._first_wanted(now, moments)
         self._plan_shared(wanted, now, decisions, moments)
         moment = min(moments)
         if moment < inf:
             decisions.append(WaitUntil(moment))
         return decisions
+
+    def _first_wanted(self, now: float, moments: list[float]) -> int:
+        """How many attempts at the first connection may be under way by now."""
+        if not self._in_round:
+            return 1
+        # A timer may ring a hair early; what is due in a microsecond is due.
+        joined = int((now - self._round_began) / self._settings.hedge_seconds + 1e-6)
+        if self._round_dials < self._round_budget and not self._round_failed:
+            moments.append(self._round_began + (joined + 1) * self._settings.hedge_seconds)
+        return 1 + joined
+
+    @property
+    def _round_budget(self) -> int:
+        shards = self.described.shards if self.described else 1
+        return self._settings.coverage_attempts * shards
 
     def _plan_own(self, now: float, decisions: list[Decision], moments: list[float]) -> int:
         """Dial shards on their own ports; returns how many have to be found on the shared one."""
@@ -267,10 +287,12 @@ class Coverage:
                 return
             self._try(way, now)
             self._in_round, self._round_failed, self._round_dials = True, False, 0
+            self._round_began = now
+            if not self.covering:
+                moments.append(now + self._settings.hedge_seconds)
         if not self._in_round:
             return
-        shards = self.described.shards if self.described else 1
-        budget = self._settings.coverage_attempts * shards
+        budget = self._round_budget
         while way.dialing < wanted and self._round_dials < budget and not self._round_failed:
             way.dialing += 1
             self._round_dials += 1

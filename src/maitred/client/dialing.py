@@ -53,14 +53,14 @@ async def connect(node: HostPort, terms: Terms) -> Connection:
         if hasattr(connection, "transport"):
             connection.abort()
         if isinstance(problem, OSError | MaitredError):
-            reason = _explained(node.name, problem, connection, terms.settings)
+            reason = _explained(node.name, problem, connection, terms)
             raise Refused(reason, reached=reached) from None
         raise
     return connection
 
 
 def _explained(
-    place: str, problem: OSError | MaitredError, connection: Connection, settings: Client
+    place: str, problem: OSError | MaitredError, connection: Connection, terms: Terms
 ) -> MaitredError:
     if connection.last_words is not None:
         return connection.last_words
@@ -73,8 +73,15 @@ def _explained(
         return connection.decoder.broken
     if isinstance(problem, MaitredError):
         return problem
+    if isinstance(problem, ConnectionResetError) and hasattr(connection, "transport"):
+        return Unavailable(
+            f"{place} closed the connection before it said anything.",
+            remedy="If the node has TLS, write maitreds://."
+            if terms.tls is None
+            else "If the node wants a certificate from its clients, give cert and key.",
+        )
     if isinstance(problem, TimeoutError) and not problem.errno:
-        reason = f"no answer within {settings.connect_seconds:g} s"
+        reason = f"no answer within {terms.settings.connect_seconds:g} s"
     else:
         reason = spelled(problem)
     return Unavailable(f"{place} cannot be reached: {reason}.")

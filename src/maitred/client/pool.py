@@ -20,7 +20,9 @@ from maitred.errors import (
     InvalidArgument,
     MaitredError,
     ProtocolViolation,
+    Unauthenticated,
     Unavailable,
+    UnsupportedVersion,
 )
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from maitred.client.router import Router
     from maitred.client.waiting import WaitingRoom
     from maitred.protocol.description import Description
+
+HOPELESS = (Unauthenticated, UnsupportedVersion)
+"""Refusals that trying again in the next seconds does not change. Connecting goes on, in case it
+does later; requests are told at once."""
 
 
 class Pool:
@@ -89,6 +95,8 @@ class Pool:
         connection = self.by_shard.get(call.shard)
         if connection is None:
             if not self.by_shard:
+                if isinstance(self.problem, HOPELESS):
+                    raise type(self.problem)(self.problem.sentence, remedy=self.problem.remedy)
                 call.wait_in(self.line, self.room)
                 return
             connection = min(self.by_shard.values(), key=_in_flight)
@@ -171,6 +179,8 @@ class Pool:
         if connection is not None:
             connection.abort()
         self.problem = problem
+        if isinstance(problem, HOPELESS) and not self.by_shard:
+            self._resubmit(self.line)  # which tells each of them
         self._perform(self._coverage.failed(dial, reached=reached, now=self._loop.time()))
         self._router.news()
 

@@ -101,6 +101,10 @@ class Client:
         """See `AsyncClient.statuses`."""
         return self._wait(self._client.statuses(timeout))
 
+    def covered(self) -> None:
+        """See `AsyncClient.covered`."""
+        self._wait(self._client.covered())
+
     def nodes(self) -> tuple[NodeView, ...]:
         """See `AsyncClient.nodes`."""
         return self._wait(_called(self._client.nodes))
