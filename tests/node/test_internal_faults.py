@@ -136,7 +136,7 @@ async def test_a_look_at_the_clock_that_fails_is_not_the_last(tmp_path: Path) ->
             looked += 1
             raise RuntimeError("a disk that is no more")
 
-        running.shard.users.reload_if_changed = faulty  # type: ignore[method-assign]
+        running.shard.users.has_changed = faulty  # type: ignore[method-assign]
         client = await running.open()
         assert (await client.last_words()).code == "too-slow"
         await until(lambda: looked >= 3)

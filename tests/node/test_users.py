@@ -333,6 +333,35 @@ async def test_users_change_while_they_are_connected(tmp_path: Path) -> None:
 
 
 @in_a_loop
+async def test_reading_many_users_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """However long it takes, and it is begun once."""
+    file = tmp_path / "users.toml"
+    file.write_text(written({"kept": {"*": ["query"]}, "gone": {"*": ["query"]}}))
+    async with node(tmp_path, users_file=str(file), limits=FILE_LOOKED_AT_OFTEN) as running:
+        kept = await running.ready(0, "kept", "same")
+        gone = await running.ready(0, "gone", "same")
+        sound, let_go = running.shard.users.reload_if_changed, threading.Event()
+        began: list[threading.Thread] = []
+
+        def slow() -> bool:
+            began.append(threading.current_thread())
+            assert let_go.wait(10)
+            return sound()
+
+        running.shard.users.reload_if_changed = slow  # type: ignore[method-assign]
+        file.write_text(written({"kept": {"*": ["query"]}}))
+        await until(lambda: bool(began))
+        assert began[0] is not threading.current_thread()
+        for _ in range(5):
+            await asyncio.sleep(0.01)  # more looks at the file
+            await kept.lives()
+        assert len(began) == 1
+        let_go.set()
+        assert (await gone.last_words()).code == "unauthenticated"
+        await kept.lives()
+
+
+@in_a_loop
 async def test_a_new_secret_ends_the_old_connections(tmp_path: Path) -> None:
     file = tmp_path / "users.toml"
     file.write_text(written({"kept": {"*": ["query"]}}))

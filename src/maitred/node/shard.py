@@ -161,6 +161,7 @@ class Shard:
         self._servers: list[asyncio.AbstractServer] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._verifications = asyncio.Semaphore(VERIFICATIONS_MAX)
+        self._reading_users = False
 
     # Start and stop
 
@@ -345,12 +346,20 @@ class Shard:
             self.log.exception("a look around failed")
 
     def _look_at_users(self) -> None:
+        if self.users.has_changed() and not self._reading_users:
+            self._reading_users = True
+            self.spawn(self._read_users())
+
+    async def _read_users(self) -> None:
+        """In a thread: ten thousand of them take a second, and nobody is to wait for it."""
         try:
-            if not self.users.reload_if_changed():
+            if not await self.loop.run_in_executor(None, self.users.reload_if_changed):
                 return
         except MaitredError as problem:
             self.log.warning("users not read again; the old ones stay", error=problem)
             return
+        finally:
+            self._reading_users = False
         self.log.info("users read again", generation=self.users.generation)
         for connection in list(self.connections):
             if connection.identity is None:

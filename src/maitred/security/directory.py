@@ -141,6 +141,10 @@ class Directory:
                 self._verified.popitem(last=False)
         return identity
 
+    def has_changed(self) -> bool:
+        """Is `users_file` another one than when it was last read? A look that costs nothing."""
+        return self._stamp() != self._seen
+
     def reload_if_changed(self) -> bool:
         """Read `users_file` again if it changed; True if there are other users now.
 
