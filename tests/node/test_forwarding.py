@@ -314,7 +314,7 @@ async def test_what_is_left_of_a_day_is_at_most_a_day() -> None:
 
     for step in range(1000):
         here = Here(1_000_000.3 + step * 0.777)
-        work = ForwardedWork(cast("Connection", here), 0, Opcode.ECHO, 0, Home("", 1))
+        work = ForwardedWork(cast("Connection", here), 0, Opcode.ECHO, 0, 1)
         deadline = here.now + TIMEOUT_MAX_MILLISECONDS * 0.001
         message = Echo("n", "q", 1, 0, TIMEOUT_MAX_MILLISECONDS, b"")
         work.ask(cast("Caller", Link()), message, deadline)

@@ -50,7 +50,6 @@ from maitred.protocol.frames import (
 from maitred.protocol.messages import (
     REQUEST_DECODERS,
     UNREADABLE,
-    Home,
     PartitionRequest,
     encode,
     not_understood,
@@ -338,11 +337,7 @@ class Connection(Link):
                 "The requests under way take as much memory as they may.", remedy="Try later."
             )
         if owner != shard.number and not self._peer:
-            shard.forward(
-                ForwardedWork(self, stream, opcode, size, Home(shard.description.node, owner)),
-                message,
-                deadline,
-            )
+            shard.forward(ForwardedWork(self, stream, opcode, size, owner), message, deadline)
             return
         if self._peer:
             shard.received_forwarded += 1

@@ -30,9 +30,11 @@ from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import (
     Echo,
     Echoed,
+    Home,
     PartitionRequest,
     ShardStatus,
     Status,
+    with_home,
 )
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
@@ -125,6 +127,10 @@ class Shard:
             tls=tls is not None,
         )
         self.supported_body = cql.encode_supported(self.description.supported())
+        self.homes_told = tuple(
+            with_home(Home(str(place.node), number), b"") for number in range(place.shards)
+        )
+        """What precedes an answer that another shard has given: where the key lives."""
         self.connections: dict[Connection, None] = {}
         """In the order in which they came."""
         self.client_connections = 0

@@ -20,7 +20,7 @@ from maitred.errors import (
     Unavailable,
 )
 from maitred.protocol.frames import ANSWER, CUSTOM_PAYLOAD, Frame, Opcode
-from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS, Home, encode, with_home
+from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS, encode
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -99,24 +99,20 @@ class LocalWork:
 class ForwardedWork:
     """A request that another shard answers. It receives that shard's answer."""
 
-    __slots__ = ("_asked", "_connection", "_home", "_link", "_opcode", "_size", "_stream")
+    __slots__ = ("_asked", "_connection", "_link", "_opcode", "_size", "_stream", "owner")
 
     def __init__(
-        self, connection: Connection, stream: int, opcode: int, size: int, home: Home
+        self, connection: Connection, stream: int, opcode: int, size: int, owner: int
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._opcode = opcode
         self._size = size
-        self._home = home
+        self.owner = owner
+        """The shard that it belongs to."""
         self._link: Caller | None = None
         self._asked = -1
         connection.work_begins(stream, self, size)
-
-    @property
-    def owner(self) -> int:
-        """The shard that it belongs to."""
-        return self._home.shard
 
     @property
     def over(self) -> bool:
@@ -152,7 +148,7 @@ class ForwardedWork:
                 CUSTOM_PAYLOAD,
                 self._stream,
                 self._opcode + ANSWER,
-                with_home(self._home, frame.body),
+                self._connection.shard.homes_told[self.owner] + frame.body,
             )
 
     def expired(self) -> None:
@@ -164,7 +160,7 @@ class ForwardedWork:
             self._connection.refuse(
                 self._stream,
                 ConnectionLost(
-                    f"Shard {self._home.shard} was lost while it had the request.",
+                    f"Shard {self.owner} was lost while it had the request.",
                     remedy="It is being started again.",
                 ),
             )
@@ -173,7 +169,7 @@ class ForwardedWork:
         """It could not even be sent."""
         if not self._end():
             return
-        shard = self._home.shard
+        shard = self.owner
         problem = (
             Draining(f"The node is stopping, and shard {shard}, which owns this, has stopped.")
             if self._connection.shard.draining
