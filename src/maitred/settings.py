@@ -70,6 +70,10 @@ class Limits(Schema, frozen=True, kw_only=True):
     """Bodies of all requests of a shard that are under way and not answered yet. Beyond it further
     ones are refused, however few each connection has."""
 
+    unsent_bytes: Count = 256 * 2**20
+    """Answers that wait in a shard for peers that do not take them, all connections together.
+    Whoever goes beyond is cut off: no other connection has to suffer for one that does not read."""
+
     forward_buffer_bytes: Count = 16 * 2**20
     """Unsent requests to another shard from which on requests for it are refused."""
 

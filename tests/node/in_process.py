@@ -218,4 +218,5 @@ async def node(
         assert shard.client_connections == 0
         assert shard.partial_bytes == 0
         assert shard.under_way_bytes == 0
+        assert shard.unsent_bytes == 0
     assert "background task failed" not in made.log.events("error")

@@ -432,3 +432,31 @@ async def test_under_way_bytes(tmp_path: Path) -> None:
         second.write(echo("q", b"room again", stream=3))
         answers = await second.frames(1)
         assert echoed_in(answers[3]).payload == b"room again"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@in_a_loop
+async def test_unsent_bytes(loop: str, tmp_path: Path) -> None:  # noqa: ARG001
+    """Whose answers do not fit is cut off; who has some room, and who reads, stay."""
+    size = 2**20
+    limits = Limits(unsent_bytes=12 * size, write_buffer_bytes=16 * 1024)
+    async with node(tmp_path, limits=limits) as running:
+        shard = running.shard
+        deaf = [await running.ready(receive_buffer_bytes=4096) for _ in range(2)]
+        for client, answers in zip(deaf, (10, 20), strict=True):
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for stream in range(answers):
+                client.write(echo("q", bytes(size), stream=stream, hold=1_000))
+            await until(lambda answers=answers: shard.in_flight == answers)  # type: ignore[misc]
+            if answers == 10:
+                await until(lambda: shard.requests == 10)
+                # The kernel has taken something, too.
+                assert 3 * size < shard.unsent_bytes <= 10 * size + 1000
+        await until(lambda: shard.client_connections == 1)
+        assert shard.unsent_bytes <= limits.unsent_bytes
+        other = await running.ready()
+        seen = status_in(await other.ask(status(0)))
+        assert seen.errors == {"overloaded": 1}
+        deaf[0].writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len(await deaf[0].frames(10)) == 10
+        await until(lambda: shard.unsent_bytes == 0)

@@ -95,6 +95,7 @@ class Connection(Link):
         "_agreed_version",
         "_in_flight_max",
         "_peer",
+        "_unsent_counted",
         "_unsent_seen",
         "_verifying",
         "events",
@@ -131,6 +132,7 @@ class Connection(Link):
         # A link carries the requests of everybody at that shard, each of whom has a limit there.
         self._in_flight_max = STREAMS_MAX if peer else limits.in_flight
         self._unsent_seen = 0
+        self._unsent_counted = 0
         self._verifying = False
 
     # Beginning and end
@@ -159,6 +161,7 @@ class Connection(Link):
         self.closing = True
         shard.partial_bytes -= self.partial_bytes
         self.partial_bytes = 0
+        self._count_unsent(0)
         for work in list(self.under_way.values()):
             work.stop(None)
         self.under_way.clear()
@@ -173,6 +176,24 @@ class Connection(Link):
             self.say_farewell(
                 Overloaded("The incomplete frames of all connections take too much memory.")
             )
+
+    def unsent_piles_up(self) -> None:
+        self._count_unsent(self.transport.get_write_buffer_size())
+        shard = self.shard
+        if shard.unsent_bytes > shard.limits.unsent_bytes and not self._peer:
+            self._part(
+                Farewell(
+                    Overloaded("The answers that nobody reads take too much memory."), heard=False
+                )
+            )
+
+    def resume_writing(self) -> None:
+        self._count_unsent(0)
+        super().resume_writing()
+
+    def _count_unsent(self, unsent: int) -> None:
+        self.shard.unsent_bytes += unsent - self._unsent_counted
+        self._unsent_counted = unsent
 
     def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
         # A driver that tries a newer version waits for the answer on the stream of its first frame.
@@ -199,6 +220,7 @@ class Connection(Link):
             if unsent < self._unsent_seen:
                 self.write_paused_since = now
             self._unsent_seen = unsent
+            self._count_unsent(unsent)
         farewell = None if self._peer else lost_patience(self._observed(), self.shard.limits, now)
         if farewell is not None:
             self._part(farewell)

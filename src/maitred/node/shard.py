@@ -139,6 +139,8 @@ class Shard:
         """Of incomplete frames, all connections together."""
         self.under_way_bytes = 0
         """Of requests that are not answered yet, all connections together."""
+        self.unsent_bytes = 0
+        """Of answers to peers that do not read, all connections together."""
         self.requests = 0
         self.received_forwarded = 0
         self.handlers: dict[int, Callable[[Any], Struct | Coroutine[Any, Any, Struct]]] = {

@@ -87,6 +87,9 @@ class Link(asyncio.Protocol):
         """So many bytes wait for the rest of their frame, or for their turn."""
         self.partial_bytes = partial_bytes
 
+    def unsent_piles_up(self) -> None:
+        """More was written to a peer that does not read."""
+
     # Reading
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -182,6 +185,8 @@ class Link(asyncio.Protocol):
             if self.closing:
                 return
             self.transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+            if self.write_paused_since is not None:
+                self.unsent_piles_up()
 
     def _flush_in_turn(self) -> None:
         self._flush_soon = False

@@ -330,10 +330,11 @@ async def _nothing_left(fleet: list[SimulatedNode]) -> None:
                 raise Violation(f"{node.host.name} reported {sorted(bad)}.")
 
 
-def _held_by(shard: Shard) -> tuple[int, int, int, int]:
+def _held_by(shard: Shard) -> tuple[int, int, int, int, int]:
     return (
         shard.client_connections,
         shard.in_flight,
         shard.partial_bytes,
         shard.under_way_bytes,
+        shard.unsent_bytes,
     )
