@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import os
 import subprocess
 import sys
@@ -254,3 +255,12 @@ def test_different_seeds_are_different_runs() -> None:
 
     prints = {run_seed(SCENARIOS["servers"], seed).fingerprint for seed in range(5)}
     assert len(prints) == 5
+
+
+def test_a_loop_that_was_never_finished_goes_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come while a loop is being made."""
+    complaints: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    SimulatedLoop.__new__(SimulatedLoop)
+    gc.collect()
+    assert complaints == []

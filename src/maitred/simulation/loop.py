@@ -128,9 +128,6 @@ class SimulatedLoop(Refusals):
     _stopping: bool
 
     def __init__(self, limits: Limits | None = None) -> None:
-        # First of all: Ctrl-C may end this anywhere, and then Python calls close().
-        self._queue: deque[Event] = deque()
-        self._timers: list[tuple[float, int, Event]] = []
         super().__init__()
         self.limits = limits or Limits()
         self.now = 0.0
@@ -139,6 +136,8 @@ class SimulatedLoop(Refusals):
         """Callbacks and task steps that have run."""
         self.bare_context = contextvars.Context()
         """For events of the world itself, which belong to no process: run without a context."""
+        self._queue: deque[Event] = deque()
+        self._timers: list[tuple[float, int, Event]] = []
         self._timers_cleaned_at = _CLEANED_FROM
         self._sequence = 0
         self._tasks: list[SimulatedTask] = []
@@ -146,6 +145,10 @@ class SimulatedLoop(Refusals):
         self._task_number = 0
         self._last_event = self._next_check = self.limits.max_events
         self._last_moment = self.limits.max_virtual_seconds
+
+    def __del__(self) -> None:
+        """asyncio's would close the loop and complain. This one holds nothing of the kernel's, and
+        may be half made: Ctrl-C can end `__init__` anywhere."""
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
