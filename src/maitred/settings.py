@@ -66,6 +66,14 @@ class Limits(Schema, frozen=True, kw_only=True):
     """Incomplete frames of all connections of a shard together. Whoever goes beyond is closed, so
     that ten thousand large frames, each nearly sent, do not fill the memory."""
 
+    handshake_bytes: Count = 16 * 2**20
+    """The same for those who have not finished their handshake: strangers cannot use up what users
+    need. An honest handshake has some hundred bytes."""
+
+    verifications: Count = 64
+    """Secrets that may wait to be verified; more are refused and may try again. Two are verified at
+    a time, in some 50 ms each, so the last of them waits for less than two seconds."""
+
     under_way_bytes: Count = 256 * 2**20
     """Bodies of all requests of a shard that are under way and not answered yet. Beyond it further
     ones are refused, however few each connection has."""

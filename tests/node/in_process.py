@@ -216,7 +216,7 @@ async def node(
     for shard in made.shards:
         assert shard.in_flight == 0
         assert shard.client_connections == 0
-        assert shard.partial_bytes == 0
+        assert shard.partial_bytes == shard.strangers_bytes == 0
         assert shard.under_way_bytes == 0
         assert shard.unsent_bytes == 0
     assert "background task failed" not in made.log.events("error")

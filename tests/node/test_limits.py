@@ -460,3 +460,41 @@ async def test_unsent_bytes(loop: str, tmp_path: Path) -> None:  # noqa: ARG001
         deaf[0].writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert len(await deaf[0].frames(10)) == 10
         await until(lambda: shard.unsent_bytes == 0)
+
+
+@in_a_loop
+async def test_handshake_bytes(tmp_path: Path) -> None:
+    """Strangers have a budget of their own: a user's frame may come in parts, whatever they do."""
+    limits = Limits(handshake_bytes=50_000, partial_bytes=100_000)
+    async with node(tmp_path, limits=limits) as running:
+        user = await running.ready()
+        hello = encode_frame(REQUEST, 0, 0, Opcode.STARTUP, bytes(60_000))
+        first, second = await running.open(), await running.open()
+        first.write(hello[:30_000])
+        await until(lambda: running.shard.strangers_bytes == 30_000)
+        second.write(hello[:20_000])
+        await until(lambda: running.shard.strangers_bytes == 50_000)  # at it
+        second.write(hello[20_000:20_001])  # and past it
+        assert error_in(await second.frame()).code == "overloaded"
+        await second.ended()
+        second.close()
+        await until(lambda: running.shard.strangers_bytes == 30_000)
+        large = echo("q", bytes(95_000))
+        user.write(large[:90_000])
+        await until(lambda: running.shard.partial_bytes == 120_000)
+        user.write(large[90_000:])
+        assert len(echoed_in(await user.frame()).payload) == 95_000
+        first.close()
+
+
+@in_a_loop
+async def test_what_a_stranger_sent_is_a_users_when_it_has_become_one(tmp_path: Path) -> None:
+    async with node(tmp_path) as running:
+        client = await running.open()
+        request = echo("q", bytes(1_000), stream=1)
+        client.write(startup() + request[:500])
+        assert (await client.frame()).opcode == Opcode.READY
+        await until(lambda: running.shard.partial_bytes == 500)
+        assert running.shard.strangers_bytes == 0
+        client.write(request[500:])
+        assert len(echoed_in(await client.frame()).payload) == 1_000

@@ -207,6 +207,37 @@ async def test_few_are_verified_at_once_and_those_who_left_not_at_all(tmp_path: 
         assert not running.log.events("warning")
 
 
+@in_a_loop
+async def test_only_so_many_wait_to_be_verified(tmp_path: Path) -> None:
+    """At the limit and past it: who comes too late is told to come again, not made to wait."""
+    async with node(tmp_path, users=USERS, limits=Limits(verifications=4)) as running:
+        held = HeldUp(running, before=True)
+        waiting = [await asked(running) for _ in range(4)]
+        for client in waiting:
+            client.write(credentials("alice", "wonder"))
+        await until(lambda: held.began == 2)
+        late = await asked(running)
+        late.write(credentials("alice", "wonder"))
+        assert (await late.last_words()).code == "overloaded"
+        held.let_go.set()
+        for client in waiting:
+            assert (await client.frame()).opcode == Opcode.AUTH_SUCCESS
+        again = await asked(running)
+        again.write(credentials("bob", "builder"))
+        assert (await again.frame()).opcode == Opcode.AUTH_SUCCESS
+
+
+@in_a_loop
+async def test_failed_logins_do_not_flood_the_log(tmp_path: Path) -> None:
+    async with node(tmp_path, users=USERS) as running:
+        for number in range(30):
+            client = await asked(running)
+            client.write(credentials("alice", f"wrong {number}"))
+            assert (await client.last_words()).code == "unauthenticated"
+        assert 1 <= len(running.log.events("warning")) < 10
+        assert running.shard.errors["unauthenticated"] == 30  # all of them are counted
+
+
 @pytest.mark.parametrize("secret", ["wonder", "wander"])
 @pytest.mark.parametrize("loop", LOOPS)
 @in_a_loop

@@ -160,6 +160,8 @@ class Connection(Link):
             shard.client_connections -= 1
         self.closing = True
         shard.partial_bytes -= self.partial_bytes
+        if self.state is not State.READY:
+            shard.strangers_bytes -= self.partial_bytes
         self.partial_bytes = 0
         self._count_unsent(0)
         for work in list(self.under_way.values()):
@@ -168,11 +170,20 @@ class Connection(Link):
 
     def partial_bytes_changed(self, partial_bytes: int) -> None:
         shard = self.shard
-        shard.partial_bytes += partial_bytes - self.partial_bytes
+        more = partial_bytes - self.partial_bytes
+        shard.partial_bytes += more
         self.partial_bytes = partial_bytes
+        if self.state is not State.READY:
+            shard.strangers_bytes += more
+            if more > 0 and shard.strangers_bytes > shard.limits.handshake_bytes:
+                self.say_farewell(
+                    Overloaded("The incomplete frames of all handshakes take too much memory.")
+                )
+            return
         # Another shard did not choose what its clients sent; closing it would hit them all.
         excused = self.closing or self._peer
-        if shard.partial_bytes > shard.limits.partial_bytes and not excused:
+        held = shard.partial_bytes - shard.strangers_bytes
+        if held > shard.limits.partial_bytes and not excused:
             self.say_farewell(
                 Overloaded("The incomplete frames of all connections take too much memory.")
             )
@@ -478,9 +489,10 @@ class Connection(Link):
             identity = await self.shard.authenticate(user, secret, lambda: not self.closing)
         except Unauthenticated as problem:
             if not self.closing:
-                # A name may have as many bytes as a frame, and strangers send many.
-                name = user[:60]
-                self.shard.log.warning("authentication failed", peer=self.peer_name, user=name)
+                self.shard.login_failed(self.peer_name, user)
+            self.say_farewell(problem, stream)
+            return
+        except Overloaded as problem:
             self.say_farewell(problem, stream)
             return
         except Exception as problem:  # noqa: BLE001 - the client must not wait for ever
@@ -496,6 +508,7 @@ class Connection(Link):
         self.send(0, stream, Opcode.AUTH_SUCCESS, cql.AUTH_SUCCESS_BODY)
 
     def _become_ready(self) -> None:
+        self.shard.strangers_bytes -= self.partial_bytes  # which are a user's from now on
         self.state = State.READY
         self.version = self._agreed_version
         self.decoder.max_body_bytes = self.shard.limits.frame_bytes

@@ -13,13 +13,21 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID  # noqa: TC003 - msgspec reads the annotations of Place
 
 from msgspec import json
 
 from maitred import __version__
-from maitred.errors import CutOff, InvalidArgument, MaitredError, PayloadTooLarge, Unauthenticated
+from maitred.errors import (
+    CutOff,
+    InvalidArgument,
+    MaitredError,
+    Overloaded,
+    PayloadTooLarge,
+    Unauthenticated,
+)
 from maitred.node.connection import Connection
 from maitred.node.peers import Peer
 from maitred.node.system_tables import SystemTables
@@ -63,6 +71,9 @@ of these are looked at more often."""
 
 SWEEP_PORTION: Final = 256
 """Connections looked at before requests get their turn again."""
+
+LOGIN_FAILURES_SECONDS: Final = 1.0
+"""From one line in the log about a failed login to the next, which tells how many there were."""
 
 VERIFICATIONS_MAX: Final = 2
 """Secrets verified at once; each takes some 40 ms of CPU and 16 MiB, beside the loop's own work."""
@@ -137,6 +148,8 @@ class Shard:
         self.draining = False
         self.partial_bytes = 0
         """Of incomplete frames, all connections together."""
+        self.strangers_bytes = 0
+        """Those of connections that are not READY among them."""
         self.under_way_bytes = 0
         """Of requests that are not answered yet, all connections together."""
         self.unsent_bytes = 0
@@ -169,6 +182,9 @@ class Shard:
         self._servers: list[asyncio.AbstractServer] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._verifications = asyncio.Semaphore(VERIFICATIONS_MAX)
+        self._verifying = 0
+        self._login_failure_told_at = -inf
+        self._login_failures_untold = 0
         self._reading_users = False
 
     # Start and stop
@@ -281,15 +297,33 @@ class Shard:
         known = self.users.remembered(user, secret)
         if known is not None:
             return known
-        async with self._verifications:
-            if not wanted():
-                raise Unauthenticated("Nobody waits to be let in.")
-            known = await self.loop.run_in_executor(None, self.users.authenticate, user, secret)
+        if self._verifying >= self.limits.verifications:
+            raise Overloaded("Too many wait to be let in already.", remedy="Try later.")
+        self._verifying += 1
+        try:
+            async with self._verifications:
+                if not wanted():
+                    raise Unauthenticated("Nobody waits to be let in.")
+                known = await self.loop.run_in_executor(None, self.users.authenticate, user, secret)
+        finally:
+            self._verifying -= 1
         # The users may have changed meanwhile.
         known = self.users.refreshed(known)
         if known is None:
             raise Unauthenticated("The user is no more, or has a new secret.")
         return known
+
+    def login_failed(self, peer: str, user: str) -> None:
+        """Told in the log, once a second at most: strangers may not flood it, or stop us by it."""
+        now = self.loop.time()
+        if now - self._login_failure_told_at < LOGIN_FAILURES_SECONDS:
+            self._login_failures_untold += 1
+            return
+        # A name may have as many bytes as a frame.
+        more = {"more": self._login_failures_untold} if self._login_failures_untold else {}
+        self.log.warning("authentication failed", peer=peer, user=user[:60], **more)
+        self._login_failure_told_at = now
+        self._login_failures_untold = 0
 
     # Requests
 
