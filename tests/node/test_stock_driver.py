@@ -58,6 +58,18 @@ def test_the_driver_opens_exactly_one_connection_for_each_shard(shards: int) -> 
             assert features.shard_id == number
             assert features.sharding_info.shards_count == shards
             assert features.sharding_info.sharding_ignore_msb == 12
+        # The node is asked as well: one for each shard, and the control connection somewhere.
+        with maitred.connect(node.url) as ours:
+            ours.covered()
+
+            def drivers() -> list[int]:
+                """Connections of each shard that are not our own."""
+                return [ours.status(number).connections - 1 for number in range(shards)]
+
+            assert ours.statistics().connections == shards
+            # Connections that reached a shard which has one already are closed, soon.
+            wait_until(lambda: sum(drivers()) <= shards + 1, "the driver has closed the others")
+            assert sorted(drivers()) == [1] * (shards - 1) + [2]
 
 
 def test_system_tables_tell_the_truth() -> None:
