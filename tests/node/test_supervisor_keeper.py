@@ -142,10 +142,7 @@ def test_stopping_what_never_started_is_nothing(place: Place) -> None:
 
 
 def test_ends_in_words() -> None:
-    assert str(Ended(0, None, finished=True)) == "ended with exit status 0"
-    assert str(Ended(-9, None, finished=False)) == "was killed by SIGKILL (signal 9)"
-    assert str(Ended(-99, None, finished=False)) == "was killed by signal 99"
-    assert (
-        str(Ended(1, CannotStart("No.", remedy="Yes."), finished=False))
-        == "ended with exit status 1: No. Yes."
-    )
+    assert str(Ended(0, None)) == "ended with exit status 0"
+    assert str(Ended(-9, None)) == "was killed by SIGKILL (signal 9)"
+    assert str(Ended(-99, None)) == "was killed by signal 99"
+    assert str(Ended(1, CannotStart("No.", remedy="Yes."))) == "ended with exit status 1: No. Yes."

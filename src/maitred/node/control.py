@@ -1,7 +1,7 @@
 """What a supervisor and its shard processes say to each other: lines of JSON on a socket pair.
 
 The supervisor begins with Start. The shard answers Ready, or Failed and ends. Stop, or the end of
-the channel because the supervisor is no more, makes it drain; its last word is then Drained. A
+the channel because the supervisor is no more, makes it drain; how that went is its exit status. A
 shard that meets a fault of its own says Failed at any time, so that the supervisor knows what it
 died of.
 """
@@ -57,15 +57,8 @@ class Failed(Struct, tag="failed"):
         return kind(self.sentence, remedy=self.remedy)
 
 
-class Drained(Struct, tag="drained"):
-    """The shard is done."""
-
-    finished: bool
-    """False if some work had to be cut off."""
-
-
 Command = Start | Stop
-Report = Ready | Failed | Drained
+Report = Ready | Failed
 
 _command: Final[json.Decoder[Command]] = json.Decoder(Command)
 _report: Final[json.Decoder[Report]] = json.Decoder(Report)

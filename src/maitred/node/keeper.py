@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.errors import CannotStart, ShardsKeepDying
 from maitred.node.control import Start
+from maitred.node.exits import CUT_OFF
 from maitred.node.launch import Ended, ShardProcess
 from maitred.node.restarts import GiveUp, RestartPolicy
 from maitred.node.shard import FAREWELL_SECONDS
@@ -138,7 +139,8 @@ class Keeper:
             process.kill()
             ended = await process.ended()
         if not ended.finished:
-            self._log.warning("work cut off", pid=process.pid, reason=str(ended))
+            why = "drain_seconds are over" if ended.status == CUT_OFF else str(ended)
+            self._log.warning("work cut off", pid=process.pid, reason=why)
         return ended.finished
 
     async def kill(self) -> None:

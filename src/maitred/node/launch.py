@@ -14,7 +14,6 @@ from msgspec import DecodeError
 
 from maitred.node.control import (
     LINE_BYTES,
-    Drained,
     Failed,
     Ready,
     Start,
@@ -22,6 +21,7 @@ from maitred.node.control import (
     decode_report,
     line,
 )
+from maitred.node.exits import FINISHED
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -45,8 +45,12 @@ class Ended(NamedTuple):
     """Its exit status; the number of a signal is negative."""
     problem: MaitredError | None
     """What it said was wrong."""
-    finished: bool
-    """It was told to stop, and cut nothing off."""
+
+    @property
+    def finished(self) -> bool:
+        """It stopped, and cut nothing off. Told by the status, which cannot get lost: of what was
+        said last, a socket may lose some if the other end had not read everything."""
+        return self.status == FINISHED
 
     def __str__(self) -> str:
         if self.status >= 0:
@@ -67,7 +71,6 @@ class ShardProcess:
         self._process = process
         self._writer = writer
         self._problem: MaitredError | None = None
-        self._finished = False
         self._ended = asyncio.create_task(self._watch(reader))
 
     @classmethod
@@ -112,11 +115,9 @@ class ShardProcess:
                     self.ready.set()
                 elif isinstance(report, Failed):
                     self._problem = report.error()
-                elif isinstance(report, Drained):
-                    self._finished = report.finished
         status = await self._process.wait()
         self._writer.close()
-        return Ended(status, self._problem, self._finished)
+        return Ended(status, self._problem)
 
     async def ended(self) -> Ended:
         """Wait for its end; may be asked again."""

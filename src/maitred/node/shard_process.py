@@ -24,7 +24,6 @@ from maitred.logs import logger
 from maitred.node.control import (
     LINE_BYTES,
     Command,
-    Drained,
     Failed,
     Ready,
     Report,
@@ -32,6 +31,7 @@ from maitred.node.control import (
     decode_command,
     line,
 )
+from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
 from maitred.node.shard import Shard
 from maitred.security.tls import server_context
 from maitred.surroundings import Surroundings
@@ -73,8 +73,8 @@ class Channel:
             await self._writer.wait_closed()
 
 
-async def serve(channel: Channel, start: Start, log: Logger) -> None:
-    """From start to the end; raises typed errors if it cannot start."""
+async def serve(channel: Channel, start: Start, log: Logger) -> int:
+    """From start to the end, and the exit status; raises typed errors if it cannot start."""
     place = start.place
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -98,7 +98,7 @@ async def serve(channel: Channel, start: Start, log: Logger) -> None:
     finished = await shard.drain()
     if is_orphan:
         _remove_peer_path(start)
-    await channel.say(Drained(finished))
+    return FINISHED if finished else CUT_OFF
 
 
 async def _until_stopped(channel: Channel, stop: asyncio.Event) -> bool:
@@ -153,7 +153,7 @@ async def main(file: int) -> int:
     try:
         start = await channel.hear()
         # Anything else: the supervisor has gone already, or changed its mind.
-        return await _be(channel, start) if isinstance(start, Start) else 0
+        return await _be(channel, start) if isinstance(start, Start) else FINISHED
     finally:
         await channel.close()
 
@@ -163,15 +163,14 @@ async def _be(channel: Channel, start: Start) -> int:
     _set_title(start.place.number)
     log = logger(start.settings.log, shard=start.place.number)
     try:
-        await serve(channel, start, log)
+        return await serve(channel, start, log)
     except MaitredError as problem:
         await channel.say(Failed.of(problem))
-        return 1
+        return CANNOT_START
     except Exception as problem:
         log.exception("shard failed")
         await channel.say(Failed.of(InternalError(f"{type(problem).__name__}: {problem}")))
-        return 1
-    return 0
+        return CANNOT_START
 
 
 def run() -> None:
