@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from maitred.settings import PORT
 from tests.cli.running import MAITRED
-from tests.node.nodes import running_node
+from tests.node.nodes import START_SECONDS, running_node
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -61,7 +62,7 @@ def test_make_run_starts_a_node_that_says_what_to_try(tmp_path: Path) -> None:
                 line = process.stdout.readline()
                 assert line, f"it ended: {shown}"
                 shown += line
-            commands = re.findall(r"^  (maitred .*)$", shown, re.MULTILINE)
+            commands = re.findall(r"^  (\S*maitred .*)$", shown, re.MULTILINE)
             assert [command.split()[1] for command in commands] == ["status", "ping"]
             for command in commands:
                 _, *arguments = shlex.split(command)
@@ -73,6 +74,46 @@ def test_make_run_starts_a_node_that_says_what_to_try(tmp_path: Path) -> None:
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)
+
+
+def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
+    """At the default port, in a directory with a `.venv`. No other test takes this port."""
+    lines = re.findall(r"^\$ (\.venv/bin/maitred (?:ping|status) .*)$", README, re.MULTILINE)
+    assert [line.split()[1] for line in lines] == ["ping", "status"]
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "bin").symlink_to(MAITRED.parent)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("MAITRED_")
+    }
+    with running_node(port=PORT, shards=2, wait=False) as node:
+        with node.output.changed:
+            node.output.changed.wait_for(
+                lambda: node.output.ended or node.output.seen, START_SECONDS
+            )
+        if not node.output.seen:
+            node.errors.wait_for_end()
+            if re.search(r"Port \d+ on 127\.0\.0\.1.* is in use", str(node.errors)):
+                pytest.skip(f"THE README'S LINES WERE NOT TRIED: {node.errors}")
+        node.wait_until_up()
+        for line in lines:
+            done = subprocess.run(
+                ["/bin/sh", "-c", line],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, done
+            assert done.stderr == ""
+            heading, *rows = done.stdout.splitlines()
+            assert "shard" in heading
+            for shard in node.shards:
+                assert any(str(shard.number) in row.split() for row in rows), done.stdout
+            if "status" in line:
+                for shard in node.shards:
+                    assert f"{shard.pid}" in done.stdout.split()
 
 
 def test_the_readmes_command_prints_what_the_readme_shows() -> None:

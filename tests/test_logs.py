@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maitred.errors import InvalidSetting, Unauthenticated
-from maitred.logs import Logger, logger, silent
+from maitred.logs import Logger, logger, silent, wants_colour
 from maitred.settings import Log
 
 if TYPE_CHECKING:
@@ -282,3 +282,17 @@ def test_silence() -> None:
     log: Logger = silent()
     for name in ("debug", "info", "warning", "error", "exception"):
         assert getattr(log.bind(a=1), name)("event", field=2) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, True),
+        ({"TERM": "xterm"}, True),
+        ({"NO_COLOR": ""}, True),
+        ({"NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ],
+)
+def test_colours_can_be_refused(environment: dict[str, str], wanted: bool) -> None:
+    assert wants_colour(environment) is wanted

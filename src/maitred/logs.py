@@ -26,7 +26,7 @@ from structlog.processors import format_exc_info
 from maitred.errors import MaitredError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable, Mapping, MutableMapping
 
     from maitred.settings import Log
 
@@ -62,7 +62,12 @@ def logger(
     tty = stream.isatty()
     human = settings.format == "human" or (settings.format == "auto" and tty)
     render: list[Any] = (
-        [_for_people, ConsoleRenderer(colors=tty, exception_formatter=plain_traceback)]
+        [
+            _for_people,
+            ConsoleRenderer(
+                colors=tty and wants_colour(os.environ), exception_formatter=plain_traceback
+            ),
+        ]
         if human
         else [_as_json]
     )
@@ -74,6 +79,11 @@ def logger(
         cache_logger_on_first_use=True,
     )
     return cast("Logger", made.bind(**context))
+
+
+def wants_colour(environment: Mapping[str, str]) -> bool:
+    """Unless somebody said otherwise, in the way that is agreed upon (no-color.org)."""
+    return not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
 def silent() -> Logger:

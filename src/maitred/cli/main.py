@@ -61,8 +61,12 @@ class LazyGroup(HintingGroup):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="maitred")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """maitred seats every task and every query at a worker that is free."""
+    # As no-color.org has it; the logs look for themselves.
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        context.color = False
 
 
 def run() -> None:

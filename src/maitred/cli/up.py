@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -171,9 +172,10 @@ def _print_next_steps(url: str, settings: Node) -> None:
     if _has_users(settings):
         url = url.replace("://", "://USER:SECRET@")
         option = f" --url {url}"
+    command = "maitred" if shutil.which("maitred") else sys.argv[0]
     click.echo("\nTry, in another terminal:\n")
-    click.echo(f"  maitred status{option}")
-    click.echo(f"  maitred ping{option}")
+    click.echo(f"  {command} status{option}")
+    click.echo(f"  {command} ping{option}")
     click.echo("\nor, in Python:\n")
     click.echo("  import maitred")
     click.echo(f'  with maitred.connect("{url}") as client:')

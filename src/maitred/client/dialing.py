@@ -84,4 +84,11 @@ def _explained(
         reason = f"no answer within {terms.settings.connect_seconds:g} s"
     else:
         reason = spelled(problem)
-    return Unavailable(f"{place} cannot be reached: {reason}.")
+    remedy = None
+    if isinstance(problem, ConnectionRefusedError):
+        remedy = "Check host and port, and whether a node is up there: `maitred up` starts one."
+    elif isinstance(problem, ssl.SSLCertVerificationError):
+        remedy = "If its authority is your own, give its certificate: ?ca=FILE."
+    elif isinstance(problem, ssl.SSLError):
+        remedy = "If the node has no TLS, write maitred://."
+    return Unavailable(f"{place} cannot be reached: {reason}.", remedy=remedy)
