@@ -78,7 +78,7 @@ def _explained(
             f"{place} closed the connection before it said anything.",
             remedy="If the node has TLS, write maitreds://."
             if terms.tls is None
-            else "If the node wants a certificate from its clients, give cert and key.",
+            else "If it wants a certificate of its clients, give cert and key that it trusts.",
         )
     if isinstance(problem, TimeoutError) and not problem.errno:
         reason = f"no answer within {terms.settings.connect_seconds:g} s"
