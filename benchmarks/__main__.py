@@ -47,7 +47,7 @@ def draw(results: list[Result], path: Path) -> None:
         plot.axvline(1, color="black", linestyle="--", linewidth=1)
         plot.set_xscale("log")
         plot.margins(x=0.12)
-        plot.set_xlabel("times better than the goal (dashed: the goal; labels: the measured ratio)")
+        plot.set_xlabel("times better than the goal (labels: the ratio)")
         plot.spines[["top", "right"]].set_visible(False)
 
 
