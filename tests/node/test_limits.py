@@ -25,11 +25,11 @@ from tests.node.raw import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maitred.node.connection import Connection
+    from maitred.node.accepted import Accepted
     from tests.node.in_process import NodeUnderTest
 
 
-def only_connection(running: NodeUnderTest) -> Connection:
+def only_connection(running: NodeUnderTest) -> Accepted:
     [connection] = running.shard.connections
     return connection
 

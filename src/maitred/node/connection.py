@@ -1,8 +1,4 @@
-"""One client of a shard: its handshake, its requests, its end.
-
-The handshake is a table: what may be said in which state. A message that is well-formed and out of
-place is refused and the connection goes on; what is no message at all ends it, after a sentence
-that says why.
+"""One client of a shard: its requests.
 
 Requests that can be answered at once are, in the turn in which they arrived: no task, no timer, one
 write for all of them. The others are `Work`, in a table by stream id.
@@ -11,309 +7,34 @@ write for all of them. The others are `Work`, in a table by stream id.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from enum import Enum, auto
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from maitred.errors import (
     Cancelled,
     Draining,
-    InternalError,
-    InvalidArgument,
     MaitredError,
     Overloaded,
     PermissionDenied,
     ProtocolViolation,
-    TooManyConnections,
     TooManyInFlight,
-    Unauthenticated,
     UnknownRequest,
 )
-from maitred.node.patience import Farewell, Observed, lost_patience
-from maitred.node.work import ForwardedWork, LocalWork, Work, expired
-from maitred.protocol import cql
-from maitred.protocol.description import agree
-from maitred.protocol.frames import (
-    ANSWER,
-    COMPRESSED,
-    CUSTOM_PAYLOAD,
-    EVENT_STREAM,
-    HEADER,
-    REQUEST,
-    RESPONSE,
-    STREAMS_MAX,
-    Frame,
-    FrameDecoder,
-    Opcode,
-)
-from maitred.protocol.messages import (
-    REQUEST_DECODERS,
-    UNREADABLE,
-    PartitionRequest,
-    encode,
-    not_understood,
-)
-from maitred.protocol.notation import Reader
-from maitred.protocol.refusals import decode_error, encode_error
-from maitred.security.permissions import EVERYTHING, NOTHING
-from maitred.wire.link import GATHERED_BYTES, Link
+from maitred.node.handshake import OWN_OPCODES, Handshake
+from maitred.node.work import ForwardedWork, LocalWork, expired
+from maitred.protocol.frames import Frame, Opcode
+from maitred.protocol.messages import REQUEST_DECODERS, UNREADABLE, PartitionRequest, not_understood
+from maitred.security.permissions import EVERYTHING
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
-    from maitred.node.shard import Shard
     from maitred.protocol.messages import AnyRequest
-    from maitred.security.directory import Identity
-
-HANDSHAKE_FRAME_BYTES: Final = 64 * 1024
-"""Largest frame before a connection is READY: strangers get little memory."""
-
-FORWARDED_EXTRA_BYTES: Final = 1024
-"""By so much a request may grow when it is passed on: fields that the client left out are filled
-in. A frame beyond the limit would end the link, and with it what others have under way there."""
-
-pack_header: Final = HEADER.pack
-
-OWN_OPCODES: Final = 0x40
-"""Opcodes from here on are ours."""
 
 
-class State(Enum):
-    """How far the handshake is."""
+class Connection(Handshake):
+    """The shard's end of a connection, all of it."""
 
-    FRESH = auto()
-    AUTHENTICATING = auto()
-    READY = auto()
-
-
-class Connection(Link):
-    """The shard's end of a connection; `peer` if it comes from another shard of the node."""
-
-    __slots__ = (
-        "_agreed_version",
-        "_in_flight_max",
-        "_peer",
-        "_unsent_counted",
-        "_unsent_seen",
-        "_verifying",
-        "events",
-        "identity",
-        "opened_at",
-        "permissions",
-        "shard",
-        "state",
-        "under_way",
-        "version",
-    )
-
-    def __init__(self, shard: Shard, *, peer: bool = False) -> None:
-        limits = shard.limits
-        size = (
-            limits.frame_bytes + FORWARDED_EXTRA_BYTES
-            if peer
-            else min(HANDSHAKE_FRAME_BYTES, limits.frame_bytes)
-        )
-        super().__init__(shard.loop, FrameDecoder(REQUEST, size), RESPONSE, limits.turn_frames)
-        self.shard = shard
-        self.opened_at = self.arrived_at
-        self.state = State.READY if peer else State.FRESH
-        self.version = shard.description.versions[-1] if peer else 0
-        """The version of our messages that both ends speak; 0: a driver that has none, or somebody
-        who is not READY yet."""
-        self._agreed_version = 0
-        self.identity: Identity | None = None
-        self.permissions = EVERYTHING if peer else NOTHING
-        self.events: frozenset[str] = frozenset()
-        self.under_way: dict[int, Work] = {}
-        """Requests that are not answered yet, by stream."""
-        self._peer = peer
-        # A link carries the requests of everybody at that shard, each of whom has a limit there.
-        self._in_flight_max = STREAMS_MAX if peer else limits.in_flight
-        self._unsent_seen = 0
-        self._unsent_counted = 0
-        self._verifying = False
-
-    # Beginning and end
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        shard = self.shard
-        self.transport.set_write_buffer_limits(high=shard.limits.write_buffer_bytes)
-        shard.connections[self] = None
-        if self._peer:
-            return
-        shard.client_connections += 1
-        if shard.client_connections > shard.limits.connections:
-            self.say_farewell(
-                TooManyConnections(
-                    f"This shard has its {shard.limits.connections:,} connections already.",
-                    remedy="Close some, add shards, or raise limits.connections.",
-                )
-            )
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
-        shard = self.shard
-        shard.connections.pop(self, None)
-        if not self._peer:
-            shard.client_connections -= 1
-        self.closing = True
-        shard.partial_bytes -= self.partial_bytes
-        if self.state is not State.READY:
-            shard.strangers_bytes -= self.partial_bytes
-        self.partial_bytes = 0
-        self._count_unsent(0)
-        for work in list(self.under_way.values()):
-            work.stop(None)
-        self.under_way.clear()
-
-    def partial_bytes_changed(self, partial_bytes: int) -> None:
-        shard = self.shard
-        more = partial_bytes - self.partial_bytes
-        shard.partial_bytes += more
-        self.partial_bytes = partial_bytes
-        if self.state is not State.READY:
-            shard.strangers_bytes += more
-            if more > 0 and shard.strangers_bytes > shard.limits.handshake_bytes:
-                self.say_farewell(
-                    Overloaded("The incomplete frames of all handshakes take too much memory.")
-                )
-            return
-        # Another shard did not choose what its clients sent; closing it would hit them all.
-        excused = self.closing or self._peer
-        held = shard.partial_bytes - shard.strangers_bytes
-        if held > shard.limits.partial_bytes and not excused:
-            self.say_farewell(
-                Overloaded("The incomplete frames of all connections take too much memory.")
-            )
-
-    def unsent_piles_up(self) -> None:
-        self._count_unsent(self.transport.get_write_buffer_size())
-        shard = self.shard
-        if shard.unsent_bytes > shard.limits.unsent_bytes and not self._peer:
-            self._part(
-                Farewell(
-                    Overloaded("The answers that nobody reads take too much memory."), heard=False
-                )
-            )
-
-    def resume_writing(self) -> None:
-        self._count_unsent(0)
-        super().resume_writing()
-
-    def _count_unsent(self, unsent: int) -> None:
-        self.shard.unsent_bytes += unsent - self._unsent_counted
-        self._unsent_counted = unsent
-
-    def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
-        # A driver that tries a newer version waits for the answer on the stream of its first frame.
-        self.say_farewell(problem, stream if self.state is State.FRESH else EVENT_STREAM)
-
-    def say_farewell(self, problem: MaitredError, stream: int = EVENT_STREAM) -> None:
-        """Say why, and close."""
-        if self.closing:
-            return
-        self.shard.count_error(problem.code)
-        if self.state is not State.READY and stream == EVENT_STREAM:
-            stream = 0
-        self.send(0, stream, Opcode.ERROR, encode_error(problem))
-        self.shard.log.debug("connection refused", peer=self.peer_name, error=problem)
-        self._stop_work(None)
-        self.finish()
-
-    def look_at_clock(self, now: float) -> None:
-        """Called about once a second: is it still worth keeping?"""
-        stalled_since = self.write_paused_since
-        if stalled_since is not None:
-            # Only what becomes less was taken; answers to earlier requests may make it more.
-            unsent = self.transport.get_write_buffer_size()
-            if unsent < self._unsent_seen:
-                self.write_paused_since = now
-            self._unsent_seen = unsent
-            self._count_unsent(unsent)
-        farewell = None if self._peer else lost_patience(self._observed(), self.shard.limits, now)
-        if farewell is not None:
-            self._part(farewell)
-
-    def _observed(self) -> Observed:
-        return Observed(
-            opened_at=self.opened_at,
-            ready=self.state is State.READY,
-            arrived_at=self.arrived_at,
-            partial_since=self.partial_since,
-            stalled_since=self.write_paused_since,
-            closing_since=self.closing_since,
-            # Nothing can arrive while we do not read.
-            busy=bool(self.under_way) or self.write_paused_since is not None,
-        )
-
-    def _part(self, farewell: Farewell) -> None:
-        if farewell.heard:
-            self.say_farewell(farewell.problem)
-        else:
-            self.shard.log.debug("connection cut", peer=self.peer_name, error=farewell.problem)
-            self.shard.count_error(farewell.problem.code)
-            self.abort()
-
-    def _stop_work(self, reason: MaitredError | None) -> None:
-        for work in list(self.under_way.values()):
-            work.stop(reason)
-
-    def drain(self, problem: MaitredError) -> None:
-        """The time for what is under way is over: say so to each, and close."""
-        self._stop_work(problem)
-        self.finish()
-
-    @property
-    def peer_name(self) -> str:
-        """Who is at the other end, for the log."""
-        name = self.transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "shard"
-
-    # Answers
-
-    def answer(self, stream: int, opcode: int, message: Struct) -> None:
-        """Answer a request of ours."""
-        body = encode(message)
-        self.shard.requests += 1
-        frame = pack_header(RESPONSE, 0, stream, opcode + ANSWER, len(body)) + body
-        if self._flush_soon:  # as `write`, for an answer in the turn of its request
-            self._gathered.append(frame)
-            self._gathered_bytes += len(frame)
-            if self._gathered_bytes < GATHERED_BYTES:
-                return
-            self.flush()
-        else:
-            self.write(frame)
-
-    def refuse(self, stream: int, problem: MaitredError) -> None:
-        """Answer with an error; the connection goes on."""
-        self.shard.requests += 1
-        self.shard.count_error(problem.code)
-        if not self.closing:
-            self.send(0, stream, Opcode.ERROR, encode_error(problem))
-
-    def pass_answer(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
-        """Answer with what another shard has said."""
-        self.shard.requests += 1
-        self.send(flags, stream, opcode, body)
-
-    def pass_error(self, stream: int, body: bytes) -> None:
-        """Answer with another shard's error."""
-        self.shard.requests += 1
-        self.shard.count_error(decode_error(body).code)
-        self.send(0, stream, Opcode.ERROR, body)
-
-    def blame_ourselves(self, stream: int, problem: BaseException) -> None:
-        """A fault of ours: the details go to the log, the caller gets a sentence."""
-        self.shard.log.error("request failed", peer=self.peer_name, exc_info=problem)
-        self.refuse(
-            stream,
-            InternalError("The node failed at this request.", remedy="Its log says more."),
-        )
-
-    # Requests
+    __slots__ = ()
 
     def frames_received(self, frames: list[Frame], now: float) -> None:
         for frame in frames:
@@ -380,38 +101,12 @@ class Connection(Link):
         else:
             LocalWork(self, stream, opcode, size, outcome, deadline)
 
-    def work_begins(self, stream: int, work: Work, size: int) -> None:
-        """It is under way, and its body is held."""
-        self.under_way[stream] = work
-        self.shard.under_way_bytes += size
-
-    def work_ends(self, stream: int, work: Work, size: int) -> bool:
-        """It is over; False if somebody was first to end it."""
-        if self.under_way.get(stream) is not work:
-            return False
-        del self.under_way[stream]
-        self.shard.under_way_bytes -= size
-        return True
-
     def _request_out_of_place(self, frame: Frame) -> None:
         work = self.under_way.get(frame.stream)
         if work is not None and frame.opcode == Opcode.CANCEL and not frame.flags:
             work.stop(Cancelled("The caller took the request back."))
         elif not self._stream_refused(frame.stream):
             raise ProtocolViolation(f"Our requests have no flags; this one has {frame.flags:#04x}.")
-
-    def _stream_refused(self, stream: int) -> bool:
-        """End the connection if no answer can be given on this stream."""
-        if stream < 0:
-            self.say_farewell(ProtocolViolation("Requests have stream ids from 0 to 32,767."))
-        elif stream in self.under_way:
-            # An answer on this stream could be taken for either request's.
-            self.say_farewell(
-                ProtocolViolation(f"Stream {stream} has a request under way already.")
-            )
-        else:
-            return False
-        return True
 
     def _check_permission(self, message: AnyRequest) -> None:
         namespace = message.namespace if isinstance(message, PartitionRequest) else "*"
@@ -422,125 +117,3 @@ class Connection(Link):
                 f"{name} lacks the permission {message.permission!r} {place}.",
                 remedy="Whoever keeps the node's users can grant it.",
             )
-
-    # CQL
-
-    def _cql(self, frame: Frame) -> None:
-        if self._stream_refused(frame.stream):
-            return
-        if frame.flags & COMPRESSED:
-            raise ProtocolViolation("The frame is compressed, and nothing was agreed upon.")
-        body = frame.body
-        if frame.flags & CUSTOM_PAYLOAD:
-            reader = Reader(body)
-            reader.bytes_map()
-            body = reader.rest()
-        say = self._TABLE.get((self.state, frame.opcode))
-        if say is not None:
-            say(self, frame.stream, body)
-        elif frame.opcode >= OWN_OPCODES:
-            raise ProtocolViolation(
-                "Say MAITRED_VERSION in STARTUP before making requests."
-                if self.state is State.READY
-                else "The handshake comes before requests."
-            )
-        elif any(opcode == frame.opcode for _, opcode in self._TABLE):
-            raise ProtocolViolation(
-                f"{Opcode(frame.opcode).name} is out of place while the connection is "
-                f"{self.state.name}."
-            )
-        else:
-            raise UnknownRequest(f"There is no request with the opcode 0x{frame.opcode:02x}.")
-
-    def _options(self, stream: int, body: bytes) -> None:
-        if body:
-            raise ProtocolViolation("OPTIONS has no body.")
-        self.send(0, stream, Opcode.SUPPORTED, self.shard.supported_body)
-
-    def _startup(self, stream: int, body: bytes) -> None:
-        options = cql.decode_startup(body)
-        if options.get("COMPRESSION"):
-            raise InvalidArgument("Compression is not spoken here.")
-        spoken = options.get("MAITRED_VERSION")
-        if spoken is not None:
-            try:
-                self._agreed_version = agree([int(spoken)], self.shard.description.versions)
-            except ValueError:
-                raise ProtocolViolation(
-                    f"MAITRED_VERSION has to be a number, not {spoken[:60]!r}."
-                ) from None
-        if self.shard.users.required:
-            self.state = State.AUTHENTICATING
-            self.send(0, stream, Opcode.AUTHENTICATE, cql.encode_authenticate())
-        else:
-            self.permissions = EVERYTHING
-            self._become_ready()
-            self.send(0, stream, Opcode.READY, b"")
-
-    def _auth_response(self, stream: int, body: bytes) -> None:
-        if self._verifying:
-            raise ProtocolViolation("One AUTH_RESPONSE is being looked at already.")
-        user, secret = cql.decode_credentials(body)
-        self._verifying = True
-        self.shard.spawn(self._verify(stream, user, secret))
-
-    async def _verify(self, stream: int, user: str, secret: str) -> None:
-        try:
-            identity = await self.shard.authenticate(user, secret, lambda: not self.closing)
-        except Unauthenticated as problem:
-            if not self.closing:
-                self.shard.login_failed(self.peer_name, user)
-            self.say_farewell(problem, stream)
-            return
-        except Overloaded as problem:
-            self.say_farewell(problem, stream)
-            return
-        except Exception as problem:  # noqa: BLE001 - the client must not wait for ever
-            self._verifying = False
-            self.blame_ourselves(stream, problem)
-            return
-        if self.closing:
-            return
-        self._verifying = False
-        self.identity = identity
-        self.permissions = identity.permissions
-        self._become_ready()
-        self.send(0, stream, Opcode.AUTH_SUCCESS, cql.AUTH_SUCCESS_BODY)
-
-    def _become_ready(self) -> None:
-        self.shard.strangers_bytes -= self.partial_bytes  # which are a user's from now on
-        self.state = State.READY
-        self.version = self._agreed_version
-        self.decoder.max_body_bytes = self.shard.limits.frame_bytes
-
-    def _register(self, stream: int, body: bytes) -> None:
-        self.events |= frozenset(cql.decode_register(body))
-        self.send(0, stream, Opcode.READY, b"")
-        if self.shard.draining:  # it has been announced, but not to this one
-            self.announce_drain()
-
-    def _query(self, stream: int, body: bytes) -> None:
-        # The address at which this client has found us is the one it can use.
-        address = self.transport.get_extra_info("sockname")[0]
-        result = self.shard.tables.select(cql.decode_query(body), address)
-        self.send(0, stream, Opcode.RESULT, result)
-
-    def announce_drain(self) -> None:
-        """Tell whoever asked to be told that the node is stopping, in our words or in CQL's."""
-        if cql.DRAINING in self.events:
-            self.send(0, EVENT_STREAM, Opcode.EVENT, cql.encode_draining())
-        if cql.STATUS_CHANGE in self.events:
-            address, _ = self.transport.get_extra_info("sockname")[:2]
-            event = cql.encode_status_change("DOWN", address, self.shard.place.port)
-            self.send(0, EVENT_STREAM, Opcode.EVENT, event)
-
-    _TABLE: ClassVar[dict[tuple[State, int], Callable[[Connection, int, bytes], None]]] = {
-        (State.FRESH, Opcode.OPTIONS): _options,
-        (State.FRESH, Opcode.STARTUP): _startup,
-        (State.AUTHENTICATING, Opcode.OPTIONS): _options,
-        (State.AUTHENTICATING, Opcode.AUTH_RESPONSE): _auth_response,
-        (State.READY, Opcode.OPTIONS): _options,
-        (State.READY, Opcode.REGISTER): _register,
-        (State.READY, Opcode.QUERY): _query,
-    }
-    """What may be said in which state."""

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.logs import Logger
+    from maitred.node.accepted import Accepted
     from maitred.node.work import ForwardedWork
     from maitred.protocol.messages import AnyRequest
     from maitred.security.directory import Identity
@@ -142,7 +143,7 @@ class Shard:
             with_home(Home(str(place.node), number), b"") for number in range(place.shards)
         )
         """What precedes an answer that another shard has given: where the key lives."""
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[Accepted, None] = {}
         """In the order in which they came."""
         self.client_connections = 0
         self.draining = False

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.node.connection import Connection
+    from maitred.node.accepted import Accepted
     from maitred.protocol.messages import AnyRequest
     from maitred.wire.caller import Caller
 
@@ -51,7 +51,7 @@ class LocalWork:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Accepted,
         stream: int,
         opcode: int,
         size: int,
@@ -102,7 +102,7 @@ class ForwardedWork:
     __slots__ = ("_asked", "_connection", "_link", "_opcode", "_size", "_stream", "owner")
 
     def __init__(
-        self, connection: Connection, stream: int, opcode: int, size: int, owner: int
+        self, connection: Accepted, stream: int, opcode: int, size: int, owner: int
     ) -> None:
         self._connection = connection
         self._stream = stream
