@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from maitred.errors import MaitredError
     from maitred.node.connection import Connection
     from maitred.wire.caller import Caller
 
@@ -319,3 +320,26 @@ async def test_what_is_left_of_a_day_is_at_most_a_day() -> None:
         message = Echo("n", "q", 1, 0, TIMEOUT_MAX_MILLISECONDS, b"")
         work.ask(cast("Caller", Link()), message, deadline)
     assert set(sent) == {TIMEOUT_MAX_MILLISECONDS}
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+@in_a_loop
+async def test_forward_buffer_bytes_at_it_and_past_it(beyond: int) -> None:
+    limits = Limits(forward_buffer_bytes=1_000)
+    peer = Peer(asyncio.get_running_loop(), 1, "nowhere", limits)
+
+    class Link:
+        unsent_bytes = limits.forward_buffer_bytes + beyond
+
+    outcomes: list[str] = []
+
+    class Work:
+        def ask(self, *_: object) -> None:
+            outcomes.append("asked")
+
+        def stop(self, reason: MaitredError) -> None:
+            outcomes.append(reason.code)
+
+    peer._link = cast("PeerLink", Link())
+    peer.forward(cast("ForwardedWork", Work()), Echo("n", "q", 1, 0, 1000, b""), 1.0)
+    assert outcomes == (["overloaded"] if beyond else ["asked"])
