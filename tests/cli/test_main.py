@@ -163,3 +163,23 @@ def test_bash_really_completes() -> None:
         [bash, "-c", program], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
     assert done.stdout.split() == ["route", "steady", "streams"]
+
+
+def test_what_ctrl_c_leaves_unfinished_is_not_complained_of() -> None:
+    """It may strike between the making of a coroutine and its first step."""
+    program = """
+import maitred.cli.main as main
+
+async def never(): ...
+
+def interrupted(**_):
+    coroutine = never()
+    raise KeyboardInterrupt
+
+main.cli.main = interrupted
+main.run()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "maitred: stopped.\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from importlib import import_module
 
 import click
@@ -89,6 +90,8 @@ def run() -> None:
             click.echo(f"         {problem.remedy}", err=True)
         sys.exit(_exit_status(problem))
     except (click.Abort, KeyboardInterrupt):
+        # Whatever was interrupted leaves coroutines behind that nobody will await now.
+        warnings.simplefilter("ignore")
         click.echo("maitred: stopped.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except OSError as problem:
