@@ -220,6 +220,24 @@ class Draining(Unavailable):
     code = "draining"
 
 
+class StoreUnavailable(Unavailable):
+    """The store cannot be written or read now; what was acknowledged is safe, nothing was done."""
+
+    code = "store-unavailable"
+
+
+class StoreFull(StoreUnavailable):
+    """The disk has no room left; nothing was done."""
+
+    code = "store-full"
+
+
+class NotOwner(Unavailable):
+    """Another shard or node has taken this partition over; nothing was done."""
+
+    code = "not-owner"
+
+
 class ConnectionLost(MaitredError, ConnectionError):
     """The connection broke after the request was sent. Whether it was done is not known."""
 
@@ -242,6 +260,12 @@ class InternalError(MaitredError):
     """A fault of ours, written to the node's log; the connection goes on."""
 
     code = "internal-error"
+
+
+class OutcomeUnknown(MaitredError):
+    """The store was lost between a commit and its confirmation; both are possible."""
+
+    code = "outcome-unknown"
 
 
 class CannotStart(MaitredError):

@@ -1,0 +1,152 @@
+"""What a partition writes down: the shapes that stores keep and give back.
+
+Tasks that have to be written are written in groups, and a group's tasks of one priority make one
+*segment*: one row, however many tasks it has, whose body only partitions can read. A segment is
+never rewritten. A task of it that is finished gets a *mark*; when all are finished, the segment and
+its marks go together. Work is done about in the order in which it came, so most segments go before
+any of their marks had to be written.
+
+A task that waits for a moment (a delay, a retry) leaves its segment and has a row of its own, found
+by the time when it is due. So have dead letters and results that are kept.
+
+Every task has a sequence number, unique in its partition for ever: the range id of the owner that
+took it in, times 2**32, plus a count. Higher means later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct, field, msgpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.routing.counts import PartitionCounts
+
+PRIORITIES: Final = 5
+"""0 is served first, 4 last."""
+
+SEQUENCES_PER_RANGE: Final = 2**32
+
+
+class PartitionKey(NamedTuple):
+    """Which partition, in the order of the wire."""
+
+    namespace: str
+    queue: str
+    queue_type: int
+    partition: int
+
+
+class Terms(Struct, array_like=True, frozen=True, gc=False):
+    """What a producer asked for, the same for many tasks. Times in seconds."""
+
+    retries: int = 3
+    """Further attempts after a failed one."""
+    backoff_first: float = 1.0
+    """Before the first retry; doubled each time, with jitter, until..."""
+    backoff_longest: float = 300.0
+    """... this."""
+    timeout: float = 0.0
+    """For one attempt; 0: none."""
+    retention: float = 60.0
+    """How long the result is kept."""
+
+
+class Record(Struct, array_like=True, gc=False):
+    """A task as it is written down. Moments are wall-clock seconds: they outlive the process."""
+
+    sequence: int
+    priority: int
+    attempt: int
+    """Attempts that have begun and failed; a task that was never tried has 0."""
+    added_at: float
+    expires_at: float
+    """Not begun by then, it is not begun at all; 0: never."""
+    terms: Terms
+    payload: bytes
+    failure: str = ""
+    """Why the last attempt failed."""
+
+
+class Segment(NamedTuple):
+    """Tasks of one priority that were written together."""
+
+    priority: int
+    first: int
+    """The sequence number of its first task; names the segment, too."""
+    last: int
+    tasks: int
+    """How many it has."""
+    body: bytes
+    """Records, as `encode_records` has them."""
+
+
+class Later(NamedTuple):
+    """A task that waits until it is due."""
+
+    sequence: int
+    due: float
+    body: bytes
+    """One record, as `encode_record` has it."""
+
+
+class Dead(NamedTuple):
+    """A task that nobody will try again unless a person says so."""
+
+    sequence: int
+    died_at: float
+    reason: str
+    """A code: `failed`, `lost`, `timed-out`, ..."""
+    body: bytes
+
+
+class Result(NamedTuple):
+    """What came of a task that is over."""
+
+    sequence: int
+    expires_at: float
+    body: bytes
+
+
+class Changes(Struct):
+    """What one partition wants written, all of it or nothing, and only while its range id holds."""
+
+    key: PartitionKey
+    range_id: int
+    backlog: int
+    """Tasks that the store holds of it when this is done, waiting, running or later."""
+    segments: list[Segment] = field(default_factory=list)
+    segments_gone: list[Segment] = field(default_factory=list)
+    """Their bodies are empty; marks from `first` to `last` go with them."""
+    marks: list[int] = field(default_factory=list)
+    """Finished, but their segments stay."""
+    later: list[Later] = field(default_factory=list)
+    """New ones, and new versions of old ones."""
+    later_gone: list[int] = field(default_factory=list)
+    dead: list[Dead] = field(default_factory=list)
+    dead_gone: list[int] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    counts: PartitionCounts | None = None
+    """New ones; only roots have any."""
+    clean: bool = False
+    """The owner leaves, and nobody is working on any task of this partition."""
+
+
+class Acquired(NamedTuple):
+    """What a new owner finds."""
+
+    range_id: int
+    """Ours from now on; whoever had a lower one can write no more."""
+    counts: PartitionCounts | None
+    """None: nobody ever changed them."""
+    backlog: int
+    clean: bool
+    """Whether the last owner left in order. A partition that never was is clean."""
+
+
+encode_record: Final[Callable[[Record], bytes]] = msgpack.Encoder().encode
+encode_records: Final[Callable[[list[Record]], bytes]] = msgpack.Encoder().encode
+decode_record: Final = msgpack.Decoder(Record).decode
+decode_records: Final = msgpack.Decoder(list[Record]).decode

@@ -1,0 +1,1 @@
+"""What must last? The interface, and the engines behind it."""

@@ -1,0 +1,88 @@
+"""What must last: the one interface behind which the engines stand.
+
+A store is fenced. Whoever wants to write for a partition acquires it, which raises its range id;
+every commit names the range id that it believes in, and what has been overtaken writes nothing. Two
+owners of one partition can both be running, but they can never both write.
+
+`commit` is a group: the changes of many partitions in one transaction, on disk when it returns.
+One that was overtaken is left out and reported, and harms no other. If it raises, nothing of it was
+written, unless the error says that nobody knows (`OutcomeUnknown`).
+
+All methods raise `StoreUnavailable` (or `StoreFull`) if the store cannot do it now and could later.
+The shapes are those of `maitred.matching.records`; bodies are opaque here. Calls may overlap; what
+was acquired and committed before a call began is visible to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maitred.matching.records import (
+        Acquired,
+        Changes,
+        Dead,
+        Later,
+        PartitionKey,
+        Result,
+        Segment,
+    )
+
+
+class SegmentRead(NamedTuple):
+    """A segment, and which of its tasks are finished."""
+
+    segment: Segment
+    marks: frozenset[int]
+
+
+class Store(Protocol):
+    """One engine, opened."""
+
+    async def acquire(self, key: PartitionKey) -> Acquired:
+        """Become the owner: the range id rises, and what is known of the partition comes back.
+
+        A partition that does not exist is made, with range id 1. From the commit of this on the
+        partition counts as not clean, until its owner says otherwise.
+        """
+
+    async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
+        """Write them all, durably; returns the keys of those that were overtaken.
+
+        There is at most one `Changes` a partition in a group.
+        """
+
+    async def segments(
+        self, key: PartitionKey, priority: int, after: int, tasks: int
+    ) -> list[SegmentRead]:
+        """In order, those with `first` above `after`: as few as have `tasks` tasks, or all."""
+
+    async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
+        """Those with first <= sequence <= last: at most one of each priority can have the task."""
+
+    async def later(self, key: PartitionKey, before: float, most: int) -> list[Later]:
+        """Those due before the moment, the earliest first."""
+
+    async def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
+        """That one, whenever it is due."""
+
+    async def dead(self, key: PartitionKey, after: int, most: int) -> list[Dead]:
+        """Dead letters with a sequence number above `after`, in their order."""
+
+    async def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None: ...
+
+    async def dead_count(self, key: PartitionKey) -> int: ...
+
+    async def result(self, key: PartitionKey, sequence: int) -> Result | None:
+        """A result that was kept, expired or not."""
+
+    async def forget_results(self, before: float, most: int) -> int:
+        """Delete results that expired before the moment; returns how many, at most `most`."""
+
+    async def partitions(self) -> list[PartitionKey]:
+        """All that were ever acquired, in order."""
+
+    async def close(self) -> None:
+        """Finish what was asked, and let go."""
