@@ -17,6 +17,8 @@ PORT = 4747
 # an infinite one, out of timers and counters that could not hold it.
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Seconds = Annotated[float, Meta(gt=0, le=365 * 86_400)]
+Wait = Annotated[float, Meta(ge=0, le=365 * 86_400)]
+Rate = Annotated[float, Meta(gt=0, le=1e9)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(min_length=1)]
 Location = Annotated[str, Meta(min_length=1, extra={"location": True})]
@@ -135,6 +137,101 @@ class Restarts(Schema, frozen=True, kw_only=True):
     """A shard that lived for so long starts from nothing."""
 
 
+class Forwarding(Schema, frozen=True, kw_only=True):
+    """How tasks and offers of a partition go up the tree to its parent."""
+
+    children: Annotated[int, Meta(ge=1, le=10_000)] = 20
+    """Partitions that have one parent: two levels reach 20 partitions, three reach 420."""
+
+    offers: Count = 4
+    """Offers of one partition that may wait at its parent at a time, each with all its slots."""
+
+    tasks: Count = 16
+    """Tasks of one partition that may wait at its parent at a time."""
+
+    tasks_per_second: Rate = 1_000.0
+    """Tasks of one partition that are passed on, at most. Cadence's 10 are what keeps a backlog in
+    one partition from being worked off by the workers of the others."""
+
+    task_wait_seconds: Wait = 0.01
+    """How long a task waits for an offer of its own partition before it is passed on."""
+
+    offer_wait_seconds: Wait = 0.01
+    """How long an offer waits for a task of its own partition before it is passed on. It keeps
+    listening there."""
+
+
+class Scaling(Schema, frozen=True, kw_only=True):
+    """How the number of partitions follows the load."""
+
+    adaptive: bool = True
+    """Whether the root changes the counts by itself."""
+
+    tasks_per_second: Rate = 5_000.0
+    """What one partition should take in. One core does several times that, but has other queues."""
+
+    up_after_seconds: Seconds = 60.0
+    """More than the partitions should take, for so long: add some."""
+
+    down_after_seconds: Seconds = 120.0
+    """Fewer would do with a quarter to spare, for so long: remove some."""
+
+    down_share: Annotated[float, Meta(gt=0, lt=1)] = 0.75
+    """How full the remaining partitions may be after shrinking: the gap that keeps the count from
+    swinging."""
+
+    look_seconds: Seconds = 5.0
+    """How often the root looks at its partitions, and tells them the counts."""
+
+    partitions_max: Annotated[int, Meta(ge=1, le=1024)] = 64
+    """No more than this by itself; by hand there may be more."""
+
+
+class Queue(Schema, frozen=True, kw_only=True):
+    """How the tasks of a queue are kept and handed out."""
+
+    rate_per_second: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    """Tasks handed out a second, by all partitions together; fractions are meant as they stand."""
+
+    partitions: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """How many a new queue starts with."""
+
+    lease_seconds: Seconds = 10.0
+    """A task whose worker has not been heard of for so long is given to another one. Workers say
+    that they live three times in it."""
+
+    offer_seconds: Seconds = 60.0
+    """Longest that an offer waits for a task; then the worker asks again, perhaps elsewhere."""
+
+    buffer_tasks: Annotated[int, Meta(ge=10, le=1_000_000)] = 2_000
+    """Waiting tasks of one priority that a partition has in memory; the others are in the store.
+    Enough for a tenth of a second at full speed, in which the next are read."""
+
+    hold_seconds: Wait = 0.02
+    """How long the writing of a task that a worker has already got may wait: if it is done by then
+    it need not be written. Only while the queue's tasks usually take less than this."""
+
+    finish_seconds: Wait = 0.02
+    """How long finished tasks may wait to be crossed out in the store, many at once. A worker hears
+    that its task is finished when this is done; nobody waits for it."""
+
+    recovery_seconds: Wait = 3.0
+    """After a crash, how long workers have to say what they are still working on before it is given
+    to others. Workers come back within a second."""
+
+    results_kept: Annotated[int, Meta(ge=0, le=10_000_000)] = 50_000
+    """Results in memory, of one partition; the oldest go first."""
+
+    results_bytes: Annotated[int, Meta(ge=0, le=2**40)] = 32 * 2**20
+    """The same, in bytes."""
+
+    memory_seconds: Wait = 60.0
+    """A result that is to be kept for longer than this is written to the store."""
+
+    forwarding: Forwarding = field(default_factory=Forwarding)
+    scaling: Scaling = field(default_factory=Scaling)
+
+
 class Node(Schema, frozen=True, kw_only=True):
     """One node: what `maitred up` takes from a file, the environment and its options."""
 
@@ -154,6 +251,9 @@ class Node(Schema, frozen=True, kw_only=True):
     spread_batch: Annotated[int, Meta(ge=0)] | dict[str, int | float | str] = 0
     """Partitions of a queue that share a routing key (0: none), or a gradual change of it."""
 
+    store: Hidden | None = None
+    """Where tasks are kept: `postgresql://...`, or nothing for files in the data directory."""
+
     drain_seconds: Seconds = 10.0
     """How long a stopping node waits for what is being worked on."""
 
@@ -162,6 +262,9 @@ class Node(Schema, frozen=True, kw_only=True):
 
     users_file: Location | None = None
     """More users, in a file that is read again when it changes."""
+
+    queues: dict[Text, Queue] = field(default_factory=dict)
+    """By `namespace/queue`, `namespace/*` or `*`; the one that says most counts, alone."""
 
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None

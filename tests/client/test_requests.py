@@ -25,7 +25,8 @@ from maitred.errors import (
     UnknownHost,
 )
 from maitred.protocol import cql
-from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS, Echo, Echoed, ShardStatus
+from maitred.protocol.messages import Echo, Echoed, ShardStatus
+from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.settings import Limits
 from tests.client.handlers import Held, answer_echo
 from tests.client.nodes import HOST, QUICK, RunningNode, until

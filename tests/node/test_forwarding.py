@@ -12,7 +12,8 @@ import pytest
 from maitred.node.peers import Peer, PeerLink
 from maitred.node.work import ForwardedWork
 from maitred.protocol.frames import CUSTOM_PAYLOAD, REQUEST, Opcode, encode_frame
-from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS, Echo, Home
+from maitred.protocol.messages import Echo, Home
+from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.settings import Limits
 from tests.node.in_process import LOOPS, NODE, in_a_loop, node, until
 from tests.node.raw import echo, echoed_in, error_in, home_in, status, status_in

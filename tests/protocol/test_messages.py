@@ -18,12 +18,10 @@ from maitred.protocol.messages import (
     HOLD_MAX_MILLISECONDS,
     REQUEST_DECODERS,
     REQUESTS,
-    TIMEOUT_MAX_MILLISECONDS,
     UNREADABLE,
     Echo,
     Echoed,
     Home,
-    Request,
     ShardStatus,
     Status,
     decode_answer,
@@ -33,6 +31,7 @@ from maitred.protocol.messages import (
     without_home,
 )
 from maitred.protocol.notation import bytes_map
+from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS, Request
 from maitred.settings import Permission
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)

@@ -32,6 +32,7 @@ from maitred.protocol.description import VERSIONS
 from maitred.protocol.frames import ANSWER, CUSTOM_PAYLOAD, Frame, Opcode
 from maitred.protocol.messages import (
     HOLD_MAX_MILLISECONDS,
+    AnyAnswer,
     Echo,
     Echoed,
     ShardStatus,
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
     from maitred.surroundings import Surroundings
 
 __all__ = ["AnyAnswer", "AsyncClient", "NodeView", "Unreachable"]
-
-AnyAnswer = Echoed | ShardStatus
 
 
 class AsyncClient:

@@ -27,7 +27,8 @@ from maitred.errors import (
 from maitred.protocol import cql
 from maitred.protocol.description import CQL_VERSION, VERSIONS, Description, agree
 from maitred.protocol.frames import Frame, Opcode
-from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS, encode
+from maitred.protocol.messages import encode
+from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.wire.caller import Caller, error_of
 
 if TYPE_CHECKING:

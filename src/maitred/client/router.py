@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maitred.errors import Closed, InvalidArgument, UnknownHost
-from maitred.protocol.messages import PartitionRequest
+from maitred.protocol.requests import PartitionRequest
 from maitred.routing.placement import place
 from maitred.routing.ring import HashRing
 

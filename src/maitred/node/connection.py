@@ -24,7 +24,8 @@ from maitred.errors import (
 from maitred.node.handshake import OWN_OPCODES, Handshake
 from maitred.node.work import ForwardedWork, LocalWork, expired
 from maitred.protocol.frames import Frame, Opcode
-from maitred.protocol.messages import REQUEST_DECODERS, UNREADABLE, PartitionRequest, not_understood
+from maitred.protocol.messages import REQUEST_DECODERS, UNREADABLE, not_understood
+from maitred.protocol.requests import PartitionRequest
 from maitred.security.permissions import EVERYTHING
 
 if TYPE_CHECKING:

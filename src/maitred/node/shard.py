@@ -39,11 +39,11 @@ from maitred.protocol.messages import (
     Echo,
     Echoed,
     Home,
-    PartitionRequest,
     ShardStatus,
     Status,
     with_home,
 )
+from maitred.protocol.requests import PartitionRequest
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
 from maitred.security.directory import Directory

@@ -20,7 +20,8 @@ from maitred.errors import (
     Unavailable,
 )
 from maitred.protocol.frames import ANSWER, CUSTOM_PAYLOAD, Frame, Opcode
-from maitred.protocol.messages import TIMEOUT_MAX_MILLISECONDS, encode
+from maitred.protocol.messages import encode
+from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

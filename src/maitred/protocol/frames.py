@@ -60,6 +60,18 @@ class Opcode(IntEnum):
     ECHO = 0x40
     STATUS = 0x41
     CANCEL = 0x42
+    ADD = 0x43
+    AWAIT = 0x44
+    REVOKE = 0x45
+    OFFER = 0x46
+    FINISH = 0x47
+    HEARTBEAT = 0x48
+    FORWARD = 0x49
+    SYNC = 0x4A
+    DESCRIBE = 0x4B
+    RESIZE = 0x4C
+    DEAD = 0x4D
+    QUEUES = 0x4E
 
 
 ANSWER: Final = 0x80

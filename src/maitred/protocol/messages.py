@@ -1,66 +1,25 @@
 """Our own messages: msgpack arrays, typed, with the fields in the order in which they stand here.
 
-A request that belongs to a partition starts with the same five fields, so that a shard can see
-whose it is whatever else it says. The time that a request may take travels with it, as what is left
-of it when it is sent: clocks of two machines need not agree.
-
 New fields come at the end and have a default: older readers skip them, newer ones fill them in.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack
 
 from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
 from maitred.protocol.frames import Opcode
 from maitred.protocol.notation import Reader, bytes_map
-from maitred.settings import Permission  # noqa: TC001 - msgspec reads the annotations
+from maitred.protocol.requests import Answer, PartitionRequest, ShardRequest
+from maitred.protocol.tasks import EXCHANGES, AnyTaskAnswer, AnyTaskRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TIMEOUT_MAX_MILLISECONDS: Final = 24 * 60 * 60 * 1000
-"""A day. Who waits longer for one answer wants a task, not a request."""
-
 HOLD_MAX_MILLISECONDS: Final = 60_000
 """Longest that an echo may be held back."""
-
-Milliseconds = Annotated[int, Meta(ge=0, le=TIMEOUT_MAX_MILLISECONDS)]
-Natural = Annotated[int, Meta(ge=0)]
-
-
-class Request(Struct, array_like=True, gc=False):
-    """What a client asks of a node."""
-
-    opcode: ClassVar[Opcode]
-    permission: ClassVar[Permission]
-    """What the user must be allowed to do in the request's namespace."""
-    repeatable: ClassVar[bool] = False
-    """Whether doing it twice is the same as doing it once; only then is it ever sent again after
-    it may have arrived."""
-
-
-class PartitionRequest(Request, array_like=True, gc=False):
-    """What belongs to a partition, and so to the shard that owns it."""
-
-    namespace: str
-    queue: str
-    queue_type: int
-    partition: int
-    timeout_milliseconds: Milliseconds
-
-
-class ShardRequest(Request, array_like=True, gc=False):
-    """What is asked of a shard by its number."""
-
-    shard: Natural
-    timeout_milliseconds: Milliseconds
-
-
-class Answer(Struct, array_like=True, gc=False):
-    """What a node says to a request of ours."""
 
 
 class Echo(PartitionRequest, array_like=True, gc=False):
@@ -120,12 +79,16 @@ class ShardStatus(Struct, kw_only=True):
     """Errors given as answers, by code."""
 
 
-AnyRequest = Echo | Status
+AnyRequest = Echo | Status | AnyTaskRequest
+AnyAnswer = Echoed | ShardStatus | AnyTaskAnswer
 
-REQUESTS: Final[dict[int, type[Echo | Status]]] = {kind.opcode: kind for kind in (Echo, Status)}
-ANSWERS: Final[dict[int, type[Echoed | ShardStatus]]] = {
+REQUESTS: Final[dict[int, type[AnyRequest]]] = {
+    kind.opcode: kind for kind in (Echo, Status, *(request for request, _ in EXCHANGES))
+}
+ANSWERS: Final[dict[int, type[AnyAnswer]]] = {
     Opcode.ECHO: Echoed,
     Opcode.STATUS: ShardStatus,
+    **{request.opcode: answer for request, answer in EXCHANGES},
 }
 """By the request's opcode."""
 
@@ -154,7 +117,7 @@ def not_understood(
     return ProtocolViolation(f"The body of the {name} request is no msgpack: {problem}.")
 
 
-def decode_answer(opcode: int, body: bytes) -> Echoed | ShardStatus:
+def decode_answer(opcode: int, body: bytes) -> AnyAnswer:
     """The answer to the request with that opcode."""
     try:
         return _answer_decoders[opcode](body)

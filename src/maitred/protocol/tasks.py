@@ -1,0 +1,432 @@
+"""What is said about tasks: by producers, workers, people who look after queues, and shards.
+
+Everything that can come in numbers comes in batches: a message costs some ten microseconds at each
+end, a task in it less than one. A task is named by its partition and its sequence number there.
+
+Whoever knows the partition counts of a queue says which version it knows, and hears of a newer one
+in the answer, so that nobody is out of date for longer than one exchange.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from maitred.matching.records import PRIORITIES, Terms
+from maitred.protocol.frames import Opcode
+from maitred.protocol.requests import Answer, Natural, PartitionRequest, ShardRequest
+
+TASKS_MAX = 10_000
+"""Tasks of one batch. More gain nothing, and a turn of the loop should end."""
+
+NEVER = 10 * 365 * 86_400.0
+"""Ten years: a moment later than that is a slip."""
+
+Priority = Annotated[int, Meta(ge=0, lt=PRIORITIES)]
+Duration = Annotated[float, Meta(ge=0, le=NEVER)]
+Session = Annotated[bytes, Meta(min_length=16, max_length=16)]
+"""A worker process, from its start to its end; random."""
+WorkerName = Annotated[str, Meta(max_length=200)]
+
+
+class Counts(Struct, array_like=True, frozen=True, gc=False):
+    """How many partitions a queue has."""
+
+    read: int
+    write: int
+    version: int
+
+
+# Producers
+
+
+class Add(PartitionRequest, array_like=True, gc=False):
+    """Take these tasks; answered when each is on disk, or over already."""
+
+    opcode = Opcode.ADD
+    permission = "produce"
+
+    version: Natural
+    """Of the partition counts that the caller goes by."""
+    payloads: Annotated[list[bytes], Meta(min_length=1, max_length=TASKS_MAX)]
+    priority: Priority = 2
+    delay: Duration = 0.0
+    """Not before so many seconds from now."""
+    expires: Duration = 0.0
+    """Not begun after so many seconds, it is not begun at all; 0: never expires."""
+    terms: Terms = Terms()
+
+
+class Added(Answer, array_like=True, gc=False):
+    """The tasks have the sequence numbers from `first` on, in the order of the payloads."""
+
+    first: int
+    """-1: this partition takes no tasks any more, and nothing was done; the counts say which do."""
+    counts: Counts | None = None
+    """If the caller's were out of date."""
+
+
+class Await(PartitionRequest, array_like=True, gc=False):
+    """Tell me when this task is over, and what came of it."""
+
+    opcode = Opcode.AWAIT
+    permission = "produce"
+    repeatable = True
+
+    sequence: Natural
+
+
+Status = Literal["done", "failed", "cancelled", "expired"]
+
+
+class Outcome(Answer, array_like=True, gc=False):
+    """A task is over."""
+
+    status: Status
+    attempts: int
+    body: bytes
+    """What the handler returned, or, if it failed, a `Failure`: msgpack either way."""
+
+
+class Revoke(PartitionRequest, array_like=True, gc=False):
+    """Do not run this task; stop it if it runs."""
+
+    opcode = Opcode.REVOKE
+    permission = "produce"
+    repeatable = True
+
+    sequence: Natural
+
+
+class Revoked(Answer, array_like=True, gc=False):
+    """What became of it."""
+
+    state: Literal["cancelled", "cancelling", "over"]
+    """`cancelling`: it runs, and its worker will be told. `over`: too late."""
+
+
+# Workers
+
+
+class Offer(PartitionRequest, array_like=True, gc=False):
+    """I have so many free slots. Answered when there is a task for one, or when time is up."""
+
+    opcode = Opcode.OFFER
+    permission = "work"
+
+    version: Natural
+    session: Session
+    worker: WorkerName
+    """For people to read."""
+    slots: Annotated[int, Meta(ge=1, le=TASKS_MAX)]
+    hops: Natural = 0
+    """How often it was passed on to a parent."""
+
+
+class Given(Struct, array_like=True, gc=False):
+    """A task for a worker to run."""
+
+    partition: int
+    """Whose it is: there it is finished, and there its heartbeats go."""
+    sequence: int
+    attempt: int
+    """1 for the first."""
+    timeout: float
+    """Seconds for this attempt; 0: no limit."""
+    payload: bytes
+    waited: float = 0.0
+    """Seconds from when it could have been run until it was given."""
+
+
+class Offered(Answer, array_like=True, gc=False):
+    """What there is to do; nothing, if the time was up first."""
+
+    tasks: list[Given]
+    lease_seconds: float
+    """Without a heartbeat for so long, each task is given to somebody else."""
+    backlog: int
+    """Tasks that wait in this partition."""
+    rate: float
+    """Tasks a second that are added to it."""
+    counts: Counts | None = None
+
+
+DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)
+"""How an attempt ended. Returned: not begun, as if never given. Stopped: it was revoked."""
+
+
+class Failure(Struct, array_like=True, gc=False):
+    """Why an attempt failed."""
+
+    kind: str
+    """The exception's class, or one of our codes."""
+    message: str
+    traceback: str = ""
+
+
+class End(Struct, array_like=True, gc=False):
+    """An attempt is over."""
+
+    sequence: int
+    attempt: int
+    how: Annotated[int, Meta(ge=DONE, le=STOPPED)] = DONE
+    body: bytes = b"\xc0"
+    """The result, or a `Failure`."""
+
+
+class Finish(PartitionRequest, array_like=True, gc=False):
+    """These attempts are over; answered when that is on disk, or need not be."""
+
+    opcode = Opcode.FINISH
+    permission = "work"
+    repeatable = True
+
+    session: Session
+    ends: Annotated[list[End], Meta(min_length=1, max_length=TASKS_MAX)]
+
+
+class Finished(Answer, array_like=True, gc=False):
+    """Written down."""
+
+    late: list[int]
+    """Of these nobody waited for the end: they were over, or had been given to somebody else."""
+
+
+class Heartbeat(PartitionRequest, array_like=True, gc=False):
+    """These run still. Answered at once if there is news of one of them, else when time is up."""
+
+    opcode = Opcode.HEARTBEAT
+    permission = "work"
+    repeatable = True
+
+    session: Session
+    worker: WorkerName
+    running: Annotated[list[tuple[int, int]], Meta(max_length=TASKS_MAX)]
+    """Sequence numbers and attempts."""
+
+
+class Heard(Answer, array_like=True, gc=False):
+    """What a worker should know about its tasks."""
+
+    lost: list[int]
+    """No longer yours: whatever comes of them will not count."""
+    revoked: list[int]
+    """Stop these."""
+
+
+# Between shards
+
+
+class Forward(PartitionRequest, array_like=True, gc=False):
+    """A child's task, for an offer that its parent may have; the child stays its owner."""
+
+    opcode = Opcode.FORWARD
+    permission = "work"
+    between_shards = True
+
+    version: Natural
+    origin: int
+    sequence: int
+    attempt: int
+    priority: Priority
+    task_timeout: float
+    payload: bytes
+    waited: float
+
+
+class Forwarded(Answer, array_like=True, gc=False):
+    """Who has it now; nobody, if the session is empty."""
+
+    session: bytes
+    worker: str
+    counts: Counts | None = None
+
+
+class Sync(PartitionRequest, array_like=True, gc=False):
+    """From the root to a partition: these are the counts. How are you?"""
+
+    opcode = Opcode.SYNC
+    permission = "admin"
+    between_shards = True
+    repeatable = True
+
+    counts: Counts
+
+
+class Synced(Answer, array_like=True, gc=False):
+    """What the root needs to know of a partition."""
+
+    version: int
+    drained: bool
+    """Read-only at that version, and empty: its ack level equals its read level."""
+    added_per_second: float
+    backlog: int
+
+
+# People
+
+
+class Describe(PartitionRequest, array_like=True, gc=False):
+    """How is this partition?"""
+
+    opcode = Opcode.DESCRIBE
+    permission = "admin"
+    repeatable = True
+
+
+class PartitionDescription(Struct, kw_only=True):
+    """How a partition is. A map, not an array: people read it, and it grows with every feature."""
+
+    partition: int
+    node: str
+    shard: int
+    """The owner."""
+    state: Literal["writable", "read-only", "drained"]
+    counts: Counts
+    range_id: int
+    read_level: int
+    """The highest sequence number that was read from the store or given out."""
+    ack_level: int
+    """Everything up to this one is over."""
+    backlog: int
+    """Tasks that are not over and not running, later ones too."""
+    backlog_age_seconds: float
+    """Since when the first of them could be run."""
+    running: int
+    later: int
+    """Tasks that wait for their time, of those in memory."""
+    dead: int
+    offers: int
+    """Free slots that wait here."""
+    workers: list[str]
+    added: int
+    added_per_second: float
+    finished: int
+    finished_per_second: float
+    failed: int
+    lost: int
+    """Attempts whose worker was lost: what may have run twice."""
+    matched_at_once: int
+    never_written: int
+    """Tasks that were over before they had to be written."""
+    forwarded_tasks: int
+    forwarded_offers: int
+    wait_p50_seconds: float
+    wait_p99_seconds: float
+    rate_limit_per_second: float | None = None
+    parent: int | None = None
+    worker_details: list[tuple[str, int, float]] = field(default_factory=list)
+    """Name, tasks running here, seconds since it was heard of."""
+
+
+class Resize(PartitionRequest, array_like=True, gc=False):
+    """To the root: have so many partitions."""
+
+    opcode = Opcode.RESIZE
+    permission = "admin"
+
+    read: int
+    write: int
+    force: bool = False
+
+
+class Resized(Answer, array_like=True, gc=False):
+    """The counts from now on."""
+
+    counts: Counts
+
+
+class DeadLetters(PartitionRequest, array_like=True, gc=False):
+    """List, retry or drop dead letters of a partition."""
+
+    opcode = Opcode.DEAD
+    permission = "admin"
+
+    action: Literal["list", "show", "retry", "drop"]
+    sequences: Annotated[list[int], Meta(max_length=TASKS_MAX)] = field(default_factory=list)
+    """Which; for a list, those after the first of these."""
+    most: Annotated[int, Meta(ge=1, le=TASKS_MAX)] = 100
+
+
+class DeadLetter(Struct, kw_only=True):
+    """A task that nobody will try again unless a person says so."""
+
+    partition: int
+    sequence: int
+    died_at: float
+    reason: str
+    attempts: int
+    added_at: float
+    failure: bytes
+    """A `Failure`."""
+    payload: bytes
+    """Empty in a list."""
+    payload_bytes: int
+
+
+class DeadLettersFound(Answer, array_like=True, gc=False):
+    """Those that were listed, or those that the action was done to."""
+
+    letters: list[DeadLetter]
+    total: int
+
+
+class Queues(ShardRequest, array_like=True, gc=False):
+    """Which queues does this store have?"""
+
+    opcode = Opcode.QUEUES
+    permission = "admin"
+    repeatable = True
+
+
+class QueuesFound(Answer, array_like=True, gc=False):
+    """Namespace, queue and type of each."""
+
+    queues: list[tuple[str, str, int]]
+
+
+AnyTaskRequest = (
+    Add
+    | Await
+    | Revoke
+    | Offer
+    | Finish
+    | Heartbeat
+    | Forward
+    | Sync
+    | Describe
+    | Resize
+    | DeadLetters
+    | Queues
+)
+AnyTaskAnswer = (
+    Added
+    | Outcome
+    | Revoked
+    | Offered
+    | Finished
+    | Heard
+    | Forwarded
+    | Synced
+    | PartitionDescription
+    | Resized
+    | DeadLettersFound
+    | QueuesFound
+)
+
+EXCHANGES: tuple[tuple[type[AnyTaskRequest], type[AnyTaskAnswer]], ...] = (
+    (Add, Added),
+    (Await, Outcome),
+    (Revoke, Revoked),
+    (Offer, Offered),
+    (Finish, Finished),
+    (Heartbeat, Heard),
+    (Forward, Forwarded),
+    (Sync, Synced),
+    (Describe, PartitionDescription),
+    (Resize, Resized),
+    (DeadLetters, DeadLettersFound),
+    (Queues, QueuesFound),
+)
+"""Each request and its answer."""
