@@ -4,22 +4,29 @@ A store is fenced. Whoever wants to write for a partition acquires it, which rai
 every commit names the range id that it believes in, and what has been overtaken writes nothing. Two
 owners of one partition can both be running, but they can never both write.
 
-`commit` is a group: the changes of many partitions in one transaction, on disk when it returns.
-One that was overtaken is left out and reported, and harms no other. If it raises, nothing of it was
-written, unless the error says that nobody knows (`OutcomeUnknown`).
+`commit` is a group: the changes of many partitions at once, on disk when it returns. What one
+partition changes is written as a whole or not at all. One that was overtaken is left out and
+reported, and harms no other. If it raises, nothing of it was written, unless the error says that
+nobody knows (`OutcomeUnknown`), or who was written and who was not: partitions in several SQLite
+files take several transactions, and the disk can fill up between two of them (`PartlyWritten`;
+for those who do not care, that is an `OutcomeUnknown` too).
 
 All methods raise `StoreUnavailable` (or `StoreFull`) if the store cannot do it now and could later.
 The shapes are those of `maitred.matching.records`; bodies are opaque here. Calls may overlap; what
-was acquired and committed before a call began is visible to it.
+was acquired and committed before a call began is visible to it. Commits that overlap are done
+in any order, so whoever has two for one partition waits for the first.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from maitred.errors import OutcomeUnknown
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maitred.errors import MaitredError
     from maitred.matching.records import (
         Acquired,
         Changes,
@@ -38,6 +45,28 @@ class SegmentRead(NamedTuple):
     marks: frozenset[int]
 
 
+class PartlyWritten(OutcomeUnknown):
+    """Some partitions of a group were written before the rest failed."""
+
+    def __init__(
+        self,
+        problem: MaitredError,
+        written: Iterable[PartitionKey],
+        overtaken: Iterable[PartitionKey],
+    ) -> None:
+        super().__init__(
+            f"A part of the changes was written; the rest was not: {problem.sentence}",
+            remedy=problem.remedy,
+        )
+        self.problem = problem
+        """What all the others met. If this is an `OutcomeUnknown`, nobody knows about those; if it
+        is anything else, nothing of them was written."""
+        self.written = frozenset(written)
+        """Those that are safe."""
+        self.overtaken = frozenset(overtaken)
+        """Those that were found to be overtaken before it failed."""
+
+
 class Store(Protocol):
     """One engine, opened."""
 
@@ -51,13 +80,19 @@ class Store(Protocol):
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         """Write them all, durably; returns the keys of those that were overtaken.
 
-        There is at most one `Changes` a partition in a group.
+        There is at most one `Changes` a partition in a group. What is gone goes before what is new
+        comes: a task in `later_gone` and in `later` is there afterwards (`dead` likewise). Segments
+        of one priority do not overlap; those of two may, and a mark goes with the last of the
+        segments that it lies in.
         """
 
     async def segments(
         self, key: PartitionKey, priority: int, after: int, tasks: int
     ) -> list[SegmentRead]:
-        """In order, those with `first` above `after`: as few as have `tasks` tasks, or all."""
+        """In order, those with `first` above `after`: as few as have `tasks` tasks, or all.
+
+        Marks are all those between `first` and `last`; some may be of other priorities' tasks.
+        """
 
     async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
         """Those with first <= sequence <= last: at most one of each priority can have the task."""

@@ -1,0 +1,42 @@
+"""Which engine a node's setting means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from maitred.errors import InvalidSetting
+from maitred.store.sqlite import open_sqlite
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maitred.store.interface import Store
+
+_CHOICES = "Leave it out for SQLite in the data directory, or use postgresql://user@host/database."
+
+
+class Log(Protocol):
+    """What of a logger is used here."""
+
+    def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
+    def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
+
+
+async def open_store(location: str | None, data: Path, own: int, log: Log) -> Store:
+    """The store of shard `own`: SQLite in `data`, or PostgreSQL at the location.
+
+    A location may hold a password, so nothing of it but the scheme is ever shown.
+    """
+    if location is None:
+        store = await open_sqlite(data, own)
+        log.info("The store is open.", engine="sqlite")
+        return store
+    try:
+        scheme = urlsplit(location).scheme
+    except ValueError:
+        scheme = ""
+    if scheme not in {"postgresql", "postgres"}:
+        named = f"begins with {scheme}:" if scheme and "://" in location else "is no URL"
+        raise InvalidSetting(f"The store's location {named}, which is no store.", remedy=_CHOICES)
+    raise InvalidSetting("PostgreSQL is to come.", remedy=_CHOICES)

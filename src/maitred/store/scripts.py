@@ -1,0 +1,48 @@
+"""The SQL of the engines, from the files beside this one.
+
+SQL reads best as SQL, in files that editors and databases know. An engine has a folder with
+numbered migrations (`0001_initial.sql`), applied in their order and never changed once they are
+released, and `statements.sql` with its statements, each under a line `-- name: ...`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NUMBERED = re.compile(r"(\d{4})_\w+\.sql")
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+
+class Migration(NamedTuple):
+    """A step from the version before it."""
+
+    version: int
+    script: str
+
+
+def script(engine: str, name: str) -> str:
+    """One file, whole."""
+    return files("maitred.store").joinpath("sql", engine, f"{name}.sql").read_text("utf-8")
+
+
+@cache
+def migrations(engine: str) -> tuple[Migration, ...]:
+    """All of them, the oldest first."""
+    found = files("maitred.store").joinpath("sql", engine).iterdir()
+    numbered = [(_NUMBERED.fullmatch(file.name), file) for file in found]
+    return tuple(
+        sorted(Migration(int(name[1]), file.read_text("utf-8")) for name, file in numbered if name)
+    )
+
+
+@cache
+def statements(engine: str) -> Mapping[str, str]:
+    """The named ones."""
+    _, *parts = _NAME.split(script(engine, "statements"))
+    return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}

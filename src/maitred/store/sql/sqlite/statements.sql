@@ -1,0 +1,99 @@
+-- What many rows answer comes as one JSON text, bodies in hexadecimal digits: each row that is fetched
+-- would give Python's lock away and have to win it back (writing.sql).
+
+-- name: find
+SELECT id FROM partitions WHERE namespace = ? AND queue = ? AND queue_type = ? AND partition = ?
+
+-- name: make
+INSERT INTO partitions (
+    namespace, queue, queue_type, partition, range_id, backlog, clean, found_clean
+)
+VALUES (?, ?, ?, ?, 1, 0, 0, 1)
+RETURNING id, range_id, backlog, found_clean, counts_read, counts_write, counts_version
+
+-- name: acquire
+UPDATE partitions
+SET range_id = range_id + 1, found_clean = clean, clean = 0
+WHERE id = ?
+RETURNING id, range_id, backlog, found_clean, counts_read, counts_write, counts_version
+
+-- name: range_ids
+SELECT json_group_array(json_array(id, range_id))
+FROM partitions
+WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: segments_in_order
+SELECT json_group_array(json_array(first, last, tasks))
+FROM (
+    SELECT first, last, tasks
+    FROM segments
+    WHERE partition_id = ? AND priority = ? AND first > ?
+    ORDER BY first
+    LIMIT ?
+)
+
+-- name: segment_bodies
+SELECT json_group_array(json_array(first, hex(body)))
+FROM segments
+WHERE partition_id = ? AND priority = ? AND first BETWEEN ? AND ?
+
+-- name: marks
+SELECT json_group_array(sequence)
+FROM marks
+WHERE partition_id = ? AND sequence BETWEEN ? AND ?
+
+-- name: segments_around
+SELECT json_group_array(json_array(s.priority, s.first, s.last, s.tasks, hex(s.body)))
+FROM (SELECT 0 AS priority UNION ALL VALUES (1), (2), (3), (4)) AS each
+JOIN segments AS s ON s.id = (
+    SELECT near.id
+    FROM segments AS near
+    WHERE near.partition_id = ?1 AND near.priority = each.priority AND near.first <= ?2
+    ORDER BY near.first DESC
+    LIMIT 1
+)
+WHERE s.last >= ?2
+
+-- name: later
+SELECT json_group_array(json_array(sequence, hex(body)))
+FROM (
+    SELECT sequence, body
+    FROM later
+    WHERE partition_id = ? AND due < ?
+    ORDER BY due, sequence
+    LIMIT ?
+)
+
+-- name: later_one
+SELECT body FROM later WHERE partition_id = ? AND sequence = ?
+
+-- name: dead
+SELECT json_group_array(json_array(sequence, reason, hex(body)))
+FROM (
+    SELECT sequence, reason, body
+    FROM dead
+    WHERE partition_id = ? AND sequence > ?
+    ORDER BY sequence
+    LIMIT ?
+)
+
+-- name: dead_one
+SELECT reason, body FROM dead WHERE partition_id = ? AND sequence = ?
+
+-- name: dead_count
+SELECT COUNT(*) FROM dead WHERE partition_id = ?
+
+-- name: result
+SELECT expires_at, body FROM results WHERE partition_id = ? AND sequence = ?
+
+-- name: any_expired
+SELECT 1 FROM results WHERE expires_at < ? LIMIT 1
+
+-- name: forget_results
+DELETE FROM results
+WHERE (partition_id, sequence) IN (
+    SELECT partition_id, sequence FROM results WHERE expires_at < ? ORDER BY expires_at LIMIT ?
+)
+
+-- name: partitions
+SELECT json_group_array(json_array(namespace, queue, queue_type, partition)) FROM partitions

@@ -1,0 +1,116 @@
+"""The embedded engine: SQLite files in the node's data directory, and a thread that owns them.
+
+Nothing has to be installed or run beside the node. What it costs: all of a node's tasks are on that
+node's disk. A commit is on it when it returns (synchronous = FULL, a write-ahead log).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.store.owned_thread import OwnedThread
+from maitred.store.sqlite_directory import SqliteDirectory
+from maitred.store.sqlite_file import BUSY_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from maitred.matching.records import Acquired, Changes, Dead, Later, PartitionKey, Result
+    from maitred.store.interface import SegmentRead, Store
+
+
+async def open_sqlite(directory: Path, own: int, *, busy_seconds: float = BUSY_SECONDS) -> Store:
+    """The store of shard `own`, which makes new partitions in `tasks-<own>.db`.
+
+    Raises `CannotStart` if there is a file that this program cannot use.
+    """
+    thread = OwnedThread(f"store {own}")
+    try:
+        opened = await thread.call(SqliteDirectory, directory, own, busy_seconds)
+    except BaseException:
+        await thread.close(lambda: None)
+        raise
+    return _SqliteStore(thread, opened)
+
+
+class _SqliteStore:
+    """Hands everything to its thread. What is asked of partitions that never were is empty."""
+
+    def __init__(self, thread: OwnedThread, directory: SqliteDirectory) -> None:
+        self._call = thread.call
+        self._thread = thread
+        self._directory = directory
+
+    async def acquire(self, key: PartitionKey) -> Acquired:
+        return await self._call(self._directory.acquire, key)
+
+    async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
+        return await self._call(self._directory.commit, group)
+
+    async def segments(
+        self, key: PartitionKey, priority: int, after: int, tasks: int
+    ) -> list[SegmentRead]:
+        def read() -> list[SegmentRead]:
+            place = self._directory.place(key)
+            return place.file.segments(place.number, priority, after, tasks) if place else []
+
+        return await self._call(read)
+
+    async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
+        def read() -> list[SegmentRead]:
+            place = self._directory.place(key)
+            return place.file.segments_around(place.number, sequence) if place else []
+
+        return await self._call(read)
+
+    async def later(self, key: PartitionKey, before: float, most: int) -> list[Later]:
+        def read() -> list[Later]:
+            place = self._directory.place(key)
+            return place.file.later(place.number, before, most) if place else []
+
+        return await self._call(read)
+
+    async def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
+        def read() -> Later | None:
+            place = self._directory.place(key)
+            return place.file.later_one(place.number, sequence) if place else None
+
+        return await self._call(read)
+
+    async def dead(self, key: PartitionKey, after: int, most: int) -> list[Dead]:
+        def read() -> list[Dead]:
+            place = self._directory.place(key)
+            return place.file.dead(place.number, after, most) if place else []
+
+        return await self._call(read)
+
+    async def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None:
+        def read() -> Dead | None:
+            place = self._directory.place(key)
+            return place.file.dead_one(place.number, sequence) if place else None
+
+        return await self._call(read)
+
+    async def dead_count(self, key: PartitionKey) -> int:
+        def read() -> int:
+            place = self._directory.place(key)
+            return place.file.dead_count(place.number) if place else 0
+
+        return await self._call(read)
+
+    async def result(self, key: PartitionKey, sequence: int) -> Result | None:
+        def read() -> Result | None:
+            place = self._directory.place(key)
+            return place.file.result(place.number, sequence) if place else None
+
+        return await self._call(read)
+
+    async def forget_results(self, before: float, most: int) -> int:
+        return await self._call(self._directory.forget_results, before, most)
+
+    async def partitions(self) -> list[PartitionKey]:
+        return await self._call(self._directory.partitions)
+
+    async def close(self) -> None:
+        await self._thread.close(self._directory.close)

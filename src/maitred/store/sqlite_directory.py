@@ -1,0 +1,175 @@
+"""All `tasks-<n>.db` of a node, as one of its shards sees them.
+
+SQLite has one writer a file, so every shard has a file of its own. But the number of shards can be
+another one at the next start, and a partition may change its owner at any time. So a partition
+stays in the file in which it was made; whoever acquires it looks for it in all of them, and makes
+it in his own if it is nowhere. That happens under one lock, or two shards might both make it.
+
+Several processes may therefore write one file. SQLite's locks make that right; it is only slower.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from maitred.errors import CannotStart, MaitredError
+from maitred.store.interface import PartlyWritten
+from maitred.store.sqlite_errors import translated, translated_at_start
+from maitred.store.sqlite_file import SqliteFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from maitred.matching.records import Acquired, Changes, PartitionKey
+
+LOCK_FILE: Final = "tasks.lock"
+
+OLDEST: Final = (3, 38)
+"""Of SQLite: has JSON built in, strict tables and RETURNING."""
+
+_NAME: Final = re.compile(r"tasks-(\d+)\.db")
+
+
+class Place(NamedTuple):
+    """Where a partition is: for ever, once it is made."""
+
+    file: SqliteFile
+    number: int
+
+
+class SqliteDirectory:
+    """Blocks, and belongs into the store's own thread; so does its making."""
+
+    def __init__(self, path: Path, own: int, busy_seconds: float) -> None:
+        if sqlite3.sqlite_version_info < OLDEST:
+            raise CannotStart(
+                f"This Python has SQLite {sqlite3.sqlite_version}, and maitred needs "
+                f"{'.'.join(map(str, OLDEST))} or newer.",
+                remedy="Use a newer Python, or a PostgreSQL store.",
+            )
+        self._path = path
+        self._own = own
+        self._busy_seconds = busy_seconds
+        self._files: dict[int, SqliteFile] = {}
+        """By number, in that order: all shards must look in the same one first."""
+        self._places: dict[PartitionKey, Place] = {}
+        try:
+            with translated_at_start(path):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with translated_at_start(path / LOCK_FILE), self._locked():
+                self._open(own, at_start=True)
+                self._open_new(self._new(), at_start=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+
+    def acquire(self, key: PartitionKey) -> Acquired:
+        place = self._places.get(key)
+        if place is None:
+            with self._locked():
+                self._open_new(self._new())
+                place = self._find(key)
+                if place is None:
+                    file = self._files[self._own]
+                    number, acquired = file.make(key)
+                    self._places[key] = Place(file, number)
+                    return acquired
+        return place.file.acquire(place.number)
+
+    def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
+        """One transaction for each file that the group touches; nearly always that is one."""
+        entries: dict[SqliteFile, list[tuple[int, Changes]]] = {}
+        overtaken = []
+        for changes in group:
+            place = self._places.get(changes.key)
+            if place is None:
+                overtaken.append(changes.key)  # acquired by others, or by nobody
+            else:
+                entries.setdefault(place.file, []).append((place.number, changes))
+        written: list[PartitionKey] = []
+        for file, part in entries.items():
+            try:
+                left_out = file.write(part)
+            except MaitredError as problem:
+                if not written:
+                    raise
+                raise PartlyWritten(problem, written, overtaken) from problem
+            overtaken += left_out
+            written += [changes.key for _, changes in part if changes.key not in left_out]
+        return overtaken
+
+    def place(self, key: PartitionKey) -> Place | None:
+        """Where it is, if it is anywhere."""
+        found = self._places.get(key)
+        if found is None:
+            self._look_around()
+            found = self._find(key)
+        return found
+
+    def _find(self, key: PartitionKey) -> Place | None:
+        for file in self._files.values():
+            number = file.find(key)
+            if number is not None:
+                place = self._places[key] = Place(file, number)
+                return place
+        return None
+
+    def forget_results(self, before: float, most: int) -> int:
+        """In all files, since nobody may have acquired what is in them; its own first, so that the
+        shards of a node do not all wait for the same one."""
+        self._look_around()
+        numbers = list(self._files)
+        start = numbers.index(self._own)
+        forgotten = 0
+        for number in numbers[start:] + numbers[:start]:
+            forgotten += self._files[number].forget_results(before, most - forgotten)
+        return forgotten
+
+    def partitions(self) -> list[PartitionKey]:
+        self._look_around()
+        return sorted(key for file in self._files.values() for key in file.partitions())
+
+    def _look_around(self) -> None:
+        """Open the files that have appeared, when their makers are done with making them."""
+        new = self._new()
+        if new:
+            with self._locked():
+                self._open_new(new)
+
+    def _new(self) -> set[int]:
+        with translated(self._path):
+            names = [_NAME.fullmatch(file.name) for file in self._path.iterdir()]
+        return {int(name[1]) for name in names if name} - self._files.keys()
+
+    def _open_new(self, new: set[int], *, at_start: bool = False) -> None:
+        for number in sorted(new):
+            self._open(number, at_start=at_start)
+
+    def _open(self, number: int, *, at_start: bool) -> None:
+        path = self._path / f"tasks-{number}.db"
+        with (translated_at_start if at_start else translated)(path):
+            self._files[number] = SqliteFile.open(path, self._busy_seconds)
+        self._files = dict(sorted(self._files.items()))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self._path / LOCK_FILE
+        with translated(path):
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            with translated(path):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)

@@ -1,0 +1,247 @@
+"""One `tasks-<n>.db`: its version, what is written to it, what is read from it.
+
+A commit is one statement (sql/sqlite/writing.sql says why). It ends as a whole if one of its
+partitions was overtaken; that is rare, and then it is done again in a transaction that first looks
+who was.
+
+Everything here blocks, and belongs into the store's own thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import json
+
+from maitred.errors import CannotStart
+from maitred.matching.records import PartitionKey, Result, Segment
+from maitred.store.scripts import migrations, script, statements
+from maitred.store.sqlite_errors import translated
+from maitred.store.sqlite_rows import (
+    MOST_ROWS,
+    acquired_of,
+    dead_of,
+    later_of,
+    listed,
+    rows_of,
+    segment_of,
+    statements_of,
+    with_marks,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from maitred.matching.records import Acquired, Changes, Dead, Later
+    from maitred.store.interface import SegmentRead
+
+BUSY_SECONDS: Final = 30.0
+"""How long to wait for others who write the same file. Their transactions take milliseconds; a disk
+that is that slow for them is so for us."""
+
+CHECKPOINT_PAGES: Final = 4_000
+"""Of 4 KiB: the size of the log from which on it is carried over into the file. Most segments are
+deleted soon; the longer the log, the fewer of them are ever carried."""
+
+CACHE_KIB: Final = 16 * 1024
+
+APPLICATION: Final = 0x6D747264
+"""`mtrd`: says in the file's header that it is ours."""
+
+_STATEMENTS: Final = statements("sqlite")
+_Entry = tuple[int, "Changes"]
+
+
+class SqliteFile:
+    """Opened by `open`, under the lock of its directory."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+
+    @classmethod
+    def open(cls, path: Path, busy_seconds: float = BUSY_SECONDS) -> SqliteFile:
+        """Make it if need be, and bring it to this program's version; raises `CannotStart`."""
+        connection = sqlite3.connect(
+            path, timeout=busy_seconds, isolation_level=None, cached_statements=64
+        )
+        try:
+            _migrate(path, connection)
+            # Debian's SQLite overwrites what is deleted, which is most of what we ever write.
+            connection.execute("PRAGMA secure_delete = OFF")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.executescript(script("sqlite", "writing"))
+        except BaseException:
+            connection.close()
+            raise
+        return cls(path, connection)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def find(self, key: PartitionKey) -> int | None:
+        """The partition's number in this file."""
+        row = self._row("find", key)
+        return row[0] if row else None
+
+    def make(self, key: PartitionKey) -> tuple[int, Acquired]:
+        """A partition that is nowhere, and the first owner of it."""
+        return acquired_of(self._written("make", key))
+
+    def acquire(self, number: int) -> Acquired:
+        return acquired_of(self._written("acquire", (number,)))[1]
+
+    def write(self, entries: Sequence[_Entry]) -> list[PartitionKey]:
+        """Write them, durably; returns who was overtaken and therefore left out."""
+        with translated(self.path, writing=True):
+            try:
+                self._write(entries)
+            except sqlite3.IntegrityError as problem:
+                if str(problem) != "overtaken":
+                    raise
+                return self._write_others(entries)
+        return []
+
+    def _write(self, entries: Sequence[_Entry]) -> None:
+        rows = [row for number, changes in entries for row in rows_of(number, changes)]
+        if len(rows) <= MOST_ROWS:
+            for statement, values in statements_of(rows):
+                self._connection.execute(statement, values)
+            return
+        with self._transaction():
+            for statement, values in statements_of(rows):
+                self._connection.execute(statement, values)
+
+    def _write_others(self, entries: Sequence[_Entry]) -> list[PartitionKey]:
+        with self._transaction():
+            numbers = listed([number for number, _ in entries])
+            held = dict(self._json("range_ids", (numbers,)))
+            good = [entry for entry in entries if held.get(entry[0]) == entry[1].range_id]
+            rows = [row for number, changes in good for row in rows_of(number, changes)]
+            for statement, values in statements_of(rows):
+                self._connection.execute(statement, values)
+        return [changes.key for number, changes in entries if held.get(number) != changes.range_id]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def segments(self, number: int, priority: int, after: int, tasks: int) -> list[SegmentRead]:
+        with translated(self.path):
+            heads: list[tuple[int, int, int]] = []
+            # Every segment has a task, so no more segments than that can be needed.
+            for head in self._json("segments_in_order", (number, priority, after, max(tasks, 0))):
+                heads.append(tuple(head))
+                tasks -= head[2]
+                if tasks <= 0:
+                    break
+            if not heads:
+                return []
+            ends = heads[0][0], heads[-1][0]
+            bodies = dict(self._json("segment_bodies", (number, priority, *ends)))
+            # Others may write the same file between two statements, though not this partition.
+            found = [
+                segment_of(priority, first, last, count, bodies[first])
+                for first, last, count in heads
+            ]
+            return self._marked(number, found)
+
+    def segments_around(self, number: int, sequence: int) -> list[SegmentRead]:
+        with translated(self.path):
+            found = [segment_of(*row) for row in self._json("segments_around", (number, sequence))]
+            return self._marked(number, sorted(found))
+
+    def _marked(self, number: int, found: list[Segment]) -> list[SegmentRead]:
+        if not found:
+            return []
+        ends = min(s.first for s in found), max(s.last for s in found)
+        return with_marks(found, self._json("marks", (number, *ends)))
+
+    def later(self, number: int, before: float, most: int) -> list[Later]:
+        with translated(self.path):
+            rows = self._json("later", (number, before, max(most, 0)))
+        found = [later_of(sequence, bytes.fromhex(body)) for sequence, body in rows]
+        return sorted(found, key=lambda later: (later.due, later.sequence))
+
+    def later_one(self, number: int, sequence: int) -> Later | None:
+        row = self._row("later_one", (number, sequence))
+        return row and later_of(sequence, row[0])
+
+    def dead(self, number: int, after: int, most: int) -> list[Dead]:
+        with translated(self.path):
+            rows = self._json("dead", (number, after, max(most, 0)))
+        return sorted(dead_of(sequence, why, bytes.fromhex(body)) for sequence, why, body in rows)
+
+    def dead_one(self, number: int, sequence: int) -> Dead | None:
+        row = self._row("dead_one", (number, sequence))
+        return row and dead_of(sequence, *row)
+
+    def dead_count(self, number: int) -> int:
+        row = self._row("dead_count", (number,))
+        return row[0] if row else 0
+
+    def result(self, number: int, sequence: int) -> Result | None:
+        row = self._row("result", (number, sequence))
+        return row and Result(sequence, *row)
+
+    def forget_results(self, before: float, most: int) -> int:
+        """Looks first: a file in which nothing is to be done is not locked for it."""
+        if most <= 0 or self._row("any_expired", (before,)) is None:
+            return 0
+        with translated(self.path):
+            deleted = self._connection.execute(_STATEMENTS["forget_results"], (before, most))
+            return deleted.rowcount
+
+    def partitions(self) -> list[PartitionKey]:
+        with translated(self.path):
+            return [PartitionKey(*row) for row in self._json("partitions", ())]
+
+    def _json(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - what SQLite made
+        (text,) = self._connection.execute(_STATEMENTS[name], values).fetchone()
+        return json.decode(text)
+
+    def _row(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row, or None
+        with translated(self.path):
+            found = self._connection.execute(_STATEMENTS[name], values).fetchall()
+        return found[0] if found else None
+
+    def _written(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row
+        with translated(self.path):
+            # Only when all rows are fetched is the statement over, and with it its transaction.
+            (row,) = self._connection.execute(_STATEMENTS[name], values).fetchall()
+        return row
+
+
+def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+    known = migrations("sqlite")[-1].version
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION and (
+        version or connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+    ):
+        raise CannotStart(f"{path} is a database of some other program.")
+    if version > known:
+        raise CannotStart(
+            f"{path} was written by a newer maitred: it has version {version}, and this program "
+            f"knows versions up to {known}.",
+            remedy="Use the newer maitred.",
+        )
+    connection.execute("PRAGMA journal_mode = WAL")
+    for migration in migrations("sqlite"):
+        if migration.version > version:
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {migration.script} PRAGMA application_id = {APPLICATION}; "
+                f"PRAGMA user_version = {migration.version}; COMMIT;"
+            )

@@ -1,0 +1,109 @@
+"""A commit as rows for the view that takes it apart, and rows that come back as records.
+
+The view and what its columns mean: sql/sqlite/writing.sql. Rows are padded to one of a few numbers,
+since each number makes another statement, which SQLite has to compile once and keep.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import json
+
+from maitred.matching.records import Acquired, Dead, Later, Segment
+from maitred.routing.counts import PartitionCounts
+from maitred.store.interface import SegmentRead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from maitred.matching.records import Changes
+
+Row = tuple[str | None, int | None, Any, Any, Any, Any, str | None, bytes | None]
+
+MOST_ROWS: Final = 1024
+"""In one statement. With 8 values a row this is a quarter of what SQLite takes at most."""
+
+_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, MOST_ROWS)
+_NOTHING: Final[Row] = (None, None, None, None, None, None, None, None)
+_VALUES: Final = "(?, ?, ?, ?, ?, ?, ?, ?)"
+_STATEMENTS: Final = {
+    size: f"INSERT INTO incoming VALUES {', '.join([_VALUES] * size)}"  # noqa: S608 - fixed text
+    for size in _SIZES
+}
+_MOMENT: Final = struct.Struct(">d")
+
+
+def rows_of(number: int, changes: Changes) -> Iterator[Row]:
+    """All that one partition wants written, in the order in which it has to happen."""
+    yield (
+        *("partition", number, changes.range_id, changes.backlog, int(changes.clean), None),
+        *(None, None),
+    )
+    if changes.counts is not None:
+        counts = changes.counts
+        yield "counts", number, counts.read, counts.write, counts.version, None, None, None
+    for priority, first, last, tasks, body in changes.segments:
+        yield "segment", number, priority, first, last, tasks, None, body
+    if changes.marks:
+        yield _listed("marks", number, changes.marks)
+    if changes.segments_gone:
+        yield _listed("gone", number, [segment[:3] for segment in changes.segments_gone])
+    if changes.later_gone:
+        yield _listed("later gone", number, changes.later_gone)
+    for sequence, due, body in changes.later:
+        yield "later", number, sequence, due, None, None, None, _MOMENT.pack(due) + body
+    if changes.dead_gone:
+        yield _listed("dead gone", number, changes.dead_gone)
+    for sequence, died_at, reason, body in changes.dead:
+        yield "dead", number, sequence, None, None, None, reason, _MOMENT.pack(died_at) + body
+    for sequence, expires_at, body in changes.results:
+        yield "result", number, sequence, expires_at, None, None, None, body
+
+
+def statements_of(rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
+    """As few statements as can be, with their values; the last one is padded."""
+    for start in range(0, len(rows), MOST_ROWS):
+        part = rows[start : start + MOST_ROWS]
+        size = next(size for size in _SIZES if size >= len(part))
+        values = [value for row in part for value in row]
+        values += _NOTHING * (size - len(part))
+        yield _STATEMENTS[size], values
+
+
+def acquired_of(row: Sequence[Any]) -> tuple[int, Acquired]:
+    """The partition's number in its file, and what its owner is told."""
+    number, range_id, backlog, found_clean, read, write, version = row
+    counts = None if read is None else PartitionCounts(read, write, version)
+    return number, Acquired(range_id, counts, backlog, bool(found_clean))
+
+
+def segment_of(priority: int, first: int, last: int, tasks: int, body: str) -> Segment:
+    return Segment(priority, first, last, tasks, bytes.fromhex(body))
+
+
+def later_of(sequence: int, body: bytes) -> Later:
+    return Later(sequence, _MOMENT.unpack_from(body)[0], body[_MOMENT.size :])
+
+
+def dead_of(sequence: int, reason: str, body: bytes) -> Dead:
+    return Dead(sequence, _MOMENT.unpack_from(body)[0], reason, body[_MOMENT.size :])
+
+
+def with_marks(segments: Iterable[Segment], marks: Sequence[int]) -> list[SegmentRead]:
+    return [
+        SegmentRead(
+            segment, frozenset(mark for mark in marks if segment.first <= mark <= segment.last)
+        )
+        for segment in segments
+    ]
+
+
+def listed(values: object) -> str:
+    """JSON, which SQLite can take apart itself."""
+    return json.encode(values).decode()
+
+
+def _listed(kind: str, number: int, values: object) -> Row:
+    return kind, number, None, None, None, None, listed(values), None
