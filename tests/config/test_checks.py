@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from maitred.config import check, cores, describe, is_loopback, load
 from maitred.config.checks import ENVELOPE_BYTES
 from maitred.errors import InvalidSetting
-from maitred.schema import fit
+from maitred.schema import ANY_NAME, fit
 from maitred.security.secrets import Hashed
-from maitred.settings import Limits, Node, Restarts, User
+from maitred.settings import Limits, Node, Queue, Restarts, User
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +45,8 @@ def _ends(kind: Kind) -> list[tuple[float | str, float | str]]:
         ends.append((ranges.gt + step, ranges.gt))
     if ranges.le is not None:
         ends.append((ranges.le, ranges.le + step))
+    if ranges.lt is not None:
+        ends.append((ranges.lt - step, ranges.lt))
     if ranges.min_length and not kind.is_hidden:
         ends.append(("x", ""))
     return ends
@@ -55,9 +57,19 @@ def test_ranges(name: str, kind: Kind, inside: object, outside: object) -> None:
     # At its end a value fits its setting; whether it goes with the others is another question.
     fit(kind, inside, name, "here")
     with pytest.raises(InvalidSetting) as refused:
-        load(None, {}, {name: outside})
+        load(None, {}, flags(name, outside))
     assert kind.words() in refused.value.sentence
-    assert refused.value.sentence.startswith(f"{name} is ")
+    assert refused.value.sentence.startswith(f"{name.replace(ANY_NAME, 'shop/*')} is ")
+
+
+def flags(name: str, value: object) -> dict[str, object]:
+    """One setting; those of what has names of its own are only set as a whole."""
+    group, named, rest = name.partition(f".{ANY_NAME}.")
+    if not named:
+        return {name: value}
+    for part in reversed(rest.split(".")):
+        value = {part: value}
+    return {group: {"shop/*": value}}
 
 
 def test_there_are_as_many_ranges_as_one_would_think() -> None:
@@ -102,6 +114,45 @@ def test_gradual_changes_that_make_no_sense(given: dict[str, int | float | str],
     with pytest.raises(InvalidSetting, match=f"spread_batch cannot be used. .*{said}"):
         check(Node(spread_batch=given))
     check(Node(spread_batch={"old": 0, "new": 8, "start": 0, "end": 1}))
+
+
+@pytest.mark.parametrize("name", ["*", "shop/*", "shop/orders", "shop/orders/small", "café/заказы"])
+def test_queues_that_can_be_set(name: str) -> None:
+    check(Node(queues={name: Queue()}))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("shop", "no namespace/queue"),
+        ("**", "no namespace/queue"),
+        ("/orders", "namespace is empty"),
+        ("shop/", "queue is empty"),
+        ("*/orders", "no patterns"),
+        ("*/*", "no patterns"),
+        ("shop/or*", "no patterns"),
+        ("shop:1/orders", "has a colon"),
+        ("shop/or:ders", "has a colon"),
+        ("shop//_sys/orders/1", "names partitions"),
+        ("shop/" + "x" * 256, "256 bytes long"),
+        ("shop/ orders", "spaces at its ends"),
+    ],
+)
+def test_queues_that_nobody_can_have(name: str, said: str) -> None:
+    with pytest.raises(InvalidSetting, match=said) as refused:
+        check(Node(queues={name: Queue()}), {"queues": "the file a.toml"})
+    assert "queues (from the file a.toml) has settings for" in refused.value.sentence
+    assert "'shop/*'" in str(refused.value.remedy)
+
+
+def test_the_store_has_an_address_that_is_never_shown() -> None:
+    check(Node(store="postgresql://me:secret@db/tasks"))
+    check(Node(store="postgres://me:secret@db/tasks"))
+    for wrong in ("mysql://me:secret@db", "secret", "db:5432"):
+        with pytest.raises(InvalidSetting, match=r"^store \(from the file\) is no") as refused:
+            check(Node(store=wrong), {"store": "the file"})
+        assert wrong not in str(refused.value)
+        assert "postgresql://" in str(refused.value.remedy)
 
 
 @pytest.mark.parametrize(

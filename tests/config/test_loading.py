@@ -15,7 +15,7 @@ from maitred.errors import InvalidSetting, UnknownSetting
 from maitred.schema import names
 from maitred.schema.reading import FILE_BYTES
 from maitred.security.secrets import Hashed
-from maitred.settings import Log, Node
+from maitred.settings import Forwarding, Log, Node, Queue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,6 +112,29 @@ def test_users_are_one_setting_a_stronger_source_replaces_them_all(tmp_path: Pat
     assert set(node.users) == {"bob"}
     assert node.users["bob"].permissions == {"*": ["admin"]}
     assert load(file, {"MAITRED_USERS": "{}"}, {}).users == {}
+
+
+def test_queues_are_one_setting_with_groups_inside(tmp_path: Path) -> None:
+    file = written(
+        tmp_path, '[queues."shop/*"]\nlease_seconds = 3\nforwarding.children = 2\n[queues."a/b.c"]'
+    )
+    node = load(file, {}, {})
+    assert set(node.queues) == {"shop/*", "a/b.c"}
+    assert node.queues["shop/*"] == Queue(lease_seconds=3.0, forwarding=Forwarding(children=2))
+    stronger = load(file, {"MAITRED_QUEUES": '{"*": {"rate_per_second": 0.5}}'}, {})
+    assert stronger.queues == {"*": Queue(rate_per_second=0.5)}
+    with pytest.raises(InvalidSetting, match=r"queues.shop/\*.lease_seconds is 'long'"):
+        load(None, {}, {"queues": '{"shop/*": {"lease_seconds": "long"}}'})
+    with pytest.raises(UnknownSetting, match="lease_second") as refused:
+        load(None, {}, {"queues": {"shop/*": {"lease_second": 1}}})
+    assert "lease_seconds" in str(refused.value.remedy)
+
+
+@pytest.mark.parametrize("group", ["USERS", "QUEUES"])
+def test_what_has_names_of_its_own_is_one_variable(group: str) -> None:
+    with pytest.raises(UnknownSetting) as refused:
+        load(None, {f"MAITRED_{group}__SHOP": "{}"}, {})
+    assert f"MAITRED_{group}, as JSON" in str(refused.value.remedy)
 
 
 def test_variables_of_others_are_left_alone() -> None:

@@ -39,6 +39,12 @@ _EPILOG = (
 @click.option("--host", metavar="HOST", help="Where to listen.  [default: 127.0.0.1]")
 @click.option("--port", metavar="PORT", help="The port; 0 finds a free one.  [default: 4747]")
 @click.option("--data", metavar="DIR", help="The node's directory.  [default: maitred-data]")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Where tasks are kept: postgresql://...; with a password better in the variable "
+    "MAITRED_STORE.  [default: files in the data directory]",
+)
 @click.option("--config", "file", metavar="FILE", help="A TOML file with settings.")
 @click.option("--drain-seconds", metavar="S", help="How long to finish work.  [default: 10]")
 @click.option("--users-file", metavar="FILE", help="Users, in a file that is read when it changes.")

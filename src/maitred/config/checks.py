@@ -6,9 +6,10 @@ import os
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from maitred.errors import InvalidArgument, InvalidSetting
+from maitred.errors import InvalidArgument, InvalidName, InvalidSetting
 from maitred.routing.gradual import GradualChange
 from maitred.routing.keys import check_batch_size
+from maitred.routing.names import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,12 @@ PORT_MAX = 65_535
 ENVELOPE_BYTES = 64 * 1024
 """What a frame holds beside its payload: names, headers, a deadline. It is generous."""
 
+STORES = ("postgresql://", "postgres://")
+"""How the address of a store begins; PostgreSQL's own tools know both."""
+
+EVERY = "*"
+"""Stands for every queue: of a namespace, or of the node."""
+
 
 def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
     """Raise `InvalidSetting` for what cannot work; `sources` says where settings came from."""
@@ -28,6 +35,9 @@ def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
     _check_sizes(node, origin)
     _check_restarts(node, origin)
     _check_spread_batch(node, origin)
+    _check_store(node, origin)
+    for name in node.queues:
+        _check_queue(name, origin)
     if node.users or node.users_file is not None:
         _check_users(node, origin)
     _check_open(node, origin)
@@ -104,6 +114,34 @@ def _check_spread_batch(node: Node, origin: _Origins) -> None:
         raise InvalidSetting(
             f"{origin('spread_batch')} cannot be used. {problem.sentence}", remedy=problem.remedy
         ) from None
+
+
+def _check_store(node: Node, origin: _Origins) -> None:
+    if node.store is not None and not node.store.startswith(STORES):
+        # It is not shown: what looks least like an address may be the password.
+        raise InvalidSetting(
+            f"{origin('store')} is no address of a store.",
+            remedy="It begins with postgresql://; without it, tasks are kept in files in the data "
+            "directory.",
+        )
+
+
+def _check_queue(name: str, origin: _Origins) -> None:
+    """Settings for a queue that can never exist would never hold, and nobody would notice."""
+    if name == EVERY:
+        return
+    namespace, slash, queue = name.partition("/")
+    remedy = "Name one queue ('shop/orders'), all of a namespace ('shop/*'), or all ('*')."
+    where = f"{origin('queues')} has settings for {name!r}"
+    if not slash:
+        raise InvalidSetting(f"{where}, which is no namespace/queue.", remedy=remedy)
+    if EVERY in namespace or (EVERY in queue and queue != EVERY):
+        raise InvalidSetting(f"{where}, and names are no patterns.", remedy=remedy)
+    try:
+        check_name("namespace", namespace)
+        check_name("queue", queue)
+    except InvalidName as problem:
+        raise InvalidSetting(f"{where}. {problem.sentence}", remedy=remedy) from None
 
 
 def _check_users(node: Node, origin: _Origins) -> None:

@@ -4,7 +4,7 @@ Each source is fitted to the schema by itself and then spread out, one entry a s
 is the update of a dictionary, and every value still knows where it came from.
 
 `users` is one setting: a source that names users replaces those of the weaker sources, instead of
-leaving some of them in by surprise.
+leaving some of them in by surprise. So is `queues`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Loaded:
 
     node: Node
     sources: dict[str, str]
-    """By setting (`limits.frame_bytes`; `users` as one), of those that somebody set."""
+    """By setting (`limits.frame_bytes`; `users` and `queues` as one each), of those that somebody set."""
 
 
 def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> Node:
@@ -111,12 +111,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
                 remedy="Set enableServiceLinks: false for the pod, or rename the service.",
             )
         key = variable.removeprefix(PREFIX)
-        if key.startswith("USERS__"):
-            # Variables are upper case, and the names of users are not.
-            raise UnknownSetting(
-                f"There is no setting called {variable!r} (from the environment).",
-                remedy="Put all users into MAITRED_USERS, as JSON.",
-            )
+        for names_of in ("USERS", "QUEUES"):
+            if key.startswith(f"{names_of}__"):
+                # Variables are upper case, and the names of users and queues are not.
+                raise UnknownSetting(
+                    f"There is no setting called {variable!r} (from the environment).",
+                    remedy=f"Put all {names_of.lower()} into {PREFIX}{names_of}, as JSON.",
+                )
         if key not in known:
             raise unknown(key, "the environment", known, PREFIX)
         given |= _spread(known[key], environment[variable], f"the variable {variable}")
