@@ -1,0 +1,37 @@
+"""Taskiq: a task on a Redis list, the faster of its brokers here."""
+
+from __future__ import annotations
+
+import os
+
+from taskiq_redis import ListQueueBroker  # type: ignore[import-not-found]
+
+from benchmarks.tasks.producing import IN_FLIGHT, in_flight, server_url
+from benchmarks.tasks.recording import RECORD, record_of_this_worker
+
+broker = ListQueueBroker(server_url(), max_connection_pool_size=IN_FLIGHT)
+called = record_of_this_worker().called if RECORD in os.environ else None
+
+
+async def _noop(payload: str) -> None:
+    assert called is not None
+    called(payload)
+
+
+noop = broker.register_task(_noop, task_name="noop")
+
+
+class Producer:
+    many = f"{IN_FLIGHT} in flight"
+
+    async def open(self, _url: str) -> None:
+        await broker.startup()
+
+    async def enqueue(self, payload: str) -> None:
+        await noop.kiq(payload)
+
+    async def enqueue_many(self, payloads: list[str]) -> None:
+        await in_flight(noop.kiq, payloads)
+
+    async def close(self) -> None:
+        await broker.shutdown()
