@@ -1,0 +1,145 @@
+"""What a simulated store holds: the contents of a disk, which outlive every process.
+
+This is the interface of stores in its plainest form, dictionaries, without time and without faults;
+`simulation/store.py` adds both. The same tests run on it as on the real engines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from maitred.matching.records import PRIORITIES, Acquired
+from maitred.store.interface import SegmentRead
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maitred.matching.records import Changes, Dead, Later, PartitionKey, Result, Segment
+    from maitred.routing.counts import PartitionCounts
+
+
+@dataclass(slots=True)
+class _Partition:
+    range_id: int = 0
+    backlog: int = 0
+    clean: bool = True
+    counts: PartitionCounts | None = None
+    segments: list[dict[int, Segment]] = field(
+        default_factory=lambda: [{} for _ in range(PRIORITIES)]
+    )
+    """By priority, then by `first`."""
+    marks: set[int] = field(default_factory=set)
+    later: dict[int, Later] = field(default_factory=dict)
+    dead: dict[int, Dead] = field(default_factory=dict)
+    results: dict[int, Result] = field(default_factory=dict)
+
+    def write(self, changes: Changes) -> None:
+        self.backlog = changes.backlog
+        self.clean = changes.clean
+        if changes.counts is not None:
+            self.counts = changes.counts
+        for segment in changes.segments:
+            self.segments[segment.priority][segment.first] = segment
+        self.marks.update(changes.marks)
+        for gone in changes.segments_gone:
+            self.segments[gone.priority].pop(gone.first, None)
+        for gone in changes.segments_gone:
+            for mark in [mark for mark in self.marks if gone.first <= mark <= gone.last]:
+                if not self.around(mark):
+                    self.marks.discard(mark)
+        for sequence in changes.later_gone:
+            self.later.pop(sequence, None)
+        self.later.update((later.sequence, later) for later in changes.later)
+        for sequence in changes.dead_gone:
+            self.dead.pop(sequence, None)
+        self.dead.update((dead.sequence, dead) for dead in changes.dead)
+        self.results.update((result.sequence, result) for result in changes.results)
+
+    def around(self, sequence: int) -> list[Segment]:
+        return [
+            segment
+            for by_first in self.segments
+            for segment in by_first.values()
+            if segment.first <= sequence <= segment.last
+        ]
+
+    def read(self, segment: Segment) -> SegmentRead:
+        first, last = segment.first, segment.last
+        return SegmentRead(segment, frozenset(m for m in self.marks if first <= m <= last))
+
+
+class Contents:
+    """Everything at once, and never half of it."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[PartitionKey, _Partition] = {}
+
+    def acquire(self, key: PartitionKey) -> Acquired:
+        found = self._partitions.setdefault(key, _Partition())
+        was_clean, found.clean = found.clean, False
+        found.range_id += 1
+        return Acquired(found.range_id, found.counts, found.backlog, was_clean)
+
+    def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
+        overtaken = []
+        for changes in group:
+            found = self._partitions.get(changes.key)
+            if found is None or found.range_id != changes.range_id:
+                overtaken.append(changes.key)
+            else:
+                found.write(changes)
+        return overtaken
+
+    def segments(
+        self, key: PartitionKey, priority: int, after: int, tasks: int
+    ) -> list[SegmentRead]:
+        found = self._of(key)
+        read = []
+        for first, segment in sorted(found.segments[priority].items()):
+            if tasks <= 0:
+                break
+            if first > after:
+                read.append(found.read(segment))
+                tasks -= segment.tasks
+        return read
+
+    def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
+        found = self._of(key)
+        return [found.read(segment) for segment in found.around(sequence)]
+
+    def later(self, key: PartitionKey, before: float, most: int) -> list[Later]:
+        due = [later for later in self._of(key).later.values() if later.due < before]
+        return sorted(due, key=lambda later: (later.due, later.sequence))[: max(most, 0)]
+
+    def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
+        return self._of(key).later.get(sequence)
+
+    def dead(self, key: PartitionKey, after: int, most: int) -> list[Dead]:
+        return sorted(d for d in self._of(key).dead.values() if d.sequence > after)[: max(most, 0)]
+
+    def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None:
+        return self._of(key).dead.get(sequence)
+
+    def dead_count(self, key: PartitionKey) -> int:
+        return len(self._of(key).dead)
+
+    def result(self, key: PartitionKey, sequence: int) -> Result | None:
+        return self._of(key).results.get(sequence)
+
+    def forget_results(self, before: float, most: int) -> int:
+        expired = sorted(
+            (result.expires_at, key, sequence)
+            for key, partition in self._partitions.items()
+            for sequence, result in partition.results.items()
+            if result.expires_at < before
+        )[: max(most, 0)]
+        for _, key, sequence in expired:
+            del self._partitions[key].results[sequence]
+        return len(expired)
+
+    def partitions(self) -> list[PartitionKey]:
+        return sorted(self._partitions)
+
+    def _of(self, key: PartitionKey) -> _Partition:
+        return self._partitions.get(key) or _Partition()
