@@ -30,8 +30,17 @@ def _request(opcode: int) -> Callable[[bytes], object]:
             message = REQUEST_DECODERS[opcode](body)
         except UNREADABLE as problem:
             raise not_understood(opcode, problem) from None
-        require(REQUEST_DECODERS[opcode](encode(message)) == message, "a request changes")
+        written = encode(message)
+        # As bytes: a number that is none, which some fields may hold, equals nothing.
+        require(encode(REQUEST_DECODERS[opcode](written)) == written, "a request changes")
         return message
+
+    return read
+
+
+def _answer(opcode: int) -> Callable[[bytes], object]:
+    def read(body: bytes) -> object:
+        return decode_answer(opcode, body)
 
     return read
 
@@ -53,11 +62,13 @@ def _described(body: bytes) -> None:
     )
 
 
+_TASKS: Final = [opcode for opcode in sorted(REQUEST_DECODERS) if opcode >= Opcode.ADD]
+
 READERS: Final[tuple[Callable[[bytes], object], ...]] = (
     _request(Opcode.ECHO),
     _request(Opcode.STATUS),
-    lambda body: decode_answer(Opcode.ECHO, body),
-    lambda body: decode_answer(Opcode.STATUS, body),
+    _answer(Opcode.ECHO),
+    _answer(Opcode.STATUS),
     without_home,
     _error,
     _described,
@@ -68,7 +79,10 @@ READERS: Final[tuple[Callable[[bytes], object], ...]] = (
     cql.decode_query,
     lambda body: Reader(body).inet(),
     lambda body: Reader(body).bytes_map(),
+    # Each exchange that comes has its two readers at the end: inputs choose them by number.
+    *(reader for opcode in _TASKS for reader in (_request(opcode), _answer(opcode))),
 )
+"""What the second byte of an input chooses from."""
 
 
 def examine_body(chosen: int, body: bytes) -> None:

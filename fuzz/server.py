@@ -27,6 +27,22 @@ from maitred.protocol.frames import (
 )
 from maitred.protocol.messages import Echo, Status, encode
 from maitred.protocol.refusals import decode_error
+from maitred.protocol.tasks import (
+    Add,
+    Await,
+    Counts,
+    DeadLetters,
+    Describe,
+    End,
+    Finish,
+    Forward,
+    Heartbeat,
+    Offer,
+    Queues,
+    Resize,
+    Revoke,
+    Sync,
+)
 from maitred.settings import Limits, Node
 from maitred.surroundings import Surroundings
 
@@ -55,7 +71,7 @@ _HANDSHAKE: Final = encode_frame(
     encode_startup({"CQL_VERSION": "3.0.0", "MAITRED_VERSION": "1"}),
 )
 
-_PARTS: Final[tuple[tuple[int, bytes], ...]] = (
+PARTS: Final[tuple[tuple[int, bytes], ...]] = (
     (Opcode.OPTIONS, b""),
     (Opcode.STARTUP, encode_startup({"CQL_VERSION": "3.0.0"})),
     (Opcode.REGISTER, encode_register(["STATUS_CHANGE", "MAITRED_DRAINING"])),
@@ -72,6 +88,24 @@ _PARTS: Final[tuple[tuple[int, bytes], ...]] = (
     (Opcode.CANCEL, b""),
     (Opcode.AUTH_RESPONSE, b"\0\0\0\x04\0u\0s"),
     (0x55, b""),
+    # Tasks. The last two are for shards only.
+    *(
+        (message.opcode, encode(message))
+        for message in (
+            Add("n", "q", 1, 0, 1_000, 0, [b"one", b"two"]),
+            Await("n", "q", 1, 0, 1_000, 2**32),
+            Revoke("n", "q", 1, 0, 1_000, 2**32),
+            Offer("n", "q", 1, 0, 900, 0, bytes(16), "worker", 2),
+            Finish("n", "q", 1, 0, 1_000, bytes(16), [End(2**32, 1)]),
+            Heartbeat("n", "q", 1, 0, 900, bytes(16), "worker", [(2**32, 1)]),
+            Describe("n", "q", 1, 0, 1_000),
+            Resize("n", "q", 1, 0, 1_000, 4, 2),
+            DeadLetters("n", "q", 1, 0, 1_000, "list"),
+            Queues(0, 1_000),
+            Forward("n", "q", 1, 0, 1_000, 0, 1, 2**32, 1, 2, 0.0, b"payload", 0.0),
+            Sync("n", "q", 1, 1, 1_000, Counts(4, 2, 1)),
+        )
+    ),
 )
 
 
@@ -148,7 +182,7 @@ def _composed(data: bytes) -> bytes:
     frames = []
     for at in range(0, len(data) - 2, 3):
         chosen, where, change = data[at : at + 3]
-        opcode, body = _PARTS[chosen % len(_PARTS)]
+        opcode, body = PARTS[chosen % len(PARTS)]
         if change and body:
             spot = change % len(body)
             body = body[:spot] + bytes((data[at // 3],)) + body[spot + 1 :]

@@ -30,7 +30,7 @@ COMMAND = "python -m tests.test_settings_document"
 BEGIN = f"<!-- The tables below are written by a program: {COMMAND} -->\n"
 GROUPS = {
     "": "The node",
-    "queues": "queues: how tasks are kept and handed out, by `namespace/queue`, `namespace/*` or `*`",
+    "queues": "queues: how tasks are kept and handed out",
     "limits": "limits: what one shard takes from its connections",
     "tls": "tls: files in PEM form; without this group there is no TLS",
     "users": "users: who may come in, and what for",

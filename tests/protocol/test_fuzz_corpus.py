@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fuzz.bodies import READERS
 from fuzz.decode import examine
+from fuzz.server import PARTS
 from fuzz.violated import Violated
 
 from maitred.protocol.frames import Frame, FrameDecoder
+from maitred.protocol.messages import REQUESTS
 
 CORPUS = Path(__file__).parents[2] / "fuzz" / "corpus"
 
@@ -41,3 +44,17 @@ def test_the_targets_notice_lost_frames(prefix: str, monkeypatch: pytest.MonkeyP
 def test_bytes_too_short_to_choose_anything_are_nothing() -> None:
     examine(b"")
     examine(b"\2")
+
+
+def test_there_is_an_input_for_each_body_and_each_request() -> None:
+    """What comes new is found by the fuzzer from there, not from nothing."""
+    bodies = {data[1] for data in map(Path.read_bytes, INPUTS) if data[0] % 4 == 0}
+    assert bodies == set(range(len(READERS)))
+    chosen = {
+        which % len(PARTS)
+        for data in map(Path.read_bytes, INPUTS)
+        if data[0] % 4 == 3
+        for which in data[2::3]
+    }
+    assert chosen == set(range(len(PARTS)))
+    assert {opcode for opcode, _ in PARTS} >= REQUESTS.keys()

@@ -11,7 +11,7 @@ from msgspec import Struct, defstruct, msgpack
 from msgspec.structs import fields
 
 from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
-from maitred.protocol import messages
+from maitred.protocol import messages, tasks
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import (
     ANSWERS,
@@ -33,48 +33,32 @@ from maitred.protocol.messages import (
 from maitred.protocol.notation import bytes_map
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS, Request
 from maitred.settings import Permission
+from tests.protocol.strategies import texts, values
 
-texts = st.text(st.characters(codec="utf-8"), max_size=30)
-int64 = st.integers(-(2**63), 2**63 - 1)
 counts = st.integers(0, 2**63 - 1)
-numbers = st.floats(allow_nan=False)
-
-echoes = st.builds(
-    Echo,
-    texts,
-    texts,
-    int64,
-    int64,
-    st.integers(0, TIMEOUT_MAX_MILLISECONDS),
-    st.binary(max_size=100),
-    st.integers(0, HOLD_MAX_MILLISECONDS),
-)
-statuses = st.builds(Status, counts, st.integers(0, TIMEOUT_MAX_MILLISECONDS))
-echoed = st.builds(Echoed, st.binary(max_size=100), int64)
-shard_statuses = st.builds(
-    ShardStatus,
-    node=texts,
-    shard=counts,
-    pid=counts,
-    state=texts,
-    release=texts,
-    address=texts,
-    uptime_seconds=numbers,
-    restarts=counts,
-    load=numbers,
-    memory_bytes=counts,
-    connections=counts,
-    requests=counts,
-    requests_per_second=numbers,
-    in_flight=counts,
-    forwarded=counts,
-    received_forwarded=counts,
-    errors=st.dictionaries(texts, counts, max_size=3),
-)
+shard_statuses = values(ShardStatus)
 
 ECHO: list[Any] = ["namespace", "queue", 1, 3, 1000, b"payload", 0]
 STATUS: list[Any] = [0, 1000]
-WHOLE: dict[int, list[Any]] = {Opcode.ECHO: ECHO, Opcode.STATUS: STATUS}
+PARTITION: list[Any] = ["namespace", "queue", 1, 3, 1000]
+SESSION = bytes(range(16))
+WHOLE: dict[int, list[Any]] = {
+    Opcode.ECHO: ECHO,
+    Opcode.STATUS: STATUS,
+    Opcode.ADD: [*PARTITION, 7, [b"a", b"b"], 4, 0.5, 60.0, [1, 0.5, 8.0, 30.0, 0.0]],
+    Opcode.AWAIT: [*PARTITION, 2**32 + 1],
+    Opcode.REVOKE: [*PARTITION, 2**32 + 1],
+    Opcode.OFFER: [*PARTITION, 7, SESSION, "worker", 32, 1],
+    Opcode.FINISH: [*PARTITION, SESSION, [[2**32 + 1, 1, 1, b"body"]]],
+    Opcode.HEARTBEAT: [*PARTITION, SESSION, "worker", [[2**32 + 1, 1]]],
+    Opcode.FORWARD: [*PARTITION, 7, 3, 2**32 + 1, 1, 2, 30.0, b"payload", 0.1],
+    Opcode.SYNC: [*PARTITION, [4, 2, 7]],
+    Opcode.DESCRIBE: PARTITION,
+    Opcode.RESIZE: [*PARTITION, 4, 2, True],
+    Opcode.DEAD: [*PARTITION, "retry", [2**32 + 1], 100],
+    Opcode.QUEUES: STATUS,
+}
+"""A request of each kind, with everything that it may have."""
 
 
 def decoded(opcode: int, body: bytes) -> Request:
@@ -85,24 +69,25 @@ def decoded(opcode: int, body: bytes) -> Request:
         raise not_understood(opcode, problem) from None
 
 
-@given(echoes)
-def test_echo_both_ways(request: Echo) -> None:
-    assert decoded(Opcode.ECHO, encode(request)) == request
+@pytest.mark.parametrize("opcode", REQUESTS)
+@given(data=st.data())
+def test_a_request_both_ways(opcode: int, data: st.DataObject) -> None:
+    request = data.draw(values(REQUESTS[opcode]))
+    assert decoded(opcode, encode(request)) == request
 
 
-@given(statuses)
-def test_status_both_ways(request: Status) -> None:
-    assert decoded(Opcode.STATUS, encode(request)) == request
+@pytest.mark.parametrize("opcode", ANSWERS)
+@given(data=st.data())
+def test_an_answer_both_ways(opcode: int, data: st.DataObject) -> None:
+    answer = data.draw(values(ANSWERS[opcode]))
+    assert decode_answer(opcode, encode(answer)) == answer
 
 
-@given(echoed)
-def test_echoed_both_ways(answer: Echoed) -> None:
-    assert decode_answer(Opcode.ECHO, encode(answer)) == answer
-
-
-@given(shard_statuses)
-def test_shard_status_both_ways(answer: ShardStatus) -> None:
-    assert decode_answer(Opcode.STATUS, encode(answer)) == answer
+@pytest.mark.parametrize("opcode", REQUESTS)
+def test_what_is_written_is_the_fields_in_their_order(opcode: int) -> None:
+    request = decoded(opcode, msgpack.encode(WHOLE[opcode]))
+    assert msgpack.decode(encode(request)) == WHOLE[opcode]
+    assert len(WHOLE[opcode]) == len(fields(REQUESTS[opcode]))
 
 
 def test_the_order_of_fields_is_the_protocol() -> None:
@@ -129,7 +114,7 @@ def test_every_request_has_its_opcode_a_permission_and_an_answer() -> None:
         assert kind.permission in get_args(Permission)
     kinds = {
         kind
-        for kind in vars(messages).values()
+        for kind in (*vars(messages).values(), *vars(tasks).values())
         if isinstance(kind, type) and issubclass(kind, Request) and hasattr(kind, "opcode")
     }
     assert kinds == set(REQUESTS.values())

@@ -54,7 +54,7 @@ class Loaded:
 
     node: Node
     sources: dict[str, str]
-    """By setting (`limits.frame_bytes`; `users` and `queues` as one each), of those that somebody set."""
+    """By setting (`limits.frame_bytes`; `users` and `queues` as one), of those that were set."""
 
 
 def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> Node:
