@@ -1,4 +1,4 @@
-"""The session that docs/protocol.md spells out byte by byte, said to a real shard."""
+"""What docs/protocol.md tells is so: its tables as messages have it, its session byte by byte."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import re
 from pathlib import Path
 from uuid import uuid4
 
-from maitred import logs
+import pytest
+from msgspec import Struct, msgpack
+from msgspec.structs import FieldInfo, fields
+
+from maitred import errors, logs
+from maitred.matching.records import Terms
 from maitred.node.shard import Place, Shard
-from maitred.protocol.frames import HEADER_BYTES
+from maitred.protocol.frames import ANSWER, HEADER_BYTES, Opcode
+from maitred.protocol.messages import ANSWERS, REQUESTS
+from maitred.protocol.requests import PartitionRequest, ShardRequest
+from maitred.protocol.tasks import Counts, DeadLetter, End, Failure, Given, PartitionDescription
 from maitred.settings import Node
 from maitred.surroundings import Surroundings
 
@@ -67,3 +75,84 @@ async def replay() -> int:
 def test_the_session_of_the_page() -> None:
     answers = asyncio.run(asyncio.wait_for(replay(), SECONDS))
     assert answers == 3
+
+
+def rows(opcode: int) -> list[list[str]]:
+    """The cells of the rows that begin with that opcode."""
+    lines = DOCUMENT.read_text().splitlines()
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith(f"| `0x{opcode:02X}` |")
+    ]
+
+
+def listed(found: tuple[FieldInfo, ...]) -> str:
+    return ", ".join(one.name if one.required else f"[{one.name}]" for one in found)
+
+
+@pytest.mark.parametrize("opcode", REQUESTS, ids=lambda opcode: Opcode(opcode).name)
+def test_every_request_has_a_row(opcode: int) -> None:
+    assert len(rows(opcode)) == 1
+
+
+@pytest.mark.parametrize(
+    "opcode", [one for one in REQUESTS if one >= Opcode.ADD], ids=lambda one: Opcode(one).name
+)
+def test_the_row_of_a_request_about_tasks(opcode: int) -> None:
+    kind, answer = REQUESTS[opcode], ANSWERS[opcode]
+    ((_, name, who, told, answered),) = rows(opcode)
+    assert name == Opcode(opcode).name
+    base = PartitionRequest if issubclass(kind, PartitionRequest) else ShardRequest
+    everywhere = "" if base is PartitionRequest else " for `*`"
+    assert who == ("shards only" if kind.between_shards else f"`{kind.permission}`{everywhere}")
+    assert told == listed(fields(kind)[len(fields(base)) :])
+    is_array = answer.__struct_config__.array_like
+    assert answered == f"`0x{opcode + ANSWER:02X}`: " + (
+        listed(fields(answer)) if is_array else "a map"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("counts", Counts),
+        ("terms", Terms),
+        ("task", Given),
+        ("end", End),
+        ("failure", Failure),
+    ],
+)
+def test_what_stands_inside_of_fields(name: str, kind: type[Struct]) -> None:
+    (line,) = re.findall(rf"^\| \*{name}\*[^|]*\| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    told = [element.split(" = ") for element in re.sub(r"[\[\]]", "", line).split(", ")]
+    elements = [(one[0], one[1] if len(one) > 1 else None) for one in told if one[0] != "encoded"]
+    assert elements == [
+        (one.name, None if one.required else _shown(one.default)) for one in fields(kind)
+    ]
+    for one in fields(kind):
+        assert (f"[{one.name} =" in line) == (not one.required)
+
+
+def _shown(default: object) -> str:
+    if default == msgpack.encode(None):
+        return "nil"
+    return '""' if default == "" else str(default)
+
+
+@pytest.mark.parametrize("kind", [PartitionDescription, DeadLetter])
+def test_every_key_of_a_map_is_named(kind: type[Struct]) -> None:
+    text = DOCUMENT.read_text()
+    section = text[text.index("### People") : text.index("## Events")]
+    for one in fields(kind):
+        assert f"`{one.name}`" in section
+
+
+def test_the_codes_of_the_page_are_ours() -> None:
+    text = DOCUMENT.read_text()
+    table = text[text.index("## Errors") : text.index("## A session")]
+    cells = "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
+    ours = {kind.code for kind in vars(errors).values() if hasattr(kind, "code")}
+    named = set(re.findall(r"`([a-z-]+)`", cells))
+    assert named <= ours
+    assert {"store-full", "outcome-unknown", "not-owner"} <= named
