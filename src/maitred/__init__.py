@@ -1,12 +1,16 @@
 """maitred seats every task and every query at a worker that is free.
 
-    import maitred
+    from maitred import App
 
-    with maitred.connect("maitred://localhost") as client:
-        print(client.echo("shop", "thumbnails", b"hello"))
+    app = App("shop")
 
-`connect` serves asyncio and ordinary code alike; see `maitred.client.connecting`. Errors are in
-`maitred.errors`, and `MaitredError` catches them all. What is here is loaded when it is first used:
+    @app.handler("thumbnails", retries=3, timeout=30)
+    async def thumbnail(url: str, size: int) -> str: ...
+
+    task = await thumbnail.enqueue("https://...", size=128)
+
+See `maitred.app.app`. `connect` is the client below that, for asyncio and ordinary code alike; see
+`maitred.client.connecting`. Errors are in `maitred.errors`, and `MaitredError` catches them all. What is here is loaded when it is first used:
 importing maitred costs nothing.
 """
 
@@ -15,6 +19,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from maitred.app.app import App as App
+    from maitred.app.attempt import current as current
     from maitred.client.client import AsyncClient as AsyncClient
     from maitred.client.connecting import Connecting as connect  # noqa: N813 - it is called as one
     from maitred.client.sync import Client as Client
@@ -22,13 +28,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["AsyncClient", "Client", "MaitredError", "__version__", "connect"]
+__all__ = ["App", "AsyncClient", "Client", "MaitredError", "__version__", "connect", "current"]
 
 _HOMES = {
+    "App": ("maitred.app.app", "App"),
     "AsyncClient": ("maitred.client.client", "AsyncClient"),
     "Client": ("maitred.client.sync", "Client"),
     "MaitredError": ("maitred.errors", "MaitredError"),
     "connect": ("maitred.client.connecting", "Connecting"),
+    "current": ("maitred.app.attempt", "current"),
 }
 
 

@@ -280,6 +280,84 @@ class ShardsKeepDying(MaitredError):
     code = "shards-keep-dying"
 
 
+class InvalidHandler(InvalidArgument):
+    """A function that cannot be a handler: its parameters or annotations cannot be written down."""
+
+    code = "invalid-handler"
+
+
+class InvalidArguments(InvalidArgument):
+    """Arguments that do not fit the handler; the sentence names the parameter."""
+
+    code = "invalid-arguments"
+
+
+class InvalidTaskId(InvalidArgument):
+    """Text that names no task of this app."""
+
+    code = "invalid-task-id"
+
+
+class CannotLoad(InvalidArgument):
+    """What a worker is to serve cannot be imported, or is no App with handlers."""
+
+    code = "cannot-load"
+
+
+class TaskNotDone(MaitredError):
+    """A task is over, and there is no result; which of these it is says why."""
+
+    code = "task-not-done"
+
+
+class TaskFailed(TaskNotDone):
+    """The handler raised, or its attempts took too long, or their workers were lost."""
+
+    code = "task-failed"
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        remedy: str | None = None,
+        kind: str = "",
+        message: str = "",
+        remote_traceback: str = "",
+        attempts: int = 0,
+    ) -> None:
+        super().__init__(sentence, remedy=remedy)
+        self.kind = kind
+        """The class of the exception, or a code of ours."""
+        self.message = message
+        self.remote_traceback = remote_traceback
+        """The worker's, as text; empty if there is none."""
+        self.attempts = attempts
+
+
+class TaskCancelled(TaskNotDone):
+    """Somebody cancelled the task."""
+
+    code = "task-cancelled"
+
+
+class TaskExpired(TaskNotDone):
+    """The task had not begun when its time was over, and will not."""
+
+    code = "task-expired"
+
+
+class UnknownTask(MaitredError):
+    """There is no such task, or it is over and its result is kept no longer."""
+
+    code = "unknown-task"
+
+
+class InvalidResult(MaitredError):
+    """The result of a task is not what its handler says it returns."""
+
+    code = "invalid-result"
+
+
 class RemoteError(MaitredError):
     """An error that a newer peer reports and this version has no class for; its code is kept."""
 

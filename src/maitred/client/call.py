@@ -6,7 +6,7 @@ way out ends that future exactly once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from maitred.errors import ConnectionLost, DeadlineExceeded, Unavailable
 
@@ -39,6 +39,9 @@ class Call:
 
     room: WaitingRoom
     """Where it waits; set while `line` is."""
+
+    grace_seconds: ClassVar[float] = 0.0
+    """How much longer we wait for the answer than the node was told to take."""
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from maitred.client.call import Call
 from maitred.client.dialing import Terms
+from maitred.client.held import Held, HeldCall
 from maitred.client.pool import HOPELESS, Pool
 from maitred.client.router import Router, closed
 from maitred.client.statistics import Statistics, summed
@@ -250,6 +251,17 @@ class AsyncClient:
                 raise
             raise _in_doubt(doubt, problem) from problem
 
+    def hold(self, message: AnyRequest, timeout: float) -> Held:
+        """Begin a request that waits at the node, and that can be taken back without a loss.
+
+        It is sent once: whoever waits for long decides himself when to ask again. Raises if it
+        cannot be sent at all; everything later comes when its answer is awaited.
+        """
+        now = self._loop.time()
+        call = HeldCall(message, now + _checked(timeout), self._loop.create_future())
+        self._router.dispatch(call, now)
+        return Held(call, self._read)
+
     def _read(self, call: Call, frame: Frame) -> AnyAnswer | MaitredError:
         """An answer that is more, or other, than a plain one."""
         opcode = call.message.opcode
@@ -360,6 +372,7 @@ class AsyncClient:
                     covered=tuple(pool.by_shard),
                     spread_batch=known.spread_batch,
                     payload_bytes=known.payload_bytes,
+                    frame_bytes=known.frame_bytes,
                     problem=problem,
                 )
             )

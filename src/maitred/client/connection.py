@@ -179,12 +179,17 @@ class Connection(Caller):
             raise InvalidArgument(f"The request cannot be written: {problem}.") from None
         if len(body) > self.payload_bytes:
             self._check_size(message, body)
-        call.stream = self.ask(message.opcode, body, call, call.deadline)
+        call.stream = self.ask(message.opcode, body, call, call.deadline + call.grace_seconds)
         call.connection = self
         call.sent_at = now
         self.counts.requests += 1
         if call.shard != self.shard and call.pool is not None:
             call.pool.counts(call.shard).fallbacks += 1
+
+    def take_back(self, call: Call) -> None:
+        """Tell the node to hurry; the answer, whichever it is, still goes to the call."""
+        if self.pending.get(call.stream) is call and not self.closing:
+            self.send(0, call.stream, Opcode.CANCEL, b"")
 
     def _check_size(self, message: object, body: bytes) -> None:
         """A body beyond the limit for payloads: is it the payload, or all that is around it?"""

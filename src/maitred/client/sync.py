@@ -113,6 +113,10 @@ class Client:
         """See `AsyncClient.statistics`."""
         return self._wait(_called(self._client.statistics))
 
+    def call(self, work: Callable[[AsyncClient], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Have the client's own loop do this, and wait for what comes of it."""
+        return self._wait(work(self._client))
+
     def close(self) -> None:
         """See `AsyncClient.close`; may be called again, and from any thread."""
         with self._lock:

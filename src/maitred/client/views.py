@@ -20,6 +20,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     """Shards to which there is a connection now."""
     spread_batch: str = "0"
     payload_bytes: int = 0
+    frame_bytes: int = 0
     problem: str | None = None
     """Why the last attempt at a connection failed."""
 

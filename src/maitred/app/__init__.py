@@ -1,0 +1,1 @@
+"""The user's side: handlers, their arguments, and the tasks that are made of them."""

@@ -1,0 +1,214 @@
+"""An app: a namespace, its handlers, and the way to the node that keeps their tasks.
+
+    app = App("shop")
+
+    @app.handler("thumbnails", retries=3, timeout=30)
+    async def thumbnail(url: str, size: int) -> str: ...
+
+    async with app:                                          # or not: it connects when first used
+        task = await thumbnail.enqueue("https://...", size=128)
+        print(await task.result(timeout=10))
+
+    task = thumbnail.sync.enqueue("https://...", size=128)   # ordinary code, from any thread
+    print(task.result(timeout=10))
+
+    app.task(task.id)                                        # a handle again, later or elsewhere
+
+`maitred worker shop:app` runs the handlers. Which node: the argument `node`, else the variable
+MAITRED_URL, else the one on this machine. Each event loop that uses an app has a connection of its
+own; ordinary code shares one, on a loop in a thread that is started when it is first needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
+
+from maitred.app.handler import Handler
+from maitred.app.options import Options, conditions
+from maitred.app.session import Session
+from maitred.app.signature import Signature
+from maitred.app.task import SyncTask, Task, parse_id
+from maitred.balancing import ALGORITHMS
+from maitred.client.connecting import Connecting
+from maitred.client.queues import TASKS
+from maitred.client.sync import Client
+from maitred.errors import InvalidHandler, MaitredError, UnknownAlgorithm
+from maitred.routing.names import QueueId, check_name
+from maitred.settings import PORT
+from maitred.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+    from typing import Protocol, Unpack
+
+    from maitred.client.client import AsyncClient
+
+    class Decorating(Protocol):
+        """What `App.handler` returns."""
+
+        @overload
+        def __call__(
+            self, function: Callable[Parameters, Coroutine[Any, Any, Result]]
+        ) -> Handler[Parameters, Result, Coroutine[Any, Any, Result]]: ...
+
+        @overload
+        def __call__(
+            self, function: Callable[Parameters, Result]
+        ) -> Handler[Parameters, Result, Result]: ...
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+DEFAULT_NODE: Final = f"maitred://127.0.0.1:{PORT}"
+NODE_VARIABLE: Final = "MAITRED_URL"
+
+
+class App:
+    """Handlers of one namespace. Make one at the top of a module."""
+
+    def __init__(
+        self,
+        namespace: str,
+        *,
+        node: str | None = None,
+        surroundings: Surroundings | None = None,
+        **settings: Any,  # noqa: ANN401 - whatever `maitred.connect` takes
+    ) -> None:
+        self.namespace = check_name("namespace", namespace)
+        self.handlers: dict[str, Handler[Any, Any, Any]] = {}
+        """By queue."""
+        self.node = node
+        self.sync: Final = SyncApp(self)
+        self._settings = settings
+        self._surroundings = surroundings or Surroundings.real()
+        self._sessions: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
+        # So that what is wrong is said here, where it is written.
+        Connecting(node or DEFAULT_NODE, **settings)
+
+    def __repr__(self) -> str:
+        return f"<App {self.namespace!r}, {len(self.handlers)} handlers>"
+
+    # Handlers
+
+    def handler(
+        self, queue: str, *, selection: str = "weighted", **options: Unpack[Options]
+    ) -> Decorating:
+        """Have a function serve a queue. `options` hold for every task unless it says otherwise.
+
+        `selection` is how partitions are picked, if the queue has several.
+        """
+        of = QueueId(self.namespace, queue, TASKS)
+        wanted = conditions(options)
+        if selection not in ALGORITHMS:
+            raise UnknownAlgorithm.named("selection algorithm", str(selection), ALGORITHMS)
+
+        def decorate(function: Callable[..., Any]) -> Handler[Any, Any, Any]:
+            other = self.handlers.get(queue)
+            if other is not None:
+                raise InvalidHandler(
+                    f"The queue {queue!r} has a handler already: {other.signature.name}.",
+                    remedy="Give each handler a queue of its own.",
+                )
+            made: Handler[Any, Any, Any] = Handler(self, of, Signature(function), wanted, selection)
+            self.handlers[queue] = made
+            return made
+
+        return decorate
+
+    def task(self, id: str) -> Task[Any]:  # noqa: A002 - users' word
+        """The handle of a task that was added earlier; `handler.task` knows its type as well."""
+        queue, partition, sequence = parse_id(self.namespace, id)
+        known = self.handlers.get(queue)
+        if known is not None:
+            return known.task(id)
+        return Task(self, queue, partition, sequence)
+
+    # Connections
+
+    async def session(self) -> Session:
+        """The connection of the running loop; the first who asks opens it."""
+        loop = asyncio.get_running_loop()
+        opening = self._sessions.get(loop)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            for other in list(self._sessions):
+                if other.is_closed():
+                    self._sessions.pop(other, None)
+            opening = self._sessions[loop] = loop.create_task(self._open())
+        return await asyncio.shield(opening)
+
+    async def close(self) -> None:
+        """Disconnect this loop; what is used afterwards connects again."""
+        opening = self._sessions.pop(asyncio.get_running_loop(), None)
+        if opening is not None:
+            with suppress(MaitredError):  # it never came to a connection
+                await (await opening).close()
+
+    async def __aenter__(self) -> Self:
+        await self.session()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        """The node's address."""
+        return self.node or os.environ.get(NODE_VARIABLE) or DEFAULT_NODE
+
+    async def _open(self) -> Session:
+        client = await Connecting(self.url, surroundings=self._surroundings, **self._settings)
+        return Session(client, self._surroundings)
+
+
+class SyncApp:
+    """An app for ordinary code; `with app.sync:` disconnects in the end."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+
+    def task(self, id: str) -> SyncTask[Any]:  # noqa: A002 - users' word
+        """See `App.task`."""
+        return SyncTask(self._app, self._app.task(id))
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Do this on the app's own loop, and wait for it."""
+        with self._lock:
+            client = self._client
+            if client is None:
+                client = self._client = Client(self._open)
+        return client.call(lambda _: work())
+
+    def close(self) -> None:
+        """Disconnect; what is used afterwards connects again."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.call(lambda _: self._app.close())
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def _open(self) -> AsyncClient:
+        return (await self._app.session()).client

@@ -1,0 +1,168 @@
+"""A handler: a function that a queue's tasks are calls of.
+
+Called, it is the function that it was. Enqueued, the call is a task: the arguments are checked,
+written down, and taken by the node; when `enqueue` returns, they are durable. What `ParamSpec`
+knows of the function holds for both, so a type checker sees wrong arguments of either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from maitred.app.options import Options, conditions
+from maitred.app.task import SyncTask, Task, parse_id
+from maitred.errors import InvalidArguments, InvalidTaskId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Unpack
+
+    from maitred.app.app import App
+    from maitred.app.signature import Signature
+    from maitred.client.adding import Adding, Conditions
+    from maitred.routing.names import QueueId
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Called = TypeVar("Called")
+"""What calling the function itself gives: the result, or a coroutine for it."""
+
+
+class Call(Generic[Parameters]):
+    """Arguments for one task of a batch, checked and written down already."""
+
+    __slots__ = ("payload", "signature")
+
+    def __init__(self, signature: Signature, payload: bytes) -> None:
+        self.signature = signature
+        self.payload = payload
+
+
+class Handler(Generic[Parameters, Result, Called]):
+    """Made by `App.handler`."""
+
+    def __init__(
+        self,
+        app: App,
+        queue: QueueId,
+        signature: Signature,
+        wanted: Conditions,
+        selection: str,
+    ) -> None:
+        self.app = app
+        self.id = queue
+        self.queue = queue.queue
+        self.signature = signature
+        self.conditions = wanted
+        self.selection = selection
+        self.is_async = asyncio.iscoroutinefunction(signature.function)
+        self._write = signature.write
+        self._read_result = signature.read_result
+        self._adding: Adding | None = None
+        functools.update_wrapper(self, signature.function)
+
+    def __repr__(self) -> str:
+        return f"<Handler {self.signature.name} of {self.id.namespace}/{self.queue}>"
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Called:
+        """Call the function itself, here and now."""
+        called: Called = self.signature.function(*args, **kwargs)
+        return called
+
+    async def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Task[Result]:
+        """Add a task; it is durable when this returns.
+
+        `ConnectionLost` and `CutOff` mean that nobody knows whether it was added.
+        """
+        payload = self._write(args, kwargs)
+        adding = self._adding
+        if adding is None or adding.loop is not asyncio.get_running_loop():
+            adding = await self._begin_adding()
+        partition, sequence = await adding.add(self.conditions, payload)
+        return Task(self.app, self.queue, partition, sequence, self._read_result)
+
+    async def enqueue_many(self, calls: Iterable[Call[Parameters]]) -> list[Task[Result]]:
+        """Add many tasks, made by `call`, with as few messages as possible; all or some.
+
+        If one message fails its error is raised, and the tasks of other messages are added all the
+        same. A batch of up to 10,000 tasks and a megabyte for one partition is one message.
+        """
+        payloads = []
+        for one in calls:
+            if getattr(one, "signature", None) is not self.signature:
+                raise InvalidArguments(
+                    f"{one!r:.80} is no call of {self.signature.name}.",
+                    remedy=f"Make them with {self.signature.name}.call(...).",
+                )
+            payloads.append(one.payload)
+        adding = await self._begin_adding()
+        places = await adding.add_many(self.conditions, payloads)
+        app, queue, read = self.app, self.queue, self._read_result
+        return [Task(app, queue, partition, sequence, read) for partition, sequence in places]
+
+    def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Parameters]:
+        """Arguments for `enqueue_many`; checked here, so that the error is here, too."""
+        return Call(self.signature, self._write(args, kwargs))
+
+    def options(self, **options: Unpack[Options]) -> Handler[Parameters, Result, Called]:
+        """The same handler with other options for what is enqueued through it."""
+        wanted = conditions(options, self.conditions)
+        return Handler(self.app, self.id, self.signature, wanted, self.selection)
+
+    def task(self, id: str) -> Task[Result]:  # noqa: A002 - users' word
+        """The handle of a task of this queue that was added earlier."""
+        queue, partition, sequence = parse_id(self.id.namespace, id)
+        if queue != self.queue:
+            raise InvalidTaskId(
+                f"{id!r:.120} is a task of the queue {queue!r}, not of {self.queue!r}."
+            )
+        return Task(self.app, queue, partition, sequence, self._read_result)
+
+    @property
+    def sync(self) -> SyncHandler[Parameters, Result]:
+        """The same for ordinary code."""
+        return SyncHandler(self)
+
+    async def _begin_adding(self) -> Adding:
+        session = await self.app.session()
+        self._adding = adding = session.adding(self.id, self.selection)
+        return adding
+
+
+class SyncHandler(Generic[Parameters, Result]):
+    """A handler for ordinary code: every call waits until it is done. Any thread may use it."""
+
+    def __init__(self, handler: Handler[Parameters, Result, Any]) -> None:
+        self._handler = handler
+        self._app = handler.app
+
+    def __repr__(self) -> str:
+        return repr(self._handler).replace("Handler", "SyncHandler", 1)
+
+    def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> SyncTask[Result]:
+        """See `Handler.enqueue`."""
+        task = self._app.sync.run(lambda: self._handler.enqueue(*args, **kwargs))
+        return SyncTask(self._app, task)
+
+    def enqueue_many(self, calls: Iterable[Call[Parameters]]) -> list[SyncTask[Result]]:
+        """See `Handler.enqueue_many`."""
+        listed = list(calls)  # in this thread: making them may be somebody's slow code
+        tasks = self._app.sync.run(lambda: self._handler.enqueue_many(listed))
+        return [SyncTask(self._app, task) for task in tasks]
+
+    def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Parameters]:
+        """See `Handler.call`."""
+        return self._handler.call(*args, **kwargs)
+
+    def options(self, **options: Unpack[Options]) -> SyncHandler[Parameters, Result]:
+        """See `Handler.options`."""
+        return SyncHandler(self._handler.options(**options))
+
+    def task(self, id: str) -> SyncTask[Result]:  # noqa: A002 - users' word
+        """See `Handler.task`."""
+        return SyncTask(self._app, self._handler.task(id))
+
+
+Anything = Handler[Any, Any, Any]

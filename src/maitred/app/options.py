@@ -1,0 +1,106 @@
+"""What can be wished for a task: on the decorator, and for one call.
+
+    @app.handler("thumbnails", retries=3, timeout=30)
+    await thumbnail.options(delay=5, priority=0).enqueue(...)
+
+Everything is checked where it is said, with the name of the option in the error.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from maitred.client.adding import Conditions
+from maitred.errors import InvalidArgument, UnknownChoice
+from maitred.matching.records import PRIORITIES, Terms
+from maitred.protocol.tasks import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RETRIES_MAX: Final = 2**31 - 1
+
+
+class Options(TypedDict, total=False):
+    """All of them; times in seconds."""
+
+    delay: float
+    """Not before so long from now."""
+    priority: int
+    """From 0, served first, to 4; 2 unless told."""
+    expires: float
+    """Not begun after so long, it is not begun at all; 0: it never expires."""
+    retries: int
+    """Further attempts after one that failed; 3 unless told. Then it is a dead letter."""
+    backoff: float | tuple[float, float]
+    """Before the first retry, doubled each time, with jitter; or that and the longest. Unless told,
+    1 and 300."""
+    timeout: float
+    """For one attempt; 0: none."""
+    retention: float
+    """How long the result is kept; 60 unless told."""
+
+
+NAMES: Final = tuple(Options.__annotations__)
+
+
+def conditions(options: Mapping[str, object], base: Conditions | None = None) -> Conditions:
+    """What the options come to, over those of the base."""
+    base = base or Conditions()
+    for name in options:
+        if name not in NAMES:
+            raise UnknownChoice.named("option of a task", name, NAMES)
+    terms = base.terms
+    first, longest = terms.backoff_first, terms.backoff_longest
+    if "backoff" in options:
+        first, longest = _backoff(options["backoff"], longest)
+    return Conditions(
+        _whole("priority", options.get("priority", base.priority), PRIORITIES - 1),
+        _seconds("delay", options.get("delay", base.delay)),
+        _seconds("expires", options.get("expires", base.expires)),
+        Terms(
+            _whole("retries", options.get("retries", terms.retries), RETRIES_MAX),
+            first,
+            longest,
+            _seconds("timeout", options.get("timeout", terms.timeout)),
+            _seconds("retention", options.get("retention", terms.retention)),
+        ),
+    )
+
+
+def _backoff(value: object, longest: float) -> tuple[float, float]:
+    if not isinstance(value, tuple):
+        first = _seconds("backoff", value)
+        return first, max(first, longest)
+    if len(value) != 2:
+        raise InvalidArgument(
+            f"The option 'backoff' is {value!r}; a pair is the first wait and the longest."
+        )
+    first, longest = _seconds("backoff", value[0]), _seconds("backoff", value[1])
+    if first > longest:
+        raise InvalidArgument(
+            f"The option 'backoff' is {value!r}, but the first wait is longer than the longest."
+        )
+    return first, longest
+
+
+def _whole(name: str, value: object, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise InvalidArgument(
+            f"The option {name!r} is {value!r}; it has to be a whole number from 0 to {most}."
+        )
+    return value
+
+
+def _seconds(name: str, value: object) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not isfinite(value)
+        or not 0 <= value <= NEVER
+    ):
+        raise InvalidArgument(
+            f"The option {name!r} is {value!r}; it has to be a number of seconds, 0 or more."
+        )
+    return float(value)

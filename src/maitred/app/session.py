@@ -1,0 +1,47 @@
+"""An app's connection on one event loop, and what it has learned there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from maitred.client.adding import Adding
+from maitred.client.queues import QueueView
+
+if TYPE_CHECKING:
+    from maitred.client.client import AsyncClient
+    from maitred.routing.names import QueueId
+    from maitred.surroundings import Surroundings
+
+
+class Session:
+    """One loop's."""
+
+    def __init__(self, client: AsyncClient, surroundings: Surroundings) -> None:
+        self.client = client
+        self.loop = asyncio.get_running_loop()
+        self._random = surroundings.random
+        self._addings: dict[QueueId, Adding] = {}
+        self._views: dict[QueueId, QueueView] = {}
+
+    def view(self, queue: QueueId, selection: str) -> QueueView:
+        """What is known of a queue; one for producing and working."""
+        view = self._views.get(queue)
+        if view is None:
+            view = QueueView(queue, selection, self.loop, self._random)
+            self._views[queue] = view
+        return view
+
+    def adding(self, queue: QueueId, selection: str) -> Adding:
+        """The way into a queue; one for all who produce, so that they share messages."""
+        adding = self._addings.get(queue)
+        if adding is None:
+            adding = Adding(self.client, self.view(queue, selection))
+            self._addings[queue] = adding
+        return adding
+
+    async def close(self) -> None:
+        """Finish what is under way, and disconnect. Handlers that remember us look again."""
+        for adding in self._addings.values():
+            adding.close()
+        await self.client.close()

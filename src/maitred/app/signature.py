@@ -1,0 +1,254 @@
+"""A handler's parameters and result, as bytes and back.
+
+The arguments of a call are written as one msgpack array, in the order of the parameters. Those that
+were left out at the end are left out there, too, and the worker's own defaults count. What was
+written is read once more before it is sent, by the same decoder that the worker has: whatever does
+not fit is refused where somebody can still do something about it. That costs a fifth of a
+microsecond.
+
+So a handler stays compatible with tasks that wait in the queue as long as parameters are added at
+the end, with a default, and keep their types. `*args` and `**kwargs` have no order or type to speak
+of, and are refused. Nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+import msgspec
+from msgspec import msgpack
+from msgspec.structs import astuple
+
+from maitred.errors import InvalidArguments, InvalidHandler, InvalidResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNWRITABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+_PLACE: Final = re.compile(r" - at `\$\[(\d+)\](.*)`$")
+
+encode: Final = msgpack.Encoder().encode
+"""Of arguments and of results."""
+
+
+class Signature:
+    """What can be known of a function without calling it; made once."""
+
+    __slots__ = (
+        "_defaults",
+        "_named_from",
+        "_names",
+        "_places",
+        "_read_arguments",
+        "_read_result",
+        "_required",
+        "function",
+        "name",
+    )
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.name: str = getattr(function, "__name__", repr(function))
+        parameters, hints = self._inspected(function)
+        self._names = tuple(one.name for one in parameters)
+        self._places = {
+            one.name: place
+            for place, one in enumerate(parameters)
+            if one.kind is not one.POSITIONAL_ONLY
+        }
+        self._named_from = sum(one.kind is not one.KEYWORD_ONLY for one in parameters)
+        """Parameters from here on have to be named in a call."""
+        self._required = sum(one.default is one.empty for one in parameters)
+        self._defaults = [one.default for one in parameters]
+        for one in parameters:
+            self._check(hints.get(one.name, Any), f"parameter {one.name!r}")
+        self._check(hints.get("return", Any), "result")
+        try:
+            shape = msgspec.defstruct(
+                "Arguments",
+                [_field(place, one, hints) for place, one in enumerate(parameters)],
+                array_like=True,
+                forbid_unknown_fields=True,
+            )
+            self._read_arguments = msgpack.Decoder(shape).decode
+            self._read_result = msgpack.Decoder(hints.get("return", Any)).decode
+        except (TypeError, ValueError) as problem:
+            raise self._refused(str(problem).rstrip(".")) from None
+
+    # Arguments
+
+    def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The arguments of a call as bytes, or `InvalidArguments`."""
+        if kwargs or len(args) > self._named_from:
+            values: Any = self._in_order(args, kwargs)
+        else:
+            values = args
+        try:
+            payload = encode(values)
+        except UNWRITABLE as problem:
+            raise self._unwritable(values, problem) from None
+        try:
+            self._read_arguments(payload)
+        except UNREADABLE as problem:
+            raise self._misfit(problem, len(values)) from None
+        return payload
+
+    def read(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as they are called with, or `InvalidArguments`."""
+        try:
+            values = astuple(self._read_arguments(payload))
+        except UNREADABLE as problem:
+            raise self._misfit(problem, None) from None
+        border = self._named_from
+        if border == len(values):
+            return values, {}
+        return values[:border], dict(zip(self._names[border:], values[border:], strict=True))
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        names = self._names
+        if len(args) > self._named_from:
+            raise InvalidArguments(
+                f"{self.name} takes {self._named_from} arguments without a name, not {len(args)}."
+            )
+        values = list(args)
+        unset = object()
+        values += [unset] * (len(names) - len(args))
+        last = len(args)
+        for name, value in kwargs.items():
+            place = self._places.get(name)
+            if place is None:
+                raise InvalidArguments(f"{self.name} has no parameter {name!r}.")
+            if place < len(args):
+                raise InvalidArguments(f"{self.name} got its argument {name!r} twice.")
+            values[place] = value
+            last = max(last, place + 1)
+        del values[last:]
+        for place, value in enumerate(values):
+            if value is unset:
+                if self._defaults[place] is inspect.Parameter.empty:
+                    raise self._missing(names[place])
+                values[place] = self._defaults[place]
+        return values
+
+    def _unwritable(self, values: Any, problem: Exception) -> InvalidArguments:  # noqa: ANN401
+        for name, value in zip(self._names, values, strict=False):
+            try:
+                encode(value)
+            except UNWRITABLE:
+                return InvalidArguments(
+                    f"The argument {name!r} of {self.name} cannot be written down: "
+                    f"{str(problem).rstrip('.')}.",
+                    remedy="Give it plain values, dataclasses or msgspec Structs.",
+                )
+        return InvalidArguments(f"The arguments of {self.name} cannot be written down: {problem}.")
+
+    def _misfit(self, problem: Exception, given: int | None) -> InvalidArguments:
+        text = str(problem)
+        found = _PLACE.search(text)
+        if found is not None and int(found[1]) < len(self._names):
+            name = self._names[int(found[1])]
+            inside = f" (at {name}{found[2]})" if found[2] else ""
+            return InvalidArguments(
+                f"The argument {name!r} of {self.name} does not fit: "
+                f"{text[: found.start()]}{inside}."
+            )
+        if given is not None and given < self._required:
+            return self._missing(self._names[given])
+        return InvalidArguments(f"The arguments do not fit {self.name}: {text.rstrip('.')}.")
+
+    def _missing(self, name: str) -> InvalidArguments:
+        return InvalidArguments(f"{self.name} lacks its argument {name!r}.")
+
+    # Results
+
+    def read_result(self, body: bytes) -> Any:  # noqa: ANN401 - what the annotation says
+        """What the handler returned, or `InvalidResult`."""
+        try:
+            return self._read_result(body)
+        except UNREADABLE as problem:
+            raise InvalidResult(
+                f"The result is not what {self.name} says it returns: {problem}.",
+                remedy="Does the worker run another version of it?",
+            ) from None
+
+    # Decoration
+
+    def _inspected(
+        self, function: Callable[..., Any]
+    ) -> tuple[list[inspect.Parameter], dict[str, Any]]:
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError) as problem:
+            raise self._refused(f"it is no function with a signature ({problem})") from None
+        for one in parameters:
+            if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+                sign, kind = ("*", "list") if one.kind is one.VAR_POSITIONAL else ("**", "dict")
+                raise self._refused(
+                    f"it takes {sign}{one.name}", remedy=f"Take a {kind} as a parameter."
+                )
+        optional = False
+        for one in parameters:
+            if one.default is not one.empty:
+                optional = True
+            elif optional:
+                raise self._refused(
+                    f"its parameter {one.name!r} has no default and follows one that has",
+                    remedy="Give it a default, too.",
+                )
+        try:
+            hints = get_type_hints(function, include_extras=True)
+        except Exception as problem:  # noqa: BLE001 - annotations are code, and may raise anything
+            raise self._refused(
+                f"its annotations cannot be read: {problem}",
+                remedy="What they name has to be there when the decorator runs: import it outside "
+                "of TYPE_CHECKING, and define it before the handler.",
+            ) from None
+        if hints.get("return") is type(None):
+            hints["return"] = None
+        return parameters, hints
+
+    def _check(self, hint: object, what: str) -> None:
+        try:
+            custom = next(_custom(msgspec.inspect.type_info(hint)), None)
+        except Exception as problem:  # noqa: BLE001 - whatever somebody's type makes of it
+            raise self._refused(f"its {what} cannot be written down: {problem}") from None
+        if custom is not None:
+            raise self._refused(
+                f"its {what} is or has a {getattr(custom, '__name__', custom)!s}, "
+                "which cannot be written down",
+                remedy="Use builtins, dataclasses, msgspec Structs, or what else msgspec supports.",
+            )
+
+    def _refused(self, why: str, remedy: str | None = None) -> InvalidHandler:
+        return InvalidHandler(f"{self.name} cannot be a handler: {why}.", remedy=remedy)
+
+
+def _field(
+    place: int, parameter: inspect.Parameter, hints: Mapping[str, Any]
+) -> tuple[str, Any] | tuple[str, Any, Any]:
+    hint = hints.get(parameter.name, Any)
+    name = f"p{place}"  # parameters may have names that fields must not have
+    default = parameter.default
+    if default is parameter.empty:
+        return name, hint
+    return name, hint, msgspec.field(default_factory=lambda: default)
+
+
+def _custom(info: msgspec.inspect.Type) -> Iterator[type]:
+    """The classes in a type that msgspec has no way to write."""
+    seen: list[object] = []
+    todo: list[object] = [info]
+    while todo:
+        one = todo.pop()
+        if any(one is other for other in seen):
+            continue
+        seen.append(one)
+        if isinstance(one, msgspec.inspect.CustomType):
+            yield one.cls
+        elif isinstance(one, msgspec.Struct):
+            todo += [getattr(one, name) for name in one.__struct_fields__]
+        elif isinstance(one, tuple | list):
+            todo += one

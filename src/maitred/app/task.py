@@ -1,0 +1,212 @@
+"""The handle of a task: its id, its result, and the way to cancel it.
+
+An id is text that can be kept and handed on: `app.task(id)`, or `handler.task(id)` for one that
+knows its type, makes a handle of it again, in any process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+
+import msgspec
+
+from maitred.client.queues import TASKS
+from maitred.errors import (
+    ConnectionLost,
+    CutOff,
+    DeadlineExceeded,
+    InvalidResult,
+    InvalidTaskId,
+    MaitredError,
+    Overloaded,
+    TaskCancelled,
+    TaskExpired,
+    TaskFailed,
+    Unavailable,
+)
+from maitred.protocol.tasks import Await, Failure, Outcome, Revoke, Revoked
+from maitred.routing.keys import check_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.app.app import App
+
+Result = TypeVar("Result")
+
+Fate = Literal["cancelled", "cancelling", "over"]
+"""What cancelling came to: it will not begin; it runs, and its worker is told; it is too late."""
+
+SLICE_SECONDS: Final = 60.0
+"""Longest single question for a result: well below what a request may take at most, and short
+enough for whatever stands between and dislikes silence."""
+
+_AGAIN: Final = (DeadlineExceeded, ConnectionLost, CutOff, Unavailable, Overloaded)
+_PAUSE_FIRST_SECONDS: Final = 0.1
+_PAUSE_LONGEST_SECONDS: Final = 5.0
+
+_read_anything: Final = msgspec.msgpack.Decoder().decode
+_read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
+
+
+class Task(Generic[Result]):
+    """A task that was added, now or earlier."""
+
+    __slots__ = ("_app", "_read", "partition", "queue", "sequence")
+
+    def __init__(
+        self,
+        app: App,
+        queue: str,
+        partition: int,
+        sequence: int,
+        read: Callable[[bytes], Any] = _read_anything,
+    ) -> None:
+        self._app = app
+        self._read = read
+        self.queue = queue
+        self.partition = partition
+        self.sequence = sequence
+
+    @property
+    def id(self) -> str:
+        """Its name among all tasks of all queues of the node."""
+        return f"{self._app.namespace}/{self.queue}/{self.partition}/{self.sequence}"
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Task) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash((self.queue, self.partition, self.sequence))
+
+    async def result(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
+    ) -> Result:
+        """What the handler returned, when it has; without a timeout, however long it takes.
+
+        Raises `TaskFailed`, `TaskCancelled` or `TaskExpired` if there is no result, `UnknownTask`
+        if it is kept no longer, and `DeadlineExceeded`, which is a `TimeoutError`, if it is not
+        there in time; then it can be asked for again.
+        """
+        outcome = await self._outcome(timeout)
+        if outcome.status == "done":
+            try:
+                return cast("Result", self._read(outcome.body))
+            except msgspec.DecodeError as problem:
+                raise InvalidResult(f"The result of {self.id} is no msgpack: {problem}.") from None
+        raise self._why_not(outcome)
+
+    async def cancel(self) -> Fate:
+        """Do not run it; if it runs already, have it stopped."""
+        session = await self._app.session()
+        message = Revoke(self._app.namespace, self.queue, TASKS, self.partition, 0, self.sequence)
+        return cast("Revoked", await session.client.request(message)).state
+
+    async def _outcome(self, seconds: float | None) -> Outcome:
+        session = await self._app.session()
+        loop = asyncio.get_running_loop()
+        end = None if seconds is None else loop.time() + seconds
+        pause = _PAUSE_FIRST_SECONDS
+        left = SLICE_SECONDS if seconds is None else seconds
+        while True:
+            message = Await(
+                self._app.namespace, self.queue, TASKS, self.partition, 0, self.sequence
+            )
+            try:
+                answer = await session.client.request(message, min(left, SLICE_SECONDS))
+                return cast("Outcome", answer)
+            except _AGAIN as cut:
+                problem: MaitredError = cut
+            if not isinstance(problem, DeadlineExceeded):
+                await asyncio.sleep(pause if end is None else min(pause, end - loop.time()))
+                pause = min(2 * pause, _PAUSE_LONGEST_SECONDS)
+            if end is not None:
+                left = end - loop.time()
+                if left <= 0:
+                    break
+        why = "" if isinstance(problem, DeadlineExceeded) else f" ({problem.sentence.rstrip('.')})"
+        raise DeadlineExceeded(
+            f"The task {self.id} was not over within {seconds:g} s{why}.",
+            remedy="Ask for its result again later; the task is not touched by this.",
+        )
+
+    def _why_not(self, outcome: Outcome) -> MaitredError:
+        if outcome.status == "cancelled":
+            return TaskCancelled(f"The task {self.id} was cancelled.")
+        if outcome.status == "expired":
+            return TaskExpired(f"The task {self.id} had not begun when its time was over.")
+        try:
+            failure = _read_failure(outcome.body)
+        except msgspec.DecodeError:
+            failure = Failure("unknown", "The reason cannot be read.")
+        tries = "1 attempt" if outcome.attempts == 1 else f"{outcome.attempts} attempts"
+        return TaskFailed(
+            f"The task {self.id} failed after {tries}: {failure.kind}: {failure.message}",
+            kind=failure.kind,
+            message=failure.message,
+            remote_traceback=failure.traceback,
+            attempts=outcome.attempts,
+        )
+
+
+class SyncTask(Generic[Result]):
+    """The same for ordinary code."""
+
+    __slots__ = ("_app", "_task")
+
+    def __init__(self, app: App, task: Task[Result]) -> None:
+        self._app = app
+        self._task = task
+
+    @property
+    def id(self) -> str:
+        """See `Task.id`."""
+        return self._task.id
+
+    def __repr__(self) -> str:
+        return f"<SyncTask {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SyncTask) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self._task)
+
+    def result(self, timeout: float | None = None) -> Result:
+        """See `Task.result`."""
+        return self._app.sync.run(lambda: self._task.result(timeout))
+
+    def cancel(self) -> Fate:
+        """See `Task.cancel`."""
+        return self._app.sync.run(self._task.cancel)
+
+
+def parse_id(namespace: str, text: str) -> tuple[str, int, int]:
+    """Queue, partition and sequence number of a task of that namespace, or `InvalidTaskId`."""
+    problem = InvalidTaskId(
+        f"{text!r:.120} is not the id of a task in the namespace {namespace!r}.",
+        remedy="Ids are namespace/queue/partition/number, as Task.id has them.",
+    )
+    if not str(text).startswith(f"{namespace}/"):
+        raise problem
+    # From the right: names may have slashes, numbers have none.
+    parts = text[len(namespace) + 1 :].rsplit("/", 2)
+    if len(parts) != 3 or not parts[0] or not all(map(_is_number, parts[1:])):
+        raise problem
+    partition, sequence = int(parts[1]), int(parts[2])
+    try:
+        check_partition(partition)
+    except MaitredError:
+        raise problem from None
+    if sequence >= 2**63:
+        raise problem
+    return parts[0], partition, sequence
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20

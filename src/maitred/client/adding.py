@@ -1,0 +1,253 @@
+"""Adding tasks, many at once.
+
+A message costs some ten microseconds at each end, a task in it less than one. So what is added in
+one turn of the loop under the same conditions goes out as one message, and each of those who added
+something waits for his own part of the answer. Nobody waits for company: the turn that is under way
+is all.
+
+A batch goes to one partition as long as it is small, because splitting it would only make more
+messages; a large one is spread over all that can be written.
+
+Adding is not repeatable: if the connection is lost before the answer came, whether the tasks were
+added is not known, and each caller is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
+
+from maitred.errors import MaitredError, PayloadTooLarge, ProtocolViolation, Unavailable
+from maitred.matching.records import Terms
+from maitred.protocol.tasks import TASKS_MAX, Add, Added
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maitred.client.client import AsyncClient
+    from maitred.client.queues import QueueView
+
+SPREAD_TASKS: Final = 32
+"""Tasks of one message, before a batch is spread over a further partition."""
+
+PIECE_BYTES: Final = 2**20
+"""Payloads of one message, together, unless a single one is larger. Larger messages save nothing
+more, and hold up those behind them."""
+
+PIECE_OVERHEAD_BYTES: Final = 4096
+"""For names, terms, and what is around the payloads; each of those has five bytes of its own."""
+
+PIECES_UNDER_WAY: Final = 8
+"""Messages of one `add_many` that may be unanswered at a time."""
+
+CORRECTIONS_MAX: Final = 8
+"""How often in a row a partition may turn out to take no more tasks. Each time newer counts come
+with the answer, so more than one is rare already."""
+
+
+class Conditions(Struct, frozen=True, cache_hash=True, gc=False):
+    """What a producer wants for a task besides its payload; tasks that share them may share a
+    message."""
+
+    priority: int = 2
+    delay: float = 0.0
+    expires: float = 0.0
+    terms: Terms = Terms()
+
+
+class Place(NamedTuple):
+    """Where a task is: its partition, and its number there."""
+
+    partition: int
+    sequence: int
+
+
+class _Batch:
+    """What was added in this turn under the same conditions."""
+
+    __slots__ = ("futures", "payloads")
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.futures: list[asyncio.Future[Place]] = []
+
+
+class Adding:
+    """The way into one queue, of one client."""
+
+    __slots__ = (
+        "_batches",
+        "_client",
+        "_loop",
+        "_sending",
+        "loop",
+        "most_bytes",
+        "piece_bytes",
+        "view",
+    )
+
+    def __init__(self, client: AsyncClient, view: QueueView) -> None:
+        self._client = client
+        self.view = view
+        self._loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop | None = self._loop
+        """None after the end, so that whoever compares it with his own looks for another."""
+        self._batches: dict[Conditions, _Batch] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self.most_bytes = 0
+        self.piece_bytes = PIECE_BYTES
+        self.look_at_limits()
+
+    def look_at_limits(self) -> None:
+        """What the nodes allow; the strictest counts, since partitions move."""
+        known = [node for node in self._client.nodes() if node.node is not None]
+        self.most_bytes = min((node.payload_bytes for node in known), default=0)
+        frame_bytes = min((node.frame_bytes for node in known), default=PIECE_BYTES)
+        self.piece_bytes = max(1, min(PIECE_BYTES, frame_bytes // 2 - PIECE_OVERHEAD_BYTES))
+
+    def add(self, conditions: Conditions, payload: bytes) -> asyncio.Future[Place]:
+        """Add one task; the future tells its place when it is durable."""
+        if len(payload) > self.most_bytes:
+            self._check_size(payload)
+        batch = self._batches.get(conditions)
+        if batch is None:
+            if not self._batches:
+                self._loop.call_soon(self._flush)
+            batch = self._batches[conditions] = _Batch()
+        future: asyncio.Future[Place] = self._loop.create_future()
+        batch.payloads.append(payload)
+        batch.futures.append(future)
+        return future
+
+    async def add_many(self, conditions: Conditions, payloads: Sequence[bytes]) -> list[Place]:
+        """Add them all. If something fails, those that other messages carried are added."""
+        if not payloads:
+            return []
+        if max(map(len, payloads)) > self.most_bytes:
+            self._check_size(max(payloads, key=len))
+        under_way = asyncio.Semaphore(PIECES_UNDER_WAY)
+
+        async def send(piece: slice) -> list[Place]:
+            async with under_way:
+                part = list(payloads[piece])
+                partition, first = await self._send(conditions, part)
+            return [Place(partition, first + number) for number in range(len(part))]
+
+        found = await asyncio.gather(
+            *(send(piece) for piece in self._pieces(payloads)), return_exceptions=True
+        )
+        added: list[Place] = []
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+            added += one
+        return added
+
+    def close(self) -> None:
+        """Nothing more is to be added here; what was added before is still sent."""
+        self.loop = None
+
+    def _flush(self) -> None:
+        batches, self._batches = self._batches, {}
+        for conditions, batch in batches.items():
+            for piece in self._pieces(batch.payloads):
+                sending = self._loop.create_task(
+                    self._send_for(conditions, batch.payloads[piece], batch.futures[piece])
+                )
+                self._sending.add(sending)
+                sending.add_done_callback(self._sending.discard)
+
+    async def _send_for(
+        self, conditions: Conditions, payloads: list[bytes], futures: list[asyncio.Future[Place]]
+    ) -> None:
+        try:
+            partition, sequence = await self._send(conditions, payloads)
+        except MaitredError as problem:
+            for future in futures:
+                if not future.done():
+                    future.set_exception(_another(problem))
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        else:
+            for future in futures:
+                if not future.done():
+                    future.set_result(Place(partition, sequence))
+                sequence += 1
+
+    async def _send(self, conditions: Conditions, payloads: list[bytes]) -> Place:
+        """Add these with one message; returns the place of the first."""
+        view = self.view
+        namespace, queue, queue_type = view.id
+        priority, delay, expires, terms = (
+            conditions.priority,
+            conditions.delay,
+            conditions.expires,
+            conditions.terms,
+        )
+        for _ in range(CORRECTIONS_MAX):
+            partition = view.to_write()
+            answer = await self._client.request(
+                Add(
+                    namespace,
+                    queue,
+                    queue_type,
+                    partition,
+                    0,
+                    view.counts.version,
+                    payloads,
+                    priority,
+                    delay,
+                    expires,
+                    terms,
+                )
+            )
+            if not isinstance(answer, Added):
+                raise ProtocolViolation("The answer to ADD is another one's.")
+            view.learn(answer.counts)
+            if answer.first >= 0:
+                return Place(partition, answer.first)
+        raise Unavailable(
+            f"{CORRECTIONS_MAX} partitions of {queue!r} in turn took no more tasks. "
+            "Nothing was done.",
+            remedy="Try again: its partitions are being changed.",
+        )
+
+    def _pieces(self, payloads: Sequence[bytes]) -> Iterator[slice]:
+        """How a batch is cut into messages."""
+        count = len(payloads)
+        write = self.view.counts.write
+        most = TASKS_MAX
+        if write > 1 and count > SPREAD_TASKS:
+            most = min(most, max(SPREAD_TASKS, -(-count // write)))
+        if count <= most and sum(map(len, payloads)) <= self.piece_bytes:
+            yield slice(0, count)
+            return
+        start = size = 0
+        for at, payload in enumerate(payloads):
+            size += len(payload)
+            if at > start and (size > self.piece_bytes or at - start >= most):
+                yield slice(start, at)
+                start, size = at, len(payload)
+        yield slice(start, count)
+
+    def _check_size(self, payload: bytes) -> None:
+        self.look_at_limits()  # they may be higher by now
+        if len(payload) > self.most_bytes:
+            raise PayloadTooLarge(
+                f"Arguments of {len(payload):,} bytes are more than the {self.most_bytes:,} that "
+                "the node allows for a task.",
+                remedy="Put them into a store and send a reference, or raise limits.payload_bytes.",
+            )
+
+
+def _another(problem: MaitredError) -> MaitredError:
+    """The same error once more: one that is raised in many tasks would gather their tracebacks."""
+    kind = type(problem)
+    made = kind.__new__(kind)
+    made.args = problem.args
+    made.__dict__.update(problem.__dict__)
+    return made

@@ -1,0 +1,65 @@
+"""A request that waits at the node for something to happen: an offer, a heartbeat.
+
+It may be taken back while its answer is on the way. An ordinary request that is given up drops
+whatever comes; here that could be a task that was given to us, and that nobody would run until its
+lease is over. So taking back only tells the node to hurry: either it says `Cancelled`, and there
+was nothing, or the answer came first and counts. For the same reason we wait a little longer than
+the node was told to: an answer in the last moment must find somebody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from maitred.client.call import Call
+from maitred.errors import Cancelled, MaitredError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from maitred.protocol.frames import Frame
+
+GRACE_SECONDS: Final = 5.0
+"""For an answer that the node gave in the last moment; as long as a connection has to show that it
+lives."""
+
+
+class HeldCall(Call):
+    """A call that outlives its deadline by the grace."""
+
+    __slots__ = ()
+
+    grace_seconds = GRACE_SECONDS
+
+
+class Held:
+    """Made by `AsyncClient.hold`. Await `answer`, once."""
+
+    __slots__ = ("_call", "_read")
+
+    def __init__(self, call: Call, read: Callable[[Call, Frame], Any]) -> None:
+        self._call = call
+        self._read = read
+
+    async def answer(self) -> Any:  # noqa: ANN401 - the message says which
+        """The answer to the message, or why there is none; `Cancelled` if it was taken back."""
+        call = self._call
+        try:
+            outcome = self._read(call, await call.future)
+        except asyncio.CancelledError:
+            call.give_up()
+            raise
+        if isinstance(outcome, MaitredError):
+            raise outcome
+        return outcome
+
+    def take_back(self) -> None:
+        """The node need not go on."""
+        call = self._call
+        if call.line is not None:
+            call.stop_waiting()
+            call.fail(Cancelled("The request was taken back before it was sent."))
+        elif call.connection is not None:
+            call.connection.take_back(call)

@@ -1,0 +1,71 @@
+"""What a client knows of a queue: how many partitions it has, and which one to go to next.
+
+It starts with one partition and version 0, and learns from the answers: whoever is out of date is
+told in the answer to the first thing that it says. A lower version never replaces a higher one,
+whatever the order in which answers arrive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maitred.balancing import BacklogHint, InvalidHint, selector
+from maitred.errors import InvalidPartition, ProtocolViolation
+from maitred.routing.counts import PartitionCounts
+
+if TYPE_CHECKING:
+    import asyncio
+    from random import Random
+
+    from maitred.balancing import Poll
+    from maitred.protocol.tasks import Counts, Offered
+    from maitred.routing.names import QueueId
+
+TASKS: Final = 1
+"""The queue type of durable tasks."""
+
+
+class QueueView:
+    """One queue, as one client sees it. There are as many as the program has handlers."""
+
+    __slots__ = ("_loop", "_selector", "counts", "id")
+
+    def __init__(
+        self, queue: QueueId, selection: str, loop: asyncio.AbstractEventLoop, random: Random
+    ) -> None:
+        self.id = queue
+        self.counts = PartitionCounts()
+        self._loop = loop
+        self._selector = selector(selection, random)
+
+    def __repr__(self) -> str:
+        return f"<QueueView {self.id.namespace}/{self.id.queue}, {self.counts}>"
+
+    def learn(self, told: Counts | None) -> None:
+        """Take newer counts over; raises `ProtocolViolation` if there can be no such counts."""
+        if told is None or told.version <= self.counts.version:
+            return
+        try:
+            self.counts = PartitionCounts(told.read, told.write, told.version)
+        except InvalidPartition as problem:
+            raise ProtocolViolation(
+                f"The node tells impossible partition counts: {problem}"
+            ) from None
+
+    def to_write(self) -> int:
+        """The partition for the next tasks."""
+        write = self.counts.write
+        return 0 if write == 1 else self._selector.write(self.id, write, self._loop.time())
+
+    def to_read(self) -> Poll:
+        """The partition for the next offer; give the token back with `heard`, or forget it."""
+        return self._selector.read(self.id, self.counts.read, self._loop.time())
+
+    def heard(self, poll: Poll, offered: Offered) -> None:
+        """What the answer to an offer says besides its tasks."""
+        try:
+            hint = BacklogHint(offered.backlog, offered.rate)
+        except InvalidHint:
+            hint = None  # the tasks are good all the same
+        poll.done(self._loop.time(), hint)
+        self.learn(offered.counts)

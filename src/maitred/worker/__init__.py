@@ -1,0 +1,1 @@
+"""Who runs it: offers of free slots, attempts at tasks, heartbeats, and ends."""
