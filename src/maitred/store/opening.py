@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from maitred.errors import InvalidSetting
+from maitred.errors import CannotStart, InvalidSetting
 from maitred.store.sqlite import open_sqlite
 
 if TYPE_CHECKING:
@@ -39,4 +39,13 @@ async def open_store(location: str | None, data: Path, own: int, log: Log) -> St
     if scheme not in {"postgresql", "postgres"}:
         named = f"begins with {scheme}:" if scheme and "://" in location else "is no URL"
         raise InvalidSetting(f"The store's location {named}, which is no store.", remedy=_CHOICES)
-    raise InvalidSetting("PostgreSQL is to come.", remedy=_CHOICES)
+    try:
+        from maitred.store.postgres import open_postgres
+    except ModuleNotFoundError as missing:
+        if missing.name != "asyncpg":
+            raise
+        raise CannotStart(
+            "A PostgreSQL store needs the package asyncpg, which is not installed.",
+            remedy="Install it with: pip install 'maitred[postgres]'",
+        ) from None
+    return await open_postgres(location, log=log)

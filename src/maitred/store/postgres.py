@@ -1,0 +1,238 @@
+"""The engine for those who have a PostgreSQL server: many nodes, one database.
+
+A commit is one call of a function in the database: one round trip, one transaction, on disk when it
+answers. All of it is then the COMMIT, so a connection that is lost meanwhile leaves the outcome
+unknown; what fails before a connection is found has done nothing.
+
+A server that does not answer is given up after `COMMAND_SECONDS`, with the connection on which
+it was asked; the pool makes new ones when they are needed, so the store recovers by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import asyncpg
+
+from maitred.errors import CannotStart, StoreUnavailable
+from maitred.matching.records import Acquired, Dead, Later, PartitionKey, Result, Segment
+from maitred.routing.counts import PartitionCounts
+from maitred.store.interface import SegmentRead
+from maitred.store.postgres_errors import translated, translated_at_start
+from maitred.store.postgres_rows import columns_of
+from maitred.store.scripts import migrations, statements
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from maitred.matching.records import Changes
+    from maitred.store.interface import Store
+
+CONNECTIONS: Final = 4
+"""Of one shard, at most: one commits, and the others read meanwhile. A server has some hundred for
+all of its clients together."""
+
+CONNECT_SECONDS: Final = 5.0
+"""To get a connection, a new one if need be."""
+
+COMMAND_SECONDS: Final = 10.0
+"""For the answer to one statement. The server itself gives up a little earlier, so that it is known
+that nothing was done."""
+
+MIGRATION_SECONDS: Final = 600.0
+"""For one step of a migration, and for waiting until another shard has done it."""
+
+_STATEMENTS: Final = statements("postgres")
+
+
+class Log(Protocol):
+    """What of a logger is used here."""
+
+    def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
+    def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
+
+
+async def open_postgres(
+    location: str,
+    *,
+    log: Log,
+    command_seconds: float = COMMAND_SECONDS,
+    connect_seconds: float = CONNECT_SECONDS,
+) -> Store:
+    """Connect, and bring the database to this program's version.
+
+    Raises `CannotStart` for what will not heal by itself, `StoreUnavailable` if there is no answer.
+    """
+    with translated_at_start():
+        connection = await asyncpg.connect(
+            location, timeout=connect_seconds, command_timeout=MIGRATION_SECONDS
+        )
+        try:
+            await _migrate(connection)
+            fsync = (await connection.fetchrow(_STATEMENTS["connected"]))[0]
+        finally:
+            connection.terminate()
+        pool = await asyncpg.create_pool(
+            location,
+            min_size=0,
+            max_size=CONNECTIONS,
+            timeout=connect_seconds,
+            command_timeout=command_seconds,
+            init=_prepare,
+            reset=_as_it_is,
+            server_settings={
+                "application_name": "maitred",
+                "statement_timeout": str(int(command_seconds * 900)),
+            },
+        )
+    if fsync == "off":
+        log.warning("The database server runs with fsync = off: a power failure can lose tasks.")
+    log.info("The store is open.", engine="postgresql")
+    return _PostgresStore(pool, command_seconds, connect_seconds)
+
+
+async def _prepare(connection: asyncpg.Connection) -> None:
+    """A server may be set up not to wait for its disk; for us it does."""
+    await connection.fetchrow(_STATEMENTS["connected"])
+
+
+async def _as_it_is(_connection: asyncpg.Connection) -> None:
+    """Nothing of ours is left behind in a session; a reset would be one more round trip."""
+
+
+async def _migrate(connection: asyncpg.Connection) -> None:
+    async with connection.transaction():
+        await connection.execute(_STATEMENTS["migrations_begin"])
+        if not await connection.fetchval(_STATEMENTS["versions_exist"]):
+            await connection.execute(_STATEMENTS["versions_make"])
+        version = await connection.fetchval(_STATEMENTS["version"])
+        known = migrations("postgres")[-1].version
+        if version > known:
+            raise CannotStart(
+                f"The database was written by a newer maitred: it has version {version}, and "
+                f"this program knows versions up to {known}.",
+                remedy="Use the newer maitred.",
+            )
+        for migration in migrations("postgres"):
+            if migration.version > version:
+                await connection.execute(migration.script)
+                await connection.execute(_STATEMENTS["version_reached"], migration.version)
+
+
+class _PostgresStore:
+    """What is asked of partitions that never were is empty."""
+
+    def __init__(self, pool: asyncpg.Pool, command_seconds: float, connect_seconds: float) -> None:
+        self._pool = pool
+        self._command_seconds = command_seconds
+        self._connect_seconds = connect_seconds
+        self._closed = False
+        self._ids: dict[PartitionKey, int] = {}
+        """Those that were ever looked for and found. A partition keeps its id for ever."""
+
+    @asynccontextmanager
+    async def _connection(self, *, commit: bool = False) -> AsyncIterator[asyncpg.Connection]:
+        """One of the pool. It is thrown away if anything but an answer came back."""
+        if self._closed:
+            raise StoreUnavailable("The store is closed.")
+        with translated():
+            connection = await self._pool.acquire(timeout=self._connect_seconds)
+        try:
+            with translated(commit=commit):
+                try:
+                    yield connection
+                except asyncpg.PostgresError:
+                    raise
+                except BaseException:
+                    connection.terminate()
+                    raise
+        finally:
+            await self._pool.release(connection)
+
+    async def acquire(self, key: PartitionKey) -> Acquired:
+        async with self._connection() as connection:
+            row = await connection.fetchrow(_STATEMENTS["acquire"], *key)
+        number, range_id, backlog, found_clean, read, write, version = row
+        self._ids[key] = number
+        counts = None if read is None else PartitionCounts(read, write, version)
+        return Acquired(range_id, counts, backlog, found_clean)
+
+    async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
+        known = [(self._ids[changes.key], changes) for changes in group if changes.key in self._ids]
+        overtaken = [changes.key for changes in group if changes.key not in self._ids]
+        if known:
+            columns = columns_of(known)
+            async with self._connection(commit=True) as connection:
+                rows = await connection.fetch(_STATEMENTS["commit"], *columns)
+            numbers = {row[0] for row in rows}
+            overtaken += [changes.key for number, changes in known if number in numbers]
+        return overtaken
+
+    async def segments(
+        self, key: PartitionKey, priority: int, after: int, tasks: int
+    ) -> list[SegmentRead]:
+        rows = await self._read("segments", key, priority, after, max(tasks, 0))
+        return [_segment_read(row) for row in rows]
+
+    async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
+        rows = await self._read("segments_around", key, sequence)
+        return [_segment_read(row) for row in rows]
+
+    async def later(self, key: PartitionKey, before: float, most: int) -> list[Later]:
+        return [Later(*row) for row in await self._read("later", key, before, max(most, 0))]
+
+    async def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
+        rows = await self._read("later_one", key, sequence)
+        return Later(*rows[0]) if rows else None
+
+    async def dead(self, key: PartitionKey, after: int, most: int) -> list[Dead]:
+        return [Dead(*row) for row in await self._read("dead", key, after, max(most, 0))]
+
+    async def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None:
+        rows = await self._read("dead_one", key, sequence)
+        return Dead(*rows[0]) if rows else None
+
+    async def dead_count(self, key: PartitionKey) -> int:
+        rows = await self._read("dead_count", key)
+        return int(rows[0][0]) if rows else 0
+
+    async def result(self, key: PartitionKey, sequence: int) -> Result | None:
+        rows = await self._read("result", key, sequence)
+        return Result(*rows[0]) if rows else None
+
+    async def forget_results(self, before: float, most: int) -> int:
+        rows = await self._fetch("forget_results", before, max(most, 0))
+        return int(rows[0][0])
+
+    async def partitions(self) -> list[PartitionKey]:
+        return [PartitionKey(*row) for row in await self._fetch("partitions")]
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await asyncio.wait_for(self._pool.close(), self._command_seconds)
+        except (TimeoutError, OSError, asyncpg.InterfaceError):
+            self._pool.terminate()
+
+    async def _read(self, name: str, key: PartitionKey, *values: object) -> list[asyncpg.Record]:
+        number = self._ids.get(key)
+        if number is None:
+            found = await self._fetch("find", *key)
+            if not found:
+                return []
+            number = self._ids[key] = found[0][0]
+        return await self._fetch(name, number, *values)
+
+    async def _fetch(self, name: str, *values: object) -> list[asyncpg.Record]:
+        async with self._connection() as connection:
+            rows: list[asyncpg.Record] = await connection.fetch(_STATEMENTS[name], *values)
+        return rows
+
+
+def _segment_read(row: asyncpg.Record) -> SegmentRead:
+    *segment, marks = row
+    return SegmentRead(Segment(*segment), frozenset(marks))

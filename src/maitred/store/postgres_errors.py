@@ -1,0 +1,95 @@
+"""What PostgreSQL's refusals, and its silence, mean for whoever asked.
+
+Nothing of the location is ever shown, nor of errors about it: it may hold a password.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import asyncpg
+
+from maitred.errors import CannotStart, OutcomeUnknown, StoreFull, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maitred.errors import MaitredError
+
+_FULL: Final = "Make room on the disk of the database server; the store goes on by itself."
+NOT_LET_IN: Final = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+)
+_DONE_NOTHING: Final = (
+    asyncpg.TooManyConnectionsError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.OutOfMemoryError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.QueryCanceledError,  # by the server, at our own statement_timeout
+    asyncpg.TransactionRollbackError,  # deadlocks among them
+    asyncpg.ReadOnlySQLTransactionError,  # a standby, after others have taken over
+    asyncpg.InsufficientPrivilegeError,
+    *NOT_LET_IN,
+)
+"""After these the server has rolled back, and says so."""
+
+_SILENCE: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+"""After these it may have done what it was asked."""
+
+
+@contextmanager
+def translated(*, commit: bool = False) -> Iterator[None]:
+    """Raises ours for theirs."""
+    try:
+        yield
+    except asyncpg.ClientConfigurationError:
+        raise  # only while starting; what it says may hold the location
+    except asyncpg.DiskFullError as problem:
+        raise StoreFull("The database server has no room left.", remedy=_FULL) from problem
+    except _DONE_NOTHING as problem:
+        raise StoreUnavailable(f"The database server refuses: {_said(problem)}.") from problem
+    except _SILENCE as problem:
+        raise _lost(problem, commit=commit) from problem
+
+
+@contextmanager
+def translated_at_start() -> Iterator[None]:
+    """The same for a store that is being opened: what will not heal by itself is `CannotStart`."""
+    try:
+        with translated():
+            yield
+    except StoreUnavailable as unavailable:
+        problem = unavailable.__cause__
+        if not isinstance(problem, NOT_LET_IN):
+            raise
+        raise CannotStart(
+            f"The database server does not let us in: {_said(problem)}.",
+            remedy="Check the user, the password and the database in the store's location.",
+        ) from None
+    except (asyncpg.ClientConfigurationError, ValueError):
+        raise CannotStart(
+            "The store's location cannot be understood.",
+            remedy="Write it as postgresql://user:password@host:5432/database.",
+        ) from None
+
+
+def _lost(problem: BaseException, *, commit: bool) -> MaitredError:
+    if isinstance(problem, TimeoutError):
+        said = "The database server did not answer in time"
+    else:
+        said = f"The connection to the database server failed: {_said(problem)}"
+    return OutcomeUnknown(f"{said}.") if commit else StoreUnavailable(f"{said}.")
+
+
+def _said(problem: BaseException) -> str:
+    lines = str(problem).splitlines()
+    return lines[0].rstrip(".") if lines else type(problem).__name__

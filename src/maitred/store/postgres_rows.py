@@ -1,0 +1,43 @@
+"""A commit as the columns that `maitred.write_down` takes, in the order of its arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maitred.matching.records import Changes
+
+
+def columns_of(entries: Sequence[tuple[int, Changes]]) -> list[list[Any]]:
+    """Of changes and their partitions' ids."""
+    return [
+        *_columns(4, ((n, c.range_id, c.backlog, c.clean) for n, c in entries)),
+        *_columns(
+            4,
+            (
+                (n, c.counts.read, c.counts.write, c.counts.version)
+                for n, c in entries
+                if c.counts is not None
+            ),
+        ),
+        *_columns(6, ((n, *segment) for n, c in entries for segment in c.segments)),
+        *_columns(2, ((n, mark) for n, c in entries for mark in c.marks)),
+        *_columns(4, ((n, *segment[:3]) for n, c in entries for segment in c.segments_gone)),
+        *_columns(2, ((n, sequence) for n, c in entries for sequence in c.later_gone)),
+        *_columns(4, ((n, *later) for n, c in entries for later in _last(c.later))),
+        *_columns(2, ((n, sequence) for n, c in entries for sequence in c.dead_gone)),
+        *_columns(5, ((n, *dead) for n, c in entries for dead in _last(c.dead))),
+        *_columns(4, ((n, *result) for n, c in entries for result in _last(c.results))),
+    ]
+
+
+def _last(records: Iterable[Any]) -> Iterable[Any]:
+    """The last of each sequence number: one statement does not write a row twice."""
+    return {record.sequence: record for record in records}.values()
+
+
+def _columns(width: int, rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
+    taken = list(rows)
+    return [[row[column] for row in taken] for column in range(width)]

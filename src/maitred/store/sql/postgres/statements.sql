@@ -1,0 +1,122 @@
+-- Each one a single round trip. The commit is maitred.write_down, in the first migration.
+
+-- name: migrations_begin
+SELECT pg_advisory_xact_lock(1836348004)
+
+-- name: versions_make
+CREATE SCHEMA IF NOT EXISTS maitred;
+CREATE TABLE IF NOT EXISTS maitred.versions (version integer PRIMARY KEY);
+
+-- name: versions_exist
+SELECT to_regclass('maitred.versions') IS NOT NULL
+
+-- name: version
+SELECT coalesce(max(version), 0) FROM maitred.versions
+
+-- name: version_reached
+INSERT INTO maitred.versions (version) VALUES ($1)
+
+-- name: connected
+SELECT current_setting('fsync'),
+    CASE current_setting('synchronous_commit')
+        WHEN 'off' THEN set_config('synchronous_commit', 'on', false)
+    END
+
+-- name: acquire
+INSERT INTO maitred.partitions AS p (
+    namespace, queue, queue_type, partition, range_id, backlog, clean, found_clean
+)
+VALUES ($1, $2, $3, $4, 1, 0, false, true)
+ON CONFLICT (namespace, queue, queue_type, partition) DO UPDATE
+SET range_id = p.range_id + 1, found_clean = p.clean, clean = false
+RETURNING id, range_id, backlog, found_clean, counts_read, counts_write, counts_version
+
+-- name: find
+SELECT id
+FROM maitred.partitions
+WHERE namespace = $1 AND queue = $2 AND queue_type = $3 AND partition = $4
+
+-- name: commit
+SELECT * FROM maitred.write_down(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37
+)
+
+-- name: segments
+SELECT priority, first, last, tasks, body, ARRAY(
+    SELECT m.sequence
+    FROM maitred.marks AS m
+    WHERE m.partition_id = $1 AND m.sequence BETWEEN s.first AND s.last
+)
+FROM (
+    SELECT *, sum(tasks) OVER (ORDER BY first ROWS UNBOUNDED PRECEDING) - tasks AS before
+    FROM maitred.segments
+    WHERE partition_id = $1 AND priority = $2 AND first > $3
+    ORDER BY first
+    LIMIT $4
+) AS s
+WHERE before < $4
+ORDER BY first
+
+-- name: segments_around
+SELECT s.priority, s.first, s.last, s.tasks, s.body, ARRAY(
+    SELECT m.sequence
+    FROM maitred.marks AS m
+    WHERE m.partition_id = $1 AND m.sequence BETWEEN s.first AND s.last
+)
+FROM generate_series(0, 4) AS each (priority)
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM maitred.segments AS near
+    WHERE near.partition_id = $1 AND near.priority = each.priority AND near.first <= $2
+    ORDER BY near.first DESC
+    LIMIT 1
+) AS s
+WHERE s.last >= $2
+ORDER BY s.priority
+
+-- name: later
+SELECT sequence, due, body
+FROM maitred.later
+WHERE partition_id = $1 AND due < $2
+ORDER BY due, sequence
+LIMIT $3
+
+-- name: later_one
+SELECT sequence, due, body FROM maitred.later WHERE partition_id = $1 AND sequence = $2
+
+-- name: dead
+SELECT sequence, died_at, reason, body
+FROM maitred.dead
+WHERE partition_id = $1 AND sequence > $2
+ORDER BY sequence
+LIMIT $3
+
+-- name: dead_one
+SELECT sequence, died_at, reason, body FROM maitred.dead WHERE partition_id = $1 AND sequence = $2
+
+-- name: dead_count
+SELECT count(*) FROM maitred.dead WHERE partition_id = $1
+
+-- name: result
+SELECT sequence, expires_at, body FROM maitred.results WHERE partition_id = $1 AND sequence = $2
+
+-- name: forget_results
+WITH gone AS (
+    DELETE FROM maitred.results
+    WHERE ctid = ANY (ARRAY(
+        SELECT ctid
+        FROM maitred.results
+        WHERE expires_at < $1
+        ORDER BY expires_at
+        LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+
+-- name: partitions
+SELECT namespace, queue, queue_type, partition
+FROM maitred.partitions
+ORDER BY namespace, queue, queue_type, partition

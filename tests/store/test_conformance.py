@@ -1,0 +1,383 @@
+"""What every engine does: the sentences of `store/interface.py`, one test each."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from maitred.errors import StoreUnavailable
+from maitred.matching.records import Acquired, Changes, PartitionKey
+from maitred.routing.counts import PartitionCounts
+from maitred.store.interface import SegmentRead
+from tests.store.engines import Engine, awaited, opened
+from tests.store.samples import (
+    KEY,
+    OTHER,
+    THIRD,
+    dead,
+    everything,
+    gone,
+    later,
+    result,
+    segment,
+    write,
+)
+
+
+@awaited
+async def test_the_first_owner_finds_a_clean_and_empty_partition(engine: Engine) -> None:
+    async with opened(engine) as store:
+        assert await store.acquire(KEY) == Acquired(1, None, 0, clean=True)
+        assert await everything(store, KEY) == await everything(store, OTHER)
+
+
+@awaited
+async def test_the_next_owner_is_told_what_the_last_one_left(engine: Engine) -> None:
+    counts = PartitionCounts(8, 4, 12)
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        assert await write(store, KEY, 1, backlog=7, counts=counts)
+        assert await write(store, KEY, 1, backlog=5)
+    async with opened(engine) as store:
+        assert await store.acquire(KEY) == Acquired(2, counts, 5, clean=False)
+        assert await write(store, KEY, 2, backlog=4, clean=True)
+    async with opened(engine) as store:
+        assert await store.acquire(KEY) == Acquired(3, counts, 4, clean=True)
+        # Clean is what the last one said, not what he found.
+        assert await store.acquire(KEY) == Acquired(4, counts, 4, clean=False)
+
+
+@awaited
+async def test_what_was_overtaken_writes_nothing_and_harms_no_other(engine: Engine) -> None:
+    async with opened(engine, 0, 1) as (old, new):
+        for key in (KEY, OTHER, THIRD):
+            await old.acquire(key)
+        await write(old, KEY, 1, backlog=3, segments=[segment(1, 3)], later=[later(9, 5.0)])
+        await new.acquire(KEY)
+        before = await everything(new, KEY)
+        overtaken = await old.commit(
+            [
+                Changes(OTHER, 1, 1, segments=[segment(1, 1)]),
+                Changes(
+                    KEY,
+                    1,
+                    100,
+                    segments=[segment(4, 5)],
+                    segments_gone=[gone(segment(1, 3))],
+                    marks=[2],
+                    later=[later(10, 1.0)],
+                    later_gone=[9],
+                    dead=[dead(3)],
+                    results=[result(1, 9.0)],
+                    counts=PartitionCounts(2, 2, 2),
+                    clean=True,
+                ),
+                Changes(THIRD, 1, 2, dead=[dead(2)]),
+            ]
+        )
+        assert list(overtaken) == [KEY]
+        assert await everything(new, KEY) == before
+        assert await new.result(KEY, 1) is None
+        assert [read.segment for read in await new.segments(OTHER, 2, 0, 9)] == [segment(1, 1)]
+        assert await new.dead(THIRD, 0, 9) == [dead(2)]
+        assert await new.acquire(KEY) == Acquired(3, None, 3, clean=False)
+        assert await old.acquire(OTHER) == Acquired(2, None, 1, clean=False)
+
+
+@awaited
+async def test_a_range_id_of_the_future_and_a_stranger_write_nothing(engine: Engine) -> None:
+    async with opened(engine, 0, 1) as (one, two):
+        await one.acquire(KEY)
+        assert not await write(one, KEY, 2, segments=[segment(1, 1)])
+        assert not await write(two, OTHER, 1, segments=[segment(1, 1)])
+        assert await two.segments(KEY, 2, 0, 9) == []
+        assert await two.partitions() == [KEY]
+
+
+@awaited
+async def test_whoever_acquires_again_can_go_on(engine: Engine) -> None:
+    async with opened(engine, 0, 1) as (one, two):
+        await one.acquire(KEY)
+        await two.acquire(KEY)
+        assert not await write(one, KEY, 1)
+        assert (await one.acquire(KEY)).range_id == 3
+        assert await write(one, KEY, 3, backlog=1)
+        assert not await write(two, KEY, 2)
+
+
+@awaited
+async def test_segments_come_in_order_and_as_few_as_are_needed(engine: Engine) -> None:
+    parts = [segment(1, 10), segment(11, 30), segment(31, 31), segment(40, 99)]
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        await write(store, KEY, 1, segments=[parts[2], parts[0]])
+        await write(store, KEY, 1, segments=[parts[3], segment(2, 200, 0), parts[1]])
+
+        async def read(after: int, tasks: int) -> list[int]:
+            return [read.segment.first for read in await store.segments(KEY, 2, after, tasks)]
+
+        assert await read(0, 10**9) == [1, 11, 31, 40]
+        assert await read(0, 1) == await read(0, 10) == [1]
+        assert await read(0, 11) == [1, 11]
+        assert await read(1, 21) == [11, 31]
+        assert await read(39, 1) == [40]
+        assert await read(40, 1) == []
+        assert await read(0, 0) == []
+        assert await store.segments(KEY, 2, 0, 31) == [
+            SegmentRead(p, frozenset()) for p in parts[:3]
+        ]
+        assert await store.segments(KEY, 4, 0, 31) == []
+
+
+@awaited
+async def test_a_mark_goes_with_the_last_segment_it_lies_in(engine: Engine) -> None:
+    """Segments of two priorities of one group overlap, and a mark does not say whose it is."""
+    urgent, usual, after = segment(1, 9, 0), segment(2, 10, 2), segment(11, 20, 2)
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        await write(store, KEY, 1, segments=[urgent, usual, after])
+        await write(store, KEY, 1, marks=[1, 5, 10, 11, 5])
+        assert await store.segments_around(KEY, 5) == [
+            SegmentRead(urgent, frozenset({1, 5})),
+            SegmentRead(usual, frozenset({5, 10})),
+        ]
+        await write(store, KEY, 1, segments_gone=[gone(urgent)], marks=[6])
+        assert await store.segments_around(KEY, 5) == [SegmentRead(usual, frozenset({5, 6, 10}))]
+        await write(store, KEY, 1, segments_gone=[gone(usual)], marks=[7])
+        assert await store.segments_around(KEY, 5) == []
+        assert await store.segments_around(KEY, 11) == [SegmentRead(after, frozenset({11}))]
+        # Nothing is left of the marks, which a segment of the same place would show.
+        await write(store, KEY, 1, segments=[usual])
+        assert await store.segments(KEY, 2, 0, 1) == [SegmentRead(usual, frozenset())]
+
+
+@awaited
+async def test_marks_and_segments_are_the_partitions_own(engine: Engine) -> None:
+    async with opened(engine) as store:
+        for key in (KEY, OTHER):
+            await store.acquire(key)
+            await write(store, key, 1, segments=[segment(1, 9)], marks=[3])
+        await write(store, KEY, 1, segments_gone=[gone(segment(1, 9))])
+        assert await store.segments_around(KEY, 3) == []
+        assert await store.segments_around(OTHER, 3) == [SegmentRead(segment(1, 9), frozenset({3}))]
+
+
+@awaited
+async def test_segments_around(engine: Engine) -> None:
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        parts = [segment(1, 3), segment(7, 9), segment(2, 8, 4), segment(8, 8, 0)]
+        await write(store, KEY, 1, segments=parts)
+
+        async def around(sequence: int) -> list[tuple[int, int]]:
+            found = await store.segments_around(KEY, sequence)
+            return [(read.segment.priority, read.segment.first) for read in found]
+
+        assert await around(1) == [(2, 1)]
+        assert await around(3) == [(2, 1), (4, 2)]
+        assert await around(5) == [(4, 2)]
+        assert await around(8) == [(0, 8), (2, 7), (4, 2)]
+        assert await around(10) == await around(0) == []
+
+
+@awaited
+async def test_later_the_earliest_first(engine: Engine) -> None:
+    exact = 1_800_000_000.123_456_7
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        waiting = [later(3, exact), later(1, 7.5), later(2, 7.5), later(4, 0.1)]
+        await write(store, KEY, 1, later=waiting)
+        assert await store.later(KEY, 7.5, 9) == [later(4, 0.1)]
+        assert await store.later(KEY, exact, 2) == [later(4, 0.1), later(1, 7.5)]
+        assert [task.sequence for task in await store.later(KEY, exact + 1, 9)] == [4, 1, 2, 3]
+        assert await store.later(KEY, exact + 1, 0) == []
+        assert await store.later_one(KEY, 3) == later(3, exact)
+        assert await store.later_one(KEY, 5) is None
+        assert await store.later_one(OTHER, 3) is None
+
+
+@awaited
+async def test_a_later_task_can_move_and_go(engine: Engine) -> None:
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        await write(store, KEY, 1, later=[later(1, 5.0), later(2, 6.0), later(3, 7.0)])
+        await write(store, KEY, 1, later=[later(1, 9.0, b"again")], later_gone=[2, 1])
+        assert await store.later(KEY, 10.0, 9) == [later(3, 7.0), later(1, 9.0, b"again")]
+        assert await store.later(KEY, 6.5, 9) == []
+
+
+@awaited
+async def test_dead_letters_in_pages(engine: Engine) -> None:
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        await store.acquire(OTHER)
+        await write(store, KEY, 1, dead=[dead(n) for n in range(25, 0, -1)])
+        await write(store, OTHER, 1, dead=[dead(3)])
+        pages, after = [], 0
+        while page := await store.dead(KEY, after, 10):
+            pages.append([letter.sequence for letter in page])
+            after = page[-1].sequence
+        assert pages == [[*range(1, 11)], [*range(11, 21)], [*range(21, 26)]]
+        assert await store.dead_one(KEY, 7) == dead(7)
+        assert await store.dead_one(KEY, 26) is None
+        assert await store.dead_count(KEY) == 25
+        await write(store, KEY, 1, dead_gone=[7, 8, 25], dead=[dead(8)])
+        assert await store.dead_one(KEY, 7) is None
+        assert await store.dead_count(KEY) == 23
+        assert await store.dead_count(OTHER) == 1
+
+
+@awaited
+async def test_results_are_kept_until_they_are_forgotten(engine: Engine) -> None:
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        await store.acquire(OTHER)
+        await write(store, KEY, 1, results=[result(n, float(n)) for n in range(1, 8)])
+        await write(store, OTHER, 1, results=[result(1, 2.5)])
+        assert await store.result(KEY, 1) == result(1, 1.0)
+        assert await store.forget_results(3.0, 2) == 2  # those of 1.0 and 2.0
+        assert await store.forget_results(3.0, 10) == 1
+        assert await store.forget_results(3.0, 10) == 0
+        assert await store.result(OTHER, 1) is None
+        assert await store.result(KEY, 2) is None
+        assert await store.result(KEY, 3) == result(3, 3.0)
+        await write(store, KEY, 1, results=[result(3, 99.0)])
+        assert await store.forget_results(50.0, 0) == 0
+        assert await store.forget_results(50.0, 99) == 4
+        assert await store.result(KEY, 3) == result(3, 99.0)
+
+
+@awaited
+async def test_partitions_in_order(engine: Engine) -> None:
+    keys = [
+        PartitionKey("a", "b", 1, 0),
+        PartitionKey("a", "b", 1, 1),
+        PartitionKey("a", "b", 2, 0),
+        PartitionKey("a", "é\"'\\", 1, 2),
+        PartitionKey("z", "B", 1, 10),
+        PartitionKey("z", "a", 1, 2),
+    ]
+    async with opened(engine, 0, 1) as (one, two):
+        for number, key in enumerate(reversed(keys)):
+            await (one, two)[number % 2].acquire(key)
+        assert await one.partitions() == await two.partitions() == keys
+
+
+@awaited
+async def test_all_of_it_lasts(engine: Engine) -> None:
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        await write(
+            store,
+            KEY,
+            1,
+            segments=[segment(1, 500, body=bytes(range(256)) * 300), segment(600, 601, 4)],
+            marks=[2, 499],
+            later=[later(3, 5.5, b"\0\xff")],
+            dead=[dead(4)],
+            results=[result(5, 8.0)],
+        )
+        before = await everything(store, KEY)
+    async with opened(engine, 3) as (store,):
+        assert await everything(store, KEY) == before
+        assert before["segments"][0].marks == {2, 499}
+        assert await store.result(KEY, 5) == result(5, 8.0)
+
+
+@awaited
+async def test_a_large_group_is_one(engine: Engine) -> None:
+    """More rows than one statement of SQLite takes; some of them overtaken."""
+    keys = [PartitionKey("shop", "many", 1, n) for n in range(40)]
+    async with opened(engine, 0, 1) as (store, other):
+        for key in keys:
+            await store.acquire(key)
+        await other.acquire(keys[17])
+        group = [
+            Changes(key, 1, 100, later=[later(n, float(n)) for n in range(50)]) for key in keys
+        ]
+        assert await store.commit(group) == [keys[17]]
+        for key in keys:
+            assert len(await store.later(key, 1e9, 99)) == (0 if key is keys[17] else 50)
+        assert await store.commit([]) == []
+
+
+@awaited
+async def test_the_same_changes_twice_are_the_same_once(engine: Engine) -> None:
+    """Whoever does not know whether a commit was done may do it again."""
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        await write(store, KEY, 1, segments=[segment(1, 5)], later=[later(9, 1.0)])
+        again = Changes(
+            KEY,
+            1,
+            5,
+            segments=[segment(6, 9)],
+            segments_gone=[gone(segment(1, 5))],
+            marks=[7],
+            later=[later(10, 2.0)],
+            later_gone=[9],
+            dead=[dead(11)],
+            results=[result(9, 3.0)],
+        )
+        assert await store.commit([again]) == []
+        before = await everything(store, KEY)
+        assert await store.commit([again]) == []
+        assert await everything(store, KEY) == before
+
+
+@awaited
+async def test_calls_may_overlap(engine: Engine) -> None:
+    keys = [PartitionKey("shop", "many", 1, n) for n in range(30)]
+    async with opened(engine, 0, 1) as stores:
+        both = [store.acquire(key) for key in keys for store in stores]
+        range_ids = [acquired.range_id for acquired in await asyncio.gather(*both)]
+        assert sorted(range_ids) == [1] * 30 + [2] * 30
+        commits = [
+            stores[n % 2].commit([Changes(key, range_ids[2 * n + n % 2], n)])
+            for n, key in enumerate(keys)
+        ]
+        overtaken = await asyncio.gather(*commits)
+        for n, key in enumerate(keys):
+            assert list(overtaken[n]) == ([] if range_ids[2 * n + n % 2] == 2 else [key])
+
+
+@awaited
+async def test_groups_that_cross_do_not_wait_for_each_other_for_ever(engine: Engine) -> None:
+    keys = [PartitionKey("shop", "many", 1, n) for n in range(10)]
+    async with opened(engine, 0, 1) as (one, two):
+        for key in keys:
+            await one.acquire(key)
+            await two.acquire(key)
+        forth = [Changes(key, 2, 1) for key in keys]
+        back = [Changes(key, 2, 2) for key in reversed(keys)]
+        async with asyncio.timeout(30):
+            for _ in range(10):
+                assert not any(await asyncio.gather(one.commit(forth), two.commit(back)))
+
+
+@awaited
+async def test_a_closed_store_says_so(engine: Engine) -> None:
+    store = await engine.open()
+    await store.acquire(KEY)
+    under_way = asyncio.ensure_future(store.commit([Changes(KEY, 1, 5)]))
+    await asyncio.sleep(0)
+    await store.close()
+    assert await under_way == []
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.acquire(KEY)
+
+
+@awaited
+async def test_whoever_stops_waiting_leaves_the_store_whole(engine: Engine) -> None:
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        under_way = asyncio.ensure_future(store.commit([Changes(KEY, 1, 5)]))
+        await asyncio.sleep(0)
+        under_way.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await under_way
+        assert await write(store, KEY, 1, backlog=6)
+        # Two that overlap are done in any order.
+        assert (await store.acquire(KEY)).backlog in {5, 6}
