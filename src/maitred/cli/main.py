@@ -23,6 +23,10 @@ COMMANDS = {
     "up": ("maitred.cli.up:up", "Start a node."),
     "status": ("maitred.cli.status:status", "Show how every shard of a node is."),
     "ping": ("maitred.cli.ping:ping", "Send echoes to every shard and show how long they take."),
+    "admin": (
+        "maitred.cli.admin:admin",
+        "Look after queues: list, describe, divide, dead letters.",
+    ),
     "route": ("maitred.cli.route:route", "Show where each partition of a queue lives."),
     "simulate": ("maitred.cli.simulate:simulate", "Studies and soak runs in a simulated world."),
     "tour": ("maitred.cli.tour:tour", "A short tour of what works today."),

@@ -1,0 +1,29 @@
+"""`maitred admin`: for people who look after queues."""
+
+from __future__ import annotations
+
+import click
+
+from maitred.cli.admin_dead import dead
+from maitred.cli.admin_describe import describe
+from maitred.cli.admin_list import list_queues
+from maitred.cli.admin_partitions import update_partitions
+from maitred.cli.groups import HintingGroup
+
+
+@click.group(cls=HintingGroup)
+def admin() -> None:
+    """Look after queues and their tasks."""
+
+
+@admin.group(cls=HintingGroup)
+def queue() -> None:
+    """Queues: which there are, how they are, how many partitions they have, what died in them.
+
+    A queue is named with its namespace, as in shop/thumbnails. The user needs the permission
+    `admin` there; for the list, everywhere.
+    """
+
+
+for _command in (list_queues, describe, update_partitions, dead):
+    queue.add_command(_command)

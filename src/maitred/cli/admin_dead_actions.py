@@ -1,0 +1,165 @@
+"""`maitred admin queue dead retry | drop`: some dead letters by their ids, or all of them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from maitred.cli.address import run, timeout_option, url_option
+from maitred.cli.admin_ask import connecting
+from maitred.cli.admin_letters import Action, Done, Held, do_to, do_to_all, held
+from maitred.cli.admin_names import LetterId, json_option, label, queue_argument, queue_id
+from maitred.cli.output import Progress, print_json
+from maitred.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maitred.routing.names import QueueId
+
+_Command = TypeVar("_Command", bound="Callable[..., Any]")
+
+NAMED_MAX = 5
+"""Ids that a sentence names."""
+
+_EPILOG = "Exit status: 0 if it was done to every letter that was meant, 1 otherwise."
+
+
+class Verb(NamedTuple):
+    """An action, in words."""
+
+    action: Action
+    done: str
+    warning: str
+    asks_for_few: bool
+    """Whether letters that were named one by one need a confirmation, too."""
+
+
+RETRY = Verb("retry", "will be tried again", "They will all run again.", asks_for_few=False)
+DROP = Verb("drop", "dropped", "They cannot be brought back.", asks_for_few=True)
+
+
+def _options(command: _Command) -> _Command:
+    for decorate in (
+        json_option,
+        timeout_option,
+        url_option,
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        click.option("--all", "every", is_flag=True, help="All dead letters of the queue."),
+        click.argument("ids", metavar="[ID]...", nargs=-1),
+        queue_argument,
+    ):
+        command = decorate(command)
+    return command
+
+
+@click.command(epilog=_EPILOG)
+@_options
+def retry(queue: str, namespace: str | None, queue_type: int, **options: Any) -> None:  # noqa: ANN401
+    """Try dead letters of QUEUE again, with all their attempts."""
+    _act(RETRY, queue_id(queue, namespace, queue_type), **options)
+
+
+@click.command(epilog=_EPILOG)
+@_options
+def drop(queue: str, namespace: str | None, queue_type: int, **options: Any) -> None:  # noqa: ANN401
+    """Drop dead letters of QUEUE, for good."""
+    _act(DROP, queue_id(queue, namespace, queue_type), **options)
+
+
+def _act(
+    verb: Verb,
+    queue: QueueId,
+    *,
+    ids: Sequence[str],
+    every: bool,
+    yes: bool,
+    url: str,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    if every == bool(ids):
+        raise InvalidArgument(
+            "Give either ids or --all."
+            if every
+            else f"Nothing says which dead letters to {verb.action}.",
+            remedy="Give ids, as `dead list` prints them, or --all.",
+        )
+    meant = [LetterId.parse(one) for one in ids]
+    if not every:
+        count = len(set(meant))
+        if verb.asks_for_few and not yes:
+            confirm(verb, queue, count)
+        done = run(_some(url, timeout, queue, verb, meant))
+        missing = sorted(
+            one for one in set(meant) - set(done.ids) if one.partition not in done.silent
+        )
+    else:
+        there = run(_count(url, timeout, queue))
+        if there.total and not yes:
+            confirm(verb, queue, there.total)
+        done, missing = run(_all(url, timeout, queue, verb, there)), []
+    _report(verb, queue, done, missing, as_json=as_json)
+
+
+async def _some(url: str, seconds: float, queue: QueueId, verb: Verb, ids: list[LetterId]) -> Done:
+    async with connecting(url, seconds) as client:
+        return await do_to(client, queue, verb.action, ids)
+
+
+async def _count(url: str, seconds: float, queue: QueueId) -> Held:
+    async with connecting(url, seconds) as client:
+        return await held(client, queue)
+
+
+async def _all(url: str, seconds: float, queue: QueueId, verb: Verb, there: Held) -> Done:
+    progress = Progress()
+
+    def tell(done: int) -> None:
+        progress(done, there.total, f"{done:,} of {there.total:,} {verb.done}")
+
+    async with connecting(url, seconds) as client:
+        return await do_to_all(client, queue, verb.action, there, tell)
+
+
+def confirm(verb: Verb, queue: QueueId, count: int) -> None:
+    """Ask; without a person to answer, refuse instead of waiting or guessing."""
+    letters = f"{_letters(count)} of {label(queue)}"
+    if not sys.stdin.isatty():
+        raise InvalidArgument(
+            f"To {verb.action} {letters} needs a yes, and there is nobody to ask.",
+            remedy="Add --yes.",
+        )
+    click.confirm(f"{verb.action.capitalize()} {letters}? {verb.warning}", abort=True, err=True)
+
+
+def _letters(count: int) -> str:
+    return f"{count:,} dead {'letter' if count == 1 else 'letters'}"
+
+
+def _report(
+    verb: Verb, queue: QueueId, done: Done, missing: Sequence[LetterId], *, as_json: bool
+) -> None:
+    if as_json:
+        print_json(
+            {
+                "action": verb.action,
+                "done": len(done.ids),
+                "missing": [str(one) for one in missing],
+                "unreachable": [
+                    {"partition": at, "error": one.told()} for at, one in done.silent.items()
+                ],
+            }
+        )
+    else:
+        click.echo(f"{_letters(len(done.ids))} of {label(queue)}: {verb.done}.")
+    if missing:
+        named = ", ".join(map(str, missing[:NAMED_MAX]))
+        more = f" and {len(missing) - NAMED_MAX:,} more" if len(missing) > NAMED_MAX else ""
+        click.echo(f"There is no dead letter {named}{more}.", err=True)
+    for at, reason in done.silent.items():
+        click.echo(f"partition {at}: {reason}", err=True)
+    if missing or done.silent:
+        sys.exit(1)

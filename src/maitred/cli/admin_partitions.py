@@ -1,0 +1,120 @@
+"""`maitred admin queue update-partitions`: other counts, by hand.
+
+The node refuses what could strand tasks, and says why; `--force` insists. What is said afterwards
+is what a person has to know: that draining takes its time, and what to do when it is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import click
+
+from maitred.cli.address import run, timeout_option, url_option
+from maitred.cli.admin_ask import ROOT, connecting, described
+from maitred.cli.admin_names import json_option, label, queue_argument, queue_id
+from maitred.cli.output import print_json
+from maitred.routing.counts import PartitionCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maitred.protocol.tasks import Counts, Resized
+    from maitred.routing.names import QueueId
+
+
+class Change(NamedTuple):
+    """Counts, before and after."""
+
+    before: Counts
+    after: Counts
+
+
+@click.command(
+    "update-partitions",
+    epilog="Growing is safe at once. To shrink, lower --write first, wait until `describe` shows "
+    "the others as drained, then lower --read.",
+)
+@queue_argument
+@click.option("--read", type=int, required=True, metavar="N", help="Partitions that workers read.")
+@click.option(
+    "--write", type=int, required=True, metavar="N", help="Those of them that take tasks."
+)
+@click.option("--force", is_flag=True, help="Even if tasks may be left where nobody looks.")
+@url_option
+@timeout_option
+@json_option
+def update_partitions(
+    queue: str,
+    namespace: str | None,
+    queue_type: int,
+    read: int,
+    write: int,
+    url: str,
+    timeout: float,
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Have QUEUE divided into so many partitions."""
+    wanted = queue_id(queue, namespace, queue_type)
+    PartitionCounts(read, write)  # what can never be right is said before anybody is asked
+    change = run(_ask(url, timeout, wanted, read, write, force=force))
+    if as_json:
+        print_json({"before": _told(change.before), "after": _told(change.after)})
+        return
+    click.echo(f"{label(wanted)}: {_said(change.before)} -> {_said(change.after)}")
+    for line in next_steps(wanted, change):
+        click.echo(line)
+
+
+async def _ask(
+    url: str, seconds: float, queue: QueueId, read: int, write: int, *, force: bool
+) -> Change:
+    from maitred.protocol.tasks import Resize
+
+    async with connecting(url, seconds) as client:
+        before = (await described(client, queue, ROOT)).counts
+        answer = await client.request(Resize(*queue, ROOT, 0, read, write, force))
+    return Change(before, cast("Resized", answer).counts)
+
+
+def next_steps(queue: QueueId, change: Change) -> Iterator[str]:
+    """What happens now, and what is left to do."""
+    before, after = change
+    if (before.read, before.write) == (after.read, after.write):
+        yield "Nothing changes: it is divided like this already."
+        return
+    if after.write > before.write:
+        yield "Producers and workers hear of it with their next answer."
+    if after.write < before.write and after.read > after.write:
+        yield (
+            f"{_partitions(after.write, after.read)} no new tasks any more; workers empty "
+            f"{'it' if after.read - after.write == 1 else 'them'} now."
+        )
+        yield (
+            "When `maitred admin queue describe` shows that as drained: "
+            f"maitred admin queue update-partitions {label(queue)} "
+            f"--read {after.write} --write {after.write}"
+        )
+    if after.read < before.read:
+        gone = before.read - after.read
+        yield (
+            f"{gone} {'partition is' if gone == 1 else 'partitions are'} gone. If tasks were left "
+            f"there, which only --force allows, they come back with --read {before.read}."
+        )
+    yield "Unless scaling.adaptive is off for this queue, it follows the load from here."
+
+
+def _partitions(first: int, end: int) -> str:
+    if end - first == 1:
+        return f"Partition {first} takes"
+    return f"Partitions {first} to {end - 1} take"
+
+
+def _said(counts: Counts) -> str:
+    return f"{counts.read} to read, {counts.write} to write (version {counts.version})"
+
+
+def _told(counts: Counts) -> dict[str, int]:
+    return {"read": counts.read, "write": counts.write, "version": counts.version}

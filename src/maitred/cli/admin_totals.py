@@ -1,0 +1,74 @@
+"""A whole queue, summed up from its partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from maitred.cli.admin_ask import Silent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from maitred.protocol.tasks import PartitionDescription
+
+
+class Totals(NamedTuple):
+    """What can be added up, of the partitions that answered."""
+
+    backlog: int = 0
+    oldest_seconds: float = 0.0
+    """The longest that anything has waited, in any partition."""
+    running: int = 0
+    later: int = 0
+    dead: int = 0
+    offers: int = 0
+    added_per_second: float = 0.0
+    finished_per_second: float = 0.0
+    workers: int = 0
+    unreachable: int = 0
+    """Partitions that are missing from all this."""
+
+
+class Worker(NamedTuple):
+    """A worker, whatever partitions it was seen at."""
+
+    worker: str
+    running: int
+    heard_seconds_ago: float | None
+
+
+def totals(found: Iterable[PartitionDescription | Silent]) -> Totals:
+    """Add them up."""
+    answered, silent = [], 0
+    for one in found:
+        if isinstance(one, Silent):
+            silent += 1
+        else:
+            answered.append(one)
+    return Totals(
+        backlog=sum(one.backlog for one in answered),
+        oldest_seconds=max((one.backlog_age_seconds for one in answered), default=0.0),
+        running=sum(one.running for one in answered),
+        later=sum(one.later for one in answered),
+        dead=sum(one.dead for one in answered),
+        offers=sum(one.offers for one in answered),
+        added_per_second=sum(one.added_per_second for one in answered),
+        finished_per_second=sum(one.finished_per_second for one in answered),
+        workers=len(workers(answered)),
+        unreachable=silent,
+    )
+
+
+def workers(found: Iterable[PartitionDescription | Silent]) -> list[Worker]:
+    """Each once, the busiest first. Not all of them need to have details."""
+    seen: dict[str, Worker] = {}
+    for one in found:
+        if isinstance(one, Silent):
+            continue
+        for name in one.workers:
+            seen.setdefault(name, Worker(name, 0, None))
+        for name, running, ago in one.worker_details:
+            before = seen.get(name, Worker(name, 0, None))
+            heard = ago if before.heard_seconds_ago is None else min(ago, before.heard_seconds_ago)
+            seen[name] = Worker(name, before.running + running, heard)
+    return sorted(seen.values(), key=lambda worker: (-worker.running, worker.worker))
