@@ -66,8 +66,8 @@ class Record(Struct, array_like=True, gc=False):
     """Not begun by then, it is not begun at all; 0: never."""
     terms: Terms
     payload: bytes
-    failure: str = ""
-    """Why the last attempt failed."""
+    failure: bytes = b""
+    """Why the last attempt failed, as its worker put it."""
 
 
 class Segment(NamedTuple):

@@ -17,7 +17,9 @@ from maitred.errors import (
     ProtocolViolation,
     TooManyConnections,
 )
+from maitred.node.held import HeldWork
 from maitred.node.patience import Farewell, Observed, lost_patience
+from maitred.node.work import expired
 from maitred.protocol import cql
 from maitred.protocol.frames import (
     ANSWER,
@@ -205,6 +207,9 @@ class Accepted(Link):
                 self.write_paused_since = now
             self._unsent_seen = unsent
             self._count_unsent(unsent)
+        for work in list(self.under_way.values()):
+            if isinstance(work, HeldWork) and work.deadline <= now:
+                work.stop(expired())
         farewell = None if self._peer else lost_patience(self._observed(), self.shard.limits, now)
         if farewell is not None:
             self._part(farewell)

@@ -7,7 +7,7 @@ write for all of them. The others are `Work`, in a table by stream id.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from maitred.errors import (
     UnknownRequest,
 )
 from maitred.node.handshake import OWN_OPCODES, Handshake
+from maitred.node.held import HeldWork
 from maitred.node.work import ForwardedWork, LocalWork, expired
 from maitred.protocol.frames import Frame, Opcode
 from maitred.protocol.messages import REQUEST_DECODERS, UNREADABLE, not_understood
@@ -30,6 +31,10 @@ from maitred.security.permissions import EVERYTHING
 
 if TYPE_CHECKING:
     from maitred.protocol.messages import AnyRequest
+
+
+ALSO_WHILE_DRAINING: Final = frozenset({Opcode.STATUS, Opcode.FINISH})
+"""What a stopping node still does: say how it is, and write down what workers have finished."""
 
 
 class Connection(Handshake):
@@ -64,7 +69,7 @@ class Connection(Handshake):
                 remedy="Wait for answers; SUPPORTED tells how many may be under way.",
             )
         handler = shard.handlers.get(opcode)
-        if handler is None:
+        if handler is None and opcode not in shard.holders:
             if opcode == Opcode.CANCEL:
                 return  # what it takes back has been answered
             raise UnknownRequest(f"There is no request with the opcode 0x{opcode:02x}.")
@@ -79,12 +84,12 @@ class Connection(Handshake):
             )
         if owner is None:
             owner = shard.owner_of(message)
-        if self.permissions is not EVERYTHING:
+        if self.permissions is not EVERYTHING or message.between_shards:
             self._check_permission(message)
         deadline = self.arrived_at + message.timeout_milliseconds * 0.001
         if now >= deadline:
             raise expired()
-        if shard.draining and opcode != Opcode.STATUS:
+        if shard.draining and opcode not in ALSO_WHILE_DRAINING:
             raise Draining("The node is stopping.", remedy="Ask another node, or again later.")
         size = len(body)
         if shard.under_way_bytes + size > shard.limits.under_way_bytes:
@@ -96,6 +101,16 @@ class Connection(Handshake):
             return
         if self._peer:
             shard.received_forwarded += 1
+        if handler is None:
+            held = HeldWork(self, stream, opcode, size, deadline)
+            try:
+                shard.holders[opcode](message, held)
+            except MaitredError as problem:
+                held.refuse(problem)
+            except Exception as problem:  # noqa: BLE001 - nobody may be left without an answer
+                self.work_ends(stream, held, size)
+                self.blame_ourselves(stream, problem)
+            return
         outcome = handler(message)
         if isinstance(outcome, Struct):
             self.answer(stream, opcode, outcome)
@@ -110,6 +125,10 @@ class Connection(Handshake):
             raise ProtocolViolation(f"Our requests have no flags; this one has {frame.flags:#04x}.")
 
     def _check_permission(self, message: AnyRequest) -> None:
+        if message.between_shards:
+            if not self._peer:
+                raise PermissionDenied("Only shards say this to each other.")
+            return
         namespace = message.namespace if isinstance(message, PartitionRequest) else "*"
         if not self.permissions.allows(namespace, message.permission):
             place = f"in the namespace {namespace!r}" if namespace != "*" else "on this node"

@@ -19,6 +19,7 @@ from maitred.wire.caller import Caller
 if TYPE_CHECKING:
     import asyncio
 
+    from maitred.node.asking import PeerCall
     from maitred.node.work import ForwardedWork
     from maitred.protocol.messages import AnyRequest
     from maitred.settings import Limits
@@ -49,9 +50,9 @@ class Peer:
         self._limits = limits
         self._link: PeerLink | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[ForwardedWork, AnyRequest, float]] = []
+        self._waiting: list[tuple[ForwardedWork | PeerCall, AnyRequest, float]] = []
 
-    def forward(self, work: ForwardedWork, message: AnyRequest, deadline: float) -> None:
+    def forward(self, work: ForwardedWork | PeerCall, message: AnyRequest, deadline: float) -> None:
         """Pass the request on, now or when there is a link."""
         link = self._link
         if link is not None:

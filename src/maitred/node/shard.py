@@ -28,10 +28,15 @@ from maitred.errors import (
     PayloadTooLarge,
     Unauthenticated,
 )
+from maitred.node.caretaker import Caretaker
 from maitred.node.connection import Connection
+from maitred.node.partitions import Partitions
 from maitred.node.peers import Peer
+from maitred.node.queue_requests import QueueRequests
 from maitred.node.system_tables import SystemTables
+from maitred.node.task_requests import TaskRequests
 from maitred.node.vitals import LoadGauge, Vitals
+from maitred.node.writer import Writer
 from maitred.protocol import cql
 from maitred.protocol.description import VERSIONS, Description
 from maitred.protocol.frames import Opcode
@@ -57,10 +62,13 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.node.accepted import Accepted
+    from maitred.node.asking import PeerCall
+    from maitred.node.held import Held
     from maitred.node.work import ForwardedWork
     from maitred.protocol.messages import AnyRequest
     from maitred.security.directory import Identity
     from maitred.settings import Node
+    from maitred.store.interface import Store
     from maitred.surroundings import Surroundings
 
 ACCEPT_BACKLOG: Final = 4_096
@@ -161,10 +169,14 @@ class Shard:
             Opcode.ECHO: self._echo,
             Opcode.STATUS: self._status,
         }
+        self.holders: dict[int, Callable[[Any, Held], None]] = {}
+        """Requests that are answered later, by whoever holds them."""
         self._forwarded = 0
         self.errors: Counter[str] = Counter()
         """Given as answers, by code."""
         self._wall_clock = surroundings.wall_clock
+        self._surroundings = surroundings
+        self._partitions: Partitions | None = None
         self._vitals = vitals or Vitals.real()
         self._tls = tls
         self._source_port_socket = source_port_socket
@@ -189,6 +201,16 @@ class Shard:
         self._reading_users = False
 
     # Start and stop
+
+    def keep_tasks(self, store: Store) -> None:
+        """Serve tasks, and keep them there."""
+        writer = Writer(self, store)
+        self._partitions = Partitions(self, store, writer, self._surroundings)
+        writer.begin(self._partitions)
+        caretaker = Caretaker(self._partitions)
+        TaskRequests(self._partitions)
+        QueueRequests(self._partitions, caretaker)
+        caretaker.begin()
 
     async def start(self) -> None:
         """Listen; raises `OSError` if an address cannot be had."""
@@ -222,7 +244,11 @@ class Shard:
             server.close()
         for connection in list(self.connections):
             connection.announce_drain()
+        if self._partitions is not None:
+            self._partitions.stop_waiting()
         finished = await self._until(lambda: not self.in_flight, self.settings.drain_seconds)
+        if self._partitions is not None:
+            await self._partitions.leave()
         problem = CutOff("The node has stopped before the request was finished.")
         for connection in list(self.connections):
             connection.drain(problem)
@@ -282,6 +308,10 @@ class Shard:
         """Pass a request on to its owner."""
         self._forwarded += 1
         self._peers[work.owner].forward(work, message, deadline)
+
+    def ask_peer(self, call: PeerCall, message: AnyRequest, deadline: float) -> None:
+        """Ask another shard for ourselves."""
+        self._peers[call.owner].forward(call, message, deadline)
 
     def count_error(self, code: str) -> None:
         """An error was given as an answer."""

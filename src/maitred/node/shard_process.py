@@ -34,6 +34,7 @@ from maitred.node.control import (
 from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
 from maitred.node.shard import Shard
 from maitred.security.tls import server_context
+from maitred.store.opening import open_store
 from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
         tls=server_context(start.settings.tls) if start.settings.tls else None,
         source_port_socket=None if inherited is None else socket.socket(fileno=inherited),
     )
+    store = await open_store(start.settings.store, Path(start.settings.data), place.number, log)
+    shard.keep_tasks(store)
     try:
         await shard.start()
     except OSError as problem:
@@ -96,6 +99,7 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
     if is_orphan:
         log.warning("supervisor gone; stopping")
     finished = await shard.drain()
+    await store.close()
     if is_orphan:
         _remove_peer_path(start)
     return FINISHED if finished else CUT_OFF

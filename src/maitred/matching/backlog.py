@@ -1,0 +1,186 @@
+"""The tasks that wait for an offer, in their order, as many of them as fit into the buffer.
+
+Each priority is a line of its own. The front of a line is in memory. When a line is longer than the
+buffer its rest is in the store alone: new tasks are *parked*, which means that they are forgotten
+as soon as they are written, and the line is continued by reading segments above the *cursor*. When
+everything above it has been read, the line is all in memory again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from maitred.matching.records import PRIORITIES
+from maitred.matching.task import READY, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Reading(NamedTuple):
+    """Segments to read from the store: those of a priority above a sequence number."""
+
+    priority: int
+    after: int
+    tasks: int
+    known: int
+    """The highest segment that was in the store when this was asked."""
+
+
+class Line:
+    """The tasks of one priority."""
+
+    __slots__ = ("cursor", "known", "parked", "reading", "tasks", "waiting")
+
+    def __init__(self, known: int) -> None:
+        self.tasks: deque[Task] = deque()
+        """Some of them may be over or elsewhere: they are skipped."""
+        self.waiting = 0
+        """Those that are READY."""
+        self.cursor = 0
+        """Every segment up to this one has been read, or came from memory."""
+        self.known = known
+        """The highest segment in the store that may not have been read."""
+        self.parked: dict[int, Task] = {}
+        """Not written yet, and behind what is in the store."""
+        self.reading = False
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether a part of the line is in the store alone, or about to be."""
+        return self.known > self.cursor or bool(self.parked)
+
+
+class Backlog:
+    """The lines of all priorities."""
+
+    def __init__(self, buffer: int, first_sequence: int, *, stored: bool) -> None:
+        self._buffer = buffer
+        known = first_sequence - 1 if stored else 0
+        self.lines = tuple(Line(known) for _ in range(PRIORITIES))
+        self.ready = 0
+        """Tasks in memory that wait for an offer."""
+
+    def parks(self, priority: int) -> bool:
+        """Whether a new task of this priority has to wait behind others in the store."""
+        line = self.lines[priority]
+        return line.on_disk or line.waiting >= self._buffer
+
+    def park(self, task: Task) -> None:
+        """It is in memory only until it is written."""
+        line = self.lines[task.priority]
+        if not line.on_disk:
+            line.cursor = max(line.cursor, task.sequence - 1)
+        line.parked[task.sequence] = task
+
+    def unparked(self, task: Task) -> None:
+        """It is over before its turn has come."""
+        self.lines[task.priority].parked.pop(task.sequence, None)
+
+    def parked_stored(self, priority: int, first: int, tasks: list[Task]) -> None:
+        """These are in the store now: they are read again when it is their turn."""
+        line = self.lines[priority]
+        line.known = max(line.known, first)
+        for task in tasks:
+            line.parked.pop(task.sequence, None)
+
+    def push(self, task: Task) -> None:
+        """At the end of its line."""
+        line = self.lines[task.priority]
+        line.tasks.append(task)
+        line.waiting += 1
+        self.ready += 1
+
+    def push_front(self, task: Task) -> None:
+        """It was its turn before."""
+        line = self.lines[task.priority]
+        line.tasks.appendleft(task)
+        line.waiting += 1
+        self.ready += 1
+
+    def left(self, task: Task) -> None:
+        """It is READY no longer, without having been popped; the caller changes its state."""
+        self.lines[task.priority].waiting -= 1
+        self.ready -= 1
+
+    def first(self) -> Task | None:
+        """Whose turn it is."""
+        if not self.ready:
+            return None
+        for line in self.lines:
+            if line.waiting:
+                tasks = line.tasks
+                while tasks[0].state is not READY:
+                    tasks.popleft()
+                return tasks[0]
+        return None
+
+    def pop(self) -> Task:
+        """The first, which there must be; the caller changes its state."""
+        for line in self.lines:
+            if line.waiting:
+                tasks = line.tasks
+                task = tasks.popleft()
+                while task.state is not READY:
+                    task = tasks.popleft()
+                line.waiting -= 1
+                self.ready -= 1
+                return task
+        raise LookupError("nobody waits")
+
+    def waiting(self) -> Iterator[Task]:
+        """All that are READY, in their order."""
+        for line in self.lines:
+            for task in line.tasks:
+                if task.state is READY:
+                    yield task
+
+    def room(self, priority: int) -> bool:
+        """Whether tasks that become due may join the line."""
+        return self.lines[priority].waiting < 2 * self._buffer
+
+    # Reading
+
+    def wanted(self) -> Reading | None:
+        """What to read next, if a line runs short; asked once until it is answered."""
+        for priority, line in enumerate(self.lines):
+            if line.reading or line.waiting > self._buffer // 2:
+                continue
+            if line.known > line.cursor:
+                line.reading = True
+                return Reading(priority, line.cursor, self._buffer, line.known)
+        return None
+
+    def was_read(self, reading: Reading, last_first: int | None, *, all_of_it: bool) -> list[Task]:
+        """Segments up to `last_first` are in memory now. Returns parked tasks whose turn it is.
+
+        `all_of_it` says that the store had no more when it was asked.
+        """
+        line = self.lines[reading.priority]
+        line.reading = False
+        if last_first is not None:
+            line.cursor = max(line.cursor, last_first)
+        if all_of_it:
+            line.cursor = max(line.cursor, reading.known)
+        return self.caught_up(reading.priority)
+
+    def caught_up(self, priority: int) -> list[Task]:
+        """If nothing more is in the store alone, those that were to follow are next."""
+        line = self.lines[priority]
+        if line.known > line.cursor or not line.parked:
+            return []
+        if any(task.writing for task in line.parked.values()):
+            return []
+        following = list(line.parked.values())
+        line.parked = {}
+        return following
+
+    def read_failed(self, reading: Reading) -> None:
+        """It may be asked for again."""
+        self.lines[reading.priority].reading = False
+
+    @property
+    def unread(self) -> bool:
+        """Whether the store has tasks that are not in memory."""
+        return any(line.known > line.cursor for line in self.lines)

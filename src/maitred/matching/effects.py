@@ -1,0 +1,145 @@
+"""What a partition wants done: values that the shell carries out, in their order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from msgspec import msgpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.matching.backlog import Reading
+    from maitred.matching.offers import Offer
+    from maitred.matching.task import Task, Ticket, Token
+
+EndStatus = Literal["done", "failed", "cancelled", "expired"]
+
+encode_ended: Final[Callable[[tuple[EndStatus, int, bytes]], bytes]] = msgpack.Encoder().encode
+decode_ended: Final = msgpack.Decoder(tuple[EndStatus, int, bytes]).decode
+"""What is kept of a task that is over: status, attempts, body."""
+
+
+class Ended(NamedTuple):
+    """What came of a task."""
+
+    status: EndStatus
+    attempts: int
+    body: bytes
+    until: float
+    """When it may be forgotten."""
+
+
+class Foreign(NamedTuple):
+    """Another partition's task, on its way from a parent to a child's worker."""
+
+    partition: int
+    sequence: int
+    attempt: int
+    timeout: float
+    payload: bytes
+    waited: float
+
+
+class Give(NamedTuple):
+    """Answer the offer with these tasks of ours and of others."""
+
+    offer: Offer
+    tasks: list[Task]
+    foreign: list[Foreign]
+
+
+class NothingFor(NamedTuple):
+    """The offer's time is up: answer it without a task."""
+
+    offer: Offer
+
+
+class Settle(NamedTuple):
+    """Answer the request: all its parts are safe, or refused with `problem`."""
+
+    ticket: Ticket
+
+
+class PassOffer(NamedTuple):
+    """Send it to the parent; it keeps listening here."""
+
+    offer: Offer
+
+
+class RecallOffer(NamedTuple):
+    """It is answered: the parent need not look any more."""
+
+    offer: Offer
+
+
+class PassTask(NamedTuple):
+    """Send it to the parent, which may have an offer."""
+
+    task: Task
+
+
+class VisitorTaken(NamedTuple):
+    """A child's task has found a worker here."""
+
+    task: Task
+    session: bytes
+    worker: str
+
+
+class VisitorUnwanted(NamedTuple):
+    """Nobody here wanted a child's task in time."""
+
+    task: Task
+
+
+class GiveBack(NamedTuple):
+    """Tell the owner of this task that it did not reach anybody."""
+
+    task: Foreign
+    session: bytes
+
+
+class Tell(NamedTuple):
+    """Answer who waits for the end of a task."""
+
+    token: Token
+    ended: Ended
+
+
+class Beat(NamedTuple):
+    """Answer a heartbeat."""
+
+    token: Token
+    lost: list[int]
+    revoked: list[int]
+
+
+class Read(NamedTuple):
+    """Read segments, and say what there was."""
+
+    reading: Reading
+
+
+class ReadLater(NamedTuple):
+    """Read the tasks that are due before that moment, and say what there was."""
+
+    before: float
+    most: int
+
+
+Effect = (
+    Give
+    | NothingFor
+    | Settle
+    | PassOffer
+    | RecallOffer
+    | PassTask
+    | VisitorTaken
+    | VisitorUnwanted
+    | GiveBack
+    | Tell
+    | Beat
+    | Read
+    | ReadLater
+)

@@ -1,0 +1,371 @@
+"""What a partition has to write down, gathered until the next group is committed.
+
+A new task is *fresh*. One that nobody has taken is written with the next group. One that a worker
+has got already may wait a little (`hold`): if it ends first, nothing of it is ever written.
+
+`take` makes one batch of everything that is to be written now; one batch at a time is under way.
+What happens to a task while a batch has it waits for the end of the batch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import inf
+from typing import TYPE_CHECKING
+
+from maitred.matching.records import (
+    Changes,
+    Dead,
+    Later,
+    Record,
+    Result,
+    Segment,
+    encode_record,
+    encode_records,
+)
+from maitred.matching.task import OVER, PARKED, SegmentState, Task, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.matching.records import PartitionKey
+    from maitred.routing.counts import PartitionCounts
+
+
+class Pending:
+    """Changes other than new segments: nobody's acknowledgement is in a hurry for most of them."""
+
+    __slots__ = (
+        "counts",
+        "dead",
+        "dead_gone",
+        "later",
+        "later_gone",
+        "marked",
+        "results",
+        "tickets",
+    )
+
+    def __init__(self) -> None:
+        self.marked: dict[SegmentState, list[int]] = {}
+        """Tasks that are over, by their segment."""
+        self.later: dict[int, tuple[Task, Later]] = {}
+        self.later_gone: list[int] = []
+        self.dead: list[Dead] = []
+        self.dead_gone: list[int] = []
+        self.results: list[Result] = []
+        self.tickets: list[Ticket] = []
+        """Released when these changes are on disk."""
+        self.counts: PartitionCounts | None = None
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.marked
+            or self.later
+            or self.later_gone
+            or self.dead
+            or self.dead_gone
+            or self.results
+            or self.tickets
+            or self.counts
+        )
+
+    def follow(self, older: Pending) -> None:
+        """These came after `older`, which could not be written: they become one."""
+        for segment, sequences in self.marked.items():
+            older.marked.setdefault(segment, []).extend(sequences)
+        self.marked = older.marked
+        older.later.update(self.later)
+        for sequence in self.later_gone:
+            older.later.pop(sequence, None)
+        self.later = older.later
+        self.later_gone = older.later_gone + self.later_gone
+        self.dead = older.dead + self.dead
+        self.dead_gone = older.dead_gone + self.dead_gone
+        self.results = older.results + self.results
+        self.tickets = older.tickets + self.tickets
+        self.counts = self.counts or older.counts
+
+
+class Batch:
+    """What one commit writes for one partition, and who waits for it."""
+
+    __slots__ = ("changes", "pending", "removed", "written")
+
+    def __init__(
+        self,
+        changes: Changes,
+        written: list[tuple[SegmentState, list[Task]]],
+        pending: Pending,
+        removed: int,
+    ) -> None:
+        self.changes = changes
+        self.written = written
+        self.pending = pending
+        self.removed = removed
+
+
+class Ledger:
+    """What is written, what is being written, and what is not yet."""
+
+    def __init__(self, key: PartitionKey, range_id: int, stored: int) -> None:
+        self.key = key
+        self.range_id = range_id
+        self.stored = stored
+        """Tasks that the store has."""
+        self.wall = 0.0
+        """What to add to the loop's time for the wall clock's."""
+        self.fresh: dict[int, Task] = {}
+        self.held: OrderedDict[int, Task] = OrderedDict()
+        """Fresh too, but with a worker; in the order of `hold_until`."""
+        self.pending = Pending()
+        self.under_way: Batch | None = None
+        self._pending_since = inf
+        self._urgent = False
+        self._deferred: list[tuple[Callable[[Task, float], None], Task]] = []
+
+    # New tasks
+
+    def add(self, task: Task) -> None:
+        """It has to be written as soon as can be."""
+        self.fresh[task.sequence] = task
+
+    def hold(self, task: Task, until: float) -> None:
+        """A worker has got it, or is about to: its writing may wait."""
+        sequence = task.sequence
+        if self.fresh.pop(sequence, None) is not None or self.held.pop(sequence, None) is not None:
+            task.hold_until = until
+            self.held[sequence] = task
+
+    def hurry(self, task: Task) -> None:
+        """No worker has it any more: it has to be written as soon as can be."""
+        if self.held.pop(task.sequence, None) is not None:
+            self.fresh[task.sequence] = task
+
+    # What becomes of them
+
+    def remove(self, task: Task, ticket: Ticket | None, now: float) -> None:
+        """It is over. The ticket, if any, waits until the store knows."""
+        sequence = task.sequence
+        if task.writing:
+            self._wait_for(ticket)
+            self._deferred.append((self._removed, task))
+            return
+        if self.fresh.pop(sequence, None) is None and self.held.pop(sequence, None) is None:
+            self._removed(task, now)
+            self._wait_for(ticket)
+
+    def _removed(self, task: Task, now: float) -> None:
+        if task.segment is not None:
+            self._cross_out(task)
+        self.pending.later.pop(task.sequence, None)
+        if task.later_stored:
+            self.pending.later_gone.append(task.sequence)
+        self._touch(now)
+
+    def remove_unread(
+        self, segment: SegmentState, sequence: int, ticket: Ticket | None, now: float
+    ) -> None:
+        """A task that is in the store alone is over."""
+        segment.left -= 1
+        self.pending.marked.setdefault(segment, []).append(sequence)
+        self._wait_for(ticket)
+        self._touch(now)
+
+    def postpone(self, task: Task, ticket: Ticket | None, now: float) -> None:
+        """It gets a row of its own, found when it is due."""
+        self._wait_for(ticket)
+        if task.writing:
+            self._deferred.append((self._postponed, task))
+        else:
+            self._postponed(task, now)
+
+    def _postponed(self, task: Task, now: float) -> None:
+        if task.state is OVER:
+            return
+        sequence = task.sequence
+        if task.ticket is not None:
+            self._urgent = True
+        self.fresh.pop(sequence, None)
+        self.held.pop(sequence, None)
+        if task.segment is not None:
+            self._cross_out(task)
+            task.segment = None
+        later = Later(sequence, task.due + self.wall, encode_record(self.record(task)))
+        self.pending.later[sequence] = (task, later)
+        self._touch(now)
+
+    def bury(self, task: Task, reason: str, now: float) -> None:
+        """It becomes a dead letter."""
+        body = encode_record(self.record(task))
+        self.pending.dead.append(Dead(task.sequence, now + self.wall, reason, body))
+        self._touch(now)
+
+    def keep_result(self, sequence: int, seconds: float, body: bytes, now: float) -> None:
+        """The result outlives the process."""
+        self.pending.results.append(Result(sequence, now + self.wall + seconds, body))
+        self._touch(now)
+
+    def forget_dead(self, sequence: int, ticket: Ticket | None, now: float) -> None:
+        self.pending.dead_gone.append(sequence)
+        self._wait_for(ticket)
+        self._urgent = True
+        self._touch(now)
+
+    def set_counts(self, counts: PartitionCounts, ticket: Ticket | None, now: float) -> None:
+        self.pending.counts = counts
+        self._wait_for(ticket)
+        self._urgent = True
+        self._touch(now)
+
+    def record(self, task: Task) -> Record:
+        """The task as it is written down."""
+        wall = self.wall
+        return Record(
+            task.sequence,
+            task.priority,
+            task.attempt,
+            task.added + wall,
+            task.expires + wall if task.expires else 0.0,
+            task.terms,
+            task.payload,
+            task.failure,
+        )
+
+    def _cross_out(self, task: Task) -> None:
+        segment = task.segment
+        if segment is not None:
+            segment.left -= 1
+            self.pending.marked.setdefault(segment, []).append(task.sequence)
+
+    def _wait_for(self, ticket: Ticket | None) -> None:
+        if ticket is not None:
+            ticket.left += 1
+            self.pending.tickets.append(ticket)
+
+    def _touch(self, now: float) -> None:
+        self._pending_since = min(self._pending_since, now)
+
+    # Writing
+
+    def wanted_at(self, finish_seconds: float) -> float:
+        """When the next batch should be taken; infinity if there is nothing to write."""
+        if self.under_way is not None:
+            return inf
+        if self.fresh or self._urgent:
+            return 0.0
+        wanted = self._pending_since + finish_seconds if self.pending else inf
+        if self.held:
+            wanted = min(wanted, next(iter(self.held.values())).hold_until)
+        return wanted
+
+    def take(self, now: float, *, anything: bool = False) -> Batch | None:
+        """What is to be written now; the caller commits it, and says what came of it.
+
+        With `anything`, also what could wait, and an empty batch if there is nothing: to leave in
+        order, or to see whether the store is back.
+        """
+        if self.under_way is not None:
+            return None
+        tasks = list(self.fresh.values())
+        self.fresh = {}
+        for task in list(self.held.values()):
+            if task.hold_until > now and not anything:
+                break
+            del self.held[task.sequence]
+            tasks.append(task)
+        pending = self.pending
+        if not tasks and not pending and not anything:
+            return None
+        self.pending = Pending()
+        self._pending_since = inf
+        self._urgent = False
+        written = self._segments(tasks)
+        changes = Changes(self.key, self.range_id, 0, counts=pending.counts)
+        for state, members in written:
+            records = [self.record(task) for task in members]
+            changes.segments.append(
+                Segment(
+                    state.priority, state.first, state.last, len(members), encode_records(records)
+                )
+            )
+        removed = len(pending.later_gone)
+        for state, sequences in pending.marked.items():
+            removed += len(sequences)
+            if state.left:
+                changes.marks.extend(sequences)
+            else:
+                gone = Segment(state.priority, state.first, state.last, 0, b"")
+                changes.segments_gone.append(gone)
+        for task, later in pending.later.values():
+            changes.later.append(later)
+            removed -= not task.later_stored
+            task.writing = True
+        changes.later_gone = pending.later_gone
+        changes.dead = pending.dead
+        changes.dead_gone = pending.dead_gone
+        changes.results = pending.results
+        changes.backlog = self.stored + len(tasks) - removed
+        self.under_way = Batch(changes, written, pending, removed)
+        return self.under_way
+
+    def _segments(self, tasks: list[Task]) -> list[tuple[SegmentState, list[Task]]]:
+        """Parked tasks apart from the others: they will be read again, the others will not."""
+        groups: dict[tuple[int, bool], list[Task]] = {}
+        for task in tasks:
+            task.writing = True
+            groups.setdefault((task.priority, task.state is PARKED), []).append(task)
+        written = []
+        for (priority, _), members in groups.items():
+            members.sort(key=_sequence)
+            state = SegmentState(priority, members[0].sequence, members[-1].sequence, len(members))
+            written.append((state, members))
+        return written
+
+    def committed(self, now: float) -> Batch:
+        """The batch under way is on disk."""
+        batch = self._batch_ended()
+        self.stored = batch.changes.backlog
+        for state, members in batch.written:
+            for task in members:
+                task.writing = False
+                task.segment = state
+        for task, _ in batch.pending.later.values():
+            task.writing = False
+            task.later_stored = True
+        self._do_deferred(now)
+        return batch
+
+    def failed(self, now: float, again_at: float) -> Batch:
+        """Nothing of the batch under way was written; all but new tasks will be tried again."""
+        batch = self._batch_ended()
+        for _, members in batch.written:
+            for task in members:
+                task.writing = False
+        for task, _ in batch.pending.later.values():
+            task.writing = False
+        self.pending.follow(batch.pending)
+        if self.pending:
+            self._pending_since = min(self._pending_since, again_at)
+        self._do_deferred(now)
+        return batch
+
+    def all_pending(self) -> list[Pending]:
+        """What is to be written and what is being written."""
+        return [self.pending] if self.under_way is None else [self.pending, self.under_way.pending]
+
+    def _batch_ended(self) -> Batch:
+        batch = self.under_way
+        if batch is None:
+            raise RuntimeError("no batch is under way")
+        self.under_way = None
+        return batch
+
+    def _do_deferred(self, now: float) -> None:
+        deferred, self._deferred = self._deferred, []
+        for happen, task in deferred:
+            happen(task, now)
+
+
+def _sequence(task: Task) -> int:
+    return task.sequence

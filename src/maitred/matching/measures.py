@@ -1,0 +1,81 @@
+"""What a partition measures of itself: rates that follow the load, and how long tasks wait."""
+
+from __future__ import annotations
+
+from math import frexp
+
+BUCKET_SECONDS = 1.0
+KEPT = 0.8
+"""Of the old rate, in each bucket: a change shows by nine tenths after ten seconds."""
+
+WAITS_DECAY_AT = 10_000
+"""So many waits are counted before the old ones count half."""
+
+_SMALLEST = 2.0**-20
+_BUCKETS = 64
+
+
+class Rate:
+    """Events a second, lately."""
+
+    __slots__ = ("_bucket_began", "_in_bucket", "_per_second", "total")
+
+    def __init__(self, now: float) -> None:
+        self.total = 0
+        self._in_bucket = 0
+        self._bucket_began = now
+        self._per_second = 0.0
+
+    def count(self, events: int, now: float) -> None:
+        if now - self._bucket_began >= BUCKET_SECONDS:
+            self._roll(now)
+        self.total += events
+        self._in_bucket += events
+
+    def per_second(self, now: float) -> float:
+        """The moving average, and what the bucket has that is not full yet, if that is more."""
+        self._roll(now)
+        return self._per_second
+
+    def _roll(self, now: float) -> None:
+        passed = now - self._bucket_began
+        buckets = int(passed / BUCKET_SECONDS)
+        if buckets < 1:
+            return
+        # What was counted belongs to the first of them; the others had nothing.
+        self._per_second = KEPT * self._per_second + (1 - KEPT) * self._in_bucket / BUCKET_SECONDS
+        self._per_second *= KEPT ** min(buckets - 1, 200)
+        self._in_bucket = 0
+        self._bucket_began += buckets * BUCKET_SECONDS
+
+
+class Waits:
+    """A histogram of durations: four buckets for each doubling, so off by 19 % at most."""
+
+    __slots__ = ("_counts", "_total")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (_BUCKETS * 4)
+        self._total = 0
+
+    def count(self, seconds: float) -> None:
+        mantissa, exponent = frexp(max(seconds, _SMALLEST))
+        bucket = (exponent + 20) * 4 + int((mantissa - 0.5) * 8)
+        self._counts[min(max(bucket, 0), len(self._counts) - 1)] += 1
+        self._total += 1
+        if self._total >= WAITS_DECAY_AT:
+            self._counts = [count // 2 for count in self._counts]
+            self._total = sum(self._counts)
+
+    def quantile(self, share: float) -> float:
+        """The duration that so large a share of them does not exceed; 0 if there were none."""
+        if not self._total:
+            return 0.0
+        wanted = share * self._total
+        seen = 0
+        for bucket, count in enumerate(self._counts):
+            seen += count
+            if count and seen >= wanted:
+                exponent, quarter = divmod(bucket, 4)
+                return float((0.5 + (quarter + 1) / 8) * 2.0 ** (exponent - 20))
+        return 0.0

@@ -1,0 +1,85 @@
+"""The free slots that wait at a partition, the longest-waiting first.
+
+Tasks that come together are spread over the offers, one each in turn, so that a worker with many
+free slots does not get all of them while others have none. All that an offer got in one turn goes
+out in one answer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maitred.matching.task import Task, Token
+
+
+class Offer:
+    """One answer's worth of free slots of one worker."""
+
+    __slots__ = ("away", "given", "hops", "open", "session", "since", "slots", "token", "worker")
+
+    def __init__(
+        self, token: Token, session: bytes, worker: str, slots: int, since: float, hops: int = 0
+    ) -> None:
+        self.token = token
+        """Whatever the shell wants to have back."""
+        self.session = session
+        self.worker = worker
+        self.slots = slots
+        self.since = since
+        self.hops = hops
+        self.given: list[Task] = []
+        self.away = False
+        """Whether it waits at the parent as well."""
+        self.open = True
+
+
+class Offers:
+    """All that wait."""
+
+    def __init__(self) -> None:
+        self._line: OrderedDict[Offer, None] = OrderedDict()
+        self.slots = 0
+        """Free slots of all that are open."""
+        self._answerable: list[Offer] = []
+
+    def add(self, offer: Offer) -> None:
+        self._line[offer] = None
+        self.slots += offer.slots
+
+    def take(self, task: Task) -> Offer:
+        """Seat the task at the first offer, which there must be."""
+        line = self._line
+        offer = next(iter(line))
+        given = offer.given
+        if not given:
+            self._answerable.append(offer)
+        given.append(task)
+        self.slots -= 1
+        offer.slots -= 1
+        if offer.slots:
+            line.move_to_end(offer)
+        else:
+            del line[offer]
+        return offer
+
+    def close(self, offer: Offer) -> bool:
+        """It is answered, or nobody waits for the answer; False if that was so already."""
+        if not offer.open:
+            return False
+        offer.open = False
+        self.slots -= offer.slots
+        self._line.pop(offer, None)
+        return True
+
+    def answerable(self) -> list[Offer]:
+        """Those that got tasks since the last time."""
+        found, self._answerable = self._answerable, []
+        return found
+
+    def waiting(self) -> Iterator[Offer]:
+        """All that are open, the longest-waiting first."""
+        yield from self._line

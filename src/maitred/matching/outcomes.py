@@ -1,0 +1,54 @@
+"""What came of tasks that are over, for those who ask soon: bounded, the oldest go first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from maitred.matching.effects import Ended
+
+
+class Outcomes:
+    """The last results of a partition."""
+
+    __slots__ = ("_bytes", "_ended", "_most", "_most_bytes")
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        # Taking the oldest out of an ordinary dictionary again and again gets slow.
+        self._ended: OrderedDict[int, Ended] = OrderedDict()
+        self._bytes = 0
+        self._most = most
+        self._most_bytes = most_bytes
+
+    def put(self, sequence: int, ended: Ended) -> None:
+        kept = self._ended
+        kept[sequence] = ended
+        self._bytes += len(ended.body)
+        while len(kept) > self._most or self._bytes > self._most_bytes:
+            self._bytes -= len(kept.popitem(last=False)[1].body)
+
+    def get(self, sequence: int, now: float) -> Ended | None:
+        ended = self._ended.get(sequence)
+        if ended is None or now < ended.until:
+            return ended
+        self._bytes -= len(self._ended.pop(sequence).body)
+        return None
+
+    def forget_expired(self, now: float) -> None:
+        """Those at the front, at least: the memory of a queue at rest becomes free."""
+        kept = self._ended
+        while kept:
+            oldest = next(iter(kept))
+            if kept[oldest].until > now:
+                return
+            self._bytes -= len(kept.pop(oldest).body)
+
+    def forget(self, sequence: int) -> None:
+        """It is not over after all."""
+        ended = self._ended.pop(sequence, None)
+        if ended is not None:
+            self._bytes -= len(ended.body)
+
+    def __len__(self) -> int:
+        return len(self._ended)

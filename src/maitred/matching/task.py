@@ -1,0 +1,186 @@
+"""A task in the memory of a partition, and the table of what can happen to it.
+
+                  give               done, failed for good, revoked, expired
+     READY ─────────────────▶ GIVEN ───────────────────────────────────────▶ OVER
+     │ ▲ ▲ ◀───────────────── │ ▲                                             ▲
+     │ │ │    give back       │ │ taken                                       │
+     │ │ │                    │ AWAY (at the parent)                          │
+     │ │ └── due ── WAITING ◀─┘ failed, lost: later                           │
+     │ └─ read again                                                          │
+     PARKED (only until it is written; then it is in the store alone)
+
+What is not in the table did not happen: an event that comes too late finds no entry and changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from maitred.matching.records import Terms
+
+
+Token = Any
+"""Whatever the shell wants to have back when there is an answer for it."""
+
+
+class State(IntEnum):
+    """Where a task stands."""
+
+    READY = 0
+    """Waits for an offer."""
+    AWAY = 1
+    """Is at the parent partition, which may have an offer."""
+    GIVEN = 2
+    """Is at a worker."""
+    WAITING = 3
+    """Waits for its time."""
+    PARKED = 4
+    """Is in memory only until it is written: its turn comes when it is read again."""
+    OVER = 5
+
+
+class Event(IntEnum):
+    """What can happen to a task."""
+
+    GIVE = 0
+    PASS_ON = 1
+    TAKEN = 2
+    COME_BACK = 3
+    POSTPONE = 4
+    DUE = 5
+    UNPARK = 6
+    END = 7
+
+
+READY, AWAY, GIVEN, WAITING, PARKED, OVER = State
+GIVE, PASS_ON, TAKEN, COME_BACK, POSTPONE, DUE, UNPARK, END = Event
+
+AFTER: Final[dict[tuple[State, Event], State]] = {
+    (READY, GIVE): GIVEN,
+    (READY, PASS_ON): AWAY,
+    (READY, END): OVER,
+    (AWAY, TAKEN): GIVEN,
+    (AWAY, COME_BACK): READY,
+    (AWAY, END): OVER,
+    (GIVEN, COME_BACK): READY,
+    (GIVEN, POSTPONE): WAITING,
+    (GIVEN, END): OVER,
+    (WAITING, DUE): READY,
+    (WAITING, END): OVER,
+    (PARKED, UNPARK): READY,
+    (PARKED, END): OVER,
+}
+
+
+class SegmentState:
+    """What a partition remembers of a segment in the store."""
+
+    __slots__ = ("finished", "first", "last", "left", "priority")
+
+    def __init__(self, priority: int, first: int, last: int, left: int) -> None:
+        self.priority = priority
+        self.first = first
+        self.last = last
+        self.left = left
+        """Tasks of it that are not over."""
+        self.finished: list[int] = []
+        """Those that are over and have no mark yet."""
+
+
+class Task:
+    """One task. Times are the loop's; the partition translates to and from the wall clock."""
+
+    __slots__ = (
+        "added",
+        "attempt",
+        "due",
+        "expires",
+        "failure",
+        "given_at",
+        "hold_until",
+        "later_stored",
+        "lease_until",
+        "origin",
+        "payload",
+        "priority",
+        "ready",
+        "revoked",
+        "segment",
+        "sequence",
+        "session",
+        "state",
+        "terms",
+        "ticket",
+        "visit",
+        "worker",
+        "writing",
+    )
+
+    def __init__(
+        self,
+        sequence: int,
+        priority: int,
+        terms: Terms,
+        payload: bytes,
+        added: float,
+        state: State,
+        ticket: Ticket | None = None,
+    ) -> None:
+        self.sequence = sequence
+        self.priority = priority
+        self.terms = terms
+        self.payload = payload
+        self.added = added
+        self.ready = added
+        """Since when it could have been run."""
+        self.state = state
+        self.ticket = ticket
+        """Who waits for it to be safe."""
+        self.attempt = 0
+        self.expires = 0.0
+        self.due = 0.0
+        self.failure = b""
+        self.origin = -1
+        """The partition that owns it, if that is another one: a visitor."""
+        self.visit: Token = None
+        """Of a visitor: whom to tell what became of it."""
+        self.session = b""
+        self.worker = ""
+        self.given_at = 0.0
+        self.lease_until = 0.0
+        self.hold_until = 0.0
+        self.revoked = False
+        # Where it is written down: in a segment, in a row of its own, or not yet.
+        self.segment: SegmentState | None = None
+        self.later_stored = False
+        self.writing = False
+        """Whether a commit that is under way has it."""
+
+    def moves(self, event: Event) -> bool:
+        """Let it happen, if it can."""
+        after = AFTER.get((self.state, event))
+        if after is None:
+            return False
+        self.state = after
+        return True
+
+    @property
+    def stored(self) -> bool:
+        """Whether the store has it."""
+        return self.segment is not None or self.later_stored
+
+
+class Ticket:
+    """A request that is answered when all its parts are safe."""
+
+    __slots__ = ("done", "left", "problem", "token")
+
+    def __init__(self, token: Token, left: int) -> None:
+        self.token = token
+        """Whatever the shell wants to have back."""
+        self.left = left
+        self.done = 0
+        self.problem: Exception | None = None

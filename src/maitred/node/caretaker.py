@@ -1,0 +1,164 @@
+"""What roots do besides: keep the counts of their queue, tell them, and follow the load.
+
+Also what a shard does for all of its partitions from time to time: let go of those that nobody
+uses, and forget results that are past their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import MaitredError
+from maitred.matching.scaler import Scaler
+from maitred.matching.task import Ticket
+from maitred.protocol.tasks import Counts, Sync, Synced
+from maitred.routing.counts import PartitionCounts
+
+if TYPE_CHECKING:
+    from maitred.matching.records import PartitionKey
+    from maitred.node.partitions import Owned, Partitions
+
+LOOK_SECONDS: Final = 1.0
+"""How often it is looked which root is due."""
+
+IDLE_SECONDS: Final = 300.0
+"""A partition that nobody used for so long, and that has nothing to do, is let go."""
+
+RESULTS_AT_ONCE: Final = 1_000
+"""Expired results that are deleted in one go."""
+
+
+class Caretaker:
+    """Of one shard."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._shard = partitions.shard
+        self._loop = partitions.loop
+        self._scalers: dict[PartitionKey, Scaler] = {}
+        self._looked: dict[PartitionKey, float] = {}
+        self._changing: dict[PartitionKey, asyncio.Lock] = {}
+
+    def begin(self) -> None:
+        self._shard.spawn(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = self._loop.time()
+            for owned in list(self._partitions.owned.values()):
+                try:
+                    if owned.key.partition == 0:
+                        await self._look_at_root(owned, now)
+                    await self._let_go_if_idle(owned, now)
+                    owned.partition.outcomes.forget_expired(now)
+                except MaitredError as problem:
+                    self._shard.log.warning(
+                        "queue not looked after", queue=owned.key.queue, error=problem
+                    )
+            await self._forget_results()
+
+    async def _forget_results(self) -> None:
+        try:
+            wall = self._partitions.wall_clock()
+            forgotten = RESULTS_AT_ONCE
+            while forgotten == RESULTS_AT_ONCE:
+                forgotten = await self._partitions.store.forget_results(wall, RESULTS_AT_ONCE)
+        except MaitredError as problem:
+            self._shard.log.debug("results not forgotten", error=problem)
+
+    async def _let_go_if_idle(self, owned: Owned, now: float) -> None:
+        if now - owned.last_used > IDLE_SECONDS and owned.partition.idle:
+            await self._partitions.let_go(owned)
+            for known in (self._scalers, self._looked, self._changing):
+                known.pop(owned.key, None)
+
+    # Roots
+
+    async def _look_at_root(self, owned: Owned, now: float) -> None:
+        settings = owned.partition.settings.scaling
+        if now - self._looked.get(owned.key, 0.0) < settings.look_seconds:
+            return
+        self._looked[owned.key] = now
+        partition = owned.partition
+        if partition.counts.read == 1 and not settings.adaptive:
+            return
+        answers = await self._sync(owned)
+        rate = partition.added.per_second(now)
+        rate += sum(answer.added_per_second for answer in answers.values())
+        if len(answers) < partition.counts.read - 1:
+            return  # what somebody does not say might change everything
+        scaler = self._scalers.setdefault(owned.key, Scaler())
+        drained = {number: answer.version for number, answer in answers.items() if answer.drained}
+        wanted = scaler.wanted(partition.counts, rate, drained, settings, now)
+        if wanted is not None:
+            counts = await self.change(owned, *wanted, force=False)
+            self._shard.log.info(
+                "partitions changed",
+                queue=owned.key.queue,
+                read=counts.read,
+                write=counts.write,
+                tasks_per_second=round(rate, 1),
+            )
+
+    async def change(self, owned: Owned, read: int, write: int, *, force: bool) -> PartitionCounts:
+        """New counts, written down and told to everybody; `UnsafePartitionChange` if unsafe."""
+        lock = self._changing.setdefault(owned.key, asyncio.Lock())
+        async with lock:
+            partition = owned.partition
+            old = partition.counts
+            if force:
+                counts = PartitionCounts(read, write, old.version + 1)
+            else:
+                drained = {}
+                if read < old.read:
+                    answers = await self._sync(owned)
+                    drained = {
+                        number: answer.version
+                        for number, answer in answers.items()
+                        if answer.drained
+                    }
+                counts = old.changed(read=read, write=write, drained=drained)
+            await self._write(owned, counts)
+            partition.set_counts(counts, self._loop.time())
+            await self._sync(owned, also=old.read)
+            return counts
+
+    async def _write(self, owned: Owned, counts: PartitionCounts) -> None:
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def settle(_: Owned, problem: MaitredError | None) -> None:
+            if not future.done():
+                if problem is not None:
+                    future.set_exception(problem)
+                else:
+                    future.set_result(None)
+
+        ticket = Ticket(settle, 1)
+        owned.partition.ledger.set_counts(counts, ticket, self._loop.time())
+        owned.partition.release(ticket)
+        self._partitions.touch(owned)
+        await future
+
+    async def _sync(self, owned: Owned, also: int = 0) -> dict[int, Synced]:
+        """Tell every partition the counts; what each says, if it does."""
+        key, counts = owned.key, owned.partition.counts
+        told = Counts(counts.read, counts.write, counts.version)
+        numbers = range(1, max(counts.read, also))
+        answers = await asyncio.gather(
+            *(
+                self._partitions.question(
+                    Sync(key.namespace, key.queue, key.queue_type, number, 0, told)
+                )
+                for number in numbers
+            ),
+            return_exceptions=True,
+        )
+        found = {}
+        for number, answer in zip(numbers, answers, strict=True):
+            if isinstance(answer, Synced):
+                found[number] = answer
+            elif not isinstance(answer, MaitredError | TimeoutError):
+                self._shard.log.warning("partition not told the counts", error=repr(answer))
+        return found

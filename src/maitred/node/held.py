@@ -1,0 +1,126 @@
+"""A request that is answered when there is an answer, without a task that waits for it.
+
+A shard holds ten thousands of them: offers that wait for tasks, tasks that wait to be on disk. Who
+holds one answers it, or refuses it, once; if nobody waits for the answer any more, the holder is
+told with `on_stop`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.errors import Cancelled
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from msgspec import Struct
+
+    from maitred.errors import MaitredError
+    from maitred.node.accepted import Accepted
+
+
+def _nothing() -> None:
+    """Nobody minds."""
+
+
+class Held:
+    """What somebody waits for, over a connection or in this process."""
+
+    __slots__ = ("on_stop",)
+
+    def __init__(self) -> None:
+        self.on_stop: Callable[[], None] = _nothing
+        """Called when nobody waits any more, before an answer could be given."""
+
+    def answer(self, message: Struct) -> None:
+        """Give the answer; of no effect if nobody waits."""
+        raise NotImplementedError
+
+    def refuse(self, problem: MaitredError) -> None:
+        """Answer with an error."""
+        raise NotImplementedError
+
+
+class HeldWork(Held):
+    """A request that came over a connection; `Work` of its table."""
+
+    __slots__ = ("_connection", "_opcode", "_size", "_stream", "deadline")
+
+    def __init__(
+        self, connection: Accepted, stream: int, opcode: int, size: int, deadline: float
+    ) -> None:
+        super().__init__()
+        self._connection = connection
+        self._stream = stream
+        self._opcode = opcode
+        self._size = size
+        self.deadline = deadline
+        connection.work_begins(stream, self, size)
+
+    def answer(self, message: Struct) -> None:
+        if self._connection.work_ends(self._stream, self, self._size):
+            self._connection.answer(self._stream, self._opcode, message)
+
+    def refuse(self, problem: MaitredError) -> None:
+        if self._connection.work_ends(self._stream, self, self._size):
+            self._connection.refuse(self._stream, problem)
+
+    def stop(self, reason: MaitredError | None) -> None:
+        if not self._connection.work_ends(self._stream, self, self._size):
+            return
+        if reason is not None:
+            self._connection.refuse(self._stream, reason)
+        self.on_stop()
+
+
+class HeldHere(Held):
+    """A request that this shard asks of itself; `done` is called in a later turn of the loop."""
+
+    __slots__ = ("_done", "_given_up", "_loop", "over")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        hold: Callable[[], None],
+        done: Callable[[Struct | MaitredError], None],
+    ) -> None:
+        super().__init__()
+        self._loop = loop
+        self._done = done
+        self._given_up = False
+        self.over = False
+        loop.call_soon(self._begin, hold)
+
+    def answer(self, message: Struct) -> None:
+        self._end(message)
+
+    def refuse(self, problem: MaitredError) -> None:
+        self._end(problem)
+
+    def give_up(self) -> None:
+        """The one who asked does not wait any more."""
+        self._given_up = True
+        if not self.over:
+            self.over = True
+            self.on_stop()
+
+    def recall(self) -> None:
+        """The answer is not needed, but if it is on its way it is wanted."""
+        if not self.over:
+            self.on_stop()
+            self._end(Cancelled("The caller took the request back."))
+
+    def _begin(self, hold: Callable[[], None]) -> None:
+        if not self.over:
+            hold()
+
+    def _end(self, outcome: Struct | MaitredError) -> None:
+        if not self.over:
+            self.over = True
+            self._loop.call_soon(self._tell, outcome)
+
+    def _tell(self, outcome: Struct | MaitredError) -> None:
+        if not self._given_up:
+            self._done(outcome)

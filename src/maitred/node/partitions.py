@@ -1,0 +1,534 @@
+"""The partitions that a shard owns: loaded when they are first asked for, driven from then on.
+
+The partition decides (`maitred.matching`); here its effects are carried out. All that happens to a
+partition in one turn of the loop is answered together at the end of the turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from maitred.errors import Draining, InternalError, MaitredError, NotOwner, Unavailable
+from maitred.matching import effects
+from maitred.matching.partition import VISIT_SECONDS, Partition
+from maitred.matching.records import PartitionKey
+from maitred.node.asking import ask
+from maitred.protocol.tasks import (
+    RETURNED,
+    Counts,
+    Describe,
+    End,
+    Finish,
+    Forward,
+    Forwarded,
+    Given,
+    Heard,
+    Offer,
+    Offered,
+    Outcome,
+    PartitionDescription,
+)
+from maitred.routing.counts import PartitionCounts
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from maitred.matching.offers import Offer as WaitingOffer
+    from maitred.node.asking import Asked
+    from maitred.node.held import Held
+    from maitred.node.shard import Shard
+    from maitred.node.writer import Writer
+    from maitred.protocol.requests import PartitionRequest
+    from maitred.settings import Queue
+    from maitred.store.interface import Store
+    from maitred.surroundings import Surroundings
+
+ASK_SECONDS: Final = 5.0
+"""For a question to another shard that needs no waiting there."""
+
+ANSWER_EARLY_SECONDS: Final = 0.2
+"""So long before the caller's patience ends an offer is answered with nothing."""
+
+
+Serve = Callable[["Owned", Any, "Held"], None]
+"""Serves a request at a partition that is loaded."""
+
+
+class Owned:
+    """A partition, and what drives it."""
+
+    __slots__ = ("asked", "key", "last_used", "partition", "timer", "timer_at", "touched")
+
+    def __init__(self, partition: Partition, now: float) -> None:
+        self.key = partition.key
+        self.partition = partition
+        self.touched = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.timer_at = inf
+        self.last_used = now
+        self.asked: dict[object, Asked] = {}
+        """Questions to the parent, by the offer or task that they are about."""
+
+
+class Partitions:
+    """All of one shard."""
+
+    def __init__(
+        self, shard: Shard, store: Store, writer: Writer, surroundings: Surroundings
+    ) -> None:
+        self.shard = shard
+        self.store = store
+        self.loop = shard.loop
+        self.owned: dict[PartitionKey, Owned] = {}
+        self._writer = writer
+        self._surroundings = surroundings
+        self._loading: dict[PartitionKey, list[tuple[Serve, Any, Held]]] = {}
+        self._touched: list[Owned] = []
+        self._carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
+            effects.Give: self._give,
+            effects.NothingFor: self._nothing_for,
+            effects.Settle: self._settle,
+            effects.PassOffer: self._pass_offer,
+            effects.RecallOffer: self._recall_offer,
+            effects.PassTask: self._pass_task,
+            effects.VisitorTaken: self._visitor_taken,
+            effects.VisitorUnwanted: self._visitor_unwanted,
+            effects.GiveBack: self._give_back,
+            effects.Tell: self._tell,
+            effects.Beat: self._beat,
+            effects.Read: self._read,
+            effects.ReadLater: self._read_later,
+        }
+
+    def settings_of(self, key: PartitionKey) -> Queue:
+        """The most that is said of the queue."""
+        return queue_settings(self.shard.settings.queues, key)
+
+    # Finding
+
+    def holder(self, serve: Serve) -> Callable[[Any, Held], None]:
+        """What the shard calls for a request: serves it as soon as the partition is there."""
+
+        def hold(message: PartitionRequest, held: Held) -> None:
+            key = PartitionKey(
+                message.namespace, message.queue, message.queue_type, message.partition
+            )
+            owned = self.owned.get(key)
+            if owned is None:
+                self._load_for(key, serve, message, held)
+                return
+            owned.last_used = self.loop.time()
+            serve(owned, message, held)
+            if not owned.touched:
+                self.touch(owned)
+
+        return hold
+
+    def _load_for(self, key: PartitionKey, serve: Serve, message: Any, held: Held) -> None:  # noqa: ANN401
+        waiting = self._loading.get(key)
+        if waiting is not None:
+            waiting.append((serve, message, held))
+            return
+        self._loading[key] = [(serve, message, held)]
+        self.shard.spawn(self._load(key))
+
+    async def _load(self, key: PartitionKey) -> None:
+        problem: MaitredError | None = None
+        owned: Owned | None = None
+        try:
+            owned = await self._acquired(key)
+        except MaitredError as refused:
+            problem = refused
+        except Exception as failure:
+            self.shard.log.exception(
+                "partition not loaded", queue=key.queue, partition=key.partition
+            )
+            problem = Unavailable(f"The partition could not be loaded: {failure}.")
+        finally:
+            waiting = self._loading.pop(key)
+        if owned is None:
+            for _, _, held in waiting:
+                held.refuse(problem or Unavailable("The partition could not be loaded."))
+            return
+        self.owned[key] = owned
+        for serve, message, held in waiting:
+            try:
+                serve(owned, message, held)
+            except MaitredError as refused:
+                held.refuse(refused)
+        self.touch(owned)
+
+    async def _acquired(self, key: PartitionKey) -> Owned:
+        if self.shard.draining:
+            raise Draining("The node is stopping.")
+        settings = self.settings_of(key)
+        acquired = await self.store.acquire(key)
+        if key.partition == 0:
+            counts = acquired.counts or _first_counts(settings)
+        else:
+            counts = await self.counts_of(key)
+        now = self.loop.time()
+        wall = self._surroundings.wall_clock() - now
+        partition = Partition(key, acquired, counts, settings, self._surroundings.random, now, wall)
+        self.shard.log.debug(
+            "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog
+        )
+        return Owned(partition, now)
+
+    async def counts_of(self, key: PartitionKey) -> PartitionCounts:
+        """Ask the root."""
+        root = await self.ask_root(key)
+        return PartitionCounts(root.counts.read, root.counts.write, root.counts.version)
+
+    async def ask_root(self, key: PartitionKey) -> PartitionDescription:
+        answer = await self.question(Describe(key.namespace, key.queue, key.queue_type, 0, 0))
+        if not isinstance(answer, PartitionDescription):
+            raise InternalError("The root described itself as something else.")
+        return answer
+
+    async def question(self, message: Any, seconds: float = ASK_SECONDS) -> Struct:  # noqa: ANN401
+        """Ask the owner of a partition and wait for the answer."""
+        future: asyncio.Future[Struct] = self.loop.create_future()
+
+        def done(outcome: Struct | MaitredError) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, MaitredError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        asked = ask(self.shard, message, seconds, done)
+        try:
+            return await asyncio.wait_for(future, seconds + 1)
+        finally:
+            if not future.done() or future.cancelled():
+                asked.give_up()
+
+    def lost(self, key: PartitionKey, problem: MaitredError) -> None:
+        """Somebody else owns it now, or nobody knows what was written: forget all about it."""
+        owned = self.owned.pop(key, None)
+        if owned is None:
+            return
+        self.shard.log.warning(
+            "partition given up", queue=key.queue, partition=key.partition, error=problem
+        )
+        self._let_go(owned, problem)
+
+    def _let_go(self, owned: Owned, problem: MaitredError) -> None:
+        if owned.timer is not None:
+            owned.timer.cancel()
+        for asked in owned.asked.values():
+            asked.give_up()
+        owned.asked = {}
+        tokens, tickets = owned.partition.leave()
+        for held in tokens:
+            held.refuse(problem)
+        for ticket in tickets:
+            ticket.token(owned, problem)
+
+    async def let_go(self, owned: Owned) -> None:
+        """Leave it in order: the next owner need not wait for anybody."""
+        await self._writer.commit([owned], self, anything=True, clean=True)
+        if owned.partition.idle and self.owned.get(owned.key) is owned:
+            del self.owned[owned.key]
+            self._let_go(owned, NotOwner("The partition was let go."))
+
+    def stop_waiting(self) -> None:
+        """The shard stops: whoever waits for work, news or results is told to go elsewhere."""
+        for owned in self.owned.values():
+            owned.partition.stop_waiting()
+            for token in owned.partition.waiters():
+                token.refuse(Draining("The node is stopping.", remedy="Ask again later."))
+            self.touch(owned)
+
+    async def leave(self) -> None:
+        """Write down what there is; everything else is safe already."""
+        for owned in list(self.owned.values()):
+            self._drive(owned, self.loop.time())
+        await self._writer.finish(self)
+        for owned in list(self.owned.values()):
+            self._let_go(owned, Draining("The node is stopping."))
+        self.owned = {}
+
+    def wall_clock(self) -> float:
+        return self._surroundings.wall_clock()
+
+    # Turns
+
+    def touch(self, owned: Owned) -> None:
+        """Something happened to it: look at it at the end of the turn."""
+        if owned.touched:
+            return
+        owned.touched = True
+        if not self._touched:
+            self.loop.call_soon(self._turn_ends)
+        self._touched.append(owned)
+
+    def _turn_ends(self) -> None:
+        touched, self._touched = self._touched, []
+        now = self.loop.time()
+        for owned in touched:
+            owned.touched = False
+            if self.owned.get(owned.key) is owned:
+                self._drive(owned, now)
+
+    def _drive(self, owned: Owned, now: float) -> None:
+        partition = owned.partition
+        partition.flush(now)
+        at = partition.look(now)
+        partition.flush(now)
+        carry_out = self._carry_out
+        while partition.effects:
+            wanted, partition.effects = partition.effects, []
+            for effect in wanted:
+                carry_out[type(effect)](owned, effect)
+        self._writer.look_at(owned, now)
+        if at != owned.timer_at:
+            self._set_timer(owned, at)
+
+    def _set_timer(self, owned: Owned, at: float) -> None:
+        if owned.timer is not None:
+            owned.timer.cancel()
+            owned.timer = None
+        owned.timer_at = at
+        if at < inf:
+            owned.timer = self.loop.call_at(at, self._timer_rings, owned)
+
+    def _timer_rings(self, owned: Owned) -> None:
+        owned.timer = None
+        owned.timer_at = inf
+        self.touch(owned)
+
+    # Effects
+
+    def _give(self, owned: Owned, effect: effects.Give) -> None:
+        now = self.loop.time()
+        partition = owned.partition
+        number = owned.key.partition
+        given = [
+            Given(
+                number,
+                task.sequence,
+                task.attempt + 1,
+                task.terms.timeout,
+                task.payload,
+                round(now - task.ready, 6),
+            )
+            for task in effect.tasks
+        ]
+        given += [Given(*foreign) for foreign in effect.foreign]
+        self._offered(owned, effect.offer, given, partition, now)
+
+    def _nothing_for(self, owned: Owned, effect: effects.NothingFor) -> None:
+        self._offered(owned, effect.offer, [], owned.partition, self.loop.time())
+
+    def _offered(
+        self,
+        owned: Owned,
+        offer: WaitingOffer,
+        given: list[Given],
+        partition: Partition,
+        now: float,
+    ) -> None:
+        held, version = offer.token
+        held.answer(
+            Offered(
+                given,
+                partition.settings.lease_seconds,
+                partition.waiting,
+                round(partition.added.per_second(now), 3),
+                self.newer(owned, version),
+            )
+        )
+
+    def newer(self, owned: Owned, version: int) -> Counts | None:
+        """The counts, if the caller's are older."""
+        counts = owned.partition.counts
+        if counts.version <= version and version:
+            return None
+        if not version and counts == PartitionCounts():
+            return None
+        return Counts(counts.read, counts.write, counts.version)
+
+    def _settle(self, owned: Owned, effect: effects.Settle) -> None:
+        ticket = effect.ticket
+        ticket.token(owned, ticket.problem)
+
+    def _pass_offer(self, owned: Owned, effect: effects.PassOffer) -> None:
+        offer = effect.offer
+        key, partition = owned.key, owned.partition
+        if partition.parent is None:
+            return
+        message = Offer(
+            key.namespace,
+            key.queue,
+            key.queue_type,
+            partition.parent,
+            0,
+            partition.counts.version,
+            offer.session,
+            offer.worker,
+            offer.slots,
+            offer.hops + 1,
+        )
+
+        def done(outcome: Struct | MaitredError) -> None:
+            owned.asked.pop(offer, None)
+            found = []
+            if isinstance(outcome, Offered):
+                self._learn(owned, outcome.counts)
+                found = [
+                    effects.Foreign(
+                        one.partition,
+                        one.sequence,
+                        one.attempt,
+                        one.timeout,
+                        one.payload,
+                        one.waited,
+                    )
+                    for one in outcome.tasks
+                ]
+            partition.offer_answered(offer, found, self.loop.time())
+            self.touch(owned)
+
+        seconds = partition.settings.offer_seconds
+        owned.asked[offer] = ask(self.shard, message, seconds, done)
+
+    def _recall_offer(self, owned: Owned, effect: effects.RecallOffer) -> None:
+        # The parent may have given something already: then its answer is on the way, and what it
+        # gave is given back. So it is asked to hurry, and its answer is waited for.
+        asked = owned.asked.get(effect.offer)
+        if asked is not None:
+            asked.recall()
+
+    def _pass_task(self, owned: Owned, effect: effects.PassTask) -> None:
+        task = effect.task
+        key, partition = owned.key, owned.partition
+        if partition.parent is None:
+            return
+        visitor = task.origin >= 0
+        message = Forward(
+            key.namespace,
+            key.queue,
+            key.queue_type,
+            partition.parent,
+            0,
+            partition.counts.version,
+            task.origin if visitor else key.partition,
+            task.sequence,
+            task.attempt if visitor else task.attempt + 1,
+            task.priority,
+            task.terms.timeout,
+            task.payload,
+            self.loop.time() - task.ready,
+        )
+
+        def done(outcome: Struct | MaitredError) -> None:
+            owned.asked.pop(task, None)
+            now = self.loop.time()
+            if isinstance(outcome, Forwarded):
+                self._learn(owned, outcome.counts)
+                partition.task_answered(task, outcome.session, outcome.worker, now)
+            elif isinstance(outcome, Unavailable):
+                partition.task_answered(task, b"", "", now)
+            else:
+                partition.task_lost(task, now)
+            self.touch(owned)
+
+        owned.asked[task] = ask(self.shard, message, VISIT_SECONDS + ASK_SECONDS, done)
+
+    def _visitor_taken(self, owned: Owned, effect: effects.VisitorTaken) -> None:
+        held, version = effect.task.visit
+        held.answer(Forwarded(effect.session, effect.worker, self.newer(owned, version)))
+
+    def _visitor_unwanted(self, owned: Owned, effect: effects.VisitorUnwanted) -> None:
+        held, version = effect.task.visit
+        held.answer(Forwarded(b"", "", self.newer(owned, version)))
+
+    def _give_back(self, owned: Owned, effect: effects.GiveBack) -> None:
+        key, task = owned.key, effect.task
+        end = End(task.sequence, task.attempt, RETURNED)
+        message = Finish(
+            key.namespace, key.queue, key.queue_type, task.partition, 0, effect.session, [end]
+        )
+        # If this does not arrive, the task's lease ends, and that is that.
+        ask(self.shard, message, ASK_SECONDS, lambda _: None)
+
+    def _learn(self, owned: Owned, counts: Counts | None) -> None:
+        if counts is not None and counts.version > owned.partition.counts.version:
+            newer = PartitionCounts(counts.read, counts.write, counts.version)
+            owned.partition.set_counts(newer, self.loop.time())
+
+    def _tell(self, _owned: Owned, effect: effects.Tell) -> None:
+        ended = effect.ended
+        effect.token.answer(Outcome(ended.status, ended.attempts, ended.body))
+
+    def _beat(self, _owned: Owned, effect: effects.Beat) -> None:
+        effect.token.answer(Heard(effect.lost, effect.revoked))
+
+    # Reading
+
+    def _read(self, owned: Owned, effect: effects.Read) -> None:
+        self.shard.spawn(self._do_read(owned, effect))
+
+    async def _do_read(self, owned: Owned, effect: effects.Read) -> None:
+        reading = effect.reading
+        partition = owned.partition
+        try:
+            found = await self.store.segments(
+                owned.key, reading.priority, reading.after, reading.tasks
+            )
+        except MaitredError as problem:
+            await self._reading_failed(owned, effect, problem)
+            return
+        tasks = sum(one.segment.tasks for one in found)
+        partition.segments_read(found, effect, self.loop.time(), all_of_it=tasks < reading.tasks)
+        self.touch(owned)
+
+    def _read_later(self, owned: Owned, effect: effects.ReadLater) -> None:
+        self.shard.spawn(self._do_read_later(owned, effect))
+
+    async def _do_read_later(self, owned: Owned, effect: effects.ReadLater) -> None:
+        partition = owned.partition
+        wall = partition.ledger.wall
+        try:
+            found = await self.store.later(owned.key, effect.before + wall, effect.most)
+        except MaitredError as problem:
+            await self._reading_failed(owned, effect, problem)
+            return
+        all_of_it = len(found) < effect.most
+        partition.later_read(found, effect.before, self.loop.time(), all_of_it=all_of_it)
+        self.touch(owned)
+
+    async def _reading_failed(
+        self, owned: Owned, effect: effects.Read | effects.ReadLater, problem: MaitredError
+    ) -> None:
+        self.shard.log.warning("backlog not read", queue=owned.key.queue, error=problem)
+        await asyncio.sleep(READ_RETRY_SECONDS)
+        owned.partition.read_failed(effect)
+        self.touch(owned)
+
+
+READ_RETRY_SECONDS: Final = 0.5
+"""Before what could not be read is read again."""
+
+
+def _first_counts(settings: Queue) -> PartitionCounts:
+    """Of a queue whose counts nobody ever changed. Callers take one partition for granted."""
+    if settings.partitions == 1:
+        return PartitionCounts()
+    return PartitionCounts(settings.partitions, settings.partitions, 1)
+
+
+def queue_settings(queues: dict[str, Queue], key: PartitionKey) -> Queue:
+    """`namespace/queue`, else `namespace/*`, else `*`, else the defaults."""
+    from maitred.settings import Queue as Defaults
+
+    for name in (f"{key.namespace}/{key.queue}", f"{key.namespace}/*", "*"):
+        if name in queues:
+            return queues[name]
+    return Defaults()

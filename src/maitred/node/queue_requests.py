@@ -1,0 +1,207 @@
+"""What people and roots ask about queues: how they are, how many partitions, dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.errors import InvalidArgument, MaitredError
+from maitred.matching.records import decode_record
+from maitred.matching.task import Ticket
+from maitred.protocol.frames import Opcode
+from maitred.protocol.tasks import (
+    Counts,
+    DeadLetter,
+    DeadLetters,
+    DeadLettersFound,
+    Describe,
+    PartitionDescription,
+    QueuesFound,
+    Resize,
+    Resized,
+    Sync,
+    Synced,
+)
+from maitred.routing.counts import PartitionCounts
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from maitred.matching.records import Dead
+    from maitred.node.caretaker import Caretaker
+    from maitred.node.held import Held
+    from maitred.node.partitions import Owned, Partitions
+    from maitred.protocol.tasks import Queues
+
+
+class QueueRequests:
+    """Serves them."""
+
+    def __init__(self, partitions: Partitions, caretaker: Caretaker) -> None:
+        self._partitions = partitions
+        self._caretaker = caretaker
+        self._shard = partitions.shard
+        self._loop = partitions.loop
+        self._store = partitions.store
+        holders = self._shard.holders
+        for opcode, serve in (
+            (Opcode.DESCRIBE, self._describe),
+            (Opcode.SYNC, self._sync),
+            (Opcode.RESIZE, self._resize),
+            (Opcode.DEAD, self._dead),
+        ):
+            holders[opcode] = partitions.holder(serve)
+        self._shard.handlers[Opcode.QUEUES] = self._queues
+
+    async def _queues(self, _message: Queues) -> QueuesFound:
+        found = {key[:3]: None for key in await self._store.partitions()}
+        return QueuesFound(list(found))
+
+    def _describe(self, owned: Owned, _message: Describe, held: Held) -> None:
+        self._shard.spawn(self._described(owned, held))
+
+    async def _described(self, owned: Owned, held: Held) -> None:
+        try:
+            dead = await self._store.dead_count(owned.key)
+        except MaitredError as problem:
+            held.refuse(problem)
+            return
+        held.answer(self._description(owned, dead))
+
+    def _description(self, owned: Owned, dead: int) -> PartitionDescription:
+        partition = owned.partition
+        now = self._loop.time()
+        running: dict[bytes, int] = {}
+        for task in partition.leases.values():
+            running[task.session] = running.get(task.session, 0) + 1
+        workers = {
+            session: (name, running.get(session, 0), round(now - heard, 1))
+            for session, (name, heard) in partition.workers.items()
+        }
+        counts = partition.counts
+        return PartitionDescription(
+            partition=owned.key.partition,
+            node=self._shard.description.node,
+            shard=self._shard.number,
+            state=partition.state_name,
+            counts=Counts(counts.read, counts.write, counts.version),
+            range_id=partition.ledger.range_id,
+            read_level=partition.read_level,
+            ack_level=partition.ack_level,
+            backlog=partition.waiting,
+            backlog_age_seconds=round(partition.backlog_age(now), 3),
+            running=len(partition.leases),
+            later=len(partition.later),
+            dead=dead,
+            offers=partition.offers.slots,
+            workers=sorted({name for name, _, _ in workers.values()}),
+            added=partition.added.total,
+            added_per_second=round(partition.added.per_second(now), 3),
+            finished=partition.finished.total,
+            finished_per_second=round(partition.finished.per_second(now), 3),
+            failed=partition.failed,
+            lost=partition.lost,
+            matched_at_once=partition.matched_at_once,
+            never_written=partition.never_written,
+            forwarded_tasks=partition.passed_tasks,
+            forwarded_offers=partition.passed_offers,
+            wait_p50_seconds=partition.waits.quantile(0.5),
+            wait_p99_seconds=partition.waits.quantile(0.99),
+            rate_limit_per_second=partition.settings.rate_per_second,
+            parent=partition.parent,
+            worker_details=list(workers.values()),
+        )
+
+    def _sync(self, owned: Owned, message: Sync, held: Held) -> None:
+        partition = owned.partition
+        counts = message.counts
+        if counts.version > partition.counts.version:
+            newer = PartitionCounts(counts.read, counts.write, counts.version)
+            partition.set_counts(newer, self._loop.time())
+        held.answer(
+            Synced(
+                partition.counts.version,
+                partition.drained,
+                partition.added.per_second(self._loop.time()),
+                partition.waiting,
+            )
+        )
+
+    def _resize(self, owned: Owned, message: Resize, held: Held) -> None:
+        if owned.key.partition:
+            raise InvalidArgument("Only the root, partition 0, keeps the counts.")
+        self._shard.spawn(self._resized(owned, message, held))
+
+    async def _resized(self, owned: Owned, message: Resize, held: Held) -> None:
+        try:
+            counts = await self._caretaker.change(
+                owned, message.read, message.write, force=message.force
+            )
+        except MaitredError as problem:
+            held.refuse(problem)
+            return
+        held.answer(Resized(Counts(counts.read, counts.write, counts.version)))
+
+    # Dead letters
+
+    def _dead(self, owned: Owned, message: DeadLetters, held: Held) -> None:
+        self._shard.spawn(self._dead_answered(owned, message, held))
+
+    async def _dead_answered(self, owned: Owned, message: DeadLetters, held: Held) -> None:
+        try:
+            if message.action == "list":
+                after = message.sequences[0] if message.sequences else 0
+                found = await self._store.dead(owned.key, after, message.most)
+            else:
+                found = []
+                for sequence in message.sequences:
+                    one = await self._store.dead_one(owned.key, sequence)
+                    if one is not None:
+                        found.append(one)
+            if message.action in ("retry", "drop"):
+                await self._act(owned, message.action, found)
+            total = await self._store.dead_count(owned.key)
+        except MaitredError as problem:
+            held.refuse(problem)
+            return
+        whole = message.action == "show"
+        letters = [letter(owned.key.partition, one, whole=whole) for one in found]
+        held.answer(DeadLettersFound(letters, total))
+
+    async def _act(self, owned: Owned, action: str, found: list[Dead]) -> None:
+        partition = owned.partition
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def settle(_: Owned, problem: MaitredError | None) -> None:
+            if future.done():
+                return
+            if problem is not None:
+                future.set_exception(problem)
+            else:
+                future.set_result(None)
+
+        ticket = Ticket(settle, 1)
+        now = self._loop.time()
+        for one in found:
+            if action == "retry":
+                partition.retry_dead(one, ticket, now)
+            else:
+                partition.drop_dead(one.sequence, ticket, now)
+        partition.release(ticket)
+        self._partitions.touch(owned)
+        await future
+
+
+def letter(partition: int, dead: Dead, *, whole: bool) -> DeadLetter:
+    """As people get it."""
+    record = decode_record(dead.body)
+    return DeadLetter(
+        partition=partition,
+        sequence=dead.sequence,
+        died_at=dead.died_at,
+        reason=dead.reason,
+        attempts=record.attempt,
+        added_at=record.added_at,
+        failure=record.failure,
+        payload=record.payload if whole else b"",
+        payload_bytes=len(record.payload),
+    )

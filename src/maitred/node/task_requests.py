@@ -1,0 +1,257 @@
+"""What producers and workers ask of a partition, and how it is answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import MaitredError, PayloadTooLarge, UnknownTask
+from maitred.matching.effects import decode_ended
+from maitred.matching.offers import Offer as WaitingOffer
+from maitred.matching.partition import VISIT_SECONDS
+from maitred.matching.records import Terms
+from maitred.matching.task import READY, Task, Ticket
+from maitred.node.partitions import ANSWER_EARLY_SECONDS
+from maitred.protocol.frames import Opcode
+from maitred.protocol.tasks import (
+    Add,
+    Added,
+    Await,
+    Finish,
+    Finished,
+    Forward,
+    Heartbeat,
+    Offer,
+    Outcome,
+    Revoke,
+    Revoked,
+)
+
+if TYPE_CHECKING:
+    from maitred.node.held import Held
+    from maitred.node.partitions import Owned, Partitions
+    from maitred.store.interface import SegmentRead
+
+ENDED_DEAD: Final = "failed"
+
+
+class TaskRequests:
+    """Serves them."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._shard = partitions.shard
+        self._loop = partitions.loop
+        self._store = partitions.store
+        holders = self._shard.holders
+        for opcode, serve in (
+            (Opcode.ADD, self._add),
+            (Opcode.AWAIT, self._await),
+            (Opcode.REVOKE, self._revoke),
+            (Opcode.OFFER, self._offer),
+            (Opcode.FINISH, self._finish),
+            (Opcode.HEARTBEAT, self._heartbeat),
+            (Opcode.FORWARD, self._forward),
+        ):
+            holders[opcode] = partitions.holder(serve)
+
+    # Producers
+
+    def _add(self, owned: Owned, message: Add, held: Held) -> None:
+        partition = owned.partition
+        newer = self._partitions.newer
+        if not partition.writable:
+            held.answer(Added(-1, newer(owned, -1)))
+            return
+        most = self._shard.limits.payload_bytes
+        if max(map(len, message.payloads)) > most:
+            raise PayloadTooLarge(
+                f"A payload is larger than the {most:,} bytes allowed.",
+                remedy="Put it into a store and send a reference, or raise limits.payload_bytes.",
+            )
+
+        def settle(owned: Owned, problem: MaitredError | None) -> None:
+            if problem is not None:
+                held.refuse(problem)
+            else:
+                held.answer(Added(first, newer(owned, message.version)))
+
+        first = partition.add(
+            message.payloads,
+            token=settle,
+            now=self._loop.time(),
+            priority=message.priority,
+            terms=message.terms,
+            delay=message.delay,
+            expires=message.expires,
+        )
+
+    def _await(self, owned: Owned, message: Await, held: Held) -> None:
+        sequence = message.sequence
+        held.on_stop = lambda: owned.partition.wait_no_more(sequence, held)
+        if not owned.partition.wait_for(sequence, held, self._loop.time()):
+            self._shard.spawn(self._await_stored(owned, sequence, held))
+
+    async def _await_stored(self, owned: Owned, sequence: int, held: Held) -> None:
+        """We know nothing of it; perhaps the store does."""
+        try:
+            outcome = await self._stored_outcome(owned, sequence)
+            if outcome is None and not await self._is_stored(owned, sequence):
+                raise unknown_task(sequence)
+        except MaitredError as problem:
+            held.refuse(problem)
+            return
+        if outcome is not None:
+            held.answer(outcome)
+        elif not owned.partition.wait_for(sequence, held, self._loop.time()):
+            owned.partition.wait_for_stored(sequence, held)
+        self._partitions.touch(owned)
+
+    async def _stored_outcome(self, owned: Owned, sequence: int) -> Outcome | None:
+        result = await self._store.result(owned.key, sequence)
+        wall = self._loop.time() + owned.partition.ledger.wall
+        if result is not None and result.expires_at > wall:
+            return Outcome(*decode_ended(result.body))
+        return None
+
+    async def _is_stored(self, owned: Owned, sequence: int) -> bool:
+        if await self._segment_with(owned, sequence) is not None:
+            return True
+        return await self._store.later_one(owned.key, sequence) is not None
+
+    async def _segment_with(self, owned: Owned, sequence: int) -> SegmentRead | None:
+        for found in await self._store.segments_around(owned.key, sequence):
+            if sequence not in found.marks and owned.partition.is_in(found.segment, sequence):
+                return found
+        return None
+
+    def _revoke(self, owned: Owned, message: Revoke, held: Held) -> None:
+        state = owned.partition.revoke(message.sequence, self._loop.time())
+        if state is not None:
+            held.answer(Revoked(state))
+        else:
+            self._shard.spawn(self._revoke_stored(owned, message.sequence, held))
+
+    async def _revoke_stored(self, owned: Owned, sequence: int, held: Held) -> None:
+        partition = owned.partition
+        try:
+            found = await self._segment_with(owned, sequence)
+            later = await self._store.later_one(owned.key, sequence)
+            now = self._loop.time()
+            state = partition.revoke(sequence, now)  # it may have been read meanwhile
+            if state is None and found is not None:
+                revoked = partition.revoke_stored(found.segment, found.marks, sequence, now)
+                state = "cancelled" if revoked else "over"
+            elif state is None and later is not None:
+                partition.recall_later(later, now)
+                state = partition.revoke(sequence, now)
+            elif state is None:
+                if await self._stored_outcome(owned, sequence) is None:
+                    raise unknown_task(sequence)
+                state = "over"
+        except MaitredError as problem:
+            held.refuse(problem)
+            return
+        held.answer(Revoked(state or "over"))
+        self._partitions.touch(owned)
+
+    # Workers
+
+    def _offer(self, owned: Owned, message: Offer, held: Held) -> None:
+        partition = owned.partition
+        now = self._loop.time()
+        patience = message.timeout_milliseconds * 0.001 - ANSWER_EARLY_SECONDS
+        until = now + min(partition.settings.offer_seconds, max(patience, 0.0))
+        offer = WaitingOffer(
+            (held, message.version),
+            message.session,
+            message.worker,
+            message.slots,
+            now,
+            message.hops,
+        )
+
+        def withdraw() -> None:
+            partition.withdraw(offer, self._loop.time())
+            self._partitions.touch(owned)
+
+        held.on_stop = withdraw
+        partition.offer(offer, until, now)
+
+    def _finish(self, owned: Owned, message: Finish, held: Held) -> None:
+        partition = owned.partition
+        late: list[int] = []
+
+        def settle(_: Owned, problem: MaitredError | None) -> None:
+            if problem is not None:
+                held.refuse(problem)
+            else:
+                held.answer(Finished(late))
+
+        ends = [(end.sequence, end.attempt, end.how, end.body) for end in message.ends]
+        ticket, unknown = partition.finish(ends, settle, self._loop.time())
+        if unknown:
+            self._shard.spawn(self._finish_stored(owned, unknown, late, ticket))
+        else:
+            partition.release(ticket)
+
+    async def _finish_stored(
+        self,
+        owned: Owned,
+        unknown: list[tuple[int, int, int, bytes]],
+        late: list[int],
+        ticket: Ticket,
+    ) -> None:
+        """Ends of tasks that are not in memory: after a restart they may be in the store alone."""
+        partition = owned.partition
+        try:
+            for end in unknown:
+                sequence = end[0]
+                found = await self._segment_with(owned, sequence)
+                later = await self._store.later_one(owned.key, sequence)
+                now = self._loop.time()
+                if sequence in partition.tasks or (found is None and later is not None):
+                    if later is not None:
+                        partition.recall_later(later, now)
+                    counts = partition.finish_again(end, ticket, now)
+                elif found is not None:
+                    counts = partition.finish_stored(found.segment, found.marks, end, ticket, now)
+                else:
+                    counts = False
+                if not counts:
+                    late.append(sequence)
+        except MaitredError as problem:
+            ticket.problem = problem
+        partition.release(ticket)
+        self._partitions.touch(owned)
+
+    def _heartbeat(self, owned: Owned, message: Heartbeat, held: Held) -> None:
+        partition = owned.partition
+        now = self._loop.time()
+        patience = message.timeout_milliseconds * 0.001 - ANSWER_EARLY_SECONDS
+        held.on_stop = lambda: partition.beat_no_more(message.session, held)
+        partition.heartbeat(
+            message.session, message.worker, message.running, held, now + max(patience, 0.0), now
+        )
+
+    # Between shards
+
+    def _forward(self, owned: Owned, message: Forward, held: Held) -> None:
+        partition = owned.partition
+        now = self._loop.time()
+        terms = Terms(timeout=message.task_timeout)
+        task = Task(
+            message.sequence, message.priority, terms, message.payload, now - message.waited, READY
+        )
+        task.origin = message.origin
+        task.attempt = message.attempt
+        task.visit = (held, message.version)
+        held.on_stop = lambda: partition.visit_no_more(task)
+        partition.visit(task, now + VISIT_SECONDS, now)
+
+
+def unknown_task(sequence: int) -> UnknownTask:
+    """Nobody here knows it."""
+    return UnknownTask(
+        f"There is no task {sequence} here.",
+        remedy="It never was, or it is over and its result is no longer kept.",
+    )

@@ -1,0 +1,173 @@
+"""Group commit: what all partitions of a shard have to write goes to the store together.
+
+One commit is under way at a time; what comes up meanwhile is the next one. So a lone task is
+written at once, and under load the groups grow by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import MaitredError, NotOwner, OutcomeUnknown
+from maitred.store.interface import PartlyWritten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from maitred.matching.records import PartitionKey
+    from maitred.node.partitions import Owned, Partitions
+    from maitred.node.shard import Shard
+    from maitred.store.interface import Store
+
+RETRY_SECONDS: Final = 0.25
+"""After a failure, before the store is tried again; nobody waits for this: who cannot be served
+meanwhile is told at once."""
+
+
+class Writer:
+    """Takes batches from partitions, commits them, and reports."""
+
+    def __init__(self, shard: Shard, store: Store) -> None:
+        self._shard = shard
+        self._store = store
+        self._partitions: Partitions | None = None
+        self._wanting: dict[Owned, float] = {}
+        """Who has something to write, and when."""
+        self._awake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._failing = False
+        self._committing = asyncio.Lock()
+        self.commits = 0
+
+    def begin(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._shard.spawn(self._run(partitions))
+
+    def look_at(self, owned: Owned, now: float) -> None:
+        """Something happened to the partition: does it want to write?"""
+        partition = owned.partition
+        at = partition.ledger.wanted_at(partition.settings.finish_seconds)
+        if at == inf:
+            self._wanting.pop(owned, None)
+            return
+        self._wanting[owned] = at
+        if at <= now:
+            self._awake.set()
+        elif at < self._timer_at:
+            self._set_timer(at)
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._shard.loop.call_at(at, self._rings)
+
+    def _rings(self) -> None:
+        self._timer = None
+        self._timer_at = inf
+        self._awake.set()
+
+    async def _run(self, partitions: Partitions) -> None:
+        loop = self._shard.loop
+        while True:
+            await self._awake.wait()
+            self._awake.clear()
+            now = loop.time()
+            due = [owned for owned, at in self._wanting.items() if at <= now]
+            for owned in due:
+                del self._wanting[owned]
+            if due:
+                await self.commit(due, partitions)
+            if self._failing:
+                await asyncio.sleep(RETRY_SECONDS)
+                await self._probe(partitions)
+            if self._wanting:
+                soonest = min(self._wanting.values())
+                if soonest <= loop.time():
+                    self._awake.set()
+                elif soonest < self._timer_at:
+                    self._set_timer(soonest)
+
+    async def finish(self, partitions: Partitions) -> None:
+        """The last commit, of everything; the shard stops."""
+        await self.commit(list(partitions.owned.values()), partitions, anything=True, clean=True)
+
+    async def _probe(self, partitions: Partitions) -> None:
+        """Is the store back? Those who could not write try again, with whatever they have."""
+        failing = [one for one in partitions.owned.values() if one.partition.store_problem]
+        if failing:
+            await self.commit(failing, partitions, anything=True)
+        else:
+            self._failing = False
+        if self._failing:
+            self._awake.set()
+
+    async def commit(
+        self,
+        due: Iterable[Owned],
+        partitions: Partitions,
+        *,
+        anything: bool = False,
+        clean: bool = False,
+    ) -> None:
+        """Write what they have, and tell them what came of it."""
+        async with self._committing:
+            await self._commit(due, partitions, anything=anything, clean=clean)
+
+    async def _commit(
+        self, due: Iterable[Owned], partitions: Partitions, *, anything: bool, clean: bool
+    ) -> None:
+        loop = self._shard.loop
+        now = loop.time()
+        batches = []
+        for owned in due:
+            batch = owned.partition.ledger.take(now, anything=anything)
+            if batch is not None:
+                batch.changes.clean = clean and not owned.partition.leases
+                batches.append((owned, batch.changes))
+        if not batches:
+            return
+        problem: MaitredError | None = None
+        overtaken: Iterable[PartitionKey] = ()
+        written = {owned.key for owned, _ in batches}
+        try:
+            overtaken = await self._store.commit([changes for _, changes in batches])
+            self.commits += 1
+        except PartlyWritten as partly:
+            problem = partly.problem
+            written = set(partly.written)
+            overtaken = partly.overtaken
+        except OutcomeUnknown as unknown:
+            # Both are possible: whoever reads the store again knows. So we leave, and come again.
+            for owned, _ in batches:
+                partitions.lost(owned.key, unknown)
+            return
+        except MaitredError as failure:
+            problem = failure
+            written = set()
+        self._note(problem)
+        now = loop.time()
+        for owned, _ in batches:
+            if partitions.owned.get(owned.key) is not owned:
+                continue
+            if owned.key in overtaken:
+                partitions.lost(owned.key, NotOwner("Somebody else owns this partition now."))
+            elif owned.key in written:
+                owned.partition.committed(now)
+            elif isinstance(problem, OutcomeUnknown):
+                partitions.lost(owned.key, problem)
+            elif problem is not None:
+                owned.partition.not_committed(problem, now)
+            partitions.touch(owned)
+
+    def _note(self, problem: MaitredError | None) -> None:
+        if problem is not None and not self._failing:
+            self._shard.log.error("store cannot be written; tasks are refused", error=problem)
+        elif problem is None and self._failing:
+            self._shard.log.info("store can be written again")
+        self._failing = problem is not None
+        if self._failing:
+            self._awake.set()
