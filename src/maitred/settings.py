@@ -323,3 +323,26 @@ class Client(Schema, frozen=True):
     retries: Annotated[int, Meta(ge=0)] = 8
     """How often a request is sent again when that is safe, within its timeout. With the backoff
     above, eight outlast a shard that is started again, and most of the ten seconds."""
+
+
+class Worker(Schema, frozen=True, kw_only=True):
+    """How a worker behaves; `maitred worker` has an option for what people change."""
+
+    slots: Annotated[int, Meta(ge=1, le=10_000)] = 32
+    """Tasks that run at a time, of all queues together; plain functions have as many threads."""
+
+    drain_seconds: Wait = 30.0
+    """How long a stopping worker lets running tasks finish, and waits for the node to know."""
+
+    offer_seconds: Seconds = 60.0
+    """How long an offer waits at a partition; the node's own limit counts if it is lower."""
+
+    finish_seconds: Seconds = 10.0
+    """How long the node may take to write the end of tasks down, before it is told again."""
+
+    young_seconds: Seconds = 1.0
+    """A task is mentioned in heartbeats when it has run for so long, or a third of its lease. Most
+    are over before, and cost none."""
+
+    stop_seconds: Seconds = 5.0
+    """How long an async handler whose time is over may take to clean up, before that is told."""

@@ -21,6 +21,7 @@ from maitred.errors import InvalidArgument, MaitredError, ShardsKeepDying
 # name -> where it is, and the line that `maitred --help` shows
 COMMANDS = {
     "up": ("maitred.cli.up:up", "Start a node."),
+    "worker": ("maitred.cli.worker:worker", "Run the handlers of an app."),
     "status": ("maitred.cli.status:status", "Show how every shard of a node is."),
     "ping": ("maitred.cli.ping:ping", "Send echoes to every shard and show how long they take."),
     "admin": (

@@ -37,9 +37,10 @@ class HeldCall(Call):
 class Held:
     """Made by `AsyncClient.hold`. Await `answer`, once."""
 
-    __slots__ = ("_call", "_read")
+    __slots__ = ("_call", "_read", "_taken_back")
 
     def __init__(self, call: Call, read: Callable[[Call, Frame], Any]) -> None:
+        self._taken_back = False
         self._call = call
         self._read = read
 
@@ -57,6 +58,9 @@ class Held:
 
     def take_back(self) -> None:
         """The node need not go on."""
+        if self._taken_back:
+            return
+        self._taken_back = True
         call = self._call
         if call.line is not None:
             call.stop_waiting()

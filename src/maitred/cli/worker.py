@@ -1,0 +1,115 @@
+"""`maitred worker`: runs the handlers of an app, until it is stopped."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import click
+
+from maitred.cli.address import run
+from maitred.errors import InvalidArgument
+from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED, FORCED
+from maitred.settings import Log, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_Settings = TypeVar("_Settings", Worker, Log)
+
+NAME_LETTERS: Final = 200
+"""As much of a worker's name as the protocol carries."""
+
+MEANINGS: Final = (
+    (str(FINISHED), "stopped; everything that ran was finished, and the node knows it"),
+    (str(CANNOT_START), "could not start: the node does not let us in"),
+    (str(BAD_INPUT), "bad input: an option, or an app that cannot be imported"),
+    (str(CUT_OFF), "stopped, and some tasks were left behind; the node gives them to others"),
+    ("130, 143", "forced by a second signal (SIGINT, SIGTERM)"),
+)
+
+_EPILOG = "\b\nExit status:\n" + "\n".join(f"  {status:<9} {text}" for status, text in MEANINGS)
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("target", metavar="MODULE:APP")
+@click.option("--slots", metavar="N", help="Tasks that run at a time.  [default: 32]")
+@click.option(
+    "--url",
+    "--node",
+    "url",
+    metavar="URL",
+    help="Which node.  [default: the app's, else the variable MAITRED_URL, else this machine's]",
+)
+@click.option(
+    "--queue", "queues", metavar="NAME", multiple=True, help="Only this; may be repeated."
+)
+@click.option("--name", metavar="NAME", help="For people to read.  [default: host:pid]")
+@click.option("--drain-seconds", metavar="S", help="How long to finish work.  [default: 30]")
+@click.option("--log-format", metavar="FORMAT", help="auto, human or json.  [default: auto]")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, ...  [default: info]")
+def worker(
+    target: str,
+    url: str | None,
+    queues: tuple[str, ...],
+    name: str | None,
+    log_format: str | None,
+    log_level: str | None,
+    **options: str | None,
+) -> None:
+    """Run the handlers of an app: MODULE:APP, as in shop:app for the app in shop.py.
+
+    Async handlers run on the loop, plain functions in threads. Ctrl-C or SIGTERM stops it: no new
+    tasks are taken, what runs is finished. A second one ends it at once.
+    """
+    from maitred.client.address import parse_address
+    from maitred.logs import logger
+    from maitred.worker.loading import handlers_of, load
+    from maitred.worker.process import default_name, work
+
+    settings = _fitted(Worker, options)
+    log = logger(_fitted(Log, {"format": log_format, "level": log_level}, "log_"))
+    if name is not None and not 0 < len(name) <= NAME_LETTERS:
+        raise InvalidArgument(f"--name has {len(name)} letters; 1 to {NAME_LETTERS} are allowed.")
+    app = load(target)
+    handlers = handlers_of(app, queues)
+    if url is not None:
+        parse_address(url)
+        app.node = url
+    finished = run(work(app, handlers, settings, name or default_name(), log, _forced))
+    _leave(FINISHED if finished else CUT_OFF)
+
+
+def _fitted(
+    schema: type[_Settings], options: Mapping[str, str | None], prefix: str = ""
+) -> _Settings:
+    """The options that were given, as the schema wants them."""
+    from msgspec import convert
+
+    from maitred.schema import fields_of, fit
+
+    known = fields_of(schema)
+    given = {
+        name: fit(known[name].kind, text, name, _flag(prefix + name), text=True)
+        for name, text in options.items()
+        if text is not None
+    }
+    return convert(given, schema)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _forced(number: int) -> None:
+    _leave(FORCED + number)
+
+
+def _leave(status: int) -> None:
+    """Without waiting for threads: one that never ends must not keep the process."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)

@@ -1,0 +1,155 @@
+"""Heartbeats: the node hears what runs still, and we hear what should not.
+
+Only what takes long is mentioned; a look around once a second finds it. Then there is one question
+under way to each partition concerned, which the node holds until it has news or a third of the
+lease is over. When a connection is lost everything that runs is mentioned at once, however young:
+a node that was started again learns from it what it need not give to anybody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from maitred.errors import Cancelled, DeadlineExceeded, MaitredError
+from maitred.protocol.tasks import Heard, Heartbeat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from maitred.client.client import AsyncClient
+    from maitred.client.held import Held
+    from maitred.worker.bench import Bench
+    from maitred.worker.execution import Execution
+    from maitred.worker.origin import Origin
+    from maitred.worker.outage import Outage
+
+LEASE_SHARE: Final = 1 / 3
+"""Of the lease: two heartbeats may get lost."""
+
+SHORTEST_SECONDS: Final = 0.05
+"""Between two looks, however short a lease is."""
+
+
+class Beats:
+    """All of one worker."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        session: bytes,
+        name: str,
+        young_seconds: float,
+        bench: Bench,
+        outage: Outage,
+        origins: Callable[[], Iterable[Origin]],
+    ) -> None:
+        self._client = client
+        self._session = session
+        self._name = name
+        self._young_seconds = young_seconds
+        self._bench = bench
+        self._outage = outage
+        self._origins = origins
+        self._loop = asyncio.get_running_loop()
+        self._held: dict[Origin, tuple[Held, frozenset[tuple[int, int]]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(SHORTEST_SECONDS, self.look)
+
+    def look(self) -> None:
+        """Is there something that the node should hear of? Comes again by itself."""
+        now = self._loop.time()
+        interval = self._young_seconds
+        for origin in self._origins():
+            old = self._old(origin)
+            interval = min(interval, old)
+            if not origin.running or now - _oldest(origin).begun_at < old:
+                continue
+            if not origin.beating:
+                self._begin(origin)
+                continue
+            held = self._held.get(origin)
+            if held is not None and any(
+                key not in held[1] and now - one.begun_at >= old
+                for key, one in origin.running.items()
+            ):
+                held[0].take_back()  # a new one follows, with everything in it
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(interval, SHORTEST_SECONDS), self.look)
+
+    def connection_lost(self) -> None:
+        """Mention everything."""
+        for origin in self._origins():
+            if origin.running and not origin.beating:
+                self._begin(origin)
+
+    def stop(self) -> None:
+        """No more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def _old(self, origin: Origin) -> float:
+        """The age from which on a task is mentioned."""
+        return min(self._young_seconds, origin.lease_seconds * LEASE_SHARE)
+
+    def _begin(self, origin: Origin) -> None:
+        origin.beating = True
+        task = self._loop.create_task(self._beat(origin))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _beat(self, origin: Origin) -> None:
+        tries = 0
+        try:
+            while origin.running:
+                interval = max(origin.lease_seconds * LEASE_SHARE, SHORTEST_SECONDS)
+                sent_at = self._loop.time()
+                try:
+                    has_news = self._hear(origin, await self._ask(origin, interval))
+                except (Cancelled, DeadlineExceeded):
+                    continue
+                except MaitredError as problem:
+                    tries += 1
+                    pause = self._outage.failed(problem, tries)
+                    if tries > 1:  # the first time, again at once
+                        await asyncio.sleep(min(pause, interval))
+                    continue
+                self._outage.worked()
+                tries = 0
+                if not has_news:
+                    # The node held it for as long; if not, there is no hurry.
+                    await asyncio.sleep(max(0.0, sent_at + interval - self._loop.time()))
+                    now = self._loop.time()
+                    if origin.running and now - _oldest(origin).begun_at < self._old(origin):
+                        return  # nothing takes long any more; the next look finds what does
+        finally:
+            origin.beating = False
+
+    async def _ask(self, origin: Origin, seconds: float) -> Heard:
+        running = list(origin.running)
+        message = Heartbeat(*origin.queue, origin.partition, 0, self._session, self._name, running)
+        held = self._client.hold(message, seconds)
+        self._held[origin] = (held, frozenset(running))
+        try:
+            return cast("Heard", await held.answer())
+        finally:
+            del self._held[origin]
+
+    def _hear(self, origin: Origin, heard: Heard) -> bool:
+        """Whether there was anything new."""
+        news = False
+        lost, revoked = frozenset(heard.lost), frozenset(heard.revoked)
+        for (sequence, _), execution in list(origin.running.items()):
+            if sequence in lost:
+                self._bench.lost(execution)
+                news = True
+            elif sequence in revoked:
+                news = execution.revoke() or news
+        return news
+
+
+def _oldest(origin: Origin) -> Execution:
+    return next(iter(origin.running.values()))

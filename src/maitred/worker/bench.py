@@ -1,0 +1,109 @@
+"""Where tasks are run: the slots, and what sits in them."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from maitred.errors import InvalidArguments
+from maitred.protocol.tasks import DONE, FAILED, RETURNED, STOPPED, TIMED_OUT, End
+from maitred.worker import outcomes
+from maitred.worker.execution import Execution
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.protocol.tasks import Given
+    from maitred.settings import Worker as WorkerSettings
+    from maitred.worker.ends import Ends
+    from maitred.worker.origin import Origin
+    from maitred.worker.outcomes import Ending
+    from maitred.worker.served import Served
+    from maitred.worker.statistics import Statistics
+
+
+class Bench:
+    """The slots of one worker."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        ends: Ends,
+        statistics: Statistics,
+        most_bytes: int,
+        freed: Callable[[], None],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.most_bytes = most_bytes
+        """Of a result."""
+        self.threads = ThreadPoolExecutor(settings.slots, "maitred-task")
+        """They start when they are first needed."""
+        self.closed = False
+        """Whatever arrives from now on is given back."""
+        self._ends = ends
+        self._statistics = statistics
+        self._freed = freed
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody sits in."""
+        return 0 if self.closed else self._statistics.slots - self._statistics.busy
+
+    def seat(self, served: Served, given: Given, origin: Origin) -> None:
+        """Begin a task, or give it back if there is no room for it."""
+        statistics = self._statistics
+        key = (given.sequence, given.attempt)
+        if self.closed or statistics.busy >= statistics.slots:
+            statistics.returned += 1
+            self._ends.add(origin, End(*key, RETURNED, outcomes.NIL))
+            return
+        statistics.begun += 1
+        try:
+            args, named = served.read(given.payload)
+        except InvalidArguments as problem:
+            self._count(FAILED)
+            self._ends.add(origin, End(*key, *outcomes.misfit(problem)))
+            self._freed()
+            return
+        statistics.busy += 1
+        execution = origin.running[key] = Execution(self, origin, key, self.loop.time())
+        if served.is_async:
+            execution.begin(served.function, args, named)
+        else:
+            execution.begin_in_thread(served.function, args, named)
+        if given.timeout:
+            execution.limit(given.timeout)
+
+    def tell(self, execution: Execution, ending: Ending) -> None:
+        """The node is to know how it ended, whether the handler has or not."""
+        origin = execution.origin
+        origin.running.pop(execution.key, None)
+        self._count(ending[0])
+        self._ends.add(origin, End(*execution.key, *ending))
+
+    def ended(self, execution: Execution, ending: Ending) -> None:
+        """The handler has ended, and its slot is free."""
+        self._statistics.busy -= 1
+        if not execution.told:
+            execution.told = True
+            self.tell(execution, ending)
+        self._freed()
+
+    def lost(self, execution: Execution) -> None:
+        """The node gave it to somebody else."""
+        execution.origin.running.pop(execution.key, None)
+        self._statistics.lost += 1
+        execution.lose()
+
+    def _count(self, how: int) -> None:
+        statistics = self._statistics
+        if how == DONE:
+            statistics.done += 1
+        elif how == FAILED:
+            statistics.failed += 1
+        elif how == TIMED_OUT:
+            statistics.timed_out += 1
+        elif how == STOPPED:
+            statistics.stopped += 1

@@ -1,0 +1,161 @@
+"""One attempt at a task, from the call of its handler to its end.
+
+An async handler is a task of the loop, a plain function runs in a thread; either way the slot is
+taken until the handler has really ended. What the node is told may come earlier: a thread cannot be
+stopped, so when its time is over that is told at once. An async handler is cancelled, and has a
+little time to clean up before it is told all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from maitred.app.attempt import Attempt, running
+from maitred.protocol.tasks import DONE, STOPPED, TIMED_OUT
+from maitred.worker import outcomes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from maitred.worker.bench import Bench
+    from maitred.worker.origin import Origin
+    from maitred.worker.outcomes import Ending
+
+
+class Execution(Attempt):
+    """What `maitred.current()` shows, and what the worker knows besides."""
+
+    __slots__ = (
+        "_bench",
+        "_entered",
+        "_revoked",
+        "_task",
+        "_timed_out",
+        "_timer",
+        "begun_at",
+        "key",
+        "origin",
+        "told",
+    )
+
+    def __init__(self, bench: Bench, origin: Origin, key: tuple[int, int], now: float) -> None:
+        Attempt.__init__(self, origin.name, origin.partition, *key)
+        self._bench = bench
+        self.origin = origin
+        self.key = key
+        self.begun_at = now
+        self.told = False
+        """Whether the node knows of the end already, or does not want to."""
+        self._entered = False
+        self._timed_out = False
+        self._revoked = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(
+        self,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> None:
+        """On the loop."""
+        running.set(self)
+        self._task = self._bench.loop.create_task(self._run(function, args, named))
+
+    def begin_in_thread(
+        self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        """Beside the loop."""
+        running.set(self)
+        bench = self._bench
+        bench.loop.run_in_executor(
+            bench.threads,
+            copy_context().run,
+            outcomes.called,
+            function,
+            args,
+            named,
+            bench.most_bytes,
+        ).add_done_callback(self._thread_ended)
+
+    def limit(self, seconds: float) -> None:
+        """The time that the attempt may take."""
+        self._timer = self._bench.loop.call_later(seconds, self._time_is_over)
+
+    # Stopping
+
+    def revoke(self) -> bool:
+        """Somebody cancelled the task; False if that was known."""
+        if self.cancelled:
+            return False
+        self._revoked = True
+        self._stop()
+        return True
+
+    def lose(self) -> None:
+        """It is somebody else's by now; whatever comes of it does not count."""
+        self.told = True
+        if not self.cancelled:
+            self._stop()
+
+    def _stop(self) -> None:
+        self.cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+            if not self._entered:  # it will never run, not even our own part of it
+                self._task.add_done_callback(self._never_ran)
+
+    def _time_is_over(self) -> None:
+        self._timer = None
+        self._timed_out = True
+        if self._task is None:
+            self.cancelled = True
+            self._tell_time_is_over()
+            return
+        if not self.cancelled:
+            self._stop()
+        self._timer = self._bench.loop.call_later(
+            self._bench.settings.stop_seconds, self._tell_time_is_over
+        )
+
+    def _tell_time_is_over(self) -> None:
+        self._timer = None
+        if not self.told:
+            self.told = True
+            self._bench.tell(self, (TIMED_OUT, outcomes.NIL))
+
+    # The end
+
+    async def _run(
+        self,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> None:
+        self._entered = True
+        try:
+            result = await function(*args, **named)
+        except GeneratorExit:
+            raise
+        except BaseException as problem:  # noqa: BLE001 - SystemExit would end the loop
+            self._end(outcomes.raised(problem))
+        else:
+            self._end(outcomes.returned(result, self._bench.most_bytes))
+
+    def _never_ran(self, _: object) -> None:
+        self._end(outcomes.raised(asyncio.CancelledError()))
+
+    def _thread_ended(self, future: asyncio.Future[Ending]) -> None:
+        self._end(future.result())
+
+    def _end(self, ending: Ending) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.cancelled and ending[0] != DONE:  # what was told to stop and raises did so for that
+            if self._timed_out:
+                ending = (TIMED_OUT, outcomes.NIL)
+            elif self._revoked:
+                ending = (STOPPED, outcomes.NIL)
+        self._bench.ended(self, ending)

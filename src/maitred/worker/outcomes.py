@@ -1,0 +1,97 @@
+"""How an attempt ended, as the node is told: a number and a body. Nothing here may raise."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Final
+
+from maitred.app.signature import UNWRITABLE, encode
+from maitred.protocol.tasks import DONE, FAILED, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from maitred.errors import InvalidArguments
+
+    Ending = tuple[int, bytes]
+
+NIL: Final = b"\xc0"
+MESSAGE_LETTERS: Final = 2_000
+"""Of an exception's text; it is for people, and is kept with every dead letter."""
+TRACEBACK_LETTERS: Final = 8_000
+"""Of a traceback; its end says where it happened, so the beginning is cut."""
+
+UNSERIALISABLE: Final = "unserialisable-result"
+TOO_LARGE: Final = "payload-too-large"
+
+
+def returned(result: object, most_bytes: int) -> Ending:
+    """The handler returned this."""
+    if result is None:
+        return DONE, NIL
+    try:
+        body = encode(result)
+    except UNWRITABLE as problem:
+        return failure(UNSERIALISABLE, f"The result cannot be written down: {problem}")
+    except Exception as problem:  # noqa: BLE001 - somebody's class, whose attributes may do anything
+        return failure(UNSERIALISABLE, f"The result cannot be written down: {_text(problem)}")
+    if len(body) > most_bytes:
+        return failure(
+            TOO_LARGE,
+            f"The result has {len(body):,} bytes; the node allows {most_bytes:,}.",
+        )
+    return DONE, body
+
+
+def raised(problem: BaseException) -> Ending:
+    """The handler raised this."""
+    return failure(type(problem).__qualname__, _text(problem), _traceback(problem))
+
+
+def misfit(problem: InvalidArguments) -> Ending:
+    """The arguments are those of another version of the handler. The node tries again, like after
+    any failure: another worker may have the right one."""
+    return failure(problem.code, str(problem))
+
+
+def failure(kind: str, message: str, trace: str = "") -> Ending:
+    """It failed."""
+    told = Failure(kind, message[:MESSAGE_LETTERS], trace)
+    try:
+        return FAILED, encode(told)
+    except UNWRITABLE:  # half a character
+        return FAILED, encode(Failure(*(_printable(text) for text in (kind, told.message, trace))))
+
+
+def called(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], most_bytes: int
+) -> Ending:
+    """Call a plain function, and tell how that ended; for threads, which must not lose anything."""
+    try:
+        return returned(function(*args, **kwargs), most_bytes)
+    except BaseException as problem:  # noqa: BLE001 - also what would end the thread
+        return raised(problem)
+
+
+def _text(problem: BaseException) -> str:
+    try:
+        return str(problem)
+    except Exception:  # noqa: BLE001 - somebody's __str__
+        return "(its text cannot be read)"
+
+
+def _traceback(problem: BaseException) -> str:
+    try:
+        trace = problem.__traceback__
+        # The first frame is ours.
+        lines = traceback.format_exception(
+            type(problem), problem, trace.tb_next if trace is not None else None
+        )
+        return "".join(lines)[-TRACEBACK_LETTERS:]
+    except Exception:  # noqa: BLE001 - somebody's __str__, or a source file that is gone
+        return ""
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

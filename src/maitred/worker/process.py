@@ -1,0 +1,108 @@
+"""A worker as a process: connects for as long as it takes, stops on a signal, leaves in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
+
+from maitred.errors import Overloaded, Unavailable
+from maitred.surroundings import Surroundings
+from maitred.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maitred.app.app import App
+    from maitred.app.handler import Handler
+    from maitred.app.session import Session
+    from maitred.logs import Logger
+    from maitred.settings import Worker as WorkerSettings
+
+CONNECT_PAUSE_SECONDS = 1.0
+"""Between two attempts to find a node at the start; each of them has its own backoff inside."""
+
+
+def default_name() -> str:
+    """For people to recognise it by; nothing depends on its being unique."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+async def work(
+    app: App,
+    handlers: Sequence[Handler[Any, Any, Any]],
+    settings: WorkerSettings,
+    name: str,
+    log: Logger,
+    forced: Callable[[int], None],
+) -> bool:
+    """Serve until a signal comes; False if something had to be left behind.
+
+    A second signal calls `forced` with its number, which is to end the process.
+    """
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    workers: list[Worker] = []
+
+    def stop(number: int) -> None:
+        if stopping.is_set():
+            log.warning("forced to stop", signal=signal.Signals(number).name)
+            forced(number)
+        stopping.set()
+        for worker in workers:
+            worker.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        session = await _connected(app, stopping, log)
+        if session is None:
+            return True
+        worker = Worker(session.client, handlers, settings, name, Surroundings.real(), log)
+        workers.append(worker)
+        log.info(
+            "worker is ready",
+            worker=name,
+            namespace=app.namespace,
+            queues=[handler.queue for handler in handlers],
+            slots=settings.slots,
+            node=str(session.client.address),
+        )
+        if stopping.is_set():
+            worker.stop()
+        finished = await worker.run()
+        log.info("worker has stopped", worker=name, **asdict(worker.statistics))
+        return finished
+    finally:
+        await app.close()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _connected(app: App, stopping: asyncio.Event, log: Logger) -> Session | None:
+    """For as long as it takes; None if we were stopped first. Raises what waiting cannot help."""
+    told = False
+    while not stopping.is_set():
+        opening = asyncio.ensure_future(app.session())
+        stopped = asyncio.ensure_future(stopping.wait())
+        await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not opening.done():
+            opening.cancel()
+            return None
+        try:
+            return opening.result()
+        except (Unavailable, Overloaded) as problem:
+            if not told:
+                told = True
+                log.warning("no node yet; trying until there is one", error=problem)
+        try:
+            async with asyncio.timeout(CONNECT_PAUSE_SECONDS):
+                await stopping.wait()
+        except TimeoutError:
+            continue
+    return None

@@ -1,0 +1,49 @@
+"""A queue that a worker serves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from maitred.worker.origin import Origin
+
+if TYPE_CHECKING:
+    from maitred.app.handler import Handler
+    from maitred.client.held import Held
+    from maitred.client.queues import QueueView
+
+
+class Served:
+    """The handler, where its tasks come from, and what is on offer to it."""
+
+    __slots__ = (
+        "function",
+        "is_async",
+        "name",
+        "offers",
+        "on_offer",
+        "origins",
+        "read",
+        "tries",
+        "view",
+    )
+
+    def __init__(self, handler: Handler[Any, Any, Any], view: QueueView) -> None:
+        self.name = handler.queue
+        self.view = view
+        self.function = handler.signature.function
+        self.is_async = handler.is_async
+        self.read = handler.signature.read
+        self.offers: set[Held] = set()
+        self.on_offer = 0
+        """Slots."""
+        self.tries = 0
+        """Offers that failed in a row."""
+        self.origins: dict[int, Origin] = {}
+        """By partition; no more than the queue has."""
+
+    def origin(self, partition: int) -> Origin:
+        """That partition."""
+        found = self.origins.get(partition)
+        if found is None:
+            found = self.origins[partition] = Origin(self.view.id, partition)
+        return found

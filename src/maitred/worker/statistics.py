@@ -1,0 +1,28 @@
+"""What a worker has counted."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Statistics(Struct):
+    """Counted as it happens; logged at the end."""
+
+    slots: int
+    busy: int = 0
+    """Slots that are taken now."""
+    begun: int = 0
+    done: int = 0
+    failed: int = 0
+    """Attempts whose handler raised, or whose arguments or result did not fit."""
+    timed_out: int = 0
+    stopped: int = 0
+    """Attempts that ended because somebody cancelled their task."""
+    returned: int = 0
+    """Tasks that were given to us and not begun."""
+    lost: int = 0
+    """Attempts that the node gave to somebody else meanwhile."""
+    late: int = 0
+    """Ends that the node no longer waited for."""
+    unreported: int = 0
+    """Ends that the node refused to hear."""

@@ -1,0 +1,22 @@
+"""How many slots to offer where. Pure.
+
+With one queue it is simple: whatever is free and not on offer yet. With several, an offer to one of
+them must not keep a slot from the others, so the same slot may be on offer in several places: each
+queue gets its share of the free slots, and at least one, as long as any is free. If more tasks come
+than there is room for, they are given back; when nothing is free, all offers are taken back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def to_offer(free: int, on_offer: Sequence[int]) -> list[int]:
+    """How many more slots to offer to each queue, given how many are on offer there."""
+    if free <= 0:
+        return [0] * len(on_offer)
+    share = max(1, free // len(on_offer))
+    return [max(0, share - out) for out in on_offer]

@@ -1,0 +1,226 @@
+"""A worker: offers its free slots, runs what it is given, tells what came of it.
+
+It always has offers out for its free slots, and never more tasks than slots; what is freed in one
+turn of the loop is offered again at its end. When it is stopped it takes its offers back, returns
+what arrives all the same, finishes what runs, and leaves when the node knows all of it: nothing is
+lost, and nothing is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from maitred.client.queues import QueueView
+from maitred.errors import Cancelled, ConnectionLost, CutOff, DeadlineExceeded, MaitredError
+from maitred.protocol.tasks import Offer, Offered
+from maitred.worker.beats import Beats
+from maitred.worker.bench import Bench
+from maitred.worker.ends import HOPELESS, Ends
+from maitred.worker.outage import Outage
+from maitred.worker.served import Served
+from maitred.worker.statistics import Statistics
+from maitred.worker.supply import to_offer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maitred.app.handler import Handler
+    from maitred.client.client import AsyncClient
+    from maitred.logs import Logger
+    from maitred.settings import Worker as WorkerSettings
+    from maitred.surroundings import Surroundings
+    from maitred.worker.origin import Origin
+
+LAST_WORDS_SECONDS: Final = 5.0
+"""What is left at least, when everything has ended, for the node to hear of it."""
+
+
+class Worker:
+    """Serves some handlers by one client. Make it on the running loop, then `run` it."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        handlers: Sequence[Handler[Any, Any, Any]],
+        settings: WorkerSettings,
+        name: str,
+        surroundings: Surroundings,
+        log: Logger,
+        session: bytes | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._settings = settings
+        self._name = name
+        self._log = log
+        self._session = session or os.urandom(16)
+        self.statistics = Statistics(settings.slots)
+        self._outage = Outage(client.settings, surroundings.random, log)
+        self._ends = Ends(
+            client,
+            self._session,
+            settings.finish_seconds,
+            self._outage,
+            self.statistics,
+            log,
+        )
+        self._bench = Bench(
+            settings,
+            self._ends,
+            self.statistics,
+            min((node.payload_bytes for node in client.nodes() if node.node), default=2**31),
+            self._slot_freed,
+        )
+        self._served = [
+            Served(
+                handler,
+                QueueView(handler.id, handler.selection, self._loop, surroundings.random),
+            )
+            for handler in handlers
+        ]
+        self._beats = Beats(
+            client,
+            self._session,
+            name,
+            settings.young_seconds,
+            self._bench,
+            self._outage,
+            self._origins,
+        )
+        self._offering: set[asyncio.Task[None]] = set()
+        self._supply_soon = False
+        self._stopping = asyncio.Event()
+        self._quiet: asyncio.Event = asyncio.Event()
+        """Set whenever a slot becomes free, for who waits for all of them."""
+
+    async def run(self) -> bool:
+        """Work until `stop` is called; False if something had to be left behind."""
+        self._supply()
+        await self._stopping.wait()
+        finished = await self._drain()
+        self._beats.stop()
+        self._bench.threads.shutdown(wait=False, cancel_futures=True)
+        return finished
+
+    def stop(self) -> None:
+        """Begin to drain."""
+        self._stopping.set()
+
+    # Supply
+
+    def _slot_freed(self) -> None:
+        if not self._supply_soon:
+            self._supply_soon = True
+            self._loop.call_soon(self._supply)
+
+    def _supply(self) -> None:
+        self._supply_soon = False
+        self._quiet.set()
+        free = self._bench.free
+        if not free:
+            self._take_offers_back()
+            return
+        wanted = to_offer(free, [served.on_offer for served in self._served])
+        for served, slots in zip(self._served, wanted, strict=True):
+            if slots:
+                served.on_offer += slots
+                offering = self._loop.create_task(self._offer(served, slots))
+                self._offering.add(offering)
+                offering.add_done_callback(self._offering.discard)
+
+    def _take_offers_back(self) -> None:
+        for served in self._served:
+            for held in served.offers:
+                held.take_back()
+
+    async def _offer(self, served: Served, slots: int) -> None:
+        try:
+            offered = await self._ask(served, slots)
+            if offered is None:
+                return
+            for given in offered.tasks:
+                origin = served.origin(given.partition)
+                origin.lease_seconds = offered.lease_seconds
+                self._bench.seat(served, given, origin)
+        finally:
+            served.on_offer -= slots
+            self._slot_freed()
+
+    async def _ask(self, served: Served, slots: int) -> Offered | None:
+        view = served.view
+        with view.to_read() as poll:
+            message = Offer(
+                *view.id, poll.partition, 0, view.counts.version, self._session, self._name, slots
+            )
+            held: Any = None
+            try:
+                held = self._client.hold(message, self._settings.offer_seconds)
+                served.offers.add(held)
+                offered = cast("Offered", await held.answer())
+                view.heard(poll, offered)
+            except (Cancelled, DeadlineExceeded):
+                return None
+            except MaitredError as problem:
+                await self._after_failure(served, problem)
+                return None
+            finally:
+                served.offers.discard(held)
+        served.tries = 0
+        self._outage.worked()
+        return offered
+
+    async def _after_failure(self, served: Served, problem: MaitredError) -> None:
+        """The slots of this offer rest for a while; others are on offer as before."""
+        served.tries += 1
+        if isinstance(problem, ConnectionLost | CutOff):
+            self._beats.connection_lost()
+        pause = self._outage.failed(problem, served.tries)
+        if isinstance(problem, HOPELESS):
+            self._log.error("an offer was refused", queue=served.name, error=problem)
+            pause = self._client.settings.backoff_longest_seconds
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._stopping.wait()
+
+    def _origins(self) -> Iterator[Origin]:
+        for served in self._served:
+            yield from served.origins.values()
+
+    # The end
+
+    async def _drain(self) -> bool:
+        self._bench.closed = True
+        self._take_offers_back()
+        busy = self.statistics.busy
+        self._log.info("stopping", running=busy, seconds=self._settings.drain_seconds)
+        end = self._loop.time() + self._settings.drain_seconds
+        finished = await self._within(end, self._all_ended())
+        end = max(end, self._loop.time() + LAST_WORDS_SECONDS)
+        told = await self._within(end, self._ends.settled())
+        for task in self._offering:
+            task.cancel()
+        self._ends.stop()
+        if not finished or not told:
+            self._log.warning(
+                "stopped before everything was finished; the node gives it to others",
+                running=self.statistics.busy,
+                untold=self._ends.unanswered,
+            )
+        return finished and told
+
+    async def _all_ended(self) -> None:
+        while self.statistics.busy or self._offering:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    async def _within(self, end: float, work: Any) -> bool:  # noqa: ANN401 - a coroutine
+        try:
+            async with asyncio.timeout_at(end if end != inf else None):
+                await work
+        except TimeoutError:
+            return False
+        return True
