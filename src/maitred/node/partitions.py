@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maitred.errors import Draining, InternalError, MaitredError, NotOwner, Unavailable
 from maitred.matching import effects
-from maitred.matching.partition import VISIT_SECONDS, Partition
+from maitred.matching.partition import Partition
+from maitred.matching.passing import VISIT_SECONDS
 from maitred.matching.records import PartitionKey
 from maitred.node.asking import ask
 from maitred.protocol.tasks import (

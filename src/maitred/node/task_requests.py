@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import MaitredError, PayloadTooLarge, UnknownTask
 from maitred.matching.effects import decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
-from maitred.matching.partition import VISIT_SECONDS
+from maitred.matching.passing import VISIT_SECONDS
 from maitred.matching.records import Terms
 from maitred.matching.task import READY, Task, Ticket
 from maitred.node.partitions import ANSWER_EARLY_SECONDS

@@ -1,0 +1,250 @@
+"""A partition: what it holds, who waits for it, and how it is."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from heapq import heapify, heappush
+from math import inf
+from typing import TYPE_CHECKING, Literal
+
+from maitred.errors import MaitredError, OutcomeUnknown
+from maitred.matching.backlog import Backlog
+from maitred.matching.effects import (
+    Ended,
+    Settle,
+    Tell,
+    encode_ended,
+)
+from maitred.matching.later import LaterTasks
+from maitred.matching.ledger import Ledger
+from maitred.matching.limits import Limiter
+from maitred.matching.measures import Rate, Waits
+from maitred.matching.offers import Offer, Offers
+from maitred.matching.outcomes import Outcomes
+from maitred.matching.records import SEQUENCES_PER_RANGE
+from maitred.matching.task import (
+    OVER,
+    SegmentState,
+    Task,
+    Ticket,
+)
+from maitred.routing.tree import parent
+
+if TYPE_CHECKING:
+    from maitred.balancing.interface import RandomSource
+    from maitred.matching.effects import Effect
+    from maitred.matching.records import (
+        Acquired,
+        PartitionKey,
+    )
+    from maitred.matching.task import Token
+    from maitred.routing.counts import PartitionCounts
+    from maitred.settings import Queue
+
+TIMERS_SWEPT_AT = 1_000
+"""So many timers that may have nobody waiting are kept before they are looked through."""
+
+
+class HeldBeat:
+    """A heartbeat that waits for news."""
+
+    __slots__ = ("session", "token")
+
+    def __init__(self, token: Token, session: bytes) -> None:
+        self.token = token
+        self.session = session
+
+
+Waiting = Offer | Task | HeldBeat
+
+
+class Core:
+    """The state that all the rest works on."""
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        acquired: Acquired,
+        counts: PartitionCounts,
+        settings: Queue,
+        random: RandomSource,
+        now: float,
+        wall: float,
+    ) -> None:
+        self.key = key
+        self.settings = settings
+        self.counts = counts
+        self.effects: list[Effect] = []
+        self.first_sequence = acquired.range_id * SEQUENCES_PER_RANGE
+        self.next_sequence = self.first_sequence
+        self.ledger = Ledger(key, acquired.range_id, acquired.backlog)
+        self.ledger.wall = wall
+        stored = acquired.backlog > 0
+        self.backlog = Backlog(settings.buffer_tasks, self.first_sequence, stored=stored)
+        self.later = LaterTasks(settings.buffer_tasks, stored=stored)
+        self.offers = Offers()
+        self.outcomes = Outcomes(settings.results_kept, settings.results_bytes)
+        self.tasks: dict[int, Task] = {}
+        """Ours, in memory and not over."""
+        self.leases: OrderedDict[int, Task] = OrderedDict()
+        """Those with a worker, in the order in which their leases end."""
+        self.open_tasks = acquired.backlog
+        """Ours that are not over, in memory or not."""
+        self.recovering_until = (
+            now + settings.recovery_seconds if stored and not acquired.clean else -inf
+        )
+        self.store_problem: MaitredError | None = None
+        """Why nothing can be written now."""
+        self.parent = parent(key.partition, settings.forwarding.children)
+        self.offers_away = 0
+        self.tasks_away = 0
+        self.added = Rate(now)
+        self.finished = Rate(now)
+        self.waits = Waits()
+        self.failed = self.lost = self.matched_at_once = self.never_written = 0
+        self.passed_tasks = self.passed_offers = 0
+        self._random = random
+        self._waiters: dict[int, list[Token]] = {}
+        self._claims: dict[int, tuple[bytes, str, int, float]] = {}
+        """Tasks that are in the store alone and that a worker says it is running."""
+        self._beats: dict[bytes, HeldBeat] = {}
+        self.workers: dict[bytes, tuple[str, float]] = {}
+        """Names and when they were heard of, by session."""
+        self._touched_unread: dict[int, tuple[SegmentState, set[int]]] = {}
+        self._timers: list[tuple[float, int, Waiting]] = []
+        self._timers_swept_at = TIMERS_SWEPT_AT
+        self._timer_count = 0
+        self._run_seconds = 0.0
+        forwarding = settings.forwarding
+        self._pass_limit = Limiter(
+            forwarding.tasks_per_second,
+            max(forwarding.tasks, forwarding.tasks_per_second / 10),
+            now,
+        )
+        self._limit: Limiter | None = None
+        self.set_counts(counts, now)
+
+    # Counts
+
+    def set_counts(self, counts: PartitionCounts, now: float) -> None:
+        """Newer counts are in force."""
+        self.counts = counts
+        rate = self.settings.rate_per_second
+        if rate is None:
+            return
+        share = rate / counts.read
+        if self._limit is None:
+            self._limit = Limiter(share, share / 10, now)
+        else:
+            self._limit.change(share, share / 10, now)
+
+    @property
+    def writable(self) -> bool:
+        return self.counts.writable(self.key.partition)
+
+    @property
+    def drained(self) -> bool:
+        """Read-only and empty: nothing was taken in that is not over."""
+        return not self.writable and not self.open_tasks
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that are not over and not with a worker."""
+        return self.open_tasks - len(self.leases)
+
+    @property
+    def recovering(self) -> bool:
+        return self.recovering_until > -inf
+
+    # Those who wait for an answer
+
+    def release(self, ticket: Ticket) -> None:
+        self._part_safe(ticket)
+
+    def _part_refused(self, ticket: Ticket) -> None:
+        ticket.left -= 1
+        if not ticket.left:
+            self._settle(ticket)
+
+    def _part_safe(self, ticket: Ticket) -> None:
+        ticket.left -= 1
+        ticket.done += 1
+        if not ticket.left:
+            self._settle(ticket)
+
+    def _settle(self, ticket: Ticket) -> None:
+        if ticket.done and ticket.problem is not None:
+            ticket.problem = OutcomeUnknown(
+                f"{ticket.done} tasks of the batch were taken, the others were not: "
+                f"{ticket.problem}"
+            )
+        self.effects.append(Settle(ticket))
+
+    def _remember(self, sequence: int, ended: Ended, retention: float, now: float) -> None:
+        if self._waiters:
+            for token in self._waiters.pop(sequence, ()):
+                self.effects.append(Tell(token, ended))
+        if retention:
+            self.outcomes.put(sequence, ended)
+            if retention > self.settings.memory_seconds:
+                self.ledger.keep_result(sequence, retention, encode_ended(ended[:3]), now)
+
+    def _heard(self, session: bytes, worker: str, now: float) -> None:
+        self.workers[session] = (worker, now)
+
+    def _set_timer(self, at: float, waiting: Waiting) -> None:
+        self._timer_count += 1
+        heappush(self._timers, (at, self._timer_count, waiting))
+        if len(self._timers) > self._timers_swept_at:
+            # Most who wait are served long before: their timers go in bulk.
+            self._timers = [one for one in self._timers if self._waits(one[2])]
+            heapify(self._timers)
+            self._timers_swept_at = 2 * len(self._timers) + TIMERS_SWEPT_AT
+
+    def _waits(self, waiting: Waiting) -> bool:
+        if isinstance(waiting, Offer):
+            return waiting.open
+        if isinstance(waiting, HeldBeat):
+            return self._beats.get(waiting.session) is waiting
+        return waiting.state is not OVER
+
+    # How it is
+
+    @property
+    def state_name(self) -> Literal["writable", "read-only", "drained"]:
+        return "writable" if self.writable else "read-only" if self.open_tasks else "drained"
+
+    @property
+    def read_level(self) -> int:
+        """The highest number that was given out."""
+        return self.next_sequence - 1
+
+    @property
+    def ack_level(self) -> int:
+        """Everything up to this one is over: all there is, if it equals the read level."""
+        if not self.open_tasks:
+            return self.read_level
+        lowest = min(self.tasks, default=self.next_sequence)
+        for line in self.backlog.lines:
+            if line.known > line.cursor:
+                lowest = min(lowest, line.cursor + 1)
+        return min(lowest, self.next_sequence) - 1
+
+    def backlog_age(self, now: float) -> float:
+        """Since when the first task that waits could have been run."""
+        first = self.backlog.first()
+        return max(0.0, now - first.ready) if first is not None else 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is lost by letting go of it."""
+        return not (
+            self.tasks
+            or self.backlog.ready
+            or self.offers.slots
+            or self._waiters
+            or self._beats
+            or self.ledger.pending
+            or self.ledger.under_way
+            or len(self.outcomes)
+        )

@@ -1,0 +1,175 @@
+"""What becomes of a task: seated, back again, later again, over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.matching.core import Core
+from maitred.matching.effects import (
+    Ended,
+    Foreign,
+    Give,
+    RecallOffer,
+    VisitorTaken,
+)
+from maitred.matching.task import (
+    COME_BACK,
+    END,
+    GIVEN,
+    OVER,
+    PARKED,
+    POSTPONE,
+    READY,
+    Task,
+    Ticket,
+)
+
+if TYPE_CHECKING:
+    from maitred.matching.effects import EndStatus
+
+RUN_KEPT = 0.9
+"""Of the mean run time, at each new one."""
+
+
+class Lives(Core):
+    """The ways that a task can go."""
+
+    def _seat(self, now: float) -> None:
+        """As many tasks as there are offers, in the order of both."""
+        backlog, offers = self.backlog, self.offers
+        if not backlog.ready or not offers.slots or self.recovering:
+            return
+        limit = self._limit
+        while backlog.ready and offers.slots:
+            if limit is not None and not limit.allows(now):
+                return
+            task = backlog.pop()
+            if task.expires and now >= task.expires:
+                backlog.push_front(task)
+                self._end(task, "expired", b"", None, now)
+                continue
+            offer = offers.take(task)
+            if task.origin >= 0:
+                task.state = OVER
+                task.session = offer.session
+                self.effects.append(VisitorTaken(task, offer.session, offer.worker))
+                continue
+            if limit is not None:
+                limit.count()
+            self.waits.count(now - task.ready)
+            self._lease(task, offer.session, offer.worker, now)
+
+    def _lease(self, task: Task, session: bytes, worker: str, now: float) -> None:
+        task.state = GIVEN
+        task.session = session
+        task.worker = worker
+        settings = self.settings
+        task.given_at = now
+        task.lease_until = now + settings.lease_seconds
+        self.leases[task.sequence] = task
+        if self._run_seconds <= settings.hold_seconds and not task.stored:
+            self.ledger.hold(task, now + settings.hold_seconds)
+
+    def flush(self, now: float) -> None:
+        """Answer the offers that got something; once a turn, so that it goes out together."""
+        for offer in self.offers.answerable():
+            if self.offers.close(offer):
+                if offer.away:
+                    self.effects.append(RecallOffer(offer))
+                ours = [task for task in offer.given if task.origin < 0]
+                foreign = [
+                    Foreign(
+                        task.origin,
+                        task.sequence,
+                        task.attempt,
+                        task.terms.timeout,
+                        task.payload,
+                        now - task.ready,
+                    )
+                    for task in offer.given
+                    if task.origin >= 0
+                ]
+                self.effects.append(Give(offer, ours, foreign))
+
+    def _come_back(self, task: Task) -> None:
+        """Nobody began it: it stands where it stood."""
+        if task.origin >= 0 or not task.moves(COME_BACK):
+            return
+        self.leases.pop(task.sequence, None)
+        task.session = b""
+        self.ledger.hurry(task)
+        self.backlog.push_front(task)
+
+    def _try_again(
+        self, task: Task, reason: str, body: bytes, ticket: Ticket | None, now: float
+    ) -> None:
+        """An attempt came to nothing: later again, or never."""
+        if task.revoked:
+            self._end(task, "cancelled", b"", ticket, now)
+            return
+        task.attempt += 1
+        task.failure = body
+        task.session = b""
+        terms = task.terms
+        if task.attempt > terms.retries:
+            self.ledger.bury(task, reason, now)
+            self._end(task, "failed", body, ticket, now)
+            return
+        task.moves(POSTPONE)
+        backoff = min(terms.backoff_first * 2.0 ** min(task.attempt - 1, 60), terms.backoff_longest)
+        task.due = task.ready = now + backoff * (0.5 + 0.5 * self._random.random())
+        self.ledger.postpone(task, ticket, now)
+        self.later.add(task)
+
+    def _end(
+        self, task: Task, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
+    ) -> None:
+        """It is over, however."""
+        state = task.state
+        if not task.moves(END):
+            return
+        sequence = task.sequence
+        if state is READY:
+            self.backlog.left(task)
+        elif state is PARKED:
+            self.backlog.unparked(task)
+        elif state is GIVEN:
+            self.leases.pop(sequence, None)
+            self._run_seconds += (1 - RUN_KEPT) * (now - task.given_at - self._run_seconds)
+        del self.tasks[sequence]
+        self.open_tasks -= 1
+        self.finished.count(1, now)
+        if not (task.stored or task.writing or sequence in self.ledger.pending.later):
+            self.never_written += 1
+        self.ledger.remove(task, ticket, now)
+        retention = task.terms.retention
+        ended = Ended(status, task.attempt + (status == "done"), body, now + retention)
+        self._remember(sequence, ended, retention, now)
+        if task.ticket is not None:
+            self._part_safe(task.ticket)
+            task.ticket = None
+
+    def _refuse_unwritable(self, now: float) -> None:
+        """While nothing can be written, only what a worker has already got is taken."""
+        for task in list(self.ledger.fresh.values()):
+            if task.state is not GIVEN:
+                self._refuse(task)
+        self._seat(now)
+
+    def _refuse(self, task: Task) -> None:
+        """It was never acknowledged, and never will be."""
+        ticket, task.ticket = task.ticket, None
+        if task.state is READY:
+            self.backlog.left(task)
+        elif task.state is PARKED:
+            self.backlog.unparked(task)
+        task.state = OVER
+        self.ledger.fresh.pop(task.sequence, None)
+        self.ledger.held.pop(task.sequence, None)
+        self.ledger.pending.later.pop(task.sequence, None)
+        self.tasks.pop(task.sequence, None)
+        self.open_tasks -= 1
+        if ticket is not None:
+            if ticket.problem is None:
+                ticket.problem = self.store_problem
+            self._part_refused(ticket)

@@ -1,0 +1,141 @@
+"""The tree: what a partition passes on to its parent, and what its children pass on to it."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from maitred.matching.effects import (
+    Foreign,
+    Give,
+    GiveBack,
+    PassOffer,
+    PassTask,
+    VisitorTaken,
+    VisitorUnwanted,
+)
+from maitred.matching.task import (
+    AWAY,
+    OVER,
+    PASS_ON,
+    READY,
+    TAKEN,
+    Task,
+)
+from maitred.matching.working import Working
+
+if TYPE_CHECKING:
+    from maitred.matching.offers import Offer
+
+VISIT_SECONDS = 1.0
+"""How long a task waits at the parent for an offer before it is asked again where it is at home."""
+
+
+class Passing(Working):
+    """To the parent and from the children."""
+
+    def offer_answered(self, offer: Offer, found: list[Foreign], now: float) -> None:
+        """What the parent had for an offer that was passed on; nothing, if it was not reached."""
+        self.offers_away -= 1
+        was_away, offer.away = offer.away, False
+        if not found:
+            self._pass_on(now)
+            return
+        if was_away and offer.open and not offer.given:
+            self.offers.close(offer)
+            self.effects.append(Give(offer, [], found))
+            return
+        for task in found:
+            self.effects.append(GiveBack(task, offer.session))
+
+    def task_answered(self, task: Task, session: bytes, worker: str, now: float) -> None:
+        """Who has a task that was passed on; nobody, if the session is empty."""
+        self.tasks_away -= 1
+        if task.origin >= 0:
+            self._visitor_answered(task, session, worker, now)
+            return
+        if session and task.state is AWAY:
+            self.waits.count(now - task.ready)
+            self._lease(task, session, worker, now)
+            if task.revoked:
+                self._tell_worker(task)
+        elif task.state is AWAY:
+            if task.revoked:
+                self._end(task, "cancelled", b"", None, now)
+            else:
+                self._come_back(task)
+        self._seat(now)
+
+    def task_lost(self, task: Task, now: float) -> None:
+        """Nobody knows whether the parent gave it to somebody: whoever has it will say so."""
+        self.tasks_away -= 1
+        if task.origin >= 0:
+            if task.state is AWAY:
+                task.state = OVER
+                self.effects.append(VisitorUnwanted(task))
+        elif task.moves(TAKEN):
+            self._lease(task, b"", "", now)
+
+    def visit(self, task: Task, until: float, now: float) -> None:
+        """A child's task looks for an offer here; it hears `VisitorTaken` or `VisitorUnwanted`."""
+        self.backlog.push(task)
+        self._set_timer(until, task)
+        self._seat(now)
+
+    def visit_no_more(self, task: Task) -> None:
+        """The child has given up, or is gone."""
+        if task.state is READY:
+            self.backlog.left(task)
+        if task.state is not OVER:
+            task.state = OVER
+
+    def _visitor_answered(self, task: Task, session: bytes, worker: str, now: float) -> None:
+        if task.state is not AWAY:
+            return
+        if session:
+            task.state = OVER
+            self.effects.append(VisitorTaken(task, session, worker))
+        else:
+            task.state = READY
+            self.backlog.push_front(task)
+            self._seat(now)
+
+    def _pass_on(self, now: float) -> float:
+        """What waited long enough goes up the tree; returns when more will have."""
+        if self.parent is None or self.recovering:
+            return inf
+        limits = self.settings.forwarding
+        if self.offers.slots:
+            if self.backlog.ready:
+                return inf  # held up by the rate limit, at home as anywhere
+            for offer in self.offers.waiting():
+                if offer.away or offer.given:
+                    continue
+                if self.offers_away >= limits.offers:
+                    return inf
+                if now < offer.since + limits.offer_wait_seconds:
+                    return offer.since + limits.offer_wait_seconds
+                offer.away = True
+                self.offers_away += 1
+                self.passed_offers += 1
+                self.effects.append(PassOffer(offer))
+            return inf
+        while self.tasks_away < limits.tasks:
+            task = self.backlog.first()
+            if task is None:
+                return inf
+            if now < task.ready + limits.task_wait_seconds:
+                return task.ready + limits.task_wait_seconds
+            if not self._pass_limit.allows(now):
+                return self._pass_limit.next_at(now)
+            if self._limit is not None and task.origin < 0:
+                if not self._limit.allows(now):
+                    return self._limit.next_at(now)
+                self._limit.count()
+            self._pass_limit.count()
+            self.backlog.pop()
+            task.moves(PASS_ON)
+            self.tasks_away += 1
+            self.passed_tasks += 1
+            self.effects.append(PassTask(task))
+        return inf

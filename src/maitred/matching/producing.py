@@ -1,0 +1,125 @@
+"""What producers ask of a partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from maitred.matching.effects import (
+    Beat,
+    Tell,
+)
+from maitred.matching.lives import Lives
+from maitred.matching.task import (
+    AWAY,
+    GIVEN,
+    PARKED,
+    READY,
+    WAITING,
+    Task,
+    Ticket,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maitred.matching.records import (
+        Terms,
+    )
+    from maitred.matching.task import Token
+
+Revocation = Literal["cancelled", "cancelling", "over"]
+
+
+class Producing(Lives):
+    """For those who bring tasks."""
+
+    def add(
+        self,
+        payloads: Sequence[bytes],
+        *,
+        token: Token,
+        now: float,
+        priority: int,
+        terms: Terms,
+        delay: float = 0.0,
+        expires: float = 0.0,
+    ) -> int:
+        """Take the tasks in; the number of the first. The token is settled when all are safe."""
+        first = self.next_sequence
+        self.next_sequence = first + len(payloads)
+        ticket = Ticket(token, len(payloads))
+        self.open_tasks += len(payloads)
+        self.added.count(len(payloads), now)
+        state = WAITING if delay else PARKED if self.backlog.parks(priority) else READY
+        at_once = self.offers.slots
+        for sequence, payload in enumerate(payloads, first):
+            task = Task(sequence, priority, terms, payload, now, state, ticket)
+            if expires:
+                task.expires = now + expires
+            self.tasks[sequence] = task
+            if state is READY:
+                self.ledger.add(task)
+                self.backlog.push(task)
+            elif state is PARKED:
+                self.ledger.add(task)
+                self.backlog.park(task)
+            else:
+                task.due = task.ready = now + delay
+                self.ledger.postpone(task, None, now)
+                self.later.add(task)
+        if state is READY:
+            self._seat(now)
+            self.matched_at_once += at_once - self.offers.slots
+            # Workers of other partitions may be free: then the parent knows, and soon.
+            if self.parent is not None and 0 < self.backlog.ready <= len(payloads):
+                until = now + self.settings.hold_seconds
+                for sequence in range(first, self.next_sequence):
+                    task = self.tasks[sequence]
+                    if task.state is READY:
+                        self.ledger.hold(task, until)
+        if self.store_problem is not None:
+            self._refuse_unwritable(now)
+        return first
+
+    def wait_for(self, sequence: int, token: Token, now: float) -> bool:
+        """Tell the token when the task is over; False if we know nothing of it."""
+        ended = self.outcomes.get(sequence, now)
+        if ended is not None:
+            self.effects.append(Tell(token, ended))
+        elif sequence in self.tasks:
+            self._waiters.setdefault(sequence, []).append(token)
+        else:
+            return False
+        return True
+
+    def wait_for_stored(self, sequence: int, token: Token) -> None:
+        """The same for a task that is in the store alone."""
+        self._waiters.setdefault(sequence, []).append(token)
+
+    def wait_no_more(self, sequence: int, token: Token) -> None:
+        waiting = self._waiters.get(sequence)
+        if waiting is not None and token in waiting:
+            waiting.remove(token)
+            if not waiting:
+                del self._waiters[sequence]
+
+    def waiters(self) -> list[Token]:
+        """Everybody who waits for the end of a task."""
+        return [token for waiting in self._waiters.values() for token in waiting]
+
+    def revoke(self, sequence: int, now: float) -> Revocation | None:
+        """Cancel it: "cancelled", "cancelling" or "over"; None if we know nothing of it."""
+        task = self.tasks.get(sequence)
+        if task is None:
+            return "over" if self.outcomes.get(sequence, now) is not None else None
+        if task.state is GIVEN or task.state is AWAY:
+            task.revoked = True
+            self._tell_worker(task)
+            return "cancelling"
+        self._end(task, "cancelled", b"", None, now)
+        return "cancelled"
+
+    def _tell_worker(self, task: Task) -> None:
+        held = self._beats.pop(task.session, None)
+        if held is not None:
+            self.effects.append(Beat(held.token, [], [task.sequence]))

@@ -1,0 +1,278 @@
+"""What comes back from the store: segments, later tasks, dead letters, and commits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.matching.effects import (
+    Ended,
+    Read,
+    ReadLater,
+)
+from maitred.matching.passing import Passing
+from maitred.matching.records import decode_record, decode_records
+from maitred.matching.task import (
+    AWAY,
+    DUE,
+    GIVEN,
+    OVER,
+    PARKED,
+    READY,
+    UNPARK,
+    WAITING,
+    SegmentState,
+    Task,
+    Ticket,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maitred.errors import MaitredError
+    from maitred.matching.effects import EndStatus
+    from maitred.matching.records import (
+        Dead,
+        Later,
+        Record,
+        Segment,
+    )
+
+STORE_RETRY_SECONDS = 0.25
+"""Before what could not be written is tried again."""
+
+
+class Recalling(Passing):
+    """Between memory and store."""
+
+    def segments_read(
+        self,
+        found: Iterable[tuple[Segment, frozenset[int]]],
+        reading: Read,
+        now: float,
+        *,
+        all_of_it: bool,
+    ) -> None:
+        """What a `Read` has found."""
+        last_first = None
+        for segment, marks in found:
+            last_first = segment.first
+            state, gone = self._touched_unread.pop(segment.first, (None, set()))
+            if state is None:
+                left = segment.tasks - len(marks)
+                state = SegmentState(segment.priority, segment.first, segment.last, left)
+            for record in decode_records(segment.body):
+                if record.sequence in marks or record.sequence in gone:
+                    continue
+                task = self._recalled(record, now)
+                task.segment = state
+                self._take_in(task, now)
+        for task in self.backlog.was_read(reading.reading, last_first, all_of_it=all_of_it):
+            self._unpark(task)
+        self._seat(now)
+
+    def _recalled(self, record: Record, now: float) -> Task:
+        wall = self.ledger.wall
+        task = Task(
+            record.sequence,
+            record.priority,
+            record.terms,
+            record.payload,
+            record.added_at - wall,
+            READY,
+        )
+        task.attempt = record.attempt
+        task.failure = record.failure
+        task.expires = record.expires_at - wall if record.expires_at else 0.0
+        # A wall clock that was set back must not make it look as if it came from the future.
+        task.added = task.ready = min(task.added, now)
+        return task
+
+    def _take_in(self, task: Task, now: float) -> None:
+        """A task that was read waits in its line, unless a worker said that it runs it."""
+        self.tasks[task.sequence] = task
+        claim = self._claims.pop(task.sequence, None)
+        if claim is not None and claim[2] == task.attempt + 1 and claim[3] > now:
+            self._lease(task, claim[0], claim[1], now)
+        else:
+            self.backlog.push(task)
+
+    def _unpark(self, task: Task) -> None:
+        if task.moves(UNPARK):
+            self.backlog.push(task)
+
+    def later_read(
+        self, found: Sequence[Later], before: float, now: float, *, all_of_it: bool
+    ) -> None:
+        """What a `ReadLater` has found."""
+        wall = self.ledger.wall
+        for later in found:
+            if later.sequence in self.tasks:
+                continue
+            task = self._recalled(decode_record(later.body), now)
+            task.later_stored = True
+            task.due = task.ready = later.due - wall
+            claim = self._claims.pop(task.sequence, None)
+            self.tasks[task.sequence] = task
+            if claim is not None and claim[2] == task.attempt + 1 and claim[3] > now:
+                self._lease(task, claim[0], claim[1], now)
+                continue
+            task.state = WAITING
+            if not self.later.add(task):
+                del self.tasks[task.sequence]
+        last = found[-1].due - wall if found else before
+        self.later.was_read(before, last, all_of_it=all_of_it)
+        self._become_due(now)
+        self._seat(now)
+
+    def _become_due(self, now: float) -> None:
+        later = self.later
+        while later.next_due() <= now:
+            task = later.peek()
+            if not self.backlog.room(task.priority):
+                return
+            later.pop()
+            task.moves(DUE)
+            task.ready = now
+            self.backlog.push(task)
+
+    def read_failed(self, read: Read | ReadLater) -> None:
+        """It is asked for again."""
+        if isinstance(read, Read):
+            self.backlog.read_failed(read.reading)
+        else:
+            self.later.reading = False
+
+    def committed(self, now: float) -> None:
+        """The batch that was taken is on disk."""
+        self.store_problem = None
+        batch = self.ledger.committed(now)
+        for state, members in batch.written:
+            parked = False
+            for task in members:
+                if task.ticket is not None:
+                    self._part_safe(task.ticket)
+                    task.ticket = None
+                if task.state is PARKED:
+                    parked = True
+                    self.tasks.pop(task.sequence, None)
+            if parked or members[0].state is PARKED:
+                self._parked_stored(state, members)
+        for task, _ in batch.pending.later.values():
+            if task.ticket is not None:
+                self._part_safe(task.ticket)
+                task.ticket = None
+        for ticket in batch.pending.tickets:
+            self._part_safe(ticket)
+        for task in self.later.shrink():
+            self.tasks.pop(task.sequence, None)
+
+    def _parked_stored(self, state: SegmentState, members: list[Task]) -> None:
+        """Those that are still parked are in the store alone; those that are over stay gone."""
+        self.backlog.parked_stored(state.priority, state.first, members)
+        over = {task.sequence for task in members if task.state is OVER}
+        if over:
+            self._touched_unread[state.first] = (state, over)
+
+    def not_committed(self, problem: MaitredError, now: float) -> None:
+        """Nothing of the batch was written: those who wait with new tasks are told."""
+        self.store_problem = problem
+        batch = self.ledger.failed(now, now + STORE_RETRY_SECONDS)
+        for _, members in batch.written:
+            for task in members:
+                if task.state is GIVEN or task.state is AWAY:
+                    task.hold_until = now + STORE_RETRY_SECONDS
+                    self.ledger.held[task.sequence] = task
+                elif task.state is not OVER:
+                    self._refuse(task)
+        for task, _ in list(self.ledger.pending.later.values()):
+            if task.ticket is not None and task.state is WAITING:
+                self._refuse(task)
+        self._refuse_unwritable(now)
+
+    def revoke_stored(
+        self, segment: Segment, marks: frozenset[int], sequence: int, now: float
+    ) -> bool:
+        """Cancel a task that is in the store alone, in this segment."""
+        return self._end_stored(segment, marks, sequence, "cancelled", b"", None, now)
+
+    def finish_stored(
+        self,
+        segment: Segment,
+        marks: frozenset[int],
+        end: tuple[int, int, int, bytes],
+        ticket: Ticket,
+        now: float,
+    ) -> bool:
+        """An attempt at a task that is in the store alone is over; only done counts."""
+        sequence, _, how, body = end
+        return how == 0 and self._end_stored(segment, marks, sequence, "done", body, ticket, now)
+
+    def _end_stored(
+        self,
+        segment: Segment,
+        marks: frozenset[int],
+        sequence: int,
+        status: EndStatus,
+        body: bytes,
+        ticket: Ticket | None,
+        now: float,
+    ) -> bool:
+        record = next(
+            (one for one in decode_records(segment.body) if one.sequence == sequence), None
+        )
+        if record is None or sequence in marks or sequence in self.tasks:
+            return False
+        state, gone = self._touched_unread.get(segment.first, (None, set()))
+        if sequence in gone:
+            return False
+        if state is None:
+            left = segment.tasks - len(marks)
+            state = SegmentState(segment.priority, segment.first, segment.last, left)
+        gone.add(sequence)
+        self._touched_unread[segment.first] = (state, gone)
+        self.ledger.remove_unread(state, sequence, ticket, now)
+        if not state.left:
+            del self._touched_unread[segment.first]
+        self.open_tasks -= 1
+        self.finished.count(1, now)
+        retention = record.terms.retention
+        ended = Ended(status, record.attempt + (status == "done"), body, now + retention)
+        self._remember(sequence, ended, retention, now)
+        self._claims.pop(sequence, None)
+        return True
+
+    def recall_later(self, later: Later, now: float) -> Task:
+        """Bring a task that waits in the store alone into memory."""
+        task = self.tasks.get(later.sequence)
+        if task is None:
+            task = self._recalled(decode_record(later.body), now)
+            task.later_stored = True
+            task.due = task.ready = later.due - self.ledger.wall
+            task.state = WAITING
+            self.tasks[task.sequence] = task
+        return task
+
+    def is_in(self, segment: Segment, sequence: int) -> bool:
+        """Whether the segment has this task, not only its number's neighbours."""
+        _, gone = self._touched_unread.get(segment.first, (None, ()))
+        if sequence in gone:
+            return False
+        return any(record.sequence == sequence for record in decode_records(segment.body))
+
+    def retry_dead(self, dead: Dead, ticket: Ticket, now: float) -> None:
+        """A dead letter is a task again, under its old number and with all its attempts."""
+        task = self._recalled(decode_record(dead.body), now)
+        task.attempt = 0
+        task.expires = 0.0
+        task.due = task.ready = now
+        task.state = WAITING
+        self.tasks[task.sequence] = task
+        self.outcomes.forget(task.sequence)
+        self.open_tasks += 1
+        self.ledger.postpone(task, ticket, now)
+        self.ledger.forget_dead(task.sequence, None, now)
+        self.later.add(task)
+
+    def drop_dead(self, sequence: int, ticket: Ticket, now: float) -> None:
+        """It is gone for good."""
+        self.ledger.forget_dead(sequence, ticket, now)

@@ -1,0 +1,183 @@
+"""What workers ask of a partition: offers, ends, heartbeats."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from maitred.matching.core import HeldBeat
+from maitred.matching.effects import (
+    Beat,
+    RecallOffer,
+)
+from maitred.matching.producing import Producing
+from maitred.matching.task import (
+    GIVEN,
+    READY,
+    Task,
+    Ticket,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from maitred.matching.offers import Offer
+    from maitred.matching.task import Token
+
+
+class Working(Producing):
+    """For those who do them."""
+
+    def offer(self, offer: Offer, until: float, now: float) -> None:
+        """A worker has free slots; it hears of tasks for them, or that the time is up."""
+        self._heard(offer.session, offer.worker, now)
+        self.offers.add(offer)
+        self._set_timer(until, offer)
+        self._seat(now)
+
+    def withdraw(self, offer: Offer, now: float) -> None:
+        """Nobody waits for the answer any more. Tasks that were on their way come back."""
+        if not self.offers.close(offer):
+            return
+        if offer.away:
+            self.effects.append(RecallOffer(offer))
+        for task in offer.given:
+            self._come_back(task)
+        offer.given = []
+        self._seat(now)
+
+    def finish(
+        self, ends: Iterable[tuple[int, int, int, bytes]], token: Token, now: float
+    ) -> tuple[Ticket, list[tuple[int, int, int, bytes]]]:
+        """Attempts are over: (sequence, attempt, how, body). Returns those that we know nothing of.
+
+        The ticket is settled when everything is safe; the caller takes one part of it off with
+        `release`, when it has looked for the unknown ones in the store.
+        """
+        ticket = Ticket(token, 1)
+        unknown = []
+        tasks = self.tasks
+        for end in ends:
+            sequence, attempt, how, body = end
+            task = tasks.get(sequence)
+            if task is None or not self._finished(task, attempt, how, body, ticket, now):
+                unknown.append(end)
+        self._seat(now)
+        return ticket, unknown
+
+    def finish_again(self, end: tuple[int, int, int, bytes], ticket: Ticket, now: float) -> bool:
+        """One that was unknown to `finish`, and is in memory now; False: too late to count."""
+        sequence, attempt, how, body = end
+        task = self.tasks.get(sequence)
+        return task is not None and self._finished(task, attempt, how, body, ticket, now)
+
+    def _finished(
+        self, task: Task, attempt: int, how: int, body: bytes, ticket: Ticket | None, now: float
+    ) -> bool:
+        """False: it comes too late to count."""
+        if task.state is not GIVEN or attempt != task.attempt + 1:
+            if how == 0 and task.state is not GIVEN:
+                # Given up for lost, or given out before a crash: done is done all the same.
+                self._end(task, "done", body, ticket, now)
+                return True
+            if task.state is not READY or attempt != task.attempt + 1:
+                return False
+            self.backlog.left(task)
+            task.state = GIVEN
+        self.leases.pop(task.sequence, None)
+        self._ENDS[how](self, task, body, ticket, now)
+        return True
+
+    def _done(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
+        self._end(task, "done", body, ticket, now)
+
+    def _failed(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
+        self.failed += 1
+        self._try_again(task, "failed", body, ticket, now)
+
+    def _returned(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:  # noqa: ARG002
+        if task.revoked:
+            self._end(task, "cancelled", b"", ticket, now)
+        else:
+            self._come_back(task)
+
+    def _timed_out(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
+        self.failed += 1
+        self._try_again(task, "timed-out", body, ticket, now)
+
+    def _stopped(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
+        if task.revoked:
+            self._end(task, "cancelled", b"", ticket, now)
+        else:
+            self._try_again(task, "failed", body, ticket, now)
+
+    def heartbeat(
+        self,
+        session: bytes,
+        worker: str,
+        running: Iterable[tuple[int, int]],
+        token: Token,
+        until: float,
+        now: float,
+    ) -> None:
+        """These run still. The token hears of news, or that there are none until then."""
+        self._heard(session, worker, now)
+        lost: list[int] = []
+        revoked: list[int] = []
+        lease_until = now + self.settings.lease_seconds
+        for sequence, attempt in running:
+            task = self.tasks.get(sequence)
+            if task is None:
+                if not self._claimed(sequence, session, worker, attempt, lease_until):
+                    lost.append(sequence)
+                continue
+            if (
+                task.state is READY
+                and attempt == task.attempt + 1
+                and sequence < self.first_sequence
+            ):
+                # Given out by whoever owned this partition before us.
+                self.backlog.left(task)
+                self._lease(task, session, worker, now)
+            if (
+                task.state is not GIVEN
+                or attempt != task.attempt + 1
+                or task.session not in (session, b"")
+            ):
+                lost.append(sequence)
+            else:
+                task.session = session
+                task.worker = worker
+                task.lease_until = lease_until
+                self.leases.move_to_end(sequence)
+                if task.revoked:
+                    revoked.append(sequence)
+        earlier = self._beats.pop(session, None)
+        if earlier is not None:
+            self.effects.append(Beat(earlier.token, [], []))
+        if lost or revoked:
+            self.effects.append(Beat(token, lost, revoked))
+        else:
+            held = HeldBeat(token, session)
+            self._beats[session] = held
+            self._set_timer(until, held)
+
+    def beat_no_more(self, session: bytes, token: Token) -> None:
+        """Nobody waits for the answer."""
+        held = self._beats.get(session)
+        if held is not None and held.token is token:
+            del self._beats[session]
+
+    def _claimed(
+        self, sequence: int, session: bytes, worker: str, attempt: int, until: float
+    ) -> bool:
+        """Whether the store may have it, so that it is theirs when it is read."""
+        old = sequence < self.first_sequence
+        unread = self.backlog.unread or self.later.known_until < inf
+        if not (old and unread):
+            return False
+        self._claims[sequence] = (session, worker, attempt, until)
+        return True
+
+    _ENDS = (_done, _failed, _returned, _timed_out, _stopped)
+    """By how an attempt ended, as the wire counts it."""
