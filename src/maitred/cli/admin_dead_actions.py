@@ -124,10 +124,15 @@ async def _all(url: str, seconds: float, queue: QueueId, verb: Verb, there: Held
         return await do_to_all(client, queue, verb.action, there, tell)
 
 
+def somebody_is_there() -> bool:
+    """To answer a question."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def confirm(verb: Verb, queue: QueueId, count: int) -> None:
     """Ask; without a person to answer, refuse instead of waiting or guessing."""
     letters = f"{_letters(count)} of {label(queue)}"
-    if not sys.stdin.isatty():
+    if not somebody_is_there():
         raise InvalidArgument(
             f"To {verb.action} {letters} needs a yes, and there is nobody to ask.",
             remedy="Add --yes.",
