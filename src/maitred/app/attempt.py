@@ -7,35 +7,53 @@ and threads cannot be stopped from outside: one that takes long looks at `cancel
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Source(Protocol):
+        """Where a task came from."""
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def partition(self) -> int: ...
 
 
 class Attempt:
     """One attempt at a task. Outside of a worker there is one as well, which nobody stops."""
 
-    __slots__ = ("cancelled", "number", "partition", "queue", "sequence")
+    __slots__ = ("cancelled", "key", "origin")
 
-    def __init__(self, queue: str, partition: int, sequence: int, number: int) -> None:
-        self.queue = queue
-        """`namespace/queue`."""
-        self.partition = partition
-        self.sequence = sequence
-        self.number = number
-        """1 for the first."""
+    def __init__(self, origin: Source, key: tuple[int, int]) -> None:
+        self.origin = origin
+        self.key = key
+        """The task's sequence number, and the number of the attempt."""
         self.cancelled = False
         """Whether it should stop: the task was cancelled, its time is over, or somebody else has
         it by now."""
 
     @property
+    def number(self) -> int:
+        """1 for the first."""
+        return self.key[1]
+
+    @property
     def task_id(self) -> str:
         """As `Task.id` has it."""
-        return f"{self.queue}/{self.partition}/{self.sequence}"
+        return f"{self.origin.name}/{self.origin.partition}/{self.key[0]}"
 
     def __repr__(self) -> str:
         return f"<Attempt {self.number} at {self.task_id}>"
 
 
-_NOBODY: Final = Attempt("", 0, 0, 1)
+class _Nowhere(NamedTuple):
+    name: str = "-/-"
+    partition: int = 0
+
+
+_NOBODY: Final = Attempt(_Nowhere(), (0, 1))
 running: Final[ContextVar[Attempt]] = ContextVar("maitred.current", default=_NOBODY)
 """Set by the worker."""
 

@@ -51,7 +51,7 @@ class Bench:
         """Slots that nobody sits in."""
         return 0 if self.closed else self._statistics.slots - self._statistics.busy
 
-    def seat(self, served: Served, given: Given, origin: Origin) -> None:
+    def seat(self, served: Served, given: Given, origin: Origin, now: float) -> None:
         """Begin a task, or give it back if there is no room for it."""
         statistics = self._statistics
         key = (given.sequence, given.attempt)
@@ -68,7 +68,7 @@ class Bench:
             self._freed()
             return
         statistics.busy += 1
-        execution = origin.running[key] = Execution(self, origin, key, self.loop.time())
+        execution = origin.running[key] = Execution(self, origin, key, now)
         if served.is_async:
             execution.begin(served.function, args, named)
         else:
@@ -78,16 +78,19 @@ class Bench:
 
     def tell(self, execution: Execution, ending: Ending) -> None:
         """The node is to know how it ended, whether the handler has or not."""
-        origin = execution.origin
+        execution.told = True
+        origin, (sequence, attempt), (how, body) = execution.origin, execution.key, ending
         origin.running.pop(execution.key, None)
-        self._count(ending[0])
-        self._ends.add(origin, End(*execution.key, *ending))
+        self._ends.add(origin, End(sequence, attempt, how, body))
+        if how == DONE:
+            self._statistics.done += 1
+        else:
+            self._count(how)
 
     def ended(self, execution: Execution, ending: Ending) -> None:
         """The handler has ended, and its slot is free."""
         self._statistics.busy -= 1
         if not execution.told:
-            execution.told = True
             self.tell(execution, ending)
         self._freed()
 
@@ -99,9 +102,7 @@ class Bench:
 
     def _count(self, how: int) -> None:
         statistics = self._statistics
-        if how == DONE:
-            statistics.done += 1
-        elif how == FAILED:
+        if how == FAILED:
             statistics.failed += 1
         elif how == TIMED_OUT:
             statistics.timed_out += 1

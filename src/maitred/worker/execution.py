@@ -13,7 +13,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from maitred.app.attempt import Attempt, running
-from maitred.protocol.tasks import DONE, STOPPED, TIMED_OUT
+from maitred.protocol.tasks import DONE
 from maitred.worker import outcomes
 
 if TYPE_CHECKING:
@@ -27,30 +27,21 @@ if TYPE_CHECKING:
 class Execution(Attempt):
     """What `maitred.current()` shows, and what the worker knows besides."""
 
-    __slots__ = (
-        "_bench",
-        "_entered",
-        "_revoked",
-        "_task",
-        "_timed_out",
-        "_timer",
-        "begun_at",
-        "key",
-        "origin",
-        "told",
-    )
+    __slots__ = ("_bench", "_entered", "_task", "_timer", "_why", "begun_at", "told")
+
+    origin: Origin
 
     def __init__(self, bench: Bench, origin: Origin, key: tuple[int, int], now: float) -> None:
-        Attempt.__init__(self, origin.name, origin.partition, *key)
-        self._bench = bench
         self.origin = origin
         self.key = key
+        self.cancelled = False
         self.begun_at = now
         self.told = False
         """Whether the node knows of the end already, or does not want to."""
+        self._bench = bench
+        self._why: Ending | None = None
+        """How it ends, if it was stopped."""
         self._entered = False
-        self._timed_out = False
-        self._revoked = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -82,7 +73,7 @@ class Execution(Attempt):
 
     def limit(self, seconds: float) -> None:
         """The time that the attempt may take."""
-        self._timer = self._bench.loop.call_later(seconds, self._time_is_over)
+        self._timer = self._bench.loop.call_later(seconds, self._time_is_over, seconds)
 
     # Stopping
 
@@ -90,7 +81,7 @@ class Execution(Attempt):
         """Somebody cancelled the task; False if that was known."""
         if self.cancelled:
             return False
-        self._revoked = True
+        self._why = outcomes.stopped()
         self._stop()
         return True
 
@@ -107,24 +98,23 @@ class Execution(Attempt):
             if not self._entered:  # it will never run, not even our own part of it
                 self._task.add_done_callback(self._never_ran)
 
-    def _time_is_over(self) -> None:
+    def _time_is_over(self, seconds: float) -> None:
         self._timer = None
-        self._timed_out = True
+        self._why = why = outcomes.timed_out(seconds)
         if self._task is None:
             self.cancelled = True
-            self._tell_time_is_over()
+            self._tell(why)
             return
         if not self.cancelled:
             self._stop()
         self._timer = self._bench.loop.call_later(
-            self._bench.settings.stop_seconds, self._tell_time_is_over
+            self._bench.settings.stop_seconds, self._tell, why
         )
 
-    def _tell_time_is_over(self) -> None:
+    def _tell(self, ending: Ending) -> None:
         self._timer = None
         if not self.told:
-            self.told = True
-            self._bench.tell(self, (TIMED_OUT, outcomes.NIL))
+            self._bench.tell(self, ending)
 
     # The end
 
@@ -153,9 +143,6 @@ class Execution(Attempt):
     def _end(self, ending: Ending) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self.cancelled and ending[0] != DONE:  # what was told to stop and raises did so for that
-            if self._timed_out:
-                ending = (TIMED_OUT, outcomes.NIL)
-            elif self._revoked:
-                ending = (STOPPED, outcomes.NIL)
+        if self._why is not None and ending[0] != DONE:  # it raised because it was told to stop
+            ending = self._why
         self._bench.ended(self, ending)

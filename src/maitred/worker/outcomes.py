@@ -6,7 +6,7 @@ import traceback
 from typing import TYPE_CHECKING, Final
 
 from maitred.app.signature import UNWRITABLE, encode
-from maitred.protocol.tasks import DONE, FAILED, Failure
+from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,16 @@ def misfit(problem: InvalidArguments) -> Ending:
     """The arguments are those of another version of the handler. The node tries again, like after
     any failure: another worker may have the right one."""
     return failure(problem.code, str(problem))
+
+
+def timed_out(seconds: float) -> Ending:
+    """It took longer than it may."""
+    return TIMED_OUT, encode(Failure("timed-out", f"The attempt took longer than {seconds:g} s."))
+
+
+def stopped() -> Ending:
+    """Somebody cancelled the task."""
+    return STOPPED, encode(Failure("cancelled", "The task was cancelled."))
 
 
 def failure(kind: str, message: str, trace: str = "") -> Ending:

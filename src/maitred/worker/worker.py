@@ -142,10 +142,12 @@ class Worker:
             offered = await self._ask(served, slots)
             if offered is None:
                 return
+            now = self._loop.time()
+            seat = self._bench.seat
             for given in offered.tasks:
                 origin = served.origin(given.partition)
                 origin.lease_seconds = offered.lease_seconds
-                self._bench.seat(served, given, origin)
+                seat(served, given, origin, now)
         finally:
             served.on_offer -= slots
             self._slot_freed()
