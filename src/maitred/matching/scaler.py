@@ -3,7 +3,8 @@
 Up when the partitions that are written to take in more than they should, for long enough; down when
 fewer would do with room to spare, for longer. Growing changes both counts at once. Shrinking lowers
 `write` first; `read` follows, from the highest partition down, as far as they have confirmed that
-they are drained.
+they are drained, and have been for as long as it takes to shrink: what a person set is not undone
+at once.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 class Scaler:
     """For one queue; lives at its root."""
 
-    __slots__ = ("_few_since", "_many_since")
+    __slots__ = ("_few_since", "_many_since", "_spare_since", "_version")
 
     def __init__(self) -> None:
         self._many_since = inf
         self._few_since = inf
+        self._spare_since = inf
+        self._version = -1
 
     def wanted(
         self,
@@ -46,6 +49,11 @@ class Scaler:
             return max(read, write), write
         if write < counts.write:
             return read, write
+        if counts.version != self._version:
+            self._version = counts.version
+            self._spare_since = now
+        if now - self._spare_since < settings.down_after_seconds:
+            return None
         while read > write and drained.get(read - 1) == counts.version:
             read -= 1
         return (read, write) if read != counts.read else None
