@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +30,7 @@ from maitred.errors import (
 from maitred.protocol.tasks import Describe, Resize
 from maitred.routing.names import QueueId
 from tests.cli.admin_node import CannedNode, canned_node
-from tests.cli.running import maitred
+from tests.cli.running import MAITRED, maitred
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -484,3 +487,51 @@ def test_no_node_there(command: str) -> None:
     )
     assert isinstance(done.exception, MaitredError)
     assert done.exception.code == "unavailable"
+
+
+def test_bash_completes_down_to_the_options() -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("NO BASH HERE: completion was not tried in a shell")
+
+    def completed(*words: str) -> str:
+        return (
+            f"COMPREPLY=(); COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1};"
+            '_maitred_completion maitred; echo "${COMPREPLY[@]}";'
+        )
+
+    program = (
+        f'export PATH="{MAITRED.parent}:$PATH"; eval "$(maitred completion bash)";'
+        + completed("maitred", "adm")
+        + completed("maitred", "admin", "queue", "up")
+        + completed("maitred", "admin", "queue", "dead", "re")
+        + completed("maitred", "admin", "queue", "update-partitions", "a/b", "--fo")
+    )
+    done = subprocess.run([bash, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["admin", "update-partitions", "retry", "--force"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["", "queue", "queue list", "queue describe", "queue update-partitions", "queue dead"]
+    + [f"queue dead {action}" for action in ("list", "show", "retry", "drop")],
+)
+def test_every_command_has_help(command: str) -> None:
+    done = CliRunner().invoke(
+        cli, ["admin", *command.split(), "--help"], prog_name="maitred", standalone_mode=False
+    )
+    assert done.stdout.startswith(" ".join(["Usage: maitred admin", *command.split()]))
+    assert max(map(len, done.stdout.splitlines())) <= COLUMNS
+
+
+def test_help_does_not_load_the_client() -> None:
+    """Completion asks for the commands and their options at each press of a key."""
+    program = "import sys, maitred.cli.admin; print(*(m for m in HEAVY if m in sys.modules))"
+    heavy = ["asyncio", "uvloop", "maitred.client.client", "maitred.protocol.tasks"]
+    done = subprocess.run(
+        [sys.executable, "-c", f"HEAVY = {heavy!r}; {program}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == ""

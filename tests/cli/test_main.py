@@ -52,7 +52,7 @@ def test_version() -> None:
     ("arguments", "said"),
     [
         (("rout",), "Did you mean 'route'?"),
-        (("banana",), "Choose one of: completion, config"),
+        (("banana",), "Choose one of: admin, completion, config"),
         (("route", "--hots", "x"), "Did you mean"),
         (("route",), "Missing option '--namespace'"),
         (("simulate", "placemen"), "Did you mean 'placement'?"),
