@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred.logs import silent
-from maitred.simulation.store import SimulatedDisk, SimulatedStore
+from maitred.simulation.store import DiskFaults, SimulatedDisk, SimulatedStore
 from maitred.store.postgres import open_postgres
 from maitred.store.sqlite import open_sqlite
 
@@ -45,7 +45,10 @@ class Postgres:
 
 class Simulated:
     def __init__(self) -> None:
-        self.disk = SimulatedDisk(Random(4711))
+        # Real time passes here, so it takes next to none.
+        self.disk = SimulatedDisk(
+            Random(4711), DiskFaults(delay_min_seconds=0.0, delay_max_seconds=1e-6)
+        )
 
     async def open(self, own: int = 0) -> Store:  # noqa: ARG002 - all shards share it
         return SimulatedStore(self.disk)

@@ -46,10 +46,10 @@ async def everything(store: Store, key: PartitionKey) -> dict[str, Any]:
     """All that can be read of a partition without becoming its owner."""
     segments: list[SegmentRead] = []
     for priority in range(PRIORITIES):
-        segments += await store.segments(key, priority, 0, 10**9)
+        segments += await store.segments(key, priority, -1, 10**9)
     return {
         "segments": segments,
         "later": await store.later(key, float("inf"), 10**6),
-        "dead": await store.dead(key, 0, 10**6),
+        "dead": await store.dead(key, -1, 10**6),
         "dead_count": await store.dead_count(key),
     }

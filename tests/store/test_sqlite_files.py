@@ -1,0 +1,202 @@
+"""SQLite's own matters: a file a shard, who finds what where, and files that cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from maitred.errors import CannotStart, OutcomeUnknown, StoreUnavailable
+from maitred.matching.records import Changes, PartitionKey
+from maitred.store.interface import PartlyWritten
+from maitred.store.scripts import migrations, statements
+from maitred.store.sqlite import open_sqlite
+from maitred.store.sqlite_file import SqliteFile
+from tests.store.engines import Sqlite, awaited, opened
+from tests.store.samples import KEY, OTHER, everything, later, segment, write
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def inside(directory: Path) -> dict[str, list[int]]:
+    """Which partitions' numbers are in which file."""
+    found = {}
+    for path in sorted(directory.glob("tasks-*.db")):
+        with sqlite3.connect(path) as connection:
+            rows = connection.execute("SELECT partition FROM partitions ORDER BY partition")
+            found[path.name] = [number for (number,) in rows]
+        connection.close()
+    return found
+
+
+@awaited
+async def test_another_number_of_shards_finds_everything(tmp_path: Path) -> None:
+    keys = [PartitionKey("shop", "mails", 1, n) for n in range(8)]
+    async with opened(Sqlite(tmp_path), 0, 1, 2, 3) as stores:
+        for n, key in enumerate(keys):
+            await stores[n % 4].acquire(key)
+            await write(stores[n % 4], key, 1, backlog=n, segments=[segment(1, 9)], marks=[n])
+    before = inside(tmp_path)
+    assert before == {f"tasks-{n}.db": [n, n + 4] for n in range(4)}
+    async with opened(Sqlite(tmp_path), 0, 1) as stores:
+        assert await stores[1].partitions() == keys
+        for n, key in enumerate(keys):
+            assert (await stores[n % 2].acquire(key))[::2] == (2, n)
+        # One group, four files.
+        group = [Changes(key, 2, 50, later=[later(99, 1.0)]) for key in keys[::2]]
+        assert await stores[0].commit(group) == []
+        for n, key in enumerate(keys):
+            found = await everything(stores[1], key)
+            assert [read.marks for read in found["segments"]] == [{n} & set(range(1, 10))]
+            assert len(found["later"]) == (n % 2 == 0)
+        await stores[1].acquire(PartitionKey("shop", "mails", 1, 8))
+    assert inside(tmp_path) == before | {"tasks-1.db": [1, 5, 8]}
+
+
+@awaited
+async def test_a_file_that_appears_later_is_found(tmp_path: Path) -> None:
+    async with opened(Sqlite(tmp_path), 0) as (first,), opened(Sqlite(tmp_path), 1) as (second,):
+        await second.acquire(KEY)
+        await write(second, KEY, 1, segments=[segment(1, 1)])
+        assert len(await first.segments(KEY, 2, 0, 9)) == 1
+        assert (await first.acquire(KEY)).range_id == 2
+    assert inside(tmp_path) == {"tasks-0.db": [], "tasks-1.db": [0]}
+
+
+@awaited
+async def test_two_stores_never_make_a_partition_twice(tmp_path: Path) -> None:
+    keys = [PartitionKey("shop", "mails", 1, n) for n in range(25)]
+    async with opened(Sqlite(tmp_path), 0, 1, 2) as stores:
+        found = await asyncio.gather(*[store.acquire(key) for key in keys for store in stores])
+    assert sorted(acquired.range_id for acquired in found) == sorted([1, 2, 3] * 25)
+    files = inside(tmp_path)
+    assert sorted(number for numbers in files.values() for number in numbers) == [*range(25)]
+
+
+def test_two_processes_never_make_a_partition_twice(tmp_path: Path) -> None:
+    """From the very beginning: the directory, the files and their tables are made meanwhile too."""
+    program = """
+import asyncio, sys
+from pathlib import Path
+from maitred.matching.records import PartitionKey
+from maitred.store.sqlite import open_sqlite
+
+async def main(own):
+    store = await open_sqlite(Path(sys.argv[1]), own)
+    for n in (range(40), reversed(range(40)))[own]:
+        print((await store.acquire(PartitionKey("shop", "mails", 1, n))).range_id)
+    await store.close()
+
+sys.stdin.read(1)  # together
+asyncio.run(main(int(sys.argv[2])))
+"""
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path / "data"), str(own)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for own in range(2)
+    ]
+    said = []
+    for one in both:
+        assert one.stdin is not None
+        one.stdin.write("!")
+        one.stdin.flush()
+    for one in both:
+        output, _ = one.communicate(timeout=60)
+        assert one.returncode == 0
+        said += output.split()
+    assert sorted(said) == ["1"] * 40 + ["2"] * 40
+    files = inside(tmp_path / "data")
+    assert sorted(number for numbers in files.values() for number in numbers) == [*range(40)]
+
+
+@awaited
+async def test_a_group_of_which_one_file_fails_says_what_was_written(tmp_path: Path) -> None:
+    third = PartitionKey("shop", "mails", 1, 2)
+    async with opened(Sqlite(tmp_path), 1) as (other,):
+        await other.acquire(OTHER)
+    store = await open_sqlite(tmp_path, 0, busy_seconds=0.05)
+    for key in (KEY, OTHER, third):
+        await store.acquire(key)
+    await store.acquire(third)
+    group = [Changes(KEY, 1, 7), Changes(OTHER, 2, 7), Changes(third, 1, 7)]
+    blocker = sqlite3.connect(tmp_path / "tasks-1.db", isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with pytest.raises(PartlyWritten, match="locked by others") as raised:
+        await store.commit(group)
+    assert isinstance(raised.value, OutcomeUnknown)
+    assert type(raised.value.problem) is StoreUnavailable
+    assert raised.value.written == {KEY}
+    assert raised.value.overtaken == {third}
+    # If the first one fails, nothing was written, and that is said.
+    with pytest.raises(StoreUnavailable):
+        await store.commit([Changes(OTHER, 2, 8), Changes(KEY, 1, 8)])
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert (await store.acquire(KEY)).backlog == 7
+    assert (await store.acquire(OTHER)).backlog == 0
+    assert await store.commit([Changes(OTHER, 3, 9), Changes(KEY, 2, 9)]) == []
+    await store.close()
+
+
+@awaited
+async def test_a_file_of_a_newer_program_is_refused(tmp_path: Path) -> None:
+    async with opened(Sqlite(tmp_path), 3):
+        pass
+    known = migrations("sqlite")[-1].version
+    with sqlite3.connect(tmp_path / "tasks-3.db") as connection:
+        connection.execute(f"PRAGMA user_version = {known + 1}")
+    connection.close()
+    for own in (3, 0):
+        with pytest.raises(CannotStart, match=r"tasks-3\.db was written by a newer maitred"):
+            await open_sqlite(tmp_path, own)
+
+
+@awaited
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "tasks-0.db"
+    text = b"my tasks: buy milk\n" * 100
+    path.write_bytes(text)
+    with pytest.raises(CannotStart, match=r"tasks-0\.db is no database"):
+        await open_sqlite(tmp_path, 0)
+    assert path.read_bytes() == text
+
+
+@awaited
+async def test_a_database_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "tasks-0.db") as connection:
+        connection.execute("CREATE TABLE segments (mine)")
+    connection.close()
+    with pytest.raises(CannotStart, match="some other program"):
+        await open_sqlite(tmp_path, 0)
+
+
+@awaited
+async def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotStart, match="file cannot be used"):
+        await open_sqlite(tmp_path / "file", 0)
+
+
+def test_nothing_is_scanned_and_nothing_sorted(tmp_path: Path) -> None:
+    """So that ten million tasks are found as quickly as ten."""
+    SqliteFile.open(tmp_path / "tasks-0.db").close()
+    connection = sqlite3.connect(tmp_path / "tasks-0.db")
+    walks_all = {"partitions": "SCAN partitions"}
+    for name, statement in statements("sqlite").items():
+        values = [1] * max(statement.count("?"), 0)
+        if "?1" in statement:
+            values = [1, 1]
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+        tables = r"SCAN (partitions|segments|s|near|marks|later|dead|results)\b"
+        scans = [step for step in plan if re.match(tables, step) or "TEMP B-TREE" in step]
+        assert scans in ([], [walks_all.get(name)]) or name == "partitions", (name, plan)
+    connection.close()
