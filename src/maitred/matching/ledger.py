@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from maitred.matching.records import (
+    PRIORITIES,
     Changes,
     Dead,
     Later,
@@ -120,6 +121,8 @@ class Ledger:
         """Fresh too, but with a worker; in the order of `hold_until`."""
         self.pending = Pending()
         self.under_way: Batch | None = None
+        self._highest = [0] * PRIORITIES
+        """The last sequence number in any segment, by priority."""
         self._pending_since = inf
         self._urgent = False
         self._deferred: list[tuple[Callable[[Task, float], None], Task]] = []
@@ -280,6 +283,14 @@ class Ledger:
         self.pending = Pending()
         self._pending_since = inf
         self._urgent = False
+        late = [task for task in tasks if task.sequence <= self._highest[task.priority]]
+        if late:
+            # Segments of one priority never overlap, so one who comes late gets a row of its own.
+            tasks = [task for task in tasks if task.sequence > self._highest[task.priority]]
+            for task in late:
+                body = encode_record(self.record(task))
+                later = Later(task.sequence, task.ready + self.wall, body)
+                pending.later[task.sequence] = (task, later)
         written = self._segments(tasks)
         changes = Changes(self.key, self.range_id, 0, counts=pending.counts)
         for state, members in written:
@@ -320,6 +331,7 @@ class Ledger:
             members.sort(key=_sequence)
             state = SegmentState(priority, members[0].sequence, members[-1].sequence, len(members))
             written.append((state, members))
+            self._highest[priority] = max(self._highest[priority], state.last)
         return written
 
     def committed(self, now: float) -> Batch:

@@ -56,11 +56,11 @@ class Recalling(Passing):
         last_first = None
         for segment, marks in found:
             last_first = segment.first
+            records = decode_records(segment.body)
             state, gone = self._touched_unread.pop(segment.first, (None, set()))
             if state is None:
-                left = segment.tasks - len(marks)
-                state = SegmentState(segment.priority, segment.first, segment.last, left)
-            for record in decode_records(segment.body):
+                state = _state_of(segment, records, marks)
+            for record in records:
                 if record.sequence in marks or record.sequence in gone:
                     continue
                 task = self._recalled(record, now)
@@ -185,7 +185,7 @@ class Recalling(Passing):
                 elif task.state is not OVER:
                     self._refuse(task)
         for task, _ in list(self.ledger.pending.later.values()):
-            if task.ticket is not None and task.state is WAITING:
+            if task.ticket is not None and task.state in (READY, WAITING):
                 self._refuse(task)
         self._refuse_unwritable(now)
 
@@ -217,17 +217,15 @@ class Recalling(Passing):
         ticket: Ticket | None,
         now: float,
     ) -> bool:
-        record = next(
-            (one for one in decode_records(segment.body) if one.sequence == sequence), None
-        )
+        records = decode_records(segment.body)
+        record = next((one for one in records if one.sequence == sequence), None)
         if record is None or sequence in marks or sequence in self.tasks:
             return False
         state, gone = self._touched_unread.get(segment.first, (None, set()))
         if sequence in gone:
             return False
         if state is None:
-            left = segment.tasks - len(marks)
-            state = SegmentState(segment.priority, segment.first, segment.last, left)
+            state = _state_of(segment, records, marks)
         gone.add(sequence)
         self._touched_unread[segment.first] = (state, gone)
         self.ledger.remove_unread(state, sequence, ticket, now)
@@ -276,3 +274,9 @@ class Recalling(Passing):
     def drop_dead(self, sequence: int, ticket: Ticket, now: float) -> None:
         """It is gone for good."""
         self.ledger.forget_dead(sequence, ticket, now)
+
+
+def _state_of(segment: Segment, records: list[Record], marks: frozenset[int]) -> SegmentState:
+    """What is left of it. Some marks may belong to a segment of another priority."""
+    left = sum(record.sequence not in marks for record in records)
+    return SegmentState(segment.priority, segment.first, segment.last, left)
