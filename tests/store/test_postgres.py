@@ -1,0 +1,183 @@
+"""PostgreSQL's own matters: servers that stop, hang, or do not let us in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import psutil
+import pytest
+
+from maitred.errors import CannotStart, OutcomeUnknown, StoreFull, StoreUnavailable
+from maitred.logs import silent
+from maitred.matching.records import Changes
+from maitred.store.postgres import open_postgres
+from maitred.store.postgres_errors import translated
+from maitred.store.scripts import migrations, statements
+from tests.store.engines import Postgres, awaited, opened
+from tests.store.postgres_server import new_database, running_server
+from tests.store.samples import KEY, OTHER, everything, segment, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def location(postgres_server: Any) -> str:  # noqa: ANN401 - the package's own class
+    return new_database(postgres_server)
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One that may be stopped."""
+    with running_server(tmp_path_factory.mktemp("own") / "postgres") as server:
+        yield server
+
+
+async def execute(location: str, statement: str) -> None:
+    connection = await asyncpg.connect(location)
+    await connection.execute(statement)
+    await connection.close()
+
+
+@awaited
+async def test_shards_that_start_together_make_the_tables_once(location: str) -> None:
+    stores = await asyncio.gather(*[open_postgres(location, log=silent()) for _ in range(5)])
+    assert sorted([(await store.acquire(KEY)).range_id for store in stores]) == [1, 2, 3, 4, 5]
+    for store in stores:
+        await store.close()
+
+
+@awaited
+async def test_a_database_of_a_newer_program_is_refused(location: str) -> None:
+    async with opened(Postgres(location)):
+        pass
+    newer = migrations("postgres")[-1].version + 1
+    await execute(location, f"INSERT INTO maitred.versions VALUES ({newer})")  # noqa: S608
+    with pytest.raises(CannotStart, match="written by a newer maitred"):
+        await open_postgres(location, log=silent())
+
+
+@awaited
+async def test_who_is_not_let_in_is_told_why(location: str) -> None:
+    stranger = location.replace("postgres:", "stranger:hunter2", 1)
+    with pytest.raises(CannotStart, match="stranger") as raised:
+        await open_postgres(stranger, log=silent())
+    assert "hunter2" not in str(raised.value)
+    nowhere = location.replace("/test_", "/no_such_")
+    with pytest.raises(CannotStart, match="no_such_"):
+        await open_postgres(nowhere, log=silent())
+
+
+@awaited
+async def test_commits_wait_for_the_disk_whatever_the_server_is_set_to(location: str) -> None:
+    name = location.partition("?")[0].rsplit("/", 1)[1]
+    await execute(location, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    async with opened(Postgres(location)) as store:
+        for _ in range(3):  # also when the connection was used before
+            assert await store._pool.fetchval("SHOW synchronous_commit") == "on"
+            await store.acquire(KEY)
+
+
+@awaited
+async def test_no_read_scans_or_sorts(location: str) -> None:
+    async with opened(Postgres(location)) as store, store._pool.acquire() as connection:
+        await connection.execute("SET enable_seqscan = off; SET enable_sort = off")
+        await connection.execute("SET plan_cache_mode = force_generic_plan")
+        for name in ("segments", "segments_around", "later", "dead", "result", "forget_results"):
+            count = max(n for n in range(1, 5) if f"${n}" in statements("postgres")[name])
+            await connection.execute(f"PREPARE q AS {statements('postgres')[name]}")
+            ones = ", ".join(["1"] * count)
+            plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE q({ones})"))
+            await connection.execute("DEALLOCATE q")
+            assert "Seq Scan" not in plan, plan
+            assert "Sort" not in plan or name == "segments_around", plan  # of five at most
+
+
+def test_a_server_that_stops_and_comes_back(own_server: Any) -> None:  # noqa: ANN401
+    location = new_database(own_server)
+
+    async def scenario() -> None:
+        store = await open_postgres(location, log=silent(), command_seconds=5, connect_seconds=2)
+        await store.acquire(KEY)
+        assert await write(store, KEY, 1, backlog=1, segments=[segment(1, 1)])
+        before = await everything(store, KEY)
+        await asyncio.to_thread(own_server.stop)
+        began = time.monotonic()
+        # The connections that the server took with it were in no commit.
+        with pytest.raises(StoreUnavailable):
+            await store.commit([Changes(KEY, 1, 2)])
+        with pytest.raises(StoreUnavailable):
+            await store.segments(KEY, 2, 0, 9)
+        with pytest.raises(StoreUnavailable):
+            await open_postgres(location, log=silent(), connect_seconds=2)
+        assert time.monotonic() - began < 10
+        await asyncio.to_thread(own_server.start)
+        assert await everything(store, KEY) == before
+        assert await store.commit([Changes(KEY, 1, 3)]) == []
+        assert (await store.acquire(KEY)).backlog == 3
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_hangs_is_given_up_and_found_again(own_server: Any) -> None:  # noqa: ANN401
+    location = new_database(own_server)
+    postmaster = own_server.get_pid()
+
+    async def scenario() -> None:
+        store = await open_postgres(
+            location, log=silent(), command_seconds=0.3, connect_seconds=0.3
+        )
+        await store.acquire(KEY)
+        await store.acquire(OTHER)
+        children = [child.pid for child in psutil.Process(postmaster).children()]
+        began = time.monotonic()
+        try:
+            for pid in (postmaster, *children):
+                os.kill(pid, signal.SIGSTOP)
+            with pytest.raises(OutcomeUnknown, match="did not answer in time"):
+                await store.commit([Changes(KEY, 1, 2)])
+            with pytest.raises(StoreUnavailable, match="did not answer in time"):
+                await store.segments(KEY, 2, 0, 9)
+        finally:
+            for pid in (postmaster, *children):
+                os.kill(pid, signal.SIGCONT)
+        assert time.monotonic() - began < 10
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    acquired = await store.acquire(KEY)
+                    break
+                except StoreUnavailable:
+                    continue
+        assert acquired.backlog in {0, 2}  # nobody knew
+        assert await write(store, OTHER, 1)
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("problem", "commit", "error"),
+    [
+        (asyncpg.DiskFullError("no"), True, StoreFull),
+        (asyncpg.DeadlockDetectedError("no"), True, StoreUnavailable),
+        (asyncpg.QueryCanceledError("no"), True, StoreUnavailable),
+        (asyncpg.AdminShutdownError("no"), True, OutcomeUnknown),
+        (asyncpg.AdminShutdownError("no"), False, StoreUnavailable),
+        (asyncpg.ConnectionDoesNotExistError("no"), True, OutcomeUnknown),
+        (ConnectionResetError("no"), True, OutcomeUnknown),
+        (TimeoutError(), True, OutcomeUnknown),
+        (TimeoutError(), False, StoreUnavailable),
+        (asyncpg.UndefinedTableError("no"), True, asyncpg.UndefinedTableError),
+    ],
+)
+def test_what_the_refusals_mean(problem: Exception, *, commit: bool, error: type) -> None:
+    with pytest.raises(error) as raised, translated(commit=commit):
+        raise problem
+    assert raised.type is error
