@@ -1,0 +1,206 @@
+"""The simulated store in the simulated world: kills, outages, and the same again for one seed."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavailable
+from maitred.matching.records import Changes
+from maitred.simulation.store import DiskFaults, SimulatedDisk, SimulatedStore
+from maitred.simulation.world import World
+from tests.store.samples import KEY, OTHER, segment, write
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+SEEDS = range(40)
+
+
+async def committing(disk: SimulatedDisk, confirmed: list[int]) -> None:
+    """Writes one segment after another, and remembers which are safe."""
+    store = SimulatedStore(disk)
+    range_id = (await store.acquire(KEY)).range_id
+    while True:
+        number = 10 * (len(confirmed) + 1)
+        if await write(store, KEY, range_id, segments=[segment(number, number)]):
+            confirmed.append(number)
+
+
+def killed_at(seed: int, posthumous: float, moment: float) -> tuple[list[int], list[int], str]:
+    """What a killed process was told, what is on the disk, and the run's fingerprint."""
+    confirmed: list[int] = []
+    with World(seed) as world:
+        disk = SimulatedDisk(world.random("disk"), DiskFaults(posthumous_probability=posthumous))
+        process = world.host("node").spawn(committing(disk, confirmed))
+
+        async def scenario() -> None:
+            await asyncio.sleep(moment)
+            process.kill()
+            await asyncio.sleep(1.0)
+
+        world.run(scenario())
+        there = [read.segment.first for read in disk.contents.segments(KEY, 2, 0, 10**9)]
+        return confirmed, there, world.fingerprint()
+
+
+@pytest.mark.parametrize("posthumous", [0.0, 0.5, 1.0])
+def test_what_was_confirmed_is_there_and_at_most_one_more(posthumous: float) -> None:
+    more = set()
+    for seed in SEEDS:
+        confirmed, there, _ = killed_at(seed, posthumous, 0.05)
+        assert confirmed
+        assert there[: len(confirmed)] == confirmed
+        more.add(len(there) - len(confirmed))
+    # With posthumous writes always, the one under way always arrives; otherwise both happen.
+    assert more == ({1} if posthumous == 1.0 else {0, 1})
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    assert killed_at(7, 0.5, 0.1) == killed_at(7, 0.5, 0.1)
+    assert killed_at(7, 0.5, 0.1) != killed_at(8, 0.5, 0.1)
+
+
+def test_what_arrives_after_its_process_was_replaced_is_kept_out() -> None:
+    """What range ids are there for: a dead process's write after the next owner came."""
+    with World(1) as world:
+        disk = SimulatedDisk(world.random("disk"), DiskFaults(posthumous_probability=1.0))
+
+        async def first() -> None:
+            store = SimulatedStore(disk)
+            await store.acquire(KEY)
+            disk.slow_for(0.1, 1000.0)
+            await write(store, KEY, 1, backlog=9, segments=[segment(1, 9)])
+
+        async def second() -> None:
+            store = SimulatedStore(disk)
+            assert (await store.acquire(KEY)).range_id == 2
+            await asyncio.sleep(10.0)
+            assert await store.segments(KEY, 2, 0, 9) == []
+            assert await write(store, KEY, 2, backlog=1)
+
+        async def scenario() -> None:
+            process = world.host("node").spawn(first)
+            await asyncio.sleep(0.05)
+            process.kill()
+            disk.calm()
+            await world.host("node").spawn(second).wait()
+
+        world.run(scenario())
+
+
+def in_a_world(scenario: Coroutine[None, None, None]) -> None:
+    with World(3) as world:
+        world.run(scenario)
+
+
+def test_down_full_and_well_again() -> None:
+    async def scenario() -> None:
+        disk = SimulatedDisk(Random(1))
+        store = SimulatedStore(disk)
+        await store.acquire(KEY)
+        disk.fill_for(5.0)
+        with pytest.raises(StoreFull):
+            await write(store, KEY, 1, segments=[segment(1, 1)])
+        assert await store.segments(KEY, 2, 0, 9) == []  # reading needs no room
+        disk.fail_for(5.0)
+        for refused in (
+            store.commit([Changes(KEY, 1, 1)]),
+            store.acquire(OTHER),
+            store.dead_count(KEY),
+        ):
+            with pytest.raises(StoreUnavailable, match="does not answer"):
+                await refused
+        await asyncio.sleep(5.0)
+        assert await write(store, KEY, 1, backlog=3)
+        assert await store.partitions() == [KEY]
+
+    in_a_world(scenario())
+
+
+def test_an_outage_leaves_commits_under_way_unknown() -> None:
+    outcomes = set()
+
+    async def scenario(seed: int) -> None:
+        disk = SimulatedDisk(Random(seed))
+        store = SimulatedStore(disk)
+        await store.acquire(KEY)
+        under_way = asyncio.ensure_future(store.commit([Changes(KEY, 1, 5)]))
+        await asyncio.sleep(0.001)
+        disk.fail_for(1.0)
+        try:
+            await under_way
+            told = "done"
+        except MaitredError as problem:
+            told = problem.code
+        disk.calm()
+        there = (await store.acquire(KEY)).backlog == 5
+        assert there or told != "done"
+        assert not there or told != "store-unavailable"
+        outcomes.add((told, there))
+
+    for seed in SEEDS:
+        in_a_world(scenario(seed))
+    assert outcomes == {
+        ("done", True),
+        (OutcomeUnknown.code, True),
+        (StoreUnavailable.code, False),
+    }
+
+
+def test_drawn_faults_strike_and_calm_ends_them() -> None:
+    outcomes = set()
+
+    async def scenario() -> None:
+        faults = DiskFaults(failure_probability=0.2, unknown_probability=0.2)
+        disk = SimulatedDisk(Random(4), faults)
+        store = SimulatedStore(disk)
+        while True:
+            try:
+                range_id = (await store.acquire(KEY)).range_id
+                break
+            except StoreUnavailable:
+                continue
+        for number in range(1, 200):
+            made = segment(number, number)
+            try:
+                told = "done" if await write(store, KEY, range_id, segments=[made]) else "overtaken"
+            except MaitredError as problem:
+                told = problem.code
+            there = any(disk.contents.segments_around(KEY, number))
+            outcomes.add((told, there))
+        disk.calm()
+        for number in range(1, 50):
+            assert await write(store, KEY, range_id, marks=[number])
+
+    in_a_world(scenario())
+    assert outcomes == {
+        ("done", True),
+        (OutcomeUnknown.code, True),
+        (OutcomeUnknown.code, False),
+        (StoreUnavailable.code, False),
+    }
+
+
+def test_a_slow_disk_takes_longer() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        disk = SimulatedDisk(Random(1), DiskFaults(delay_min_seconds=0.01, delay_max_seconds=0.01))
+        store = SimulatedStore(disk)
+        await store.acquire(KEY)
+        assert loop.time() == pytest.approx(0.02)
+        disk.slow_for(1.0, 50.0)
+        await store.acquire(KEY)
+        assert loop.time() == pytest.approx(1.02)
+        await asyncio.sleep(1.0)
+        await store.acquire(KEY)
+        assert loop.time() == pytest.approx(2.04)
+
+    in_a_world(scenario())
+
+
+def test_storms_differ() -> None:
+    assert len({DiskFaults.drawn(Random(seed)) for seed in range(50)}) > 20
