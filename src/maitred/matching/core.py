@@ -187,7 +187,12 @@ class Core:
         if retention:
             self.outcomes.put(sequence, ended)
             if retention > self.settings.memory_seconds:
-                self.ledger.keep_result(sequence, retention, encode_ended(ended[:3]), now)
+                self.ledger.keep_result(
+                    sequence,
+                    retention,
+                    encode_ended((ended.status, ended.attempts, ended.body)),
+                    now,
+                )
 
     def _heard(self, session: bytes, worker: str, now: float) -> None:
         self.workers[session] = (worker, now)

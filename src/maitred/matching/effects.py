@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from msgspec import msgpack
+from msgspec import Struct, msgpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ decode_ended: Final = msgpack.Decoder(tuple[EndStatus, int, bytes]).decode
 """What is kept of a task that is over: status, attempts, body."""
 
 
-class Ended(NamedTuple):
+class Ended(Struct, frozen=True, gc=False):
     """What came of a task."""
 
     status: EndStatus

@@ -10,31 +10,27 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maitred.matching.task import Task, Token
 
 
-class Offer:
+class Offer(Struct, gc=False, eq=False):
     """One answer's worth of free slots of one worker."""
 
-    __slots__ = ("away", "given", "hops", "open", "session", "since", "slots", "token", "worker")
-
-    def __init__(
-        self, token: Token, session: bytes, worker: str, slots: int, since: float, hops: int = 0
-    ) -> None:
-        self.token = token
-        """Whatever the shell wants to have back."""
-        self.session = session
-        self.worker = worker
-        self.slots = slots
-        self.since = since
-        self.hops = hops
-        self.given: list[Task] = []
-        self.away = False
-        """Whether it waits at the parent as well."""
-        self.open = True
+    token: Token
+    session: bytes
+    worker: str
+    slots: int
+    since: float
+    hops: int = 0
+    given: list[Task] = field(default_factory=list)
+    away: bool = False
+    """Whether it waits at the parent as well."""
+    open: bool = True
 
 
 class Offers:

@@ -18,7 +18,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
+    from maitred.errors import MaitredError
     from maitred.matching.records import Terms
 
 
@@ -90,74 +93,51 @@ class SegmentState:
         """Those that are over and have no mark yet."""
 
 
-class Task:
+class Ticket(Struct, gc=False, eq=False):
+    """A request that is answered when all its parts are safe."""
+
+    token: Token
+    left: int
+    done: int = 0
+    problem: MaitredError | None = None
+
+
+class Task(Struct, gc=False, eq=False):
     """One task. Times are the loop's; the partition translates to and from the wall clock."""
 
-    __slots__ = (
-        "added",
-        "attempt",
-        "due",
-        "expires",
-        "failure",
-        "given_at",
-        "hold_until",
-        "later_stored",
-        "lease_until",
-        "origin",
-        "payload",
-        "priority",
-        "ready",
-        "revoked",
-        "segment",
-        "sequence",
-        "session",
-        "state",
-        "terms",
-        "ticket",
-        "visit",
-        "worker",
-        "writing",
-    )
+    sequence: int
+    priority: int
+    terms: Terms
+    payload: bytes
+    added: float
+    state: State
+    ticket: Ticket | None = None
+    """Who waits for it to be safe."""
+    ready: float = 0.0
+    """Since when it could have been run."""
+    attempt: int = 0
+    """Attempts that came to nothing; of a visitor, the number of the next one."""
+    expires: float = 0.0
+    due: float = 0.0
+    failure: bytes = b""
+    origin: int = -1
+    """The partition that owns it, if that is another one: a visitor."""
+    visit: Token = None
+    """Of a visitor: whom to tell what became of it."""
+    session: bytes = b""
+    worker: str = ""
+    given_at: float = 0.0
+    lease_until: float = 0.0
+    hold_until: float = 0.0
+    revoked: bool = False
+    # Where it is written down: in a segment, in a row of its own, or not yet.
+    segment: SegmentState | None = None
+    later_stored: bool = False
+    writing: bool = False
+    """Whether a commit that is under way has it."""
 
-    def __init__(
-        self,
-        sequence: int,
-        priority: int,
-        terms: Terms,
-        payload: bytes,
-        added: float,
-        state: State,
-        ticket: Ticket | None = None,
-    ) -> None:
-        self.sequence = sequence
-        self.priority = priority
-        self.terms = terms
-        self.payload = payload
-        self.added = added
-        self.ready = added
-        """Since when it could have been run."""
-        self.state = state
-        self.ticket = ticket
-        """Who waits for it to be safe."""
-        self.attempt = 0
-        self.expires = 0.0
-        self.due = 0.0
-        self.failure = b""
-        self.origin = -1
-        """The partition that owns it, if that is another one: a visitor."""
-        self.visit: Token = None
-        """Of a visitor: whom to tell what became of it."""
-        self.session = b""
-        self.worker = ""
-        self.given_at = 0.0
-        self.lease_until = 0.0
-        self.hold_until = 0.0
-        self.revoked = False
-        # Where it is written down: in a segment, in a row of its own, or not yet.
-        self.segment: SegmentState | None = None
-        self.later_stored = False
-        self.writing = False
-        """Whether a commit that is under way has it."""
+    def __post_init__(self) -> None:
+        self.ready = self.ready or self.added
 
     def moves(self, event: Event) -> bool:
         """Let it happen, if it can."""
@@ -171,16 +151,3 @@ class Task:
     def stored(self) -> bool:
         """Whether the store has it."""
         return self.segment is not None or self.later_stored
-
-
-class Ticket:
-    """A request that is answered when all its parts are safe."""
-
-    __slots__ = ("done", "left", "problem", "token")
-
-    def __init__(self, token: Token, left: int) -> None:
-        self.token = token
-        """Whatever the shell wants to have back."""
-        self.left = left
-        self.done = 0
-        self.problem: Exception | None = None
