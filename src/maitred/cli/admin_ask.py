@@ -83,6 +83,12 @@ async def all_described(
     return root, [root, *others]
 
 
+def never_used(root: PartitionDescription) -> bool:
+    """Whether this may be a misspelt name: asking for a queue that nobody uses is no error."""
+    # Its first owner knows everything that was ever added; later ones do not.
+    return root.range_id <= 1 and not (root.counts.version or root.added or root.workers)
+
+
 def plain(description: PartitionDescription) -> dict[str, Any]:
     """For JSON, with names instead of places."""
     from msgspec import to_builtins

@@ -13,7 +13,14 @@ import click
 
 from maitred.cli import admin_units as units
 from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.admin_ask import UNREACHABLE, Silent, all_described, connecting, plain
+from maitred.cli.admin_ask import (
+    UNREACHABLE,
+    Silent,
+    all_described,
+    connecting,
+    never_used,
+    plain,
+)
 from maitred.cli.admin_names import json_option, label, queue_argument, queue_id
 from maitred.cli.admin_totals import totals, workers
 from maitred.cli.output import print_json, print_table
@@ -63,6 +70,12 @@ def describe(
         print_json(_told(found))
     else:
         _print(found)
+    if never_used(found.root):
+        click.echo(
+            f"\nNothing was ever added to {label(wanted)}. Is that its name? "
+            "`maitred admin queue list` shows those that there are.",
+            err=True,
+        )
     if any(isinstance(one, Silent) for one in found.found):
         sys.exit(1)
 

@@ -93,8 +93,11 @@ def next_steps(queue: QueueId, change: Change) -> Iterator[str]:
             f"{'it' if after.read - after.write == 1 else 'them'} now."
         )
         yield (
-            "When `maitred admin queue describe` shows that as drained: "
-            f"maitred admin queue update-partitions {label(queue)} "
+            "When `maitred admin queue describe` shows that as drained, and if scaling.adaptive is "
+            "off:"
+        )
+        yield (
+            f"  maitred admin queue update-partitions {label(queue)} "
             f"--read {after.write} --write {after.write}"
         )
     if after.read < before.read:
@@ -103,7 +106,10 @@ def next_steps(queue: QueueId, change: Change) -> Iterator[str]:
             f"{gone} {'partition is' if gone == 1 else 'partitions are'} gone. If tasks were left "
             f"there, which only --force allows, they come back with --read {before.read}."
         )
-    yield "Unless scaling.adaptive is off for this queue, it follows the load from here."
+    yield (
+        "Where scaling.adaptive is on, as it is unless set, the root goes on by itself: it removes "
+        "drained partitions and follows the load."
+    )
 
 
 def _partitions(first: int, end: int) -> str:

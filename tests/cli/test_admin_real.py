@@ -1,0 +1,93 @@
+"""`maitred admin queue` against a real node, from the first task to the last dead letter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from msgspec import msgpack
+
+import maitred as library
+from maitred.matching.records import Terms
+from maitred.protocol.tasks import FAILED, Add, End, Failure, Finish, Offer, Offered
+from tests.cli.running import maitred, maitred_json
+from tests.node.nodes import RunningNode, running_node, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+QUEUE = "shop/thumbnails"
+SESSION = bytes(16)
+ADDED, FAILING = 5, 3
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RunningNode]:
+    """With a queue of five tasks, of which three have failed for good."""
+    with running_node(shards=2) as running:
+        with library.connect(running.url) as client:
+            payloads = [msgpack.encode({"n": number}) for number in range(ADDED)]
+            # Once, and then it is dead.
+            client.request(Add("shop", "thumbnails", 1, 0, 0, 0, payloads, terms=Terms(retries=0)))
+            offer = Offer("shop", "thumbnails", 1, 0, 0, 0, SESSION, "ant", FAILING)
+            given = cast("Offered", client.request(offer)).tasks
+            why = msgpack.encode(Failure("ValueError", "too small", "Traceback: here"))
+            ends = [End(task.sequence, task.attempt, FAILED, why) for task in given]
+            client.request(Finish("shop", "thumbnails", 1, 0, 0, SESSION, ends))
+        yield running
+
+
+def asked(node: RunningNode, *arguments: str) -> Any:  # noqa: ANN401 - whatever it prints
+    return maitred_json("admin", "queue", *arguments, "--url", node.url)
+
+
+def test_the_life_of_a_queue(node: RunningNode) -> None:
+    queues = asked(node, "list")["queues"]
+    (listed,) = [one for one in queues if one["queue"] == "thumbnails"]
+    assert (listed["namespace"], listed["type"]) == ("shop", 1)
+    assert (listed["backlog"], listed["dead"]) == (ADDED - FAILING, FAILING)
+
+    told = asked(node, "describe", QUEUE)
+    (root,) = told["partitions"]
+    assert (root["added"], root["backlog"], root["running"]) == (ADDED, ADDED - FAILING, 0)
+    assert root["shard"] in (0, 1)
+    assert told["workers"][0]["worker"] == "ant"
+
+    letters = asked(node, "dead", "list", QUEUE)["letters"]
+    assert [one["failure"]["kind"] for one in letters] == ["ValueError"] * FAILING
+    shown = asked(node, "dead", "show", QUEUE, letters[1]["id"])
+    assert shown["payload"] == {"n": 1}
+    assert shown["failure"]["message"] == "too small"
+
+    assert asked(node, "dead", "drop", QUEUE, letters[0]["id"], "--yes")["done"] == 1
+    assert asked(node, "dead", "retry", QUEUE, "--all", "--yes")["done"] == FAILING - 1
+    assert asked(node, "dead", "list", QUEUE)["total"] == 0
+    assert asked(node, "describe", QUEUE)["totals"]["backlog"] == ADDED - 1
+
+
+def test_partitions_come_and_go(node: RunningNode) -> None:
+    command = ("update-partitions", "shop/other", "--read")
+    assert asked(node, *command, "4", "--write", "4")["after"]["read"] == 4
+    refused = maitred("admin", "queue", *command, "2", "--write", "2", "--url", node.url)
+    assert refused.returncode == 2
+    assert "[unsafe-partition-change]" in refused.stderr
+    assert asked(node, *command, "4", "--write", "2")["after"]["write"] == 2
+
+    def states() -> list[str]:
+        return [one["state"] for one in asked(node, "describe", "shop/other")["partitions"]]
+
+    wait_until(lambda: states() == ["writable"] * 2 + ["drained"] * 2, "the others are drained")
+    assert asked(node, *command, "2", "--write", "2")["after"] == {
+        "read": 2,
+        "write": 2,
+        "version": 3,
+    }
+
+
+def test_a_name_that_nobody_uses_is_pointed_out(node: RunningNode) -> None:
+    done = maitred("admin", "queue", "describe", "shop/thumbnial", "--url", node.url)
+    assert done.returncode == 0
+    assert "Nothing was ever added to shop/thumbnial." in done.stderr
+    used = maitred("admin", "queue", "describe", QUEUE, "--url", node.url)
+    assert used.stderr == ""
