@@ -9,13 +9,18 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from maitred.settings import PORT
 from tests.cli.running import MAITRED
 from tests.node.nodes import START_SECONDS, running_node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -33,16 +38,51 @@ def test_every_example_runs_and_prints_the_same_twice(example: Path) -> None:
     assert first.stdout == second.stdout != ""
 
 
-def test_the_readmes_python_runs() -> None:
+@contextmanager
+def a_shop(directory: Path, url: str) -> Iterator[dict[str, str]]:
+    """The README's `shop.py` in the directory, and its worker; gives the environment for both."""
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    app = next(block for block in blocks if "@app.handler" in block)
+    (directory / "shop.py").write_text(app)
+    line = re.search(r"^\$ \.venv/bin/maitred (worker .*)$", README, re.MULTILINE)
+    assert line
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("MAITRED_")
+    }
+    environment |= {"MAITRED_URL": url, "PYTHONPATH": str(directory)}
+    with subprocess.Popen(
+        [str(MAITRED), *shlex.split(line[1])],
+        cwd=directory,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    ) as worker:
+        try:
+            yield environment
+        finally:
+            worker.terminate()
+            assert worker.wait(30) == 0
+
+
+def test_the_readmes_python_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) >= 3
-    with running_node(shards=2) as node:
+    with running_node(shards=2) as node, a_shop(tmp_path, node.url) as environment:
         for block in blocks:
+            if "@app.handler" in block:
+                continue
             here = block.replace("maitred://127.0.0.1:4747", node.url)
             done = subprocess.run(
-                [sys.executable, "-c", here], capture_output=True, text=True, check=True
+                [sys.executable, "-c", here],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
             )
+            assert done.returncode == 0, done.stderr
             assert done.stdout
+            assert not done.stderr
 
 
 def test_make_run_starts_a_node_that_says_what_to_try(tmp_path: Path) -> None:
@@ -63,14 +103,14 @@ def test_make_run_starts_a_node_that_says_what_to_try(tmp_path: Path) -> None:
                 assert line, f"it ended: {shown}"
                 shown += line
             commands = re.findall(r"^  (\S*maitred .*)$", shown, re.MULTILINE)
-            assert [command.split()[1] for command in commands] == ["status", "ping"]
+            assert [command.split()[1] for command in commands] == ["status", "ping", "admin"]
             for command in commands:
                 _, *arguments = shlex.split(command)
                 done = subprocess.run([str(MAITRED), *arguments], capture_output=True, check=False)
                 assert done.returncode == 0, done
-            python = textwrap.dedent(shown[shown.index("  import maitred") : shown.index("Ctrl-C")])
+            python = textwrap.dedent(shown[shown.index("  from maitred") : shown.index("Ctrl-C")])
             done = subprocess.run([sys.executable, "-c", python], capture_output=True, check=True)
-            assert b"hello" in done.stdout
+            assert b"shop/greetings/0/" in done.stdout
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)
@@ -78,13 +118,10 @@ def test_make_run_starts_a_node_that_says_what_to_try(tmp_path: Path) -> None:
 
 def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
     """At the default port, in a directory with a `.venv`. No other test takes this port."""
-    lines = re.findall(r"^\$ (\.venv/bin/maitred (?:ping|status) .*)$", README, re.MULTILINE)
-    assert [line.split()[1] for line in lines] == ["ping", "status"]
+    lines = re.findall(r"^\$ (\.venv/bin/maitred (?:admin|status).*)$", README, re.MULTILINE)
+    assert [line.split()[1] for line in lines] == ["admin", "admin", "status"]
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "bin").symlink_to(MAITRED.parent)
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("MAITRED_")
-    }
     with running_node(port=PORT, shards=2, wait=False) as node:
         with node.output.changed:
             node.output.changed.wait_for(
@@ -95,25 +132,35 @@ def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
             if re.search(r"Port \d+ on 127\.0\.0\.1.* is in use", str(node.errors)):
                 pytest.skip(f"THE README'S LINES WERE NOT TRIED: {node.errors}")
         node.wait_until_up()
-        for line in lines:
-            done = subprocess.run(
-                ["/bin/sh", "-c", line],
-                cwd=tmp_path,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
+        with a_shop(tmp_path, node.url) as environment:
+            program = (
+                "from shop import thumbnail; thumbnail.sync.enqueue('a', 1).result(timeout=30)"
             )
-            assert done.returncode == 0, done
-            assert done.stderr == ""
-            heading, *rows = done.stdout.splitlines()
-            assert "shard" in heading
-            for shard in node.shards:
-                assert any(str(shard.number) in row.split() for row in rows), done.stdout
-            if "status" in line:
-                for shard in node.shards:
-                    assert f"{shard.pid}" in done.stdout.split()
+            subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+            del environment["MAITRED_URL"]
+            shown = [_printed(line, tmp_path, environment) for line in lines]
+        assert "shop/thumbnails" in shown[0]
+        assert "1 to read, 1 to write" in shown[1]
+        heading, *rows = shown[2].splitlines()
+        assert "shard" in heading
+        for shard in node.shards:
+            assert any(str(shard.number) in row.split() for row in rows), shown[2]
+            assert f"{shard.pid}" in shown[2].split()
+
+
+def _printed(line: str, directory: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    assert done.stderr == ""
+    return done.stdout
 
 
 def test_the_readmes_command_prints_what_the_readme_shows() -> None:

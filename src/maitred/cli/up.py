@@ -182,10 +182,13 @@ def _print_next_steps(url: str, settings: Node) -> None:
     click.echo("\nTry, in another terminal:\n")
     click.echo(f"  {command} status{option}")
     click.echo(f"  {command} ping{option}")
-    click.echo("\nor, in Python:\n")
-    click.echo("  import maitred")
-    click.echo(f'  with maitred.connect("{url}") as client:')
-    click.echo('      print(client.echo("shop", "thumbnails", b"hello"))')
+    click.echo(f"  {command} admin queue list{option}")
+    click.echo("\nor, in Python, a task that waits for a worker (README.md shows one):\n")
+    click.echo("  from maitred import App")
+    click.echo(f'  app = App("shop", node="{url}")')
+    click.echo('  @app.handler("greetings")')
+    click.echo("  def greet(name: str) -> str: ...")
+    click.echo('  print(greet.sync.enqueue("world"))')
     if settings.tls:
         click.echo(
             "\nA certificate of your own authority needs ?ca=FILE at the end of the address,"
