@@ -189,7 +189,7 @@ class FakeNode(RunningNode):
                     await partition.changed.wait()
             except TimeoutError:
                 break
-        given = []
+        given: list[Given] = []
         while partition.waiting and len(given) < message.slots:
             task = partition.waiting.popleft()
             task.attempt += 1

@@ -101,9 +101,11 @@ class Worker:
         """Work until `stop` is called; False if something had to be left behind."""
         self._supply()
         await self._stopping.wait()
-        finished = await self._drain()
-        self._beats.stop()
-        self._bench.threads.shutdown(wait=False, cancel_futures=True)
+        try:
+            finished = await self._drain()
+        finally:
+            self._beats.stop()
+            self._bench.threads.shutdown(wait=False, cancel_futures=True)
         return finished
 
     def stop(self) -> None:
@@ -139,6 +141,8 @@ class Worker:
 
     async def _offer(self, served: Served, slots: int) -> None:
         try:
+            if not self._bench.free:  # all were taken, or we were stopped, before our turn came
+                return
             offered = await self._ask(served, slots)
             if offered is None:
                 return

@@ -1,0 +1,408 @@
+"""What a worker does with tasks, at a node that is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from maitred import App, current
+from maitred.errors import TaskCancelled, TaskFailed
+from maitred.protocol.tasks import DONE, FAILED, RETURNED, TIMED_OUT, Finish, Heartbeat, Offer
+from tests.app.fake_node import FakeNode
+from tests.node.in_process import RecordedLog, in_a_loop
+from tests.worker.running import a_worker
+
+
+class Shop:
+    """An app whose handlers tell the test what happens to them."""
+
+    def __init__(self) -> None:
+        self.app = app = App("shop")
+        self.begun: asyncio.Queue[int] = asyncio.Queue()
+        self.go_on = asyncio.Event()
+        self.stopped: list[int] = []
+        self.running = self.most = 0
+        self.thread_begun = threading.Event()
+        self.thread_may_end = threading.Event()
+        self.thread_saw_cancel = threading.Event()
+
+        @app.handler("adding", retries=0)
+        async def adding(one: int, two: int) -> int:
+            return one + two
+
+        @app.handler("holding", retries=0)
+        async def holding(number: int) -> int:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            self.begun.put_nowait(number)
+            try:
+                await self.go_on.wait()
+            except asyncio.CancelledError:
+                self.stopped.append(number)
+                raise
+            finally:
+                self.running -= 1
+            return number
+
+        @app.handler("threads", retries=0)
+        def threads(number: int) -> int:
+            self.thread_begun.set()
+            while not self.thread_may_end.wait(0.005):
+                if current().cancelled:
+                    self.thread_saw_cancel.set()
+            return number
+
+        @app.handler("failing", retries=0)
+        async def failing(what: str) -> Any:  # noqa: ANN401 - that is what it is about
+            if what == "raise":
+                raise ValueError("too small")
+            if what == "exit":
+                raise SystemExit(3)
+            if what == "cancel":
+                raise asyncio.CancelledError
+            return object()
+
+        self.adding, self.holding, self.threads, self.failing = adding, holding, threads, failing
+
+
+@in_a_loop
+async def test_tasks_are_run_and_their_results_come_back() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, "adding") as worker:
+        tasks = await asyncio.gather(*(shop.adding.enqueue(1, two) for two in range(200)))
+        found = await asyncio.gather(*(task.result(timeout=10) for task in tasks))
+        assert found == [1 + two for two in range(200)]
+        assert worker.statistics.done == 200
+        assert worker.statistics.busy == 0
+
+
+@in_a_loop
+async def test_plain_functions_run_beside_the_loop() -> None:
+    shop = Shop()
+    shop.thread_may_end.set()
+    async with FakeNode() as node, a_worker(node, shop.app, "threads"):
+        task = await shop.threads.enqueue(7)
+        assert await task.result(timeout=10) == 7
+
+
+@in_a_loop
+async def test_never_more_than_slots_and_the_ends_of_a_turn_are_one_message() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, "holding", slots=4):
+        node.app(shop.app)
+        tasks = [await shop.holding.enqueue(number) for number in range(10)]
+        for _ in range(4):
+            await shop.begun.get()
+        assert len(node.partition("holding").waiting) == 6
+        shop.go_on.set()
+        for task in tasks:
+            await task.result(timeout=10)
+        assert shop.most == 4
+        assert len(node.heard(Finish)[0].ends) == 4
+        assert all(offer.slots <= 4 for offer in node.heard(Offer))
+
+
+@in_a_loop
+async def test_what_becomes_free_is_offered_while_other_offers_wait() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, "holding", slots=3):
+        await node.until(lambda: node.heard(Offer))
+        await shop.holding.enqueue(1)
+        await shop.begun.get()
+        await node.until(lambda: len(node.heard(Offer)) == 2)
+        shop.go_on.set()
+        await node.until(lambda: len(node.heard(Offer)) == 3)
+        assert [offer.slots for offer in node.heard(Offer)] == [3, 2, 1]
+
+
+@in_a_loop
+async def test_several_queues_share_slots_and_a_full_worker_takes_its_offers_back() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, "holding", "adding", slots=1) as worker:
+        await node.until(lambda: len(node.heard(Offer)) == 2)
+        await shop.holding.enqueue(1)
+        await shop.begun.get()
+        # Nobody serves the other queue now, so the task must wait at the node.
+        await node.until(lambda: node.shards[0].in_flight == 0)
+        task = await shop.adding.enqueue(1, 2)
+        assert len(node.partition("adding").waiting) == 1
+        shop.go_on.set()
+        assert await task.result(timeout=10) == 3
+        assert worker.statistics.returned == 0
+
+
+@in_a_loop
+async def test_what_finds_no_slot_is_given_back() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, "holding", "adding", slots=1) as worker:
+        await node.until(lambda: len(node.heard(Offer)) == 2)
+        both = await asyncio.gather(shop.holding.enqueue(1), shop.adding.enqueue(1, 2))
+        shop.go_on.set()
+        assert [await task.result(timeout=10) for task in both] == [1, 3]
+        assert worker.statistics.returned == 1
+        assert [end.how for end in node.ends()].count(RETURNED) == 1
+        assert {task.attempt for task in node.partition("adding").tasks.values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        ("raise", "ValueError"),
+        ("exit", "SystemExit"),
+        ("cancel", "CancelledError"),
+        ("object", "unserialisable-result"),
+    ],
+)
+@in_a_loop
+async def test_a_handler_that_fails(what: str, kind: str) -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, "failing", "adding") as worker:
+        task = await shop.failing.enqueue(what)
+        with pytest.raises(TaskFailed) as caught:
+            await task.result(timeout=10)
+        assert caught.value.kind == kind
+        assert worker.statistics.failed == 1
+        assert await (await shop.adding.enqueue(1, 1)).result(timeout=10) == 2
+
+
+@in_a_loop
+async def test_arguments_of_another_version_fail_with_their_code() -> None:
+    shop = Shop()
+    other = App("shop")
+
+    @other.handler("adding", retries=1)
+    async def adding(one: str) -> int:
+        return len(one)
+
+    async with FakeNode() as node, a_worker(node, shop.app, "adding") as worker:
+        async with node.app(other):
+            task = await adding.enqueue("x")
+            with pytest.raises(TaskFailed, match="do not fit adding") as caught:
+                await task.result(timeout=10)
+        assert (caught.value.kind, caught.value.attempts) == ("invalid-arguments", 2)
+        assert worker.statistics.failed == 2
+        assert await (await shop.adding.enqueue(1, 1)).result(timeout=10) == 2
+
+
+@in_a_loop
+async def test_an_async_handler_whose_time_is_over_is_cancelled() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, "holding") as worker:
+        task = await shop.holding.options(timeout=0.05).enqueue(1)
+        with pytest.raises(TaskFailed):
+            await task.result(timeout=10)
+        assert shop.stopped == [1]
+        assert [end.how for end in node.ends()] == [TIMED_OUT]
+        assert worker.statistics.timed_out == 1
+
+
+@in_a_loop
+async def test_a_handler_that_does_not_stop_keeps_its_slot_but_is_told_of() -> None:
+    app = App("shop")
+    may_end = asyncio.Event()
+
+    @app.handler("stubborn", retries=0)
+    async def stubborn() -> None:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with FakeNode() as node, a_worker(node, app, slots=1, stop_seconds=0.05) as worker:
+        task = await stubborn.options(timeout=0.05).enqueue()
+        with pytest.raises(TaskFailed):
+            await task.result(timeout=10)
+        assert worker.statistics.busy == 1
+        may_end.set()
+        second = await stubborn.enqueue()
+        await second.result(timeout=10)
+        assert [end.how for end in node.ends()] == [TIMED_OUT, DONE]
+
+
+@in_a_loop
+async def test_a_thread_whose_time_is_over_is_told_of_at_once_and_keeps_its_slot() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, "threads", slots=1) as worker:
+        task = await shop.threads.options(timeout=0.05).enqueue(1)
+        with pytest.raises(TaskFailed):
+            await task.result(timeout=10)
+        assert worker.statistics.busy == 1
+        assert await asyncio.to_thread(shop.thread_saw_cancel.wait, 10)
+        shop.thread_may_end.set()
+        assert await (await shop.threads.enqueue(2)).result(timeout=10) == 2
+        assert [end.how for end in node.ends()] == [TIMED_OUT, DONE]
+
+
+@in_a_loop
+async def test_cancelling_what_runs() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, young_seconds=0.05) as worker:
+        task = await shop.holding.enqueue(1)
+        await shop.begun.get()
+        assert await task.cancel() == "cancelling"
+        with pytest.raises(TaskCancelled):
+            await task.result(timeout=10)
+        assert shop.stopped == [1]
+        assert worker.statistics.stopped == 1
+        thread = await shop.threads.enqueue(1)
+        assert await asyncio.to_thread(shop.thread_begun.wait, 10)
+        assert await thread.cancel() == "cancelling"
+        assert await asyncio.to_thread(shop.thread_saw_cancel.wait, 10)
+        shop.thread_may_end.set()
+        assert await thread.result(timeout=10) == 1
+
+
+@in_a_loop
+async def test_one_that_became_somebody_elses_is_stopped_and_not_told_of() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, young_seconds=0.05) as worker:
+        await shop.holding.enqueue(1)
+        await shop.begun.get()
+        partition = node.partition("holding")
+        for task in partition.tasks.values():
+            task.attempt += 1  # as if its lease had been over
+        partition.tell()
+        await node.until(lambda: worker.statistics.lost == 1)
+        await node.until(lambda: node.heard(Heartbeat))
+        assert shop.stopped in ([], [1])
+        shop.go_on.set()
+    assert shop.stopped == [1]
+    assert not node.ends()
+
+
+@in_a_loop
+async def test_heartbeats_are_for_what_takes_long_and_come_within_the_lease() -> None:
+    shop = Shop()
+    async with (
+        FakeNode(lease_seconds=0.6) as node,
+        a_worker(node, shop.app, "holding", "adding", young_seconds=0.1),
+    ):
+        await (await shop.adding.enqueue(1, 1)).result(timeout=10)
+        assert not node.heard(Heartbeat)
+        first = await shop.holding.enqueue(1)
+        await node.until(lambda: len(node.heard(Heartbeat)) >= 1)
+        second = await shop.holding.enqueue(2)
+        await node.until(
+            lambda: any(
+                {sequence for sequence, _ in beat.running} == {first.sequence, second.sequence}
+                for beat in node.heard(Heartbeat)
+            )
+        )
+        before = len(node.heard(Heartbeat))
+        await node.until(lambda: len(node.heard(Heartbeat)) >= before + 3)
+        assert {beat.worker for beat in node.heard(Heartbeat)} == {"w"}
+        shop.go_on.set()
+
+
+@in_a_loop
+async def test_a_restarted_node_hears_what_runs_and_what_ended() -> None:
+    shop = Shop()
+    log = RecordedLog()
+    async with FakeNode() as node, a_worker(node, shop.app, "holding", slots=4, log=log) as worker:
+        task = await shop.holding.enqueue(1)
+        await shop.begun.get()
+        await node.stop()
+        node.said.clear()
+        await node.start()
+        # Far younger than what is mentioned otherwise.
+        await node.until(lambda: node.heard(Heartbeat))
+        assert node.heard(Heartbeat)[0].running == [(task.sequence, 1)]
+        await node.stop()
+        shop.go_on.set()
+        await asyncio.to_thread(lambda: None)
+        await node.start()
+        assert await task.result(timeout=10) == 1
+        assert worker.statistics.done == 1
+        assert [task.attempt for task in node.partition("holding").tasks.values()] == [1]
+        await (await shop.holding.enqueue(2)).result(timeout=10)
+    assert 1 <= log.events("warning").count("the node does not answer; trying again") <= 2
+
+
+@in_a_loop
+async def test_a_drained_worker_finishes_and_gives_back() -> None:
+    shop = Shop()
+    async with FakeNode() as node:
+        async with a_worker(node, shop.app, "holding", slots=2) as worker:
+            task = await shop.holding.enqueue(1)
+            await shop.begun.get()
+            worker.stop()
+            await node.until(lambda: node.shards[0].in_flight == 0)
+            late = await shop.holding.enqueue(2)
+            shop.go_on.set()
+            assert await task.result(timeout=10) == 1
+        assert [one.sequence for one in node.partition("holding").waiting] == [late.sequence]
+        assert [end.how for end in node.ends()] == [DONE]
+        assert worker.statistics.begun == 1
+
+
+@in_a_loop
+async def test_a_task_that_was_on_its_way_when_the_worker_stopped_is_given_back() -> None:
+    shop = Shop()
+    async with FakeNode() as node:
+        async with a_worker(node, shop.app, "adding") as worker:
+            await node.until(lambda: node.heard(Offer))
+            await shop.adding.enqueue(1, 2)
+            # The answer to the offer is written, and the worker has not read it yet.
+            worker.stop()
+        assert worker.statistics.begun + worker.statistics.returned >= 1
+        partition = node.partition("adding")
+        assert not any(task.running for task in partition.tasks.values())
+
+
+@in_a_loop
+async def test_what_does_not_end_is_left_behind_after_a_while() -> None:
+    shop = Shop()
+    log = RecordedLog()
+    async with FakeNode() as node:
+        async with a_worker(node, shop.app, "holding", drain_seconds=0.05, log=log):
+            await shop.holding.enqueue(1)
+            await shop.begun.get()
+        assert any("stopped before everything" in line for line in log.events("warning"))
+        assert not node.ends()
+
+
+@in_a_loop
+async def test_two_workers_of_one_name_do_not_mind() -> None:
+    shop, twin = Shop(), Shop()
+    async with (
+        FakeNode() as node,
+        a_worker(node, shop.app, "holding", slots=1),
+        a_worker(node, twin.app, "holding", slots=1),
+    ):
+        tasks = [await shop.holding.enqueue(number) for number in range(2)]
+        await shop.begun.get()
+        await twin.begun.get()
+        assert len({offer.session for offer in node.heard(Offer)}) == 2
+        shop.go_on.set()
+        twin.go_on.set()
+        assert sorted([await task.result(timeout=10) for task in tasks]) == [0, 1]
+
+
+@in_a_loop
+async def test_handlers_know_their_attempt_and_may_enqueue() -> None:
+    app = App("shop")
+    seen: list[tuple[str, int]] = []
+
+    @app.handler("first", retries=1)
+    async def first() -> str:
+        attempt = current()
+        seen.append((attempt.task_id, attempt.number))
+        if attempt.number == 1:
+            raise RuntimeError("again")
+        return (await second.enqueue()).id
+
+    @app.handler("second")
+    def second() -> str:
+        return current().task_id
+
+    async with FakeNode() as node, a_worker(node, app):
+        task = await first.enqueue()
+        inner = app.task(await task.result(timeout=10))
+        assert await inner.result(timeout=10) == inner.id
+        assert seen == [(task.id, 1), (task.id, 2)]
+        assert [end.how for end in node.ends()].count(FAILED) == 1
+    assert current().number == 1
