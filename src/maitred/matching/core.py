@@ -208,7 +208,7 @@ class Core:
 
     def _waits(self, waiting: Waiting) -> bool:
         if isinstance(waiting, Offer):
-            return waiting.open
+            return waiting.is_open
         if isinstance(waiting, HeldBeat):
             return self._beats.get(waiting.session) is waiting
         return waiting.state is not OVER

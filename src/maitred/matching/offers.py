@@ -30,7 +30,7 @@ class Offer(Struct, gc=False, eq=False):
     given: list[Task] = field(default_factory=list)
     away: bool = False
     """Whether it waits at the parent as well."""
-    open: bool = True
+    is_open: bool = True
 
 
 class Offers:
@@ -64,9 +64,9 @@ class Offers:
 
     def close(self, offer: Offer) -> bool:
         """It is answered, or nobody waits for the answer; False if that was so already."""
-        if not offer.open:
+        if not offer.is_open:
             return False
-        offer.open = False
+        offer.is_open = False
         self.slots -= offer.slots
         self._line.pop(offer, None)
         return True

@@ -111,7 +111,7 @@ class Partition(Recalling):
             self.effects.append(Beat(held.token, [], []))
 
     def _offer_time_is_up(self, offer: Offer) -> None:
-        if offer.open and not offer.given:
+        if offer.is_open and not offer.given:
             self.offers.close(offer)
             if offer.away:
                 self.effects.append(RecallOffer(offer))

@@ -41,7 +41,7 @@ class Passing(Working):
         if not found:
             self._pass_on(now)
             return
-        if was_away and offer.open and not offer.given:
+        if was_away and offer.is_open and not offer.given:
             self.offers.close(offer)
             self.effects.append(Give(offer, [], found))
             return
