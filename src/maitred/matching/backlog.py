@@ -8,14 +8,16 @@ everything above it has been read, the line is all in memory again.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from maitred.matching.records import PRIORITIES
-from maitred.matching.task import READY, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from maitred.matching.task import Task
 
 
 class Reading(NamedTuple):
@@ -31,13 +33,16 @@ class Reading(NamedTuple):
 class Line:
     """The tasks of one priority."""
 
-    __slots__ = ("cursor", "known", "parked", "reading", "tasks", "waiting")
+    __slots__ = ("_back", "_places", "_returned", "cursor", "known", "parked", "reading", "tasks")
 
     def __init__(self, known: int) -> None:
-        self.tasks: deque[Task] = deque()
-        """Some of them may be over or elsewhere: they are skipped."""
-        self.waiting = 0
-        """Those that are READY."""
+        self.tasks: OrderedDict[Task, None] = OrderedDict()
+        """Those that wait, but for those who came back."""
+        self._places = 0
+        self._back: set[Task] = set()
+        """Those that came back, and stand before all others."""
+        self._returned: list[tuple[int, int, Task]] = []
+        """The same in the order in which they came in the first place; some may have left."""
         self.cursor = 0
         """Every segment up to this one has been read, or came from memory."""
         self.known = known
@@ -45,6 +50,53 @@ class Line:
         self.parked: dict[int, Task] = {}
         """Not written yet, and behind what is in the store."""
         self.reading = False
+
+    @property
+    def waiting(self) -> int:
+        """Those that are READY."""
+        return len(self.tasks) + len(self._back)
+
+    def push(self, task: Task) -> None:
+        self._places += 1
+        task.place = self._places
+        self.tasks[task] = None
+
+    def push_back(self, task: Task) -> None:
+        """To the place that it had."""
+        self._places += 1
+        self._back.add(task)
+        heappush(self._returned, (task.place, self._places, task))
+
+    def left(self, task: Task) -> None:
+        if task in self._back:
+            self._back.remove(task)
+            if not self._back:
+                self._returned.clear()
+        else:
+            del self.tasks[task]
+
+    def first(self) -> Task:
+        """Whose turn it is, if there is anybody."""
+        returned = self._returned
+        while returned:
+            task = returned[0][2]
+            if task in self._back:
+                return task
+            heappop(returned)
+        return next(iter(self.tasks))
+
+    def pop(self) -> Task:
+        """Take out the first."""
+        if self._back:
+            task = self.first()
+            heappop(self._returned)
+            self._back.remove(task)
+            return task
+        return self.tasks.popitem(last=False)[0]
+
+    def __iter__(self) -> Iterator[Task]:
+        yield from sorted(self._back, key=_place)
+        yield from self.tasks
 
     @property
     def on_disk(self) -> bool:
@@ -87,54 +139,37 @@ class Backlog:
 
     def push(self, task: Task) -> None:
         """At the end of its line."""
-        line = self.lines[task.priority]
-        line.tasks.append(task)
-        line.waiting += 1
+        self.lines[task.priority].push(task)
         self.ready += 1
 
-    def push_front(self, task: Task) -> None:
-        """It was its turn before."""
-        line = self.lines[task.priority]
-        line.tasks.appendleft(task)
-        line.waiting += 1
+    def push_back(self, task: Task) -> None:
+        """It stands where it stood."""
+        self.lines[task.priority].push_back(task)
         self.ready += 1
 
     def left(self, task: Task) -> None:
         """It is READY no longer, without having been popped; the caller changes its state."""
-        self.lines[task.priority].waiting -= 1
+        self.lines[task.priority].left(task)
         self.ready -= 1
 
     def first(self) -> Task | None:
         """Whose turn it is."""
         if not self.ready:
             return None
-        for line in self.lines:
-            if line.waiting:
-                tasks = line.tasks
-                while tasks[0].state is not READY:
-                    tasks.popleft()
-                return tasks[0]
-        return None
+        return next(line.first() for line in self.lines if line.waiting)
 
     def pop(self) -> Task:
         """The first, which there must be; the caller changes its state."""
         for line in self.lines:
-            if line.waiting:
-                tasks = line.tasks
-                task = tasks.popleft()
-                while task.state is not READY:
-                    task = tasks.popleft()
-                line.waiting -= 1
+            if line.tasks or line.waiting:
                 self.ready -= 1
-                return task
+                return line.pop()
         raise LookupError("nobody waits")
 
     def waiting(self) -> Iterator[Task]:
         """All that are READY, in their order."""
         for line in self.lines:
-            for task in line.tasks:
-                if task.state is READY:
-                    yield task
+            yield from line
 
     def room(self, priority: int) -> bool:
         """Whether tasks that become due may join the line."""
@@ -184,3 +219,7 @@ class Backlog:
     def unread(self) -> bool:
         """Whether the store has tasks that are not in memory."""
         return any(line.known > line.cursor for line in self.lines)
+
+
+def _place(task: Task) -> int:
+    return task.place

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from maitred.routing.counts import PartitionCounts
     from maitred.settings import Queue
 
+WORKERS_SECONDS = 300.0
+"""How long a worker is remembered that is not heard of any more."""
+
 TIMERS_SWEPT_AT = 1_000
 """So many timers that may have nobody waiting are kept before they are looked through."""
 
@@ -212,6 +215,15 @@ class Core:
         if isinstance(waiting, HeldBeat):
             return self._beats.get(waiting.session) is waiting
         return waiting.state is not OVER
+
+    def forget(self, now: float) -> None:
+        """What is past its time: results that nobody fetched, workers that are gone."""
+        self.outcomes.forget_expired(now)
+        gone = [
+            session for session, (_, heard) in self.workers.items() if now - heard > WORKERS_SECONDS
+        ]
+        for session in gone:
+            del self.workers[session]
 
     # How it is
 

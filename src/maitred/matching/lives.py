@@ -45,7 +45,7 @@ class Lives(Core):
                 return
             task = backlog.pop()
             if task.expires and now >= task.expires:
-                backlog.push_front(task)
+                backlog.push_back(task)
                 self._end(task, "expired", b"", None, now)
                 continue
             offer = offers.take(task)
@@ -98,7 +98,7 @@ class Lives(Core):
         self.leases.pop(task.sequence, None)
         task.session = b""
         self.ledger.hurry(task)
-        self.backlog.push_front(task)
+        self.backlog.push_back(task)
 
     def _try_again(
         self, task: Task, reason: str, body: bytes, ticket: Ticket | None, now: float

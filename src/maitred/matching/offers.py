@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from maitred.matching.task import Task, Token
 
 
-class Offer(Struct, gc=False, eq=False):
-    """One answer's worth of free slots of one worker."""
+class Offer(Struct, eq=False):
+    """One answer's worth of free slots of one worker.
+
+    Known to the garbage collector: who waits for the answer knows how to withdraw the offer.
+    """
 
     token: Token
     session: bytes

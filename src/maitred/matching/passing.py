@@ -97,7 +97,7 @@ class Passing(Working):
             self.effects.append(VisitorTaken(task, session, worker))
         else:
             task.state = READY
-            self.backlog.push_front(task)
+            self.backlog.push_back(task)
             self._seat(now)
 
     def _pass_on(self, now: float) -> float:

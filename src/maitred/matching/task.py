@@ -129,6 +129,8 @@ class Task(Struct, gc=False, eq=False):
     given_at: float = 0.0
     lease_until: float = 0.0
     hold_until: float = 0.0
+    place: int = 0
+    """In its line."""
     revoked: bool = False
     # Where it is written down: in a segment, in a row of its own, or not yet.
     segment: SegmentState | None = None

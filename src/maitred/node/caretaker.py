@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from maitred.node.partitions import Owned, Partitions
 
 LOOK_SECONDS: Final = 1.0
-"""How often it is looked which root is due."""
+"""How often it is looked which partition is due."""
+
+AT_ONCE: Final = 256
+"""Partitions that are looked after together, before requests get their turn again."""
 
 IDLE_SECONDS: Final = 300.0
 """A partition that nobody used for so long, and that has nothing to do, is let go."""
@@ -37,7 +40,6 @@ class Caretaker:
         self._shard = partitions.shard
         self._loop = partitions.loop
         self._scalers: dict[PartitionKey, Scaler] = {}
-        self._looked: dict[PartitionKey, float] = {}
         self._changing: dict[PartitionKey, asyncio.Lock] = {}
 
     def begin(self) -> None:
@@ -46,18 +48,27 @@ class Caretaker:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            now = self._loop.time()
-            for owned in list(self._partitions.owned.values()):
-                try:
-                    if owned.key.partition == 0:
-                        await self._look_at_root(owned, now)
-                    await self._let_go_if_idle(owned, now)
-                    owned.partition.outcomes.forget_expired(now)
-                except MaitredError as problem:
-                    self._shard.log.warning(
-                        "queue not looked after", queue=owned.key.queue, error=problem
-                    )
+            owned = list(self._partitions.owned.values())
+            for start in range(0, len(owned), AT_ONCE):
+                now = self._loop.time()
+                due = [one for one in owned[start : start + AT_ONCE] if one.tend_at <= now]
+                await asyncio.gather(*(self._tend(one, now) for one in due))
+                await asyncio.sleep(0)
             await self._forget_results()
+
+    async def _tend(self, owned: Owned, now: float) -> None:
+        partition = owned.partition
+        owned.tend_at = now + partition.settings.scaling.look_seconds
+        try:
+            partition.forget(now)
+            if owned.key.partition == 0:
+                await self._look_at_root(owned, now)
+            await self._let_go_if_idle(owned, now)
+        except MaitredError as problem:
+            self._shard.log.warning("queue not looked after", queue=owned.key.queue, error=problem)
+        except Exception:
+            # One queue's trouble must not be the end of care for all the others.
+            self._shard.log.exception("queue not looked after", queue=owned.key.queue)
 
     async def _forget_results(self) -> None:
         try:
@@ -71,16 +82,13 @@ class Caretaker:
     async def _let_go_if_idle(self, owned: Owned, now: float) -> None:
         if now - owned.last_used > IDLE_SECONDS and owned.partition.idle:
             await self._partitions.let_go(owned)
-            for known in (self._scalers, self._looked, self._changing):
-                known.pop(owned.key, None)
+            self._scalers.pop(owned.key, None)
+            self._changing.pop(owned.key, None)
 
     # Roots
 
     async def _look_at_root(self, owned: Owned, now: float) -> None:
         settings = owned.partition.settings.scaling
-        if now - self._looked.get(owned.key, 0.0) < settings.look_seconds:
-            return
-        self._looked[owned.key] = now
         partition = owned.partition
         if partition.counts.read == 1 and not settings.adaptive:
             return

@@ -61,7 +61,16 @@ Serve = Callable[["Owned", Any, "Held"], None]
 class Owned:
     """A partition, and what drives it."""
 
-    __slots__ = ("asked", "key", "last_used", "partition", "timer", "timer_at", "touched")
+    __slots__ = (
+        "asked",
+        "key",
+        "last_used",
+        "partition",
+        "tend_at",
+        "timer",
+        "timer_at",
+        "touched",
+    )
 
     def __init__(self, partition: Partition, now: float) -> None:
         self.key = partition.key
@@ -70,6 +79,8 @@ class Owned:
         self.timer: asyncio.TimerHandle | None = None
         self.timer_at = inf
         self.last_used = now
+        self.tend_at = now
+        """When its caretaker looks at it next."""
         self.asked: dict[object, Asked] = {}
         """Questions to the parent, by the offer or task that they are about."""
 
