@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROUNDS = 2
+QUIET_LOAD = 0.5
 QUICK = Budget(enqueue=0.5, end_to_end=1, latency=1.5, backlog=20_000)
 
 LESS_IS_BETTER = ("cpu us", "p50 ms", "p99 ms")
@@ -47,15 +48,20 @@ class Entry:
     peer: Peer
     rounds: list[Figures] = field(default_factory=list)
     many: str = ""
-    absent: str | None = None
-    """Why it could not take part."""
+    failed: list[str] = field(default_factory=list)
+    """Why a round has no figures."""
+
+    @property
+    def absent(self) -> str | None:
+        """Why it did not take part, if it did not."""
+        return self.failed[-1] if self.failed and not self.rounds else None
 
     def run(self, budget: Budget) -> None:
         try:
             figures, self.many = measure(self.peer, budget)
         except Unavailable as reason:
-            # One bad round of a busy machine does not undo a good one.
-            self.absent = None if self.rounds else str(reason)
+            # One bad round of a busy machine does not undo a good one, but it is told.
+            self.failed.append(str(reason))
         else:
             self.rounds.append(figures)
 
@@ -66,17 +72,16 @@ class Entry:
             for name in (self.rounds[0] if self.rounds else {})
         }
 
-    def __str__(self) -> str:
+    def told(self, figures: Figures) -> str:
         if self.absent:
             return f"{self.peer.name}: absent, {self.absent}"
-        best = self.best()
         return (
-            f"{self.peer.name}: end to end {best['end to end']:,.0f}/s, "
-            f"enqueue {best['enqueue']:,.0f}/s ({self.many}; "
-            f"64 in flight {best['enqueue, 64 in flight']:,.0f}/s), "
-            f"drain {best['drain']:,.0f}/s (of {best['backlog']:,.0f}), "
-            f"p50 {best['p50 ms']:.2f} ms, p99 {best['p99 ms']:.2f} ms, "
-            f"CPU {best['cpu us']:,.0f} us a task"
+            f"{self.peer.name}: end to end {figures['end to end']:,.0f}/s, "
+            f"enqueue {figures['enqueue']:,.0f}/s ({self.many}; "
+            f"64 in flight {figures['enqueue, 64 in flight']:,.0f}/s), "
+            f"drain {figures['drain']:,.0f}/s (of {figures['backlog']:,.0f}), "
+            f"p50 {figures['p50 ms']:.2f} ms, p99 {figures['p99 ms']:.2f} ms, "
+            f"CPU {figures['cpu us']:,.0f} us a task"
         )
 
 
@@ -107,21 +112,23 @@ def fsyncs_a_second(seconds: float = 0.5) -> float:
         return done / (time.monotonic() - started)
 
 
-def document(entries: Sequence[Entry], fsyncs: float) -> dict[str, Any]:
+def document(entries: Sequence[Entry], fsyncs: float, load: float) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
+        "load average before": round(load, 1),
         "fsyncs a second": round(fsyncs),
         "peers": [
             {
                 "name": entry.peer.name,
                 "versions": entry.peer.versions(),
-                "loses in a crash": entry.peer.keeps,
+                "loses in a crash": entry.peer.loses,
                 "settings": entry.peer.settings,
                 "enqueues many": entry.many,
                 "best": _rounded(entry.best()),
                 "rounds": [_rounded(each) for each in entry.rounds],
+                "failed rounds": entry.failed,
             }
             for entry in entries
             if entry.rounds
@@ -176,23 +183,30 @@ def main() -> int:
     ]
     if not entries:
         parser.error("nobody has that name")
-    fsyncs = fsyncs_a_second()
+    fsyncs, load = fsyncs_a_second(), os.getloadavg()[0]
+    if load > QUIET_LOAD:
+        print(f"The load average is {load:.1f}: others use this machine, rates will be low.")
     for number in range(1 if asked.quick else asked.rounds):
         for entry in entries:
             if entry.absent:
                 continue
+            rounds_before = len(entry.rounds)
             started = time.monotonic()
             entry.run(QUICK if asked.quick else Budget())
             took = time.monotonic() - started
-            print(f"round {number + 1}, {took:.0f} s: {entry}", flush=True)
+            if entry.rounds and len(entry.rounds) == rounds_before:
+                told = f"{entry.peer.name}: this round failed, {entry.failed[-1]}"
+            else:
+                told = entry.told(entry.rounds[-1] if entry.rounds else {})
+            print(f"round {number + 1}, {took:.0f} s: {told}", flush=True)
     print()
     for entry in entries:
-        print(entry)
+        print(entry.told(entry.best()))
     for name, figures in ratios(entries).items():
         print(f"times better than {name}:", {n: round(ratio, 2) for n, ratio in figures.items()})
     folder = PUBLISHED if asked.publish else RESULTS
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tasks.json").write_text(json.dumps(document(entries, fsyncs), indent=2) + "\n")
+    (folder / "tasks.json").write_text(json.dumps(document(entries, fsyncs, load), indent=2) + "\n")
     try:
         draw(entries, folder / "tasks.svg")
     except PicturesUnavailable as reason:

@@ -30,8 +30,8 @@ class Peer:
     module: str
     """In `benchmarks.tasks.peers`."""
     scheme: str
-    keeps: str
-    """What a crash of the server may take with it."""
+    loses: str
+    """What a crash of the server's machine takes with it."""
     settings: str
     server: Callable[[int, Path], Command]
     """Given a port and a folder for data."""
@@ -88,7 +88,7 @@ def _on_redis(
         name=name,
         module=module,
         scheme="redis",
-        keeps="nothing: Redis without snapshots and log",
+        loses="everything: Redis without snapshots and log",
         settings=how,
         server=_redis,
         worker=worker,
@@ -97,12 +97,12 @@ def _on_redis(
     )
 
 
-def _jetstream(name: str, keeps: str, *, always: bool) -> Peer:
+def _jetstream(name: str, loses: str, *, always: bool) -> Peer:
     return Peer(
         name=name,
         module="jetstream",
         scheme="nats",
-        keeps=keeps,
+        loses=loses,
         settings="file storage, work queue, explicit acknowledgement, "
         f"{'sync_interval always' if always else 'default sync_interval (2 min)'}",
         server=lambda port, folder: _nats(port, folder, always=always),
@@ -120,17 +120,19 @@ def _celery(bin_: Path) -> Command:
 
 def _dramatiq(bin_: Path) -> Command:
     module = "benchmarks.tasks.peers.dramatiq"
-    return [bin_ / "dramatiq", module, "--processes", "1", "--threads", "4"]
+    ahead = "dramatiq_queue_prefetch=1000"
+    return ["env", ahead, bin_ / "dramatiq", module, "--processes", "1", "--threads", "8"]
 
 
 def _taskiq(bin_: Path) -> Command:
     app: Command = [bin_ / "taskiq", "worker", "benchmarks.tasks.peers.taskiq:broker"]
     limits: Command = ["--workers", "1", "--max-async-tasks", "64", "--max-prefetch", "64"]
-    return [*app, *limits, "--log-level", "ERROR"]
+    return [*app, *limits, "--no-parse", "--log-level", "ERROR"]
 
 
 def _arq(bin_: Path) -> Command:
-    return [bin_ / "arq", "benchmarks.tasks.peers.arq.WorkerSettings"]
+    module = "benchmarks.tasks.peers.arq"
+    return [bin_ / "arq", f"{module}.WorkerSettings", "--custom-log-dict", f"{module}.QUIET"]
 
 
 def _maitred() -> Peer:
@@ -144,7 +146,7 @@ def _maitred() -> Peer:
         name=OURS,
         module="maitred",
         scheme="maitred",
-        keeps="to be written",
+        loses="to be written",
         settings="one shard, 64 slots",
         server=server,
         worker=lambda _: [bin_ / "python", "-m", "benchmarks.tasks.peers.maitred"],
@@ -160,29 +162,29 @@ PEERS = (
         "celery",
         ("celery", "kombu", "redis"),
         _celery,
-        "solo pool, no prefetch limit, results ignored, no gossip, mingle, heartbeat",
+        "solo pool, no limit to prefetching; no results, events, rate limits, remote control",
     ),
     _on_redis(
         "Dramatiq + Redis",
         "dramatiq",
         ("dramatiq", "redis"),
         _dramatiq,
-        "4 threads",
+        "8 threads, 1,000 messages prefetched",
     ),
     _on_redis(
         "Taskiq + Redis",
         "taskiq",
         ("taskiq", "taskiq-redis", "redis"),
         _taskiq,
-        "ListQueueBroker, 64 tasks at a time, uvloop",
+        "RedisStreamBroker, 100 read and 64 run at a time, orjson, --no-parse, uvloop",
     ),
     _on_redis(
         "arq + Redis",
         "arq",
         ("arq", "redis"),
         _arq,
-        "64 jobs at a time, polls every 5 ms, no results kept, uvloop",
+        "64 jobs at a time, polls every 1 ms, no results kept, no log, uvloop",
     ),
-    _jetstream("JetStream, fsync", "nothing is lost: fsync on every write", always=True),
-    _jetstream("JetStream", "up to 2 minutes: no fsync before", always=False),
+    _jetstream("JetStream, fsync", "nothing: fsync on every write", always=True),
+    _jetstream("JetStream", "up to 2 minutes: its default of when to fsync", always=False),
 )

@@ -97,16 +97,19 @@ def started(
 ) -> Iterator[Started]:
     """With `pipes` we talk to it over stdin and stdout; else both of its outputs are a log."""
     with log.open("w") as output:
-        process = subprocess.Popen(
-            [str(word) for word in command],
-            cwd=log.parent,
-            env={**os.environ, **environment},
-            stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if pipes else output,
-            stderr=output,
-            text=True,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                cwd=log.parent,
+                env={**os.environ, **environment},
+                stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipes else output,
+                stderr=output,
+                text=True,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Unavailable(f"{Path(command[0]).name} cannot be started: {error}") from None
     with process:
         it = Started(process, log)
         try:

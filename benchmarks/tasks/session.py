@@ -8,6 +8,7 @@ then everybody is warm.
 from __future__ import annotations
 
 import json
+import select
 import tempfile
 import time
 from contextlib import ExitStack
@@ -37,6 +38,9 @@ RATE = 100
 
 STALLED = 30
 """Seconds without a single task, after which a peer is given up."""
+
+ANSWERED_WITHIN = 120
+"""Seconds for anything that the producer is told to do."""
 
 Figures = dict[str, float]
 
@@ -84,6 +88,9 @@ class Session:
     # The producer
 
     def _answer(self) -> dict[str, Any]:
+        heard, _, _ = select.select([self._producer.stdout], [], [], ANSWERED_WITHIN)
+        if not heard:
+            raise Unavailable(f"the producer did not answer within {ANSWERED_WITHIN} s")
         line = self._producer.stdout.readline()
         if not line:
             raise Unavailable(f"the producer failed: {self._producer.last_words()}")
@@ -147,7 +154,9 @@ class Session:
         assert self._worker is not None
         before = self._server.cpu_seconds() + self._worker.cpu_seconds()
         first = self._next
-        produced = self._burst(tasks, 600)
+        produced = self._burst(tasks, ANSWERED_WITHIN / 2)
+        if produced["tasks"] < tasks:
+            raise Unavailable(f"{tasks:,} tasks were not enqueued within {ANSWERED_WITHIN / 2:g} s")
         times = self._wait(first, tasks)
         spent = self._server.cpu_seconds() + self._worker.cpu_seconds() - before
         seconds = (max(called for _, called in times) - min(sent for sent, _ in times)) / 1e9
@@ -172,7 +181,8 @@ def measure(peer: Peer, budget: Budget) -> tuple[Figures, str]:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         session = Session(stack, peer, Path(folder))
         figures = session.enqueue_and_drain(budget)
-        tasks = int(min(max(figures["drain"] * budget.end_to_end, 1_000), budget.backlog))
+        expected = min(figures["drain"], figures["enqueue"])
+        tasks = int(min(max(expected * budget.end_to_end, 1_000), budget.backlog))
         figures |= session.end_to_end(tasks)
         figures |= session.latency(budget.latency)
         return figures, session.many

@@ -28,8 +28,12 @@ class WorkerSettings:
     functions: ClassVar = [func(_noop, name="noop", keep_result=0, max_tries=1)]
     redis_settings = settings
     max_jobs = 64
-    poll_delay = 0.005
+    poll_delay = 0.001
     log_results = False
+
+
+QUIET = {"version": 1, "disable_existing_loggers": False, "loggers": {"arq": {"level": "ERROR"}}}
+"""Else it writes two lines for each job."""
 
 
 class Producer:

@@ -1,4 +1,7 @@
-"""Celery: an app with one task, and a producer that sends over one connection."""
+"""Celery: an app with one task, and a producer that sends over one connection.
+
+Without what a worker with one task has no use for: results, events, rate limits, remote control.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ app.conf.update(
     task_store_errors_even_if_ignored=False,
     worker_prefetch_multiplier=0,
     worker_send_task_events=False,
+    worker_disable_rate_limits=True,
+    worker_enable_remote_control=False,
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,
 )

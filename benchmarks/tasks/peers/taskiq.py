@@ -1,15 +1,21 @@
-"""Taskiq: a task on a Redis list, the faster of its brokers here."""
+"""Taskiq: a task on a Redis stream, which is read 100 at a time.
+
+Its broker on a Redis list takes one at a time, and was a fifth slower and a little later here.
+"""
 
 from __future__ import annotations
 
 import os
 
-from taskiq_redis import ListQueueBroker  # type: ignore[import-not-found]
+from taskiq.serializers import ORJSONSerializer  # type: ignore[import-not-found]
+from taskiq_redis import RedisStreamBroker  # type: ignore[import-not-found]
 
 from benchmarks.tasks.producing import IN_FLIGHT, in_flight, server_url
 from benchmarks.tasks.recording import RECORD, record_of_this_worker
 
-broker = ListQueueBroker(server_url(), max_connection_pool_size=IN_FLIGHT)
+broker = RedisStreamBroker(
+    server_url(), max_connection_pool_size=IN_FLIGHT, xread_count=100
+).with_serializer(ORJSONSerializer())
 called = record_of_this_worker().called if RECORD in os.environ else None
 
 
