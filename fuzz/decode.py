@@ -14,8 +14,9 @@ def _targets() -> tuple[Callable[[int, bytes], None], ...]:
     from fuzz.bodies import examine_body
     from fuzz.server import examine_raw, examine_requests
     from fuzz.streams import examine_stream
+    from fuzz.tasks import examine_tasks
 
-    return examine_body, examine_stream, examine_raw, examine_requests
+    return examine_body, examine_stream, examine_raw, examine_requests, examine_tasks
 
 
 _known: Final[list[tuple[Callable[[int, bytes], None], ...]]] = []

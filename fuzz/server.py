@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from fuzz.parts import FRAME_BYTES, PARTS
 from fuzz.reference import cut, frames_of
 from fuzz.transport import FakeTransport
 from fuzz.violated import require
@@ -15,7 +16,7 @@ from maitred.errors import Draining
 from maitred.node.connection import Connection
 from maitred.node.shard import Place, Shard
 from maitred.node.vitals import Vitals
-from maitred.protocol.cql import encode_query, encode_register, encode_startup
+from maitred.protocol.cql import encode_startup
 from maitred.protocol.frames import (
     EVENT_STREAM,
     HEADER_BYTES,
@@ -25,31 +26,15 @@ from maitred.protocol.frames import (
     Opcode,
     encode_frame,
 )
-from maitred.protocol.messages import Echo, Status, encode
 from maitred.protocol.refusals import decode_error
-from maitred.protocol.tasks import (
-    Add,
-    Await,
-    Counts,
-    DeadLetters,
-    Describe,
-    End,
-    Finish,
-    Forward,
-    Heartbeat,
-    Offer,
-    Queues,
-    Resize,
-    Revoke,
-    Sync,
-)
 from maitred.settings import Limits, Node
 from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FRAME_BYTES: Final = 4_096
+    from maitred.store.interface import Store
+
 _TURN_FRAMES: Final = 3
 _IN_FLIGHT: Final = 4
 _NO_LIMIT: Final = 2**31 - 1
@@ -57,8 +42,8 @@ _MANY_TURNS: Final = 10_000
 
 _SETTINGS: Final = Node(
     limits=Limits(
-        frame_bytes=_FRAME_BYTES,
-        payload_bytes=_FRAME_BYTES // 2,
+        frame_bytes=FRAME_BYTES,
+        payload_bytes=FRAME_BYTES // 2,
         turn_frames=_TURN_FRAMES,
         in_flight=_IN_FLIGHT,
     )
@@ -69,43 +54,6 @@ _HANDSHAKE: Final = encode_frame(
     0,
     Opcode.STARTUP,
     encode_startup({"CQL_VERSION": "3.0.0", "MAITRED_VERSION": "1"}),
-)
-
-PARTS: Final[tuple[tuple[int, bytes], ...]] = (
-    (Opcode.OPTIONS, b""),
-    (Opcode.STARTUP, encode_startup({"CQL_VERSION": "3.0.0"})),
-    (Opcode.REGISTER, encode_register(["STATUS_CHANGE", "MAITRED_DRAINING"])),
-    (Opcode.QUERY, encode_query("SELECT * FROM system.local WHERE key='local'")),
-    (Opcode.QUERY, encode_query("SELECT peer, rack FROM system.peers")),
-    (Opcode.ECHO, encode(Echo("n", "q", 1, 0, 1_000, b"payload"))),
-    (Opcode.ECHO, encode(Echo("n", "q", 1, 7, 1_000, b"held", 900))),
-    (Opcode.ECHO, encode(Echo("n:", "q", 1, 7, 1_000, b"no name"))),
-    (Opcode.ECHO, encode(Echo("n", "q", 1, 7, 0, b"no time"))),
-    (Opcode.ECHO, encode(Echo("n", "q", 1, 7, 1, b"x" * (_FRAME_BYTES // 2 + 1)))),
-    (Opcode.STATUS, encode(Status(0, 1_000))),
-    (Opcode.STATUS, encode(Status(9, 1_000))),
-    (Opcode.CANCEL, b""),
-    (Opcode.CANCEL, b""),
-    (Opcode.AUTH_RESPONSE, b"\0\0\0\x04\0u\0s"),
-    (0x55, b""),
-    # Tasks. The last two are for shards only.
-    *(
-        (message.opcode, encode(message))
-        for message in (
-            Add("n", "q", 1, 0, 1_000, 0, [b"one", b"two"]),
-            Await("n", "q", 1, 0, 1_000, 2**32),
-            Revoke("n", "q", 1, 0, 1_000, 2**32),
-            Offer("n", "q", 1, 0, 900, 0, bytes(16), "worker", 2),
-            Finish("n", "q", 1, 0, 1_000, bytes(16), [End(2**32, 1)]),
-            Heartbeat("n", "q", 1, 0, 900, bytes(16), "worker", [(2**32, 1)]),
-            Describe("n", "q", 1, 0, 1_000),
-            Resize("n", "q", 1, 0, 1_000, 4, 2),
-            DeadLetters("n", "q", 1, 0, 1_000, "list"),
-            Queues(0, 1_000),
-            Forward("n", "q", 1, 0, 1_000, 0, 1, 2**32, 1, 2, 0.0, b"payload", 0.0),
-            Sync("n", "q", 1, 1, 1_000, Counts(4, 2, 1)),
-        )
-    ),
 )
 
 
@@ -128,31 +76,52 @@ class _Log:
         return self
 
 
-class _World:
-    """One shard and one loop for all inputs: making them costs more than an input."""
+class World:
+    """One shard and its loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store | None = None) -> None:
+        """With a store, the shard serves tasks."""
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(self._failed)
         self.failures: list[str] = []
         self.log = _Log()
-        self.shard = self.loop.run_until_complete(self._make())
+        self.shard = self.loop.run_until_complete(self._make(store))
 
-    async def _make(self) -> Shard:
+    async def _make(self, store: Store | None) -> Shard:
         place = Place(UUID(int=1), 0, 1, "192.0.2.2", 4747, (4748,), ())
         surroundings = Surroundings(lambda: 1_000_000.0, Random(1))
-        return Shard(place, _SETTINGS, surroundings, self.log, vitals=Vitals.none())
+        shard = Shard(place, _SETTINGS, surroundings, self.log, vitals=Vitals.none())
+        if store is not None:
+            shard.keep_tasks(store)
+        return shard
+
+    def run(self, pattern: int, data: bytes, turns: int = 1) -> None:
+        """One connection, from its first byte to its end."""
+        self.loop.run_until_complete(_Run(self, pattern, data, turns).run())
+
+    def close(self) -> None:
+        """Nothing of it is left, and nothing of it has failed in the last moment."""
+        self.shard.close()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+        require(
+            not self.failures and not self.log.problems, f"{self.failures or self.log.problems}"
+        )
 
     def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.failures.append(f"{context.get('message')}: {context.get('exception')!r}")
 
 
-_worlds: list[_World] = []
+_worlds: list[World] = []
 
 
-def _world() -> _World:
+def _world() -> World:
+    """One for all inputs: making it costs more than an input."""
     if not _worlds:
-        _worlds.append(_World())
+        _worlds.append(World())
     return _worlds[0]
 
 
@@ -163,13 +132,13 @@ def examine_raw(pattern: int, data: bytes) -> None:
 
 def examine_requests(pattern: int, data: bytes) -> None:
     """Well-formed frames, chosen and altered by the bytes."""
-    _run(pattern, _HANDSHAKE + _composed(data))
+    _run(pattern, composed(data))
 
 
 def _run(pattern: int, data: bytes) -> None:
     world = _world()
     try:
-        world.loop.run_until_complete(_Run(world, pattern, data).run())
+        world.run(pattern, data)
     except BaseException:
         # The next input finds a world of its own, not what is left of this one.
         _worlds.clear()
@@ -177,9 +146,10 @@ def _run(pattern: int, data: bytes) -> None:
         raise
 
 
-def _composed(data: bytes) -> bytes:
-    """Three bytes a frame: which one, its stream and flags, and what to alter in its body."""
-    frames = []
+def composed(data: bytes) -> bytes:
+    """A handshake, then three bytes a frame: which one, its stream and flags, and what to alter in
+    its body."""
+    frames = [_HANDSHAKE]
     for at in range(0, len(data) - 2, 3):
         chosen, where, change = data[at : at + 3]
         opcode, body = PARTS[chosen % len(PARTS)]
@@ -195,8 +165,9 @@ def _composed(data: bytes) -> bytes:
 class _Run:
     """One connection, from its first byte to its end."""
 
-    def __init__(self, world: _World, pattern: int, data: bytes) -> None:
+    def __init__(self, world: World, pattern: int, data: bytes, turns: int) -> None:
         self._world = world
+        self._turns = turns
         self._data = data
         self._pieces = cut(data, pattern & 0x3F)
         self._connection = Connection(world.shard)
@@ -209,7 +180,8 @@ class _Run:
             await self._until_read()
             connection.data_received(piece)
         await self._until_read()
-        await asyncio.sleep(0)
+        for _ in range(self._turns):
+            await asyncio.sleep(0)
         self._check_memory()
         refused = connection.closing
         # What is held back is answered now, so that everything has been.

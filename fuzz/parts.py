@@ -1,0 +1,66 @@
+"""Well-formed requests, of which inputs choose and which they alter."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from maitred.protocol.cql import encode_query, encode_register, encode_startup
+from maitred.protocol.frames import Opcode
+from maitred.protocol.messages import Echo, Status, encode
+from maitred.protocol.tasks import (
+    Add,
+    Await,
+    Counts,
+    DeadLetters,
+    Describe,
+    End,
+    Finish,
+    Forward,
+    Heartbeat,
+    Offer,
+    Queues,
+    Resize,
+    Revoke,
+    Sync,
+)
+
+FRAME_BYTES: Final = 4_096
+"""The limit of the shard that gets them."""
+
+PARTS: Final[tuple[tuple[int, bytes], ...]] = (
+    (Opcode.OPTIONS, b""),
+    (Opcode.STARTUP, encode_startup({"CQL_VERSION": "3.0.0"})),
+    (Opcode.REGISTER, encode_register(["STATUS_CHANGE", "MAITRED_DRAINING"])),
+    (Opcode.QUERY, encode_query("SELECT * FROM system.local WHERE key='local'")),
+    (Opcode.QUERY, encode_query("SELECT peer, rack FROM system.peers")),
+    (Opcode.ECHO, encode(Echo("n", "q", 1, 0, 1_000, b"payload"))),
+    (Opcode.ECHO, encode(Echo("n", "q", 1, 7, 1_000, b"held", 900))),
+    (Opcode.ECHO, encode(Echo("n:", "q", 1, 7, 1_000, b"no name"))),
+    (Opcode.ECHO, encode(Echo("n", "q", 1, 7, 0, b"no time"))),
+    (Opcode.ECHO, encode(Echo("n", "q", 1, 7, 1, b"x" * (FRAME_BYTES // 2 + 1)))),
+    (Opcode.STATUS, encode(Status(0, 1_000))),
+    (Opcode.STATUS, encode(Status(9, 1_000))),
+    (Opcode.CANCEL, b""),
+    (Opcode.CANCEL, b""),
+    (Opcode.AUTH_RESPONSE, b"\0\0\0\x04\0u\0s"),
+    (0x55, b""),
+    # Tasks. The last two are for shards only.
+    *(
+        (message.opcode, encode(message))
+        for message in (
+            Add("n", "q", 1, 0, 1_000, 0, [b"one", b"two"]),
+            Await("n", "q", 1, 0, 1_000, 2**32),
+            Revoke("n", "q", 1, 0, 1_000, 2**32),
+            Offer("n", "q", 1, 0, 900, 0, bytes(16), "worker", 2),
+            Finish("n", "q", 1, 0, 1_000, bytes(16), [End(2**32, 1)]),
+            Heartbeat("n", "q", 1, 0, 900, bytes(16), "worker", [(2**32, 1)]),
+            Describe("n", "q", 1, 0, 1_000),
+            Resize("n", "q", 1, 0, 1_000, 4, 2),
+            DeadLetters("n", "q", 1, 0, 1_000, "list"),
+            Queues(0, 1_000),
+            Forward("n", "q", 1, 0, 1_000, 0, 1, 2**32, 1, 2, 0.0, b"payload", 0.0),
+            Sync("n", "q", 1, 1, 1_000, Counts(4, 2, 1)),
+        )
+    ),
+)
+"""Opcodes and bodies. New ones come at the end: inputs choose them by number."""
