@@ -19,7 +19,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
     base = tmp_path_factory.getbasetemp()
     # The processes of xdist have directories of their own below one that they share.
     shared = base if worker_id == "master" else base.parent
-    with running_server(shared / "postgres") as server:
+    with running_server(str(shared)) as server:
         yield server
 
 

