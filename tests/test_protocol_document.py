@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from random import Random
 from uuid import uuid4
 
 import pytest
@@ -19,6 +20,7 @@ from maitred.protocol.messages import ANSWERS, REQUESTS
 from maitred.protocol.requests import PartitionRequest, ShardRequest
 from maitred.protocol.tasks import Counts, DeadLetter, End, Failure, Given, PartitionDescription
 from maitred.settings import Node
+from maitred.simulation.store import SimulatedDisk, SimulatedStore
 from maitred.surroundings import Surroundings
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "protocol.md"
@@ -54,6 +56,7 @@ async def replay() -> int:
     await probe.wait_closed()
     place = Place(uuid4(), 0, 1, "127.0.0.1", port, (port,), ())
     shard = Shard(place, settings, Surroundings.real(), logs.silent())
+    shard.keep_tasks(SimulatedStore(SimulatedDisk(Random(1))))
     await shard.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answers = 0
@@ -74,7 +77,7 @@ async def replay() -> int:
 
 def test_the_session_of_the_page() -> None:
     answers = asyncio.run(asyncio.wait_for(replay(), SECONDS))
-    assert answers == 3
+    assert answers == 7
 
 
 def rows(opcode: int) -> list[list[str]]:
