@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -96,3 +97,29 @@ async def test_a_loop_and_ordinary_code_side_by_side() -> None:
                 await asyncio.to_thread(thumbnail.sync.enqueue, "u")
         await asyncio.to_thread(app.sync.close)
         assert len(node.partition("thumbnails").waiting) == 6
+
+
+FORKING = """
+import os, sys
+from maitred import App
+app = App("shop", node=sys.argv[1])
+@app.handler("thumbnails")
+def thumbnail(url: str) -> int: ...
+thumbnail.sync.enqueue("before")
+child = os.fork()
+thumbnail.sync.enqueue("after")
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+os._exit(0)
+"""
+
+
+@in_a_loop
+async def test_a_forked_process_connects_by_itself() -> None:
+    async with FakeNode() as node:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "ignore", "-c", FORKING, node.url
+        )
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+        assert len(node.partition("thumbnails").waiting) == 3

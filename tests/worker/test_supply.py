@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 
 from maitred.protocol.tasks import TASKS_MAX, End
 from maitred.worker.ends import pieces
-from maitred.worker.supply import to_offer
+from maitred.worker.supply import spread, to_offer
 
 
 def test_one_queue_gets_what_is_free() -> None:
@@ -31,6 +31,15 @@ def test_nobody_is_forgotten_while_anything_is_free(free: int, on_offer: list[in
     if free:
         assert all(out + more >= 1 for out, more in zip(on_offer, wanted, strict=True))
     assert sum(wanted) <= max(free, len(on_offer) if free else 0)
+
+
+@given(some.integers(1, 1000), some.integers(1, 64))
+def test_slots_are_spread_evenly_and_none_is_lost(slots: int, partitions: int) -> None:
+    shares = spread(slots, partitions)
+    assert sum(shares) == slots
+    assert len(shares) == min(slots, partitions)
+    assert max(shares) - min(shares) <= 1
+    assert min(shares) >= 1
 
 
 @given(some.lists(some.integers(0, 600_000), min_size=1, max_size=20))

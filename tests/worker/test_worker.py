@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 
 from maitred import App, current
-from maitred.errors import TaskCancelled, TaskFailed
-from maitred.protocol.tasks import DONE, FAILED, RETURNED, TIMED_OUT, Finish, Heartbeat, Offer
+from maitred.errors import PermissionDenied, StoreUnavailable, TaskCancelled, TaskFailed
+from maitred.protocol.tasks import (
+    DONE,
+    FAILED,
+    RETURNED,
+    TIMED_OUT,
+    Counts,
+    Finish,
+    Heartbeat,
+    Offer,
+)
 from tests.app.fake_node import FakeNode
 from tests.node.in_process import RecordedLog, in_a_loop
 from tests.worker.running import a_worker
@@ -406,3 +415,59 @@ async def test_handlers_know_their_attempt_and_may_enqueue() -> None:
         assert seen == [(task.id, 1), (task.id, 2)]
         assert [end.how for end in node.ends()].count(FAILED) == 1
     assert current().number == 1
+
+
+@in_a_loop
+async def test_a_node_that_refuses_is_said_once_and_asked_again() -> None:
+    shop = Shop()
+    log = RecordedLog()
+    allowed = False
+
+    async def refuse(_: Offer) -> None:
+        if not allowed:
+            raise PermissionDenied("Not you.")
+
+    async with FakeNode() as node:
+        node.before[Offer] = refuse
+        async with a_worker(node, shop.app, "adding", log=log):
+            await node.until(lambda: len(node.heard(Offer)) >= 3)
+            allowed = True
+            assert await (await shop.adding.enqueue(1, 1)).result(timeout=10) == 2
+    assert log.events("error") == ["the node refuses us; trying again"]
+    assert "the node answers again" in log.events("info")
+
+
+@in_a_loop
+async def test_ends_are_told_until_they_are_heard() -> None:
+    shop = Shop()
+    refused = 0
+
+    async def refuse(_: Finish) -> None:
+        nonlocal refused
+        if refused < 3:
+            refused += 1
+            raise StoreUnavailable("The disk sleeps.")
+
+    async with FakeNode() as node:
+        node.before[Finish] = refuse
+        async with a_worker(node, shop.app, "adding") as worker:
+            task = await shop.adding.enqueue(1, 1)
+            await node.until(lambda: refused)
+            # The slot is free all the same.
+            assert worker.statistics.busy == 0
+            assert await task.result(timeout=10) == 2
+        assert [end.how for end in node.ends()] == [DONE] * 4
+
+
+@in_a_loop
+async def test_offers_follow_the_partition_counts() -> None:
+    shop = Shop()
+    counts = Counts(3, 3, 1)
+    async with FakeNode(counts=counts) as node, a_worker(node, shop.app, "adding", slots=7):
+        await (await shop.adding.enqueue(1, 1)).result(timeout=10)
+        await node.until(lambda: len(node.heard(Offer)) >= 4)
+        first, *others = node.heard(Offer)
+        assert (first.partition, first.version, first.slots) == (0, 0, 7)
+        assert {offer.version for offer in others} == {1}
+        assert {offer.partition for offer in others} == {0, 1, 2}
+        assert sum(offer.slots for offer in others) == 7

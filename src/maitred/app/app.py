@@ -135,7 +135,11 @@ class App:
         """The connection of the running loop; the first who asks opens it."""
         loop = asyncio.get_running_loop()
         opening = self._sessions.get(loop)
-        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+        if opening is not None and opening.done():
+            if not opening.cancelled() and opening.exception() is None:
+                return opening.result()
+            opening = None
+        if opening is None:
             for other in list(self._sessions):
                 if other.is_closed():
                     self._sessions.pop(other, None)
@@ -178,6 +182,9 @@ class SyncApp:
         self._app = app
         self._lock = threading.Lock()
         self._client: Client | None = None
+        self._process = 0
+        """Where the client's thread runs. A process that was forked has the object, but no thread
+        behind it, and needs one of its own."""
 
     def task(self, id: str) -> SyncTask[Any]:  # noqa: A002 - users' word
         """See `App.task`."""
@@ -186,9 +193,10 @@ class SyncApp:
     def run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """Do this on the app's own loop, and wait for it."""
         with self._lock:
-            client = self._client
+            client = self._client if self._process == os.getpid() else None
             if client is None:
                 client = self._client = Client(self._open)
+                self._process = os.getpid()
         return client.call(lambda _: work())
 
     def close(self) -> None:

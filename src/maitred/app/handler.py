@@ -108,8 +108,10 @@ class Handler(Generic[Parameters, Result, Called]):
 
     def options(self, **options: Unpack[Options]) -> Handler[Parameters, Result, Called]:
         """The same handler with other options for what is enqueued through it."""
-        wanted = conditions(options, self.conditions)
-        return Handler(self.app, self.id, self.signature, wanted, self.selection)
+        other: Handler[Parameters, Result, Called] = object.__new__(Handler)
+        other.__dict__.update(self.__dict__)
+        other.conditions = conditions(options, self.conditions)
+        return other
 
     def task(self, id: str) -> Task[Result]:  # noqa: A002 - users' word
         """The handle of a task of this queue that was added earlier."""

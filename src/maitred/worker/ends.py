@@ -8,18 +8,12 @@ connection, and across a restart of the node.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from maitred.client.adding import PIECE_BYTES
-from maitred.errors import (
-    Closed,
-    InvalidArgument,
-    MaitredError,
-    PermissionDenied,
-    ProtocolViolation,
-    Unauthenticated,
-)
+from maitred.errors import MaitredError
 from maitred.protocol.tasks import TASKS_MAX, Finish, Finished
+from maitred.worker.outage import HOPELESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +24,6 @@ if TYPE_CHECKING:
     from maitred.worker.origin import Origin
     from maitred.worker.outage import Outage
     from maitred.worker.statistics import Statistics
-
-HOPELESS: Final = (InvalidArgument, PermissionDenied, Unauthenticated, ProtocolViolation, Closed)
-"""Refusals that telling it again does not change."""
 
 
 class Ends:

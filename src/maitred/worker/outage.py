@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import (
+    Closed,
+    InvalidArgument,
+    PermissionDenied,
+    ProtocolViolation,
+    Unauthenticated,
+)
 
 if TYPE_CHECKING:
     from random import Random
@@ -10,6 +18,9 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.logs import Logger
     from maitred.settings import Client
+
+HOPELESS: Final = (InvalidArgument, PermissionDenied, Unauthenticated, ProtocolViolation, Closed)
+"""Refusals that asking again does not change, unless somebody does something about it."""
 
 
 class Outage:
@@ -26,7 +37,12 @@ class Outage:
         """The seconds to wait after so many tries in a row."""
         if not self.lasts:
             self.lasts = True
-            self._log.warning("the node does not answer; trying again", error=problem)
+            if isinstance(problem, HOPELESS):
+                self._log.error("the node refuses us; trying again", error=problem)
+            else:
+                self._log.warning("the node does not answer; trying again", error=problem)
+        if isinstance(problem, HOPELESS):
+            return self._longest
         longest = min(self._first * 2 ** min(tries - 1, 62), self._longest)
         return float(longest * (0.5 + 0.5 * self._random.random()))
 

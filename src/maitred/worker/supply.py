@@ -4,6 +4,10 @@ With one queue it is simple: whatever is free and not on offer yet. With several
 them must not keep a slot from the others, so the same slot may be on offer in several places: each
 queue gets its share of the free slots, and at least one, as long as any is free. If more tasks come
 than there is room for, they are given back; when nothing is free, all offers are taken back.
+
+The slots for a queue are spread over its partitions: all of them at one could wait there for a
+minute while there is work at the next. (The tree would bring both together, at the price of asking
+its way up.)
 """
 
 from __future__ import annotations
@@ -20,3 +24,10 @@ def to_offer(free: int, on_offer: Sequence[int]) -> list[int]:
         return [0] * len(on_offer)
     share = max(1, free // len(on_offer))
     return [max(0, share - out) for out in on_offer]
+
+
+def spread(slots: int, partitions: int) -> list[int]:
+    """The slots of each of as many offers as make sense."""
+    offers = min(slots, partitions)
+    share, more = divmod(slots, offers)
+    return [share + (number < more) for number in range(offers)]

@@ -19,11 +19,11 @@ from maitred.errors import Cancelled, ConnectionLost, CutOff, DeadlineExceeded, 
 from maitred.protocol.tasks import Offer, Offered
 from maitred.worker.beats import Beats
 from maitred.worker.bench import Bench
-from maitred.worker.ends import HOPELESS, Ends
+from maitred.worker.ends import Ends
 from maitred.worker.outage import Outage
 from maitred.worker.served import Served
 from maitred.worker.statistics import Statistics
-from maitred.worker.supply import to_offer
+from maitred.worker.supply import spread, to_offer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,9 +130,10 @@ class Worker:
         for served, slots in zip(self._served, wanted, strict=True):
             if slots:
                 served.on_offer += slots
-                offering = self._loop.create_task(self._offer(served, slots))
-                self._offering.add(offering)
-                offering.add_done_callback(self._offering.discard)
+                for share in spread(slots, served.view.counts.read):
+                    offering = self._loop.create_task(self._offer(served, share))
+                    self._offering.add(offering)
+                    offering.add_done_callback(self._offering.discard)
 
     def _take_offers_back(self) -> None:
         for served in self._served:
@@ -185,9 +186,6 @@ class Worker:
         if isinstance(problem, ConnectionLost | CutOff):
             self._beats.connection_lost()
         pause = self._outage.failed(problem, served.tries)
-        if isinstance(problem, HOPELESS):
-            self._log.error("an offer was refused", queue=served.name, error=problem)
-            pause = self._client.settings.backoff_longest_seconds
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._stopping.wait()
