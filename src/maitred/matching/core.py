@@ -101,6 +101,10 @@ class Core:
         self.parent = parent(key.partition, settings.forwarding.children)
         self.offers_away = 0
         self.tasks_away = 0
+        self._back_early: set[int] = set()
+        """Tasks that were given back before the parent said that anybody had them."""
+        self._offers_rest_until = -inf
+        """The parent had no ear for an offer: so long none is passed on."""
         self.added = Rate(now)
         self.finished = Rate(now)
         self.waits = Waits()

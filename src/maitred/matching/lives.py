@@ -50,9 +50,7 @@ class Lives(Core):
                 continue
             offer = offers.take(task)
             if task.origin >= 0:
-                task.state = OVER
-                task.session = offer.session
-                self.effects.append(VisitorTaken(task, offer.session, offer.worker))
+                task.state = GIVEN  # its owner hears of it when the offer is answered
                 continue
             if limit is not None:
                 limit.count()
@@ -77,6 +75,10 @@ class Lives(Core):
                 if offer.away:
                     self.effects.append(RecallOffer(offer))
                 ours = [task for task in offer.given if task.origin < 0]
+                visitors = [task for task in offer.given if task.origin >= 0]
+                for task in visitors:
+                    if task.state is GIVEN:
+                        self.effects.append(VisitorTaken(task, offer.session, offer.worker))
                 foreign = [
                     Foreign(
                         task.origin,
@@ -86,14 +88,19 @@ class Lives(Core):
                         task.payload,
                         now - task.ready,
                     )
-                    for task in offer.given
-                    if task.origin >= 0
+                    for task in visitors
+                    if task.state is GIVEN  # else its owner has given up
                 ]
+                for task in visitors:
+                    task.state = OVER
                 self.effects.append(Give(offer, ours, foreign))
 
     def _come_back(self, task: Task) -> None:
         """Nobody began it: it stands where it stood."""
-        if task.origin >= 0 or not task.moves(COME_BACK):
+        if not task.moves(COME_BACK):
+            return
+        if task.origin >= 0:
+            self.backlog.push_back(task)
             return
         self.leases.pop(task.sequence, None)
         task.session = b""

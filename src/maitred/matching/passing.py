@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 VISIT_SECONDS = 1.0
 """How long a task waits at the parent for an offer before it is asked again where it is at home."""
 
+REST_SECONDS = 0.05
+"""After the parent could not be asked, or had nothing for an offer until its time was up."""
+
 
 class Passing(Working):
     """To the parent and from the children."""
@@ -39,7 +42,8 @@ class Passing(Working):
         self.offers_away -= 1
         was_away, offer.away = offer.away, False
         if not found:
-            self._pass_on(now)
+            if was_away and offer.is_open and not offer.given:
+                self._offers_rest_until = now + REST_SECONDS
             return
         if was_away and offer.is_open and not offer.given:
             self.offers.close(offer)
@@ -52,9 +56,11 @@ class Passing(Working):
         """Who has a task that was passed on; nobody, if the session is empty."""
         self.tasks_away -= 1
         if task.origin >= 0:
-            self._visitor_answered(task, session, worker, now)
+            self._visitor_answered(task, session, worker)
             return
-        if session and task.state is AWAY:
+        back = task.sequence in self._back_early
+        self._back_early.discard(task.sequence)
+        if session and task.state is AWAY and not back:
             self.waits.count(now - task.ready)
             self._lease(task, session, worker, now)
             if task.revoked:
@@ -73,6 +79,10 @@ class Passing(Working):
             if task.state is AWAY:
                 task.state = OVER
                 self.effects.append(VisitorUnwanted(task))
+        elif task.sequence in self._back_early:
+            self._back_early.discard(task.sequence)
+            self._come_back(task)
+            self._seat(now)
         elif task.moves(TAKEN):
             self._lease(task, b"", "", now)
 
@@ -89,16 +99,15 @@ class Passing(Working):
         if task.state is not OVER:
             task.state = OVER
 
-    def _visitor_answered(self, task: Task, session: bytes, worker: str, now: float) -> None:
+    def _visitor_answered(self, task: Task, session: bytes, worker: str) -> None:
         if task.state is not AWAY:
             return
+        task.state = OVER
         if session:
-            task.state = OVER
             self.effects.append(VisitorTaken(task, session, worker))
         else:
-            task.state = READY
-            self.backlog.push_back(task)
-            self._seat(now)
+            # Its time here was up while it was further up.
+            self.effects.append(VisitorUnwanted(task))
 
     def _pass_on(self, now: float) -> float:
         """What waited long enough goes up the tree; returns when more will have."""
@@ -108,13 +117,17 @@ class Passing(Working):
         if self.offers.slots:
             if self.backlog.ready:
                 return inf  # held up by the rate limit, at home as anywhere
+            if now < self._offers_rest_until:
+                return self._offers_rest_until
+            # If the tasks of this partition are further up, there is nothing to wait for here.
+            wait = 0.0 if self.tasks_away else limits.offer_wait_seconds
             for offer in self.offers.waiting():
                 if offer.away or offer.given:
                     continue
                 if self.offers_away >= limits.offers:
                     return inf
-                if now < offer.since + limits.offer_wait_seconds:
-                    return offer.since + limits.offer_wait_seconds
+                if now < offer.since + wait and not offer.hops:
+                    return offer.since + wait
                 offer.away = True
                 self.offers_away += 1
                 self.passed_offers += 1

@@ -12,8 +12,10 @@ from maitred.matching.effects import (
 )
 from maitred.matching.producing import Producing
 from maitred.matching.task import (
+    AWAY,
     GIVEN,
     READY,
+    TAKEN,
     Task,
     Ticket,
 )
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
     from maitred.matching.offers import Offer
     from maitred.matching.task import Token
+
+RETURNED = 2
+"""How an attempt ended that never began, as the wire counts it."""
 
 
 class Working(Producing):
@@ -80,10 +85,19 @@ class Working(Producing):
                 # Given up for lost, or given out before a crash: done is done all the same.
                 self._end(task, "done", body, ticket, now)
                 return True
-            if task.state is not READY or attempt != task.attempt + 1:
+            if attempt != task.attempt + 1:
                 return False
-            self.backlog.left(task)
-            task.state = GIVEN
+            if task.state is AWAY:
+                # Its worker is faster than the parent's word of who that is.
+                if how == RETURNED:
+                    self._back_early.add(task.sequence)
+                    return True
+                task.moves(TAKEN)
+            elif task.state is READY:
+                self.backlog.left(task)
+                task.state = GIVEN
+            else:
+                return False
         self.leases.pop(task.sequence, None)
         self._ENDS[how](self, task, body, ticket, now)
         return True
