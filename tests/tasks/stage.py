@@ -1,0 +1,221 @@
+"""A node, workers and producers, all of them real processes, and all of them to be killed.
+
+    with Stage(tmp_path) as stage:
+        stage.start_node(shards=2)
+        worker = stage.start_worker()
+        ...
+        stage.kill_node()
+        stage.start_node(shards=2)     # where it was
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.cli.running import MAITRED, maitred_json
+from tests.node.nodes import WAIT_SECONDS, Lines, RunningNode, running_node
+from tests.tasks.journal import Journal
+from tests.tasks.shop import JOURNAL_VARIABLE, app
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, Self
+
+ROOT = Path(__file__).parent.parent.parent
+READY = "worker is ready"
+
+
+@dataclass
+class Child:
+    """A worker or a producer."""
+
+    process: subprocess.Popen[str]
+    errors: Lines = field(default_factory=Lines)
+    output: Lines = field(default_factory=Lines)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """At once, and whatever it was doing."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, seconds: float = WAIT_SECONDS) -> int:
+        """As a service manager does; its exit status."""
+        self.send(signal.SIGTERM)
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = WAIT_SECONDS) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not stop:\n{self.errors}") from None
+
+
+class Stage:
+    """Everything that one test starts; ended with it."""
+
+    def __init__(self, directory: Path, settings: str = "", *, store: str | None = None) -> None:
+        self.directory = directory
+        self.settings = directory / "node.toml"
+        """Of every node."""
+        self.settings.write_text(settings)
+        self.store = store
+        self.journal = Journal(directory / "journal")
+        self.acknowledged_path = directory / "acknowledged"
+        self.workers: list[Child] = []
+        self.port = 0
+        self._things = ExitStack()
+        self._node_stack = ExitStack()
+        self._node: RunningNode | None = None
+        self._producers = 0
+
+    def __enter__(self) -> Self:
+        self._things.enter_context(self._node_stack)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        app.sync.close()
+        self._things.__exit__(kind, error, traceback)
+
+    # The node
+
+    @property
+    def node(self) -> RunningNode:
+        assert self._node is not None
+        return self._node
+
+    @property
+    def url(self) -> str:
+        return f"maitred://127.0.0.1:{self.port}"
+
+    def start_node(self, shards: int = 2, **environment: str) -> RunningNode:
+        """At the same place each time."""
+        if self.store is not None:
+            environment["MAITRED_STORE"] = self.store
+        self._node = self._node_stack.enter_context(
+            running_node(
+                "--config",
+                str(self.settings),
+                shards=shards,
+                port=self.port,
+                data=self.directory / "data",
+                environment=environment,
+            )
+        )
+        self.port = self._node.port
+        app.node = self.url
+        return self._node
+
+    def kill_node(self) -> None:
+        """The supervisor and all shards, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.node.process.pid, signal.SIGKILL)
+        self.node_has_ended()
+
+    def stop_node(self) -> int:
+        self.node.send(signal.SIGTERM)
+        return self.node_has_ended()
+
+    def node_has_ended(self) -> int:
+        """Wait until it has; its exit status."""
+        status = self.node.wait()
+        self._node_stack.close()
+        return status
+
+    # Who uses it
+
+    def start_worker(self, *options: str, wait: bool = True, app: str = "shop:app") -> Child:
+        command = [str(MAITRED), "worker", f"tests.tasks.{app}", "--log-format", "json", *options]
+        worker = self._started(command)
+        self.workers.append(worker)
+        if wait:
+            worker.errors.wait_for(READY)
+        return worker
+
+    def start_producer(self) -> Child:
+        """It runs until it is stopped."""
+        self._producers += 1
+        command = [sys.executable, "-m", "tests.tasks.producer", str(self._producers)]
+        return self._started([*command, str(self.acknowledged_path)])
+
+    def start_relay(self, host: str) -> Child:
+        """A second way to this node, at another host."""
+        ports = [self.port, *(shard.port for shard in self.node.shards)]
+        command = [sys.executable, "-m", "tests.tasks.relay", host, *map(str, ports)]
+        relay = self._started(command)
+        relay.output.wait_for("ready")
+        return relay
+
+    def acknowledged(self) -> set[int]:
+        """What producers were told is safe."""
+        if not self.acknowledged_path.exists():
+            return set()
+        text = self.acknowledged_path.read_text()
+        return {int(line) for line in text[: text.rfind("\n") + 1].split()}
+
+    # People
+
+    def admin(self, *arguments: str) -> Any:  # noqa: ANN401 - whatever it prints
+        """`maitred admin queue ... --json`"""
+        return maitred_json("admin", "queue", *arguments, "--url", self.url)
+
+    def describe(self, queue: str) -> Any:  # noqa: ANN401
+        return self.admin("describe", f"shop/{queue}")
+
+    def measured(self, queue: str, what: str) -> int:
+        """Of all partitions together."""
+        return int(sum(one[what] for one in self.describe(queue)["partitions"]))
+
+    def open_tasks(self, queue: str) -> int:
+        """Those that are not over, as the node sees it."""
+        return self.measured(queue, "backlog") + self.measured(queue, "running")
+
+    def _started(self, command: list[str]) -> Child:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "MAITRED_URL": self.url,
+                JOURNAL_VARIABLE: str(self.journal.path),
+            },
+        )
+        child = Child(process)
+        readers = []
+        for lines, stream in ((child.errors, process.stderr), (child.output, process.stdout)):
+            reader = threading.Thread(target=lines.follow, args=(stream,), daemon=True)
+            reader.start()
+            readers.append((reader, stream))
+
+        def end() -> None:
+            process.kill()
+            process.wait()
+            for reader, stream in readers:
+                reader.join(WAIT_SECONDS)
+                if stream is not None:
+                    stream.close()
+
+        self._things.callback(end)
+        return child
