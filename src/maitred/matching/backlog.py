@@ -215,8 +215,13 @@ class Backlog:
         """It may be asked for again."""
         self.lines[reading.priority].reading = False
 
+    def unread(self, priority: int, first: int) -> bool:
+        """Whether the tasks of a segment are in the store alone."""
+        line = self.lines[priority]
+        return line.cursor < first <= line.known
+
     @property
-    def unread(self) -> bool:
+    def any_unread(self) -> bool:
         """Whether the store has tasks that are not in memory."""
         return any(line.known > line.cursor for line in self.lines)
 

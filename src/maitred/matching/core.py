@@ -118,6 +118,7 @@ class Core:
         self.workers: dict[bytes, tuple[str, float]] = {}
         """Names and when they were heard of, by session."""
         self._touched_unread: dict[int, tuple[SegmentState, set[int]]] = {}
+        """Segments that are in the store alone, and tasks of them that are over, by their first."""
         self._timers: list[tuple[float, int, Waiting]] = []
         self._timers_swept_at = TIMERS_SWEPT_AT
         self._timer_count = 0
@@ -246,9 +247,12 @@ class Core:
         if not self.open_tasks:
             return self.read_level
         lowest = min(self.tasks, default=self.next_sequence)
-        for line in self.backlog.lines:
-            if line.known > line.cursor:
-                lowest = min(lowest, line.cursor + 1)
+        if self.open_tasks > len(self.tasks):
+            if self.later.known_until < inf:
+                return 0  # which ones wait in the store for their time, nobody knows
+            for line in self.backlog.lines:
+                if line.known > line.cursor:
+                    lowest = min(lowest, line.cursor + 1)
         return min(lowest, self.next_sequence) - 1
 
     def backlog_age(self, now: float) -> float:
@@ -260,7 +264,7 @@ class Core:
     def idle(self) -> bool:
         """Whether nothing is lost by letting go of it."""
         return not (
-            self.tasks
+            self.open_tasks
             or self.backlog.ready
             or self.offers.slots
             or self._waiters

@@ -2,6 +2,9 @@
 
 All that are due before `known_until` are in memory. What is due after it is read when the time
 comes near. If too many are in memory, those that are due last are left to the store again.
+
+A read may find rows of tasks that are over: they are crossed out with the next commit, or were
+while the read was under way. Such rows are remembered, and passed over.
 """
 
 from __future__ import annotations
@@ -10,9 +13,12 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING
 
+from maitred.matching.records import PRIORITIES
 from maitred.matching.task import WAITING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from maitred.matching.task import Task
 
 HORIZON_SECONDS = 60.0
@@ -21,76 +27,126 @@ HORIZON_SECONDS = 60.0
 MARGIN_SECONDS = 10.0
 """So long before the end of what is known the next ones are read."""
 
+Entry = tuple[float, int, "Task"]
+
 
 class LaterTasks:
-    """A heap by the moment when they are due."""
+    """For each priority a heap, by the moment when they are due.
+
+    Apart from each other: a line that is full keeps no other from growing.
+    """
 
     def __init__(self, buffer: int, *, stored: bool) -> None:
-        self._heap: list[tuple[float, int, Task]] = []
+        self._heaps: tuple[list[Entry], ...] = tuple([] for _ in range(PRIORITIES))
         self._buffer = buffer
         self.known_until = -inf if stored else inf
         """Nothing in the store is due before this that is not here."""
         self.reading = False
+        self._over: set[int] = set()
+        """Tasks whose rows a read may still find, though they are over."""
+        self._crossed_out: set[int] = set()
+        """Those of them that were not to be crossed out any more at the last commit."""
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return sum(map(len, self._heaps))
 
-    def add(self, task: Task) -> bool:
-        """Keep it here; False if the store will do."""
-        if task.due >= self.known_until and not task.writing and task.later_stored:
-            return False
-        heappush(self._heap, (task.due, task.sequence, task))
-        return True
+    def add(self, task: Task) -> None:
+        """It waits here."""
+        self._over.discard(task.sequence)
+        self._crossed_out.discard(task.sequence)
+        heappush(self._heaps[task.priority], (task.due, task.sequence, task))
 
-    def next_due(self) -> float:
-        """When the first one here is due."""
-        heap = self._heap
-        while heap and (heap[0][2].state is not WAITING or heap[0][2].due != heap[0][0]):
-            heappop(heap)
-        return heap[0][0] if heap else inf
+    def first(self, room: Callable[[int], bool]) -> Task | None:
+        """Who is due first, of those whose line has room."""
+        found: Entry | None = None
+        for priority, heap in enumerate(self._heaps):
+            while heap and not _waits(heap[0]):
+                heappop(heap)
+            if heap and (found is None or heap[0] < found) and room(priority):
+                found = heap[0]
+        return None if found is None else found[2]
 
-    def peek(self) -> Task:
-        """The first, after `next_due` has said that there is one."""
-        return self._heap[0][2]
-
-    def pop(self) -> None:
+    def pop(self, task: Task) -> None:
         """The first leaves."""
-        heappop(self._heap)
+        heappop(self._heaps[task.priority])
 
-    def shrink(self) -> list[Task]:
-        """If there are too many: those that the store has and that are due last."""
-        if len(self._heap) <= 2 * self._buffer:
+    def shrink(self, unwritten: Collection[int]) -> list[Task]:
+        """If there are too many: those that are due last and are in the store as they are here."""
+        if self.reading or len(self) <= 2 * self._buffer:
             return []
-        ordered = sorted(entry for entry in self._heap if entry[2].state is WAITING)
+        ordered = sorted(entry for heap in self._heaps for entry in heap if _waits(entry))
         kept = ordered[: self._buffer]
         dropped = []
         for entry in ordered[self._buffer :]:
             task = entry[2]
-            if task.later_stored and not task.writing:
+            if task.later_stored and not task.writing and task.sequence not in unwritten:
                 dropped.append(task)
                 self.known_until = min(self.known_until, task.due)
             else:
                 kept.append(entry)
-        heapify(kept)
-        self._heap = kept
+        for heap in self._heaps:
+            heap.clear()
+        for entry in kept:
+            self._heaps[entry[2].priority].append(entry)
+        for heap in self._heaps:
+            heapify(heap)
         return dropped
+
+    # Rows of tasks that are over
+
+    def row_over(self, sequence: int) -> None:
+        """The task is over, and the store has a row of it, or may have soon."""
+        self._over.add(sequence)
+
+    def is_over(self, sequence: int) -> bool:
+        """Whether a row that was found means nothing any more."""
+        return sequence in self._over
+
+    def rows_crossed_out(self, not_yet: Collection[int]) -> None:
+        """A commit has ended; these are still to be crossed out.
+
+        Who asked the store before may hear of the others a little later: they are forgotten with
+        the commit after this one, if no read is under way.
+        """
+        if not self._over or self.reading:
+            return
+        crossed_out = self._over.difference(not_yet)
+        self._over -= crossed_out & self._crossed_out
+        self._crossed_out = crossed_out
+
+    # Reading
+
+    def _enough(self) -> bool:
+        """First those that are here, and that are due before any that are not."""
+        return len(self) >= self._buffer and self._next() <= self.known_until
+
+    def _next(self) -> float:
+        first = self.first(lambda _: True)
+        return inf if first is None else first.due
 
     def read_wanted(self, now: float) -> float:
         """The moment up to which to read now; 0 if there is no need."""
-        if self.reading or self.known_until - MARGIN_SECONDS > now:
+        if self.reading or self.known_until - MARGIN_SECONDS > now or self._enough():
             return 0.0
-        if len(self._heap) >= self._buffer:
-            return 0.0  # first those that are here
         self.reading = True
         return now + HORIZON_SECONDS
 
     def read_wanted_at(self) -> float:
         """When the next read is due."""
-        if self.reading or len(self._heap) >= self._buffer:
+        if self.reading or self.known_until == inf or self._enough():
             return inf
         return self.known_until - MARGIN_SECONDS
+
+    def read_size(self, in_memory: int) -> int:
+        """How many rows to read, so that a buffer full of them is new."""
+        return self._buffer + in_memory + len(self._over)
 
     def was_read(self, before: float, last_due: float, *, all_of_it: bool) -> None:
         """Everything before the moment is here, or as far as `last_due`."""
         self.reading = False
         self.known_until = max(self.known_until, before if all_of_it else last_due)
+
+
+def _waits(entry: Entry) -> bool:
+    """Whether the entry is still true."""
+    return entry[2].state is WAITING and entry[2].due == entry[0]

@@ -76,9 +76,9 @@ class Pending:
         for segment, sequences in self.marked.items():
             older.marked.setdefault(segment, []).extend(sequences)
         self.marked = older.marked
-        older.later.update(self.later)
         for sequence in self.later_gone:
             older.later.pop(sequence, None)
+        older.later.update(self.later)
         self.later = older.later
         self.later_gone = older.later_gone + self.later_gone
         self.dead = older.dead + self.dead
@@ -279,6 +279,7 @@ class Ledger:
             tasks.append(task)
         pending = self.pending
         if not tasks and not pending and not anything:
+            self._urgent = False
             return None
         self.pending = Pending()
         self._pending_since = inf

@@ -148,6 +148,8 @@ class Lives(Core):
         self.finished.count(1, now)
         if not (task.stored or task.writing or sequence in self.ledger.pending.later):
             self.never_written += 1
+        if task.later_stored or task.writing:
+            self.later.row_over(sequence)
         self.ledger.remove(task, ticket, now)
         retention = task.terms.retention
         ended = Ended(status, task.attempt + (status == "done"), body, now + retention)

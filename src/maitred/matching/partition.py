@@ -61,7 +61,7 @@ class Partition(Recalling):
             self.later.known_until = inf  # the store has nothing at all
         before = self.later.read_wanted(now)
         if before:
-            self.effects.append(ReadLater(before, self.settings.buffer_tasks))
+            self.effects.append(ReadLater(before, self.later.read_size(len(self.tasks))))
         return self._next_look(now, self._pass_on(now))
 
     def _next_look(self, now: float, passing: float) -> float:
@@ -90,9 +90,9 @@ class Partition(Recalling):
 
     def _next_due(self) -> float:
         """When there is something to do about those who wait for their time."""
-        at = self.later.next_due()
         # Without room for it, nothing: room comes with an event, and every event is a look.
-        return inf if at < inf and not self.backlog.room(self.later.peek().priority) else at
+        first = self.later.first(self.backlog.room)
+        return inf if first is None else first.due
 
     def _timers_ring(self, now: float) -> None:
         timers = self._timers

@@ -54,7 +54,13 @@ class Recalling(Passing):
     ) -> None:
         """What a `Read` has found."""
         last_first = None
+        known = reading.reading.known
         for segment, marks in found:
+            if segment.first > known:
+                # Written since it was asked, and perhaps we have not heard of that yet. Its turn
+                # comes; all that was asked for is here.
+                all_of_it = True
+                break
             last_first = segment.first
             records = decode_records(segment.body)
             state, gone = self._touched_unread.pop(segment.first, (None, set()))
@@ -68,6 +74,12 @@ class Recalling(Passing):
                 self._take_in(task, now)
         for task in self.backlog.was_read(reading.reading, last_first, all_of_it=all_of_it):
             self._unpark(task)
+        if self._touched_unread:
+            self._touched_unread = {
+                first: touched
+                for first, touched in self._touched_unread.items()
+                if self.backlog.unread(touched[0].priority, first)
+            }
         self._seat(now)
 
     def _recalled(self, record: Record, now: float) -> Task:
@@ -106,7 +118,7 @@ class Recalling(Passing):
         """What a `ReadLater` has found."""
         wall = self.ledger.wall
         for later in found:
-            if later.sequence in self.tasks:
+            if later.sequence in self.tasks or self.later.is_over(later.sequence):
                 continue
             task = self._recalled(decode_record(later.body), now)
             task.later_stored = True
@@ -117,8 +129,7 @@ class Recalling(Passing):
                 self._lease(task, claim[0], claim[1], now)
                 continue
             task.state = WAITING
-            if not self.later.add(task):
-                del self.tasks[task.sequence]
+            self.later.add(task)
         last = found[-1].due - wall if found else before
         self.later.was_read(before, last, all_of_it=all_of_it)
         self._become_due(now)
@@ -126,14 +137,13 @@ class Recalling(Passing):
 
     def _become_due(self, now: float) -> None:
         later = self.later
-        while later.next_due() <= now:
-            task = later.peek()
-            if not self.backlog.room(task.priority):
-                return
-            later.pop()
+        task = later.first(self.backlog.room)
+        while task is not None and task.due <= now:
+            later.pop(task)
             task.moves(DUE)
             task.ready = now
             self.backlog.push(task)
+            task = later.first(self.backlog.room)
 
     def read_failed(self, read: Read | ReadLater) -> None:
         """It is asked for again."""
@@ -163,7 +173,9 @@ class Recalling(Passing):
                 task.ticket = None
         for ticket in batch.pending.tickets:
             self._part_safe(ticket)
-        for task in self.later.shrink():
+        pending = self.ledger.pending
+        self.later.rows_crossed_out(pending.later_gone)
+        for task in self.later.shrink(pending.later):
             self.tasks.pop(task.sequence, None)
 
     def _parked_stored(self, state: SegmentState, members: list[Task]) -> None:
@@ -217,9 +229,11 @@ class Recalling(Passing):
         ticket: Ticket | None,
         now: float,
     ) -> bool:
+        if sequence in marks or not self.backlog.unread(segment.priority, segment.first):
+            return False  # over: otherwise it would be in memory
         records = decode_records(segment.body)
         record = next((one for one in records if one.sequence == sequence), None)
-        if record is None or sequence in marks or sequence in self.tasks:
+        if record is None:
             return False
         state, gone = self._touched_unread.get(segment.first, (None, set()))
         if sequence in gone:
@@ -229,8 +243,6 @@ class Recalling(Passing):
         gone.add(sequence)
         self._touched_unread[segment.first] = (state, gone)
         self.ledger.remove_unread(state, sequence, ticket, now)
-        if not state.left:
-            del self._touched_unread[segment.first]
         self.open_tasks -= 1
         self.finished.count(1, now)
         retention = record.terms.retention
@@ -239,21 +251,26 @@ class Recalling(Passing):
         self._claims.pop(sequence, None)
         return True
 
-    def recall_later(self, later: Later, now: float) -> Task:
-        """Bring a task that waits in the store alone into memory."""
+    def recall_later(self, later: Later, now: float) -> Task | None:
+        """Bring a task that waits in the store alone into memory; None if it is over already."""
         task = self.tasks.get(later.sequence)
         if task is None:
+            if self.later.is_over(later.sequence):
+                return None
             task = self._recalled(decode_record(later.body), now)
             task.later_stored = True
             task.due = task.ready = later.due - self.ledger.wall
             task.state = WAITING
             self.tasks[task.sequence] = task
+            self.later.add(task)
         return task
 
     def is_in(self, segment: Segment, sequence: int) -> bool:
-        """Whether the segment has this task, not only its number's neighbours."""
+        """Whether the segment has this task, which is not over."""
+        if sequence in self.tasks:
+            return True
         _, gone = self._touched_unread.get(segment.first, (None, ()))
-        if sequence in gone:
+        if sequence in gone or not self.backlog.unread(segment.priority, segment.first):
             return False
         return any(record.sequence == sequence for record in decode_records(segment.body))
 

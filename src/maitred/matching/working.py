@@ -187,7 +187,7 @@ class Working(Producing):
     ) -> bool:
         """Whether the store may have it, so that it is theirs when it is read."""
         old = sequence < self.first_sequence
-        unread = self.backlog.unread or self.later.known_until < inf
+        unread = self.backlog.any_unread or self.later.known_until < inf
         if not (old and unread):
             return False
         self._claims[sequence] = (session, worker, attempt, until)

@@ -1,0 +1,496 @@
+"""Drives one partition by hand, as a shard would: virtual time, a model store, answers on record.
+
+A test says when a commit ends and how, when a read is answered, and when the process dies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from maitred.errors import MaitredError, StoreUnavailable
+from maitred.matching import effects
+from maitred.matching.offers import Offer
+from maitred.matching.partition import Partition
+from maitred.matching.records import PartitionKey, Terms
+from maitred.matching.task import GIVEN, READY, Task, Ticket
+from maitred.routing.counts import PartitionCounts
+from maitred.settings import Queue
+from tests.matching.model_store import ModelStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maitred.matching.effects import Ended, Foreign
+
+DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)
+"""How an attempt ended, as the wire counts it."""
+
+WALL = 1_700_000_000.3
+TERMS = Terms(retries=3, backoff_first=1.0, backoff_longest=300.0, retention=60.0)
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request that waits for an answer; gets exactly one, unless it is taken back."""
+
+    what: str
+    sequences: list[int] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
+    over: bool = False
+    """Taken back, or its partition is gone: no answer is wanted."""
+    offer: Offer | None = None
+    session: bytes = b""
+    slots: int = 0
+
+    def answer(self, answer: object) -> None:
+        assert not self.answers, f"{self.what} is answered twice: {self.answers}, {answer}"
+        assert not self.over, f"{self.what} is answered, but nobody waits"
+        self.answers.append(answer)
+
+    @property
+    def answered(self) -> bool:
+        return bool(self.answers)
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401
+        assert self.answers, f"{self.what} is not answered"
+        return self.answers[0]
+
+    @property
+    def safe(self) -> bool:
+        return self.answers == [None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A task at a worker."""
+
+    sequence: int
+    attempt: int
+    session: bytes
+    payload: bytes = b""
+    at: float = 0.0
+    origin: int = -1
+
+
+def session_of(worker: int | str) -> bytes:
+    return str(worker).encode().ljust(16, b".")
+
+
+class Driver:
+    """One partition and all around it."""
+
+    def __init__(
+        self, *, partition: int = 0, counts: PartitionCounts | None = None, **settings: object
+    ) -> None:
+        settings.setdefault("recovery_seconds", 3.0)
+        self.settings = Queue(**settings)  # type: ignore[arg-type]
+        self.key = PartitionKey("shop", "mails", 1, partition)
+        self.counts = counts or PartitionCounts(partition + 1, partition + 1, 1)
+        self.store = ModelStore()
+        self.now = 1000.0
+        self.wall = WALL - 1000.0
+        self.random = Random(7)
+        self.asked: list[Asked] = []
+        self.given: list[Run] = []
+        """Everything that was ever given to a worker, in order."""
+        self.reads: list[tuple[effects.Read | effects.ReadLater, Any]] = []
+        """Reads that the store has answered and that have not arrived, if they are `slow`."""
+        self.slow_reads = False
+        self.auto_commit = True
+        """Whether what wants to be written is written at once."""
+        self.checking = True
+        self.passed_offers: list[Offer] = []
+        self.recalled_offers: list[Offer] = []
+        self.passed_tasks: list[Task] = []
+        self.visitors: dict[Task, Asked] = {}
+        self.given_back: list[effects.GiveBack] = []
+        self.next_look = inf
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            effects.Give: self._give,
+            effects.NothingFor: lambda effect: effect.offer.token.answer([]),
+            effects.Settle: lambda effect: effect.ticket.token.answer(effect.ticket.problem),
+            effects.PassOffer: lambda effect: self.passed_offers.append(effect.offer),
+            effects.RecallOffer: lambda effect: self.recalled_offers.append(effect.offer),
+            effects.PassTask: lambda effect: self.passed_tasks.append(effect.task),
+            effects.VisitorTaken: self._visitor_taken,
+            effects.VisitorUnwanted: lambda effect: self.visitors[effect.task].answer(None),
+            effects.GiveBack: self.given_back.append,
+            effects.Tell: lambda effect: effect.token.answer(effect.ended),
+            effects.Beat: lambda effect: effect.token.answer((effect.lost, effect.revoked)),
+            effects.Read: self._read,
+            effects.ReadLater: self._read_later,
+        }
+        self.partition = self._load()
+
+    def _load(self) -> Partition:
+        acquired = self.store.acquire()
+        return Partition(
+            self.key, acquired, self.counts, self.settings, self.random, self.now, self.wall
+        )
+
+    # Turns and time
+
+    def turn(self) -> None:
+        """The end of a turn of the loop: everything that is to be done is done."""
+        for _ in range(100):
+            self.partition.flush(self.now)
+            self.next_look = self.partition.look(self.now)
+            self.partition.flush(self.now)
+            busy = bool(self.partition.effects)
+            while self.partition.effects:
+                wanted, self.partition.effects = self.partition.effects, []
+                for effect in wanted:
+                    self._handlers[type(effect)](effect)
+            if self.auto_commit and self._wants_commit() <= self.now:
+                busy |= self.begin_commit()
+                if self.partition.ledger.under_way is not None:
+                    self.end_commit()
+            if not busy:
+                self.check()
+                return
+        raise AssertionError("it never comes to rest")
+
+    def check(self) -> None:
+        """What must be true of a partition between any two turns."""
+        if not self.checking:
+            return
+        partition = self.partition
+        tasks = partition.tasks
+        assert not partition.effects
+        assert all(task is tasks[task.sequence] for task in partition.leases.values())
+        assert all(
+            (task.state is GIVEN) == (number in partition.leases) for number, task in tasks.items()
+        )
+        waiting = [task for task in partition.backlog.waiting() if task.origin < 0]
+        assert len(waiting) == sum(task.state is READY for task in tasks.values())
+        assert all(task is tasks[task.sequence] and task.state is READY for task in waiting)
+        alone = self.store.unfinished() - tasks.keys() if partition.open_tasks > len(tasks) else ()
+        assert len(tasks) <= partition.open_tasks <= len(tasks) + len(alone)
+        leases = [task.lease_until for task in partition.leases.values()]
+        assert leases == sorted(leases)
+
+    def _wants_commit(self) -> float:
+        return self.partition.ledger.wanted_at(self.settings.finish_seconds)
+
+    def pass_time(self, seconds: float) -> None:
+        """Everything that happens by itself until then."""
+        until = self.now + seconds
+        self.turn()
+        for _ in range(100_000):
+            at = self.next_look
+            if self.auto_commit:
+                at = min(at, self._wants_commit())
+            if at > until:
+                break
+            assert at > self.now or self.now == until, "it looks again and again at one moment"
+            self.now = max(self.now, at)
+            self.turn()
+            if at == until:
+                break
+        else:
+            raise AssertionError("it never comes to rest")
+        self.now = until
+        self.turn()
+
+    # The store
+
+    def begin_commit(self, *, anything: bool = False, clean: bool = False) -> bool:
+        batch = self.partition.ledger.take(self.now, anything=anything)
+        if batch is not None:
+            batch.changes.clean = clean and not self.partition.leases
+        return batch is not None
+
+    def write(self) -> None:
+        """The batch under way reaches the disk, and nobody has heard of it."""
+        batch = self.partition.ledger.under_way
+        assert batch is not None
+        self.store.write(batch.changes)
+
+    def heard_of_commit(self) -> None:
+        self.partition.committed(self.now)
+        assert self.partition.ledger.stored == len(self.store)
+
+    def end_commit(self, problem: MaitredError | None = None) -> None:
+        if problem is not None:
+            self.partition.not_committed(problem, self.now)
+            return
+        self.write()
+        self.heard_of_commit()
+
+    def commit(self) -> None:
+        """One whole commit of everything, now."""
+        if self.begin_commit(anything=True):
+            self.end_commit()
+        self.turn()
+
+    def fail_commit(self) -> MaitredError:
+        problem = StoreUnavailable("The disk is away.")
+        self.begin_commit(anything=True)
+        self.end_commit(problem)
+        self.turn()
+        return problem
+
+    def _read(self, effect: effects.Read) -> None:
+        reading = effect.reading
+        self._arrives(effect, self.store.read(reading.priority, reading.after, reading.tasks))
+
+    def _read_later(self, effect: effects.ReadLater) -> None:
+        self._arrives(effect, self.store.read_later(effect.before + self.wall, effect.most))
+
+    def _arrives(self, effect: effects.Read | effects.ReadLater, found: list[Any]) -> None:
+        self.reads.append((effect, found))
+        if not self.slow_reads:
+            self.answer_read()
+
+    def answer_read(self) -> None:
+        """The oldest read arrives, with what there was when it was asked."""
+        effect, found = self.reads.pop(0)
+        if isinstance(effect, effects.Read):
+            tasks = sum(segment.tasks for segment, _ in found)
+            all_of_it = tasks < effect.reading.tasks
+            self.partition.segments_read(found, effect, self.now, all_of_it=all_of_it)
+        else:
+            all_of_it = len(found) < effect.most
+            self.partition.later_read(found, effect.before, self.now, all_of_it=all_of_it)
+
+    def crash(self, down_seconds: float = 1.0) -> None:
+        """The process dies; another one starts from what was written. Its clock starts anew."""
+        for asked in self.asked:
+            if not asked.answered:
+                asked.over = True
+        wall_now = self.now + self.wall + down_seconds
+        self.reads = []
+        self.passed_offers, self.passed_tasks = [], []
+        self.recalled_offers, self.visitors = [], {}
+        self.now += 333.0
+        self.wall = wall_now - self.now
+        self.partition = self._load()
+        self.next_look = self.now
+
+    def leave(self) -> None:
+        """Stop in order, and start again."""
+        self.partition.stop_waiting()
+        self.turn()
+        if self.begin_commit(anything=True, clean=True):
+            self.end_commit()
+        self.turn()
+        self.crash()
+
+    # Requests
+
+    def ask(self, what: str, **details: Any) -> Asked:  # noqa: ANN401
+        asked = Asked(what, **details)
+        self.asked.append(asked)
+        return asked
+
+    def add(
+        self,
+        payloads: int | Sequence[bytes] = 1,
+        *,
+        priority: int = 2,
+        terms: Terms = TERMS,
+        delay: float = 0.0,
+        expires: float = 0.0,
+        turn: bool = True,
+    ) -> Asked:
+        asked = self.ask("add")
+        if isinstance(payloads, int):
+            payloads = [b"%d" % number for number in range(payloads)]
+        first = self.partition.add(
+            payloads,
+            token=asked,
+            now=self.now,
+            priority=priority,
+            terms=terms,
+            delay=delay,
+            expires=expires,
+        )
+        asked.sequences = list(range(first, first + len(payloads)))
+        if turn:
+            self.turn()
+        return asked
+
+    def offer(
+        self, worker: int | str = 1, slots: int = 1, seconds: float = 60.0, *, turn: bool = True
+    ) -> Asked:
+        session = session_of(worker)
+        asked = self.ask("offer", session=session, slots=slots)
+        asked.offer = Offer(asked, session, f"worker {worker}", slots, self.now)
+        self.partition.offer(asked.offer, self.now + seconds, self.now)
+        if turn:
+            self.turn()
+        return asked
+
+    def withdraw(self, asked: Asked, *, turn: bool = True) -> None:
+        assert asked.offer is not None
+        asked.over = True
+        self.partition.withdraw(asked.offer, self.now)
+        if turn:
+            self.turn()
+
+    def take(self, worker: int | str = 1, slots: int = 1) -> list[Run]:
+        """What a worker gets at once; nothing keeps waiting."""
+        asked = self.offer(worker, slots)
+        if not asked.answered:
+            self.withdraw(asked)
+            return []
+        return list(asked.value)
+
+    def take_one(self, worker: int | str = 1) -> Run:
+        (run,) = self.take(worker)
+        return run
+
+    def beat(
+        self,
+        worker: int | str,
+        runs: Sequence[Run] = (),
+        seconds: float = 5.0,
+        *,
+        turn: bool = True,
+    ) -> Asked:
+        asked = self.ask("heartbeat")
+        session = session_of(worker)
+        running = [(run.sequence, run.attempt) for run in runs]
+        self.partition.heartbeat(
+            session, f"worker {worker}", running, asked, self.now + seconds, self.now
+        )
+        if turn:
+            self.turn()
+        return asked
+
+    def finish(self, *runs: Run, how: int = DONE, body: bytes = b"", turn: bool = True) -> Asked:
+        asked = self.ask("finish")
+        ends = [(run.sequence, run.attempt, how, body) for run in runs]
+        ticket, unknown = self.partition.finish(ends, asked, self.now)
+        for end in unknown:
+            if not self._finish_stored(end, ticket):
+                asked.late.append(end[0])
+        self.partition.release(ticket)
+        if turn:
+            self.turn()
+        return asked
+
+    def _finish_stored(self, end: tuple[int, int, int, bytes], ticket: Ticket) -> bool:
+        partition, sequence = self.partition, end[0]
+        later = self.store.later.get(sequence)
+        if sequence in partition.tasks:
+            return partition.finish_again(end, ticket, self.now)
+        for segment, marks in self.store.around(sequence):
+            if sequence not in marks and partition.is_in(segment, sequence):
+                return partition.finish_stored(segment, marks, end, ticket, self.now)
+        if later is not None:
+            partition.recall_later(later, self.now)
+            return partition.finish_again(end, ticket, self.now)
+        return False
+
+    def revoke(self, sequence: int, *, turn: bool = True) -> str | None:
+        partition = self.partition
+        state: str | None = partition.revoke(sequence, self.now)
+        if state is None:
+            state = self._revoke_stored(sequence)
+        if turn:
+            self.turn()
+        return state
+
+    def _revoke_stored(self, sequence: int) -> str | None:
+        partition = self.partition
+        for segment, marks in self.store.around(sequence):
+            if sequence not in marks and partition.is_in(segment, sequence):
+                done = partition.revoke_stored(segment, marks, sequence, self.now)
+                return "cancelled" if done else "over"
+        later = self.store.later.get(sequence)
+        if later is not None:
+            partition.recall_later(later, self.now)
+            return partition.revoke(sequence, self.now)
+        return None
+
+    def wait_for(self, sequence: int) -> Asked:
+        asked = self.ask("await", sequences=[sequence])
+        if not self.partition.wait_for(sequence, asked, self.now):
+            if sequence in self.store.unfinished():
+                self.partition.wait_for_stored(sequence, asked)
+            else:
+                asked.answer(None)
+        self.turn()
+        return asked
+
+    def outcome(self, sequence: int) -> Ended | None:
+        return self.partition.outcomes.get(sequence, self.now)
+
+    def retry_dead(self, sequence: int) -> Asked:
+        asked = self.ask("retry dead")
+        ticket = Ticket(asked, 1)
+        self.partition.retry_dead(self.store.dead[sequence], ticket, self.now)
+        self.partition.release(ticket)
+        self.turn()
+        return asked
+
+    def drop_dead(self, sequence: int) -> Asked:
+        asked = self.ask("drop dead")
+        ticket = Ticket(asked, 1)
+        self.partition.drop_dead(sequence, ticket, self.now)
+        self.partition.release(ticket)
+        self.turn()
+        return asked
+
+    # The tree
+
+    def visit(self, sequence: int, *, origin: int = 5, seconds: float = 1.0) -> Task:
+        """A child's task comes to look for an offer."""
+        task = Task(sequence, 2, TERMS, b"visitor", self.now, READY)
+        task.origin = origin
+        task.attempt = 1
+        asked = self.ask("visit")
+        task.visit = asked
+        self.visitors[task] = asked
+        self.partition.visit(task, self.now + seconds, self.now)
+        self.turn()
+        return task
+
+    def answer_offer(self, found: Sequence[Foreign] = ()) -> Offer:
+        """The parent answers the oldest offer that was passed on to it."""
+        offer = self.passed_offers.pop(0)
+        self.partition.offer_answered(offer, list(found), self.now)
+        self.turn()
+        return offer
+
+    def answer_task(self, worker: int | str | None) -> Task:
+        """The parent answers for the oldest task: a worker has it, or nobody."""
+        task = self.passed_tasks.pop(0)
+        session = b"" if worker is None else session_of(worker)
+        self.partition.task_answered(task, session, f"worker {worker}", self.now)
+        if session:
+            self.given.append(Run(task.sequence, task.attempt + 1, session, task.payload, self.now))
+        self.turn()
+        return task
+
+    def lose_task(self) -> Task:
+        task = self.passed_tasks.pop(0)
+        self.partition.task_lost(task, self.now)
+        self.turn()
+        return task
+
+    # Effects
+
+    def _give(self, effect: effects.Give) -> None:
+        asked = effect.offer.token
+        session = effect.offer.session
+        runs = [
+            Run(task.sequence, task.attempt + 1, session, task.payload, self.now)
+            for task in effect.tasks
+        ]
+        runs += [
+            Run(one.sequence, one.attempt, session, one.payload, self.now, one.partition)
+            for one in effect.foreign
+        ]
+        assert 0 < len(runs) <= asked.slots
+        self.given += runs
+        asked.answer(runs)
+
+    def _visitor_taken(self, effect: effects.VisitorTaken) -> None:
+        self.visitors[effect.task].answer(effect.session)

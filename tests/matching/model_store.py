@@ -1,0 +1,114 @@
+"""A store for one partition, as plainly as it can be said; it minds what it is told to write."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from maitred.matching.records import Acquired, Segment, decode_records
+
+if TYPE_CHECKING:
+    from maitred.matching.records import Changes, Dead, Later, Result
+
+
+class ModelStore:
+    """What is on disk. Every write is checked against what it should be."""
+
+    def __init__(self) -> None:
+        self.range_id = 0
+        self.backlog = 0
+        self.clean = True
+        self.segments: dict[tuple[int, int], Segment] = {}
+        self.marks: set[int] = set()
+        self._segment_of: dict[int, tuple[int, int]] = {}
+        """Of the unfinished tasks that are in one."""
+        self.later: dict[int, Later] = {}
+        self.dead: dict[int, Dead] = {}
+        self.results: dict[int, Result] = {}
+        self.rows_written = 0
+
+    def acquire(self) -> Acquired:
+        self.range_id += 1
+        clean, self.clean = self.clean, False
+        return Acquired(self.range_id, None, self.backlog, clean)
+
+    def write(self, changes: Changes) -> None:
+        assert changes.range_id == self.range_id, "an owner that was overtaken writes"
+        for one in changes.segments:
+            self._add(one)
+        for mark in changes.marks:
+            del self._segment_of[mark]  # is there, and was not crossed out before
+        self.marks |= set(changes.marks)
+        for one in changes.segments_gone:
+            body = self.segments.pop((one.priority, one.first)).body
+            within = {mark for mark in self.marks if one.first <= mark <= one.last}
+            for record in decode_records(body):
+                assert (record.sequence in within) == (record.sequence not in self._segment_of)
+                self._segment_of.pop(record.sequence, None)
+            self.marks -= {mark for mark in within if not self._covered(mark)}
+        for sequence in changes.later_gone:
+            del self.later[sequence]
+        self.later |= {one.sequence: one for one in changes.later}
+        for sequence in changes.dead_gone:
+            self.dead.pop(sequence, None)
+        self.dead |= {one.sequence: one for one in changes.dead}
+        self.results |= {one.sequence: one for one in changes.results}
+        self.backlog, self.clean = changes.backlog, changes.clean
+        self.rows_written += len(changes.segments) + len(changes.later)
+        assert len(self) == changes.backlog, "the count is not what there is"
+
+    def _add(self, new: Segment) -> None:
+        records = decode_records(new.body)
+        assert [records[0].sequence, records[-1].sequence] == [new.first, new.last]
+        assert len(records) == new.tasks
+        for one in self.segments.values():
+            if one.priority == new.priority:
+                assert new.last < one.first or one.last < new.first, "segments overlap"
+        self.segments[new.priority, new.first] = new
+        self._segment_of |= dict.fromkeys(
+            (record.sequence for record in records), (new.priority, new.first)
+        )
+
+    def _covered(self, mark: int) -> bool:
+        return any(one.first <= mark <= one.last for one in self.segments.values())
+
+    def __len__(self) -> int:
+        return len(self._segment_of) + len(self.later)
+
+    def unfinished(self) -> set[int]:
+        """The tasks that the store holds; each in one place only."""
+        assert not self._segment_of.keys() & self.later.keys(), "a task is in the store twice"
+        return self._segment_of.keys() | self.later.keys()
+
+    @property
+    def empty(self) -> bool:
+        """Of tasks; dead letters and results may be there."""
+        return not (self.segments or self.marks or self.later)
+
+    # Reading
+
+    def read(self, priority: int, after: int, tasks: int) -> list[tuple[Segment, frozenset[int]]]:
+        found: list[tuple[Segment, frozenset[int]]] = []
+        for (of, first), one in sorted(self.segments.items()):
+            if of == priority and first > after and tasks > 0:
+                found.append((one, self._marks_of(one)))
+                tasks -= one.tasks
+        return found
+
+    def around(self, sequence: int) -> list[tuple[Segment, frozenset[int]]]:
+        return [
+            (one, self._marks_of(one))
+            for one in self.segments.values()
+            if one.first <= sequence <= one.last
+        ]
+
+    def _marks_of(self, one: Segment) -> frozenset[int]:
+        return frozenset(mark for mark in self.marks if one.first <= mark <= one.last)
+
+    def read_later(self, before: float = inf, most: int = 10**9) -> list[Later]:
+        due = sorted((one for one in self.later.values() if one.due < before), key=_due)
+        return due[:most]
+
+
+def _due(one: Later) -> tuple[float, int]:
+    return one.due, one.sequence
