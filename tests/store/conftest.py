@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.store.engines import Engine, Postgres, Simulated, Sqlite
-from tests.store.postgres_server import new_database, running_server
+from tests.store.postgres_server import empty_database, running_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,4 +29,4 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
         return Sqlite(tmp_path / "data")
     if request.param == "simulated":
         return Simulated()
-    return Postgres(new_database(request.getfixturevalue("postgres_server")))
+    return Postgres(empty_database(request.getfixturevalue("postgres_server")))

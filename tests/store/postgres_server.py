@@ -1,14 +1,15 @@
 """A real PostgreSQL server for tests, out of a wheel.
 
 One server is shared by all processes of a test run (the package counts who uses it and stops it
-after the last); a test gets a database of its own. Tests that stop a server start one for
-themselves. A server that root starts runs as another user, so it does not live in pytest's
-directories: every pytest that begins takes those away from everybody else.
+after the last), each with a database of its own, which is emptied for every test. Tests that stop a
+server start one for themselves. A server that root starts runs as another user, so it does not live
+in pytest's directories: every pytest that begins takes those away from everybody else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import itertools
 import os
@@ -41,23 +42,32 @@ def running_server(name: str) -> Iterator[Any]:
             server = get_server(directory, cleanup_mode="delete")
         except Exception as problem:  # noqa: BLE001 - whatever it is, there is no server
             pytest.skip(f"NO POSTGRESQL HERE, so nothing of it is tested: {problem!r}")
-        # What is tested here is killed or stopped, but never loses power; and a database for every
-        # test is a thousand files to sync.
-        _execute(server, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
+        # What is tested here is killed or stopped, but never loses power.
+        _execute(server.get_uri(), "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
         with server:
             yield server
+
+
+def empty_database(server: Any) -> str:  # noqa: ANN401 - the package's own class
+    """The location of this process's database, with nothing in it."""
+    location = _own_database(server)
+    _execute(location, "DROP SCHEMA IF EXISTS maitred CASCADE")
+    return location
 
 
 def new_database(server: Any) -> str:  # noqa: ANN401 - the package's own class
     """The location of a database that nobody has used."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
-    _execute(server, f"CREATE DATABASE {name}")
+    _execute(server.get_uri(), f"CREATE DATABASE {name}")
     return str(server.get_uri(name))
 
 
-def _execute(server: Any, *statements: str) -> None:  # noqa: ANN401
+_own_database = functools.cache(new_database)
+
+
+def _execute(location: str, *statements: str) -> None:
     async def execute() -> None:
-        connection = await asyncpg.connect(server.get_uri())
+        connection = await asyncpg.connect(location)
         for statement in statements:
             await connection.execute(statement)
         await connection.close()

@@ -162,7 +162,7 @@ async def check(store: Store, key: PartitionKey, model: Model) -> None:
 
 
 def test_engines_do_as_the_model_does(engine: Engine) -> None:
-    @settings(max_examples={Postgres: 12, Sqlite: 30}.get(type(engine), 60))
+    @settings(max_examples={Postgres: 10, Sqlite: 20}.get(type(engine), 60))
     @given(history=histories)
     def run(history: list[Any]) -> None:
         asyncio.run(play(engine, history))

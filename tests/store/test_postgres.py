@@ -19,7 +19,7 @@ from maitred.store.postgres import open_postgres
 from maitred.store.postgres_errors import translated
 from maitred.store.scripts import migrations, statements
 from tests.store.engines import Postgres, awaited, opened
-from tests.store.postgres_server import new_database, running_server
+from tests.store.postgres_server import empty_database, new_database, running_server
 from tests.store.samples import KEY, OTHER, everything, segment, write
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def location(postgres_server: Any) -> str:  # noqa: ANN401 - the package's own class
-    return new_database(postgres_server)
+    return empty_database(postgres_server)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,7 @@ async def test_commits_wait_for_the_disk_whatever_the_server_is_set_to(location:
         for _ in range(3):  # also when the connection was used before
             assert await store._pool.fetchval("SHOW synchronous_commit") == "on"
             await store.acquire(KEY)
+    await execute(location, f"ALTER DATABASE {name} RESET synchronous_commit")
 
 
 @awaited

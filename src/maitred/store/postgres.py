@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import Changes
     from maitred.store.interface import Store
+    from maitred.store.opening import Log
 
 CONNECTIONS: Final = 4
 """Of one shard, at most: one commits, and the others read meanwhile. A server has some hundred for
@@ -45,13 +46,6 @@ MIGRATION_SECONDS: Final = 600.0
 """For one step of a migration, and for waiting until another shard has done it."""
 
 _STATEMENTS: Final = statements("postgres")
-
-
-class Log(Protocol):
-    """What of a logger is used here."""
-
-    def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
-    def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
 
 async def open_postgres(

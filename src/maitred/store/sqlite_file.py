@@ -238,7 +238,12 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
             f"knows versions up to {known}.",
             remedy="Use the newer maitred.",
         )
-    connection.execute("PRAGMA journal_mode = WAL")
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise CannotStart(
+            f"{path} is on a file system on which SQLite can have no write-ahead log.",
+            remedy="Put the data directory on a local disk, or use a PostgreSQL store.",
+        )
     for migration in migrations("sqlite"):
         if migration.version > version:
             connection.executescript(
