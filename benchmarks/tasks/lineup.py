@@ -1,7 +1,7 @@
 """Who takes part: which server each one gets, how its worker is started, and with what settings.
 
-Each is set up as its documentation advises for throughput with one worker process; where there was
-a choice, the faster one on two cores was taken, and `settings` says which.
+Each is set up for throughput with one worker process, and `settings` says how. How sure it is that
+a setting is the best one, docs/benchmarks.md says.
 """
 
 from __future__ import annotations
