@@ -85,15 +85,20 @@ class Driver:
     """One partition and all around it."""
 
     def __init__(
-        self, *, partition: int = 0, counts: PartitionCounts | None = None, **settings: object
+        self,
+        *,
+        partition: int = 0,
+        counts: PartitionCounts | None = None,
+        now: float = 1000.0,
+        **settings: object,
     ) -> None:
         settings.setdefault("recovery_seconds", 3.0)
         self.settings = Queue(**settings)  # type: ignore[arg-type]
         self.key = PartitionKey("shop", "mails", 1, partition)
         self.counts = counts or PartitionCounts(partition + 1, partition + 1, 1)
         self.store = ModelStore()
-        self.now = 1000.0
-        self.wall = WALL - 1000.0
+        self.now = now
+        self.wall = WALL - now
         self.random = Random(7)
         self.asked: list[Asked] = []
         self.given: list[Run] = []

@@ -167,7 +167,8 @@ class Core:
     # Those who wait for an answer
 
     def release(self, ticket: Ticket) -> None:
-        self._part_safe(ticket)
+        """Its own part, which holds no task, is over."""
+        self._part_refused(ticket)
 
     def _part_refused(self, ticket: Ticket) -> None:
         ticket.left -= 1

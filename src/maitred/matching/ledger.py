@@ -147,15 +147,26 @@ class Ledger:
 
     # What becomes of them
 
-    def remove(self, task: Task, ticket: Ticket | None, now: float) -> None:
-        """It is over. The ticket, if any, waits until the store knows."""
+    def remove(
+        self, task: Task, ticket: Ticket | None, now: float, *, leaves_a_trace: bool = False
+    ) -> None:
+        """It is over. The ticket, if any, waits until the store knows.
+
+        Of a task that was never written the store need not know, unless it `leaves_a_trace`, a dead
+        letter or a result, which is written with the next batch. Then its producer waits, too.
+        """
         sequence = task.sequence
+        if leaves_a_trace and task.ticket is not None:
+            self.pending.tickets.append(task.ticket)
+            task.ticket = None
         if task.writing:
             self._wait_for(ticket)
             self._deferred.append((self._removed, task))
             return
         if self.fresh.pop(sequence, None) is None and self.held.pop(sequence, None) is None:
             self._removed(task, now)
+            self._wait_for(ticket)
+        elif leaves_a_trace:
             self._wait_for(ticket)
 
     def _removed(self, task: Task, now: float) -> None:
@@ -208,6 +219,10 @@ class Ledger:
         """The result outlives the process."""
         self.pending.results.append(Result(sequence, now + self.wall + seconds, body))
         self._touch(now)
+
+    def is_dead_going(self, sequence: int) -> bool:
+        """Whether the dead letter is crossed out, though the store may not know yet."""
+        return any(sequence in pending.dead_gone for pending in self.all_pending())
 
     def forget_dead(self, sequence: int, ticket: Ticket | None, now: float) -> None:
         self.pending.dead_gone.append(sequence)

@@ -25,16 +25,18 @@ class Limiter:
 
     def allows(self, now: float) -> bool:
         """Whether one may happen now."""
-        self._fill(now)
-        # Adding up fractions must not make a whole one late for ever.
-        return self._filled >= 1.0 - 1e-9
+        return self.next_at(now) <= now
 
     def count(self) -> None:
         """One happens."""
         self._filled -= 1.0
 
     def next_at(self, now: float) -> float:
-        """When the next one may happen."""
+        """When the next one may happen.
+
+        What is missing may be too little to be told from nothing on the clock: then it is nothing,
+        or adding up fractions would make a whole one late for ever.
+        """
         self._fill(now)
         missing = 1.0 - self._filled
         if missing <= 1e-9:

@@ -150,8 +150,9 @@ class Lives(Core):
             self.never_written += 1
         if task.later_stored or task.writing:
             self.later.row_over(sequence)
-        self.ledger.remove(task, ticket, now)
         retention = task.terms.retention
+        leaves_a_trace = status == "failed" or retention > self.settings.memory_seconds
+        self.ledger.remove(task, ticket, now, leaves_a_trace=leaves_a_trace)
         ended = Ended(status, task.attempt + (status == "done"), body, now + retention)
         self._remember(sequence, ended, retention, now)
         if task.ticket is not None:

@@ -22,6 +22,7 @@ class Outcomes:
         self._most_bytes = most_bytes
 
     def put(self, sequence: int, ended: Ended) -> None:
+        self.forget(sequence)
         kept = self._ended
         kept[sequence] = ended
         self._bytes += len(ended.body)

@@ -276,6 +276,10 @@ class Recalling(Passing):
 
     def retry_dead(self, dead: Dead, ticket: Ticket, now: float) -> None:
         """A dead letter is a task again, under its old number and with all its attempts."""
+        if dead.sequence in self.tasks or self.ledger.is_dead_going(dead.sequence):
+            # Somebody was faster; the answer waits until that is safe.
+            self.ledger.forget_dead(dead.sequence, ticket, now)
+            return
         task = self._recalled(decode_record(dead.body), now)
         task.attempt = 0
         task.expires = 0.0
