@@ -101,7 +101,7 @@ async def test_a_partition_that_takes_no_more_is_left_at_once() -> None:
 async def test_counts_that_are_older_or_impossible_change_nothing() -> None:
     async with a_node(Counts(4, 4, 5)) as node:
         await thumbnail.enqueue("u")
-        view = (await app.session()).view(thumbnail.id, "weighted")
+        view = (await app.session()).adding(thumbnail.id, "weighted").view
         view.learn(Counts(9, 9, 4))
         assert view.counts.read == 4
         with pytest.raises(ProtocolViolation, match="impossible"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -20,7 +21,7 @@ from maitred.app.signature import Signature, encode
 from maitred.errors import InvalidArguments, InvalidHandler, InvalidResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from io import BytesIO
 
 
@@ -203,9 +204,28 @@ def hidden(one: BytesIO) -> None: ...
 def gap(*, one: int = 1, two: int) -> None: ...
 
 
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def stream() -> AsyncIterator[int]:
+    yield 1
+
+
+def test_what_is_awaited_is_known() -> None:
+    async def coroutine() -> None: ...
+
+    assert Signature(coroutine).is_async
+    assert not Signature(plain).is_async
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
+        (generator, "is a generator"),
+        (Box, "is no function"),
+        (functools.partial(plain, "u"), "is no function"),
+        (stream, "is a generator"),
         (variadic, r"takes \*urls"),
         (named, r"takes \*\*urls"),
         (path, "parameter 'place' is or has a Path"),

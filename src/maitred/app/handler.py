@@ -57,7 +57,7 @@ class Handler(Generic[Parameters, Result, Called]):
         self.signature = signature
         self.conditions = wanted
         self.selection = selection
-        self.is_async = asyncio.iscoroutinefunction(signature.function)
+        self.is_async = signature.is_async
         self._write = signature.write
         self._read_result = signature.read_result
         self._adding: Adding | None = None

@@ -22,22 +22,13 @@ class Session:
         self.loop = asyncio.get_running_loop()
         self._random = surroundings.random
         self._addings: dict[QueueId, Adding] = {}
-        self._views: dict[QueueId, QueueView] = {}
-
-    def view(self, queue: QueueId, selection: str) -> QueueView:
-        """What is known of a queue; one for producing and working."""
-        view = self._views.get(queue)
-        if view is None:
-            view = QueueView(queue, selection, self.loop, self._random)
-            self._views[queue] = view
-        return view
 
     def adding(self, queue: QueueId, selection: str) -> Adding:
         """The way into a queue; one for all who produce, so that they share messages."""
         adding = self._addings.get(queue)
         if adding is None:
-            adding = Adding(self.client, self.view(queue, selection))
-            self._addings[queue] = adding
+            view = QueueView(queue, selection, self.loop, self._random)
+            adding = self._addings[queue] = Adding(self.client, view)
         return adding
 
     async def close(self) -> None:

@@ -46,12 +46,18 @@ class Signature:
         "_read_result",
         "_required",
         "function",
+        "is_async",
         "name",
     )
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name: str = getattr(function, "__name__", repr(function))
+        if not inspect.isroutine(function):
+            raise self._refused("it is no function", remedy="Write a function that calls it.")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise self._refused("it is a generator", remedy="Return a list.")
+        self.is_async = inspect.iscoroutinefunction(function)
         parameters, hints = self._inspected(function)
         self._names = tuple(one.name for one in parameters)
         self._places = {

@@ -95,7 +95,7 @@ class Adding:
         self.loop: asyncio.AbstractEventLoop | None = self._loop
         """None after the end, so that whoever compares it with his own looks for another."""
         self._batches: dict[Conditions, _Batch] = {}
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[asyncio.Task[None], None] = {}
         self.most_bytes = 0
         self.piece_bytes = PIECE_BYTES
         self.look_at_limits()
@@ -156,8 +156,8 @@ class Adding:
                 sending = self._loop.create_task(
                     self._send_for(conditions, batch.payloads[piece], batch.futures[piece])
                 )
-                self._sending.add(sending)
-                sending.add_done_callback(self._sending.discard)
+                self._sending[sending] = None
+                sending.add_done_callback(self._sending.pop)
 
     async def _send_for(
         self, conditions: Conditions, payloads: list[bytes], futures: list[asyncio.Future[Place]]

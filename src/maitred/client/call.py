@@ -6,7 +6,7 @@ way out ends that future exactly once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from maitred.errors import ConnectionLost, DeadlineExceeded, Unavailable
 
@@ -40,7 +40,7 @@ class Call:
     room: WaitingRoom
     """Where it waits; set while `line` is."""
 
-    grace_seconds: ClassVar[float] = 0.0
+    grace_seconds = 0.0
     """How much longer we wait for the answer than the node was told to take."""
 
     def __init__(

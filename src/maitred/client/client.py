@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from maitred.client.call import Call
 from maitred.client.dialing import Terms
-from maitred.client.held import Held, HeldCall
+from maitred.client.held import GRACE_SECONDS, Held, HeldCall
 from maitred.client.pool import HOPELESS, Pool
 from maitred.client.router import Router, closed
 from maitred.client.statistics import Statistics, summed
@@ -251,14 +251,17 @@ class AsyncClient:
                 raise
             raise _in_doubt(doubt, problem) from problem
 
-    def hold(self, message: AnyRequest, timeout: float) -> Held:
+    def hold(
+        self, message: AnyRequest, timeout: float, grace_seconds: float = GRACE_SECONDS
+    ) -> Held:
         """Begin a request that waits at the node, and that can be taken back without a loss.
 
         It is sent once: whoever waits for long decides himself when to ask again. Raises if it
         cannot be sent at all; everything later comes when its answer is awaited.
         """
         now = self._loop.time()
-        call = HeldCall(message, now + _checked(timeout), self._loop.create_future())
+        deadline = now + _checked(timeout)
+        call = HeldCall(message, deadline, self._loop.create_future(), grace_seconds)
         self._router.dispatch(call, now)
         return Held(call, self._read)
 

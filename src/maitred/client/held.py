@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from maitred.protocol.frames import Frame
+    from maitred.protocol.messages import AnyRequest
 
 GRACE_SECONDS: Final = 5.0
 """For an answer that the node gave in the last moment; as long as a connection has to show that it
@@ -27,11 +28,19 @@ lives."""
 
 
 class HeldCall(Call):
-    """A call that outlives its deadline by the grace."""
+    """A call that outlives its deadline by a grace."""
 
-    __slots__ = ()
+    __slots__ = ("grace_seconds",)
 
-    grace_seconds = GRACE_SECONDS
+    def __init__(
+        self,
+        message: AnyRequest,
+        deadline: float,
+        future: asyncio.Future[Frame],
+        grace_seconds: float,
+    ) -> None:
+        super().__init__(message, deadline, future)
+        self.grace_seconds = grace_seconds
 
 
 class Held:

@@ -7,6 +7,7 @@ whatever the order in which answers arrive.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from maitred.balancing import BacklogHint, InvalidHint, selector
@@ -68,4 +69,5 @@ class QueueView:
         except InvalidHint:
             hint = None  # the tasks are good all the same
         poll.done(self._loop.time(), hint)
-        self.learn(offered.counts)
+        with suppress(ProtocolViolation):  # likewise
+            self.learn(offered.counts)

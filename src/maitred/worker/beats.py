@@ -53,7 +53,7 @@ class Beats:
         self._origins = origins
         self._loop = asyncio.get_running_loop()
         self._held: dict[Origin, tuple[Held, frozenset[tuple[int, int]]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(SHORTEST_SECONDS, self.look)
 
     def look(self) -> None:
@@ -88,7 +88,7 @@ class Beats:
         """No more."""
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
 
     def _old(self, origin: Origin) -> float:
@@ -98,10 +98,11 @@ class Beats:
     def _begin(self, origin: Origin) -> None:
         origin.beating = True
         task = self._loop.create_task(self._beat(origin))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _beat(self, origin: Origin) -> None:
+        queue, partition = origin.queue.queue, origin.partition
         tries = 0
         try:
             while origin.running:
@@ -113,11 +114,11 @@ class Beats:
                     continue
                 except MaitredError as problem:
                     tries += 1
-                    pause = self._outage.failed(problem, tries)
+                    pause = self._outage.failed(queue, partition, problem)
                     if tries > 1:  # the first time, again at once
                         await asyncio.sleep(min(pause, interval))
                     continue
-                self._outage.worked()
+                self._outage.worked(queue, partition)
                 tries = 0
                 if not has_news:
                     # The node held it for as long; if not, there is no hurry.
@@ -131,7 +132,8 @@ class Beats:
     async def _ask(self, origin: Origin, seconds: float) -> Heard:
         running = list(origin.running)
         message = Heartbeat(*origin.queue, origin.partition, 0, self._session, self._name, running)
-        held = self._client.hold(message, seconds)
+        # If this one is lost, the next must still be in time.
+        held = self._client.hold(message, seconds, grace_seconds=seconds / 2)
         self._held[origin] = (held, frozenset(running))
         try:
             return cast("Heard", await held.answer())

@@ -47,7 +47,7 @@ class Ends:
         self._loop = asyncio.get_running_loop()
         self._gathered: list[Origin] = []
         """Those with ends that were not sent yet."""
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[asyncio.Task[None], None] = {}
 
     def add(self, origin: Origin, end: End) -> None:
         """Tell it with the others of this turn."""
@@ -70,7 +70,7 @@ class Ends:
 
     def stop(self) -> None:
         """Give up."""
-        for sending in self._sending:
+        for sending in list(self._sending):
             sending.cancel()
 
     def _flush(self) -> None:
@@ -79,13 +79,13 @@ class Ends:
             ends, origin.ends = origin.ends, []
             for piece in pieces(ends):
                 sending = self._loop.create_task(self._send(origin, piece))
-                self._sending.add(sending)
-                sending.add_done_callback(self._sending.discard)
+                self._sending[sending] = None
+                sending.add_done_callback(self._sending.pop)
 
     async def _send(self, origin: Origin, ends: list[End]) -> None:
-        tries = 0
+        queue, partition = origin.queue.queue, origin.partition
         while True:
-            message = Finish(*origin.queue, origin.partition, 0, self._session, ends)
+            message = Finish(*origin.queue, partition, 0, self._session, ends)
             try:
                 answer = cast("Finished", await self._client.request(message, self._seconds))
             except HOPELESS as problem:
@@ -93,10 +93,9 @@ class Ends:
                 self._log.error("the node refuses the end of tasks", tasks=len(ends), error=problem)
                 return
             except MaitredError as problem:
-                tries += 1
-                await asyncio.sleep(self._outage.failed(problem, tries))
+                await asyncio.sleep(self._outage.failed(queue, partition, problem))
             else:
-                self._outage.worked()
+                self._outage.worked(queue, partition)
                 self._statistics.late += len(answer.late)
                 return
 

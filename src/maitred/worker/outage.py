@@ -24,30 +24,31 @@ HOPELESS: Final = (InvalidArgument, PermissionDenied, Unauthenticated, ProtocolV
 
 
 class Outage:
-    """Of one worker: the first failure is logged, and the first success after it."""
+    """Of one worker: the first failure anywhere is logged, and that there are none any more."""
 
     def __init__(self, settings: Client, random: Random, log: Logger) -> None:
         self._first = settings.backoff_first_seconds
         self._longest = settings.backoff_longest_seconds
         self._random = random
         self._log = log
-        self.lasts = False
+        self._tries: dict[tuple[str, int], int] = {}
+        """By queue and partition, of those where the last try failed."""
 
-    def failed(self, problem: MaitredError, tries: int) -> float:
-        """The seconds to wait after so many tries in a row."""
-        if not self.lasts:
-            self.lasts = True
-            if isinstance(problem, HOPELESS):
-                self._log.error("the node refuses us; trying again", error=problem)
+    def failed(self, queue: str, partition: int, problem: MaitredError) -> float:
+        """The seconds to wait before the next try there."""
+        is_hopeless = isinstance(problem, HOPELESS)
+        if not self._tries:
+            if is_hopeless:
+                self._log.error("the node refuses us; trying again", queue=queue, error=problem)
             else:
                 self._log.warning("the node does not answer; trying again", error=problem)
-        if isinstance(problem, HOPELESS):
+        tries = self._tries[queue, partition] = self._tries.get((queue, partition), 0) + 1
+        if is_hopeless:
             return self._longest
         longest = min(self._first * 2 ** min(tries - 1, 62), self._longest)
         return float(longest * (0.5 + 0.5 * self._random.random()))
 
-    def worked(self) -> None:
-        """Somebody got an answer."""
-        if self.lasts:
-            self.lasts = False
+    def worked(self, queue: str, partition: int) -> None:
+        """Somebody got an answer from there."""
+        if self._tries and self._tries.pop((queue, partition), 0) and not self._tries:
             self._log.info("the node answers again")

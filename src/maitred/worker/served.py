@@ -23,7 +23,6 @@ class Served:
         "on_offer",
         "origins",
         "read",
-        "tries",
         "view",
     )
 
@@ -33,11 +32,9 @@ class Served:
         self.function = handler.signature.function
         self.is_async = handler.is_async
         self.read = handler.signature.read
-        self.offers: set[Held] = set()
+        self.offers: dict[Held, None] = {}
         self.on_offer = 0
         """Slots."""
-        self.tries = 0
-        """Offers that failed in a row."""
         self.origins: dict[int, Origin] = {}
         """By partition; no more than the queue has."""
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from maitred.app.handler import Handler
     from maitred.client.client import AsyncClient
+    from maitred.client.held import Held
     from maitred.logs import Logger
     from maitred.settings import Worker as WorkerSettings
     from maitred.surroundings import Surroundings
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 LAST_WORDS_SECONDS: Final = 5.0
 """What is left at least, when everything has ended, for the node to hear of it."""
+
+HASTY_SECONDS: Final = 0.1
+"""A node that has nothing to do holds an offer for longer. If it does not (it is stopping, say), we
+need not ask as fast as it answers."""
 
 
 class Worker:
@@ -91,7 +96,8 @@ class Worker:
             self._outage,
             self._origins,
         )
-        self._offering: set[asyncio.Task[None]] = set()
+        self._offering: dict[asyncio.Task[None], None] = {}
+        """In their order, as everything here that is gone through: a simulated run must replay."""
         self._supply_soon = False
         self._stopping = asyncio.Event()
         self._quiet: asyncio.Event = asyncio.Event()
@@ -132,12 +138,12 @@ class Worker:
                 served.on_offer += slots
                 for share in spread(slots, served.view.counts.read):
                     offering = self._loop.create_task(self._offer(served, share))
-                    self._offering.add(offering)
-                    offering.add_done_callback(self._offering.discard)
+                    self._offering[offering] = None
+                    offering.add_done_callback(self._offering.pop)
 
     def _take_offers_back(self) -> None:
         for served in self._served:
-            for held in served.offers:
+            for held in list(served.offers):
                 held.take_back()
 
     async def _offer(self, served: Served, slots: int) -> None:
@@ -159,35 +165,36 @@ class Worker:
 
     async def _ask(self, served: Served, slots: int) -> Offered | None:
         view = served.view
+        asked_at = self._loop.time()
         with view.to_read() as poll:
             message = Offer(
                 *view.id, poll.partition, 0, view.counts.version, self._session, self._name, slots
             )
-            held: Any = None
+            held: Held | None = None
             try:
                 held = self._client.hold(message, self._settings.offer_seconds)
-                served.offers.add(held)
+                served.offers[held] = None
                 offered = cast("Offered", await held.answer())
                 view.heard(poll, offered)
             except (Cancelled, DeadlineExceeded):
                 return None
             except MaitredError as problem:
-                await self._after_failure(served, problem)
+                if isinstance(problem, ConnectionLost | CutOff):
+                    self._beats.connection_lost()
+                await self._rest(self._outage.failed(served.name, poll.partition, problem))
                 return None
             finally:
-                served.offers.discard(held)
-        served.tries = 0
-        self._outage.worked()
+                if held is not None:
+                    served.offers.pop(held, None)
+            self._outage.worked(served.name, poll.partition)
+        if not offered.tasks and self._loop.time() - asked_at < HASTY_SECONDS:
+            await self._rest(HASTY_SECONDS)
         return offered
 
-    async def _after_failure(self, served: Served, problem: MaitredError) -> None:
+    async def _rest(self, seconds: float) -> None:
         """The slots of this offer rest for a while; others are on offer as before."""
-        served.tries += 1
-        if isinstance(problem, ConnectionLost | CutOff):
-            self._beats.connection_lost()
-        pause = self._outage.failed(problem, served.tries)
         with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
     def _origins(self) -> Iterator[Origin]:
@@ -205,7 +212,7 @@ class Worker:
         finished = await self._within(end, self._all_ended())
         end = max(end, self._loop.time() + LAST_WORDS_SECONDS)
         told = await self._within(end, self._ends.settled())
-        for task in self._offering:
+        for task in list(self._offering):
             task.cancel()
         self._ends.stop()
         if not finished or not told:
