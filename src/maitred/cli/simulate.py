@@ -139,6 +139,58 @@ def selection(
     _report("selection", study, draw, output, picture, as_json=as_json)
 
 
+@simulate.command(short_help="How tasks find workers: Cadence's scenarios on our partitions.")
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    shell_complete=_from("maitred.simulation.matching:SCENARIOS"),
+    help="Only these, and no sweep; else all.  [repeatable]",
+)
+@click.option("--tasks", type=int, help="Tasks of a run.  [default: the scenario's]")
+@click.option("--seeds", type=int, help="Runs of each kind; the table shows their means.")
+@click.option("--seed", type=int, help="The first of the seeds; alone, to replay one run.")
+@click.option("--sweep/--no-sweep", default=None, help="Whether to vary limits and waits, too.")
+@_quick
+@_output
+@_picture
+@_as_json
+def matching(
+    scenarios: tuple[str, ...],
+    tasks: int | None,
+    seeds: int | None,
+    seed: int | None,
+    output: Path,
+    picture: str,
+    *,
+    sweep: bool | None,
+    quick: bool,
+    as_json: bool,
+) -> None:
+    """How tasks find workers: the scenarios of Cadence's simulation on the real partitions.
+
+    Prints its measures: latency, polls with and without a task, forwards, writes to the store,
+    matches before and after writing. Fails if a task is lost or done twice, or if an offer waits
+    longer than the stated bound while a task waits elsewhere.
+    """
+    from dataclasses import replace
+
+    from maitred.simulation.matching import MatchingSettings, draw, matching_study
+
+    given = {
+        "scenarios": scenarios or None,
+        "tasks": tasks,
+        "seeds": seeds if seeds is not None or seed is None else 1,
+        "first_seed": seed,
+        "sweep": sweep if sweep is not None or not scenarios else False,
+    }
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    settings = replace(MatchingSettings.quick() if quick else MatchingSettings(), **changes)
+    _check_picture(picture)
+    study = matching_study(settings, Progress())
+    _report("matching", study, draw, output, picture, as_json=as_json)
+
+
 @simulate.command(short_help="Where partitions live: balance and movement.")
 @click.option(
     "--cluster",

@@ -26,9 +26,12 @@ class Latency:
     def of(cls, sample: Sequence[float]) -> Latency:
         ordered = sorted(sample)
         return cls(
-            sum(ordered) / len(ordered),
-            *(quantile(ordered, share) for share in (0.5, 0.75, 0.95, 0.99)),
-            ordered[-1],
+            mean=sum(ordered) / len(ordered),
+            p50=quantile(ordered, 0.5),
+            p75=quantile(ordered, 0.75),
+            p95=quantile(ordered, 0.95),
+            p99=quantile(ordered, 0.99),
+            max=ordered[-1],
         )
 
 
