@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -176,6 +177,8 @@ def main() -> int:
         help=f"one of {', '.join(peer.name for peer in PEERS)}, or the beginning of a name",
     )
     asked = parser.parse_args()
+    # Else whoever ends us with SIGTERM, as `timeout` does, would leave servers and workers behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     entries = [
         Entry(peer)
         for peer in PEERS
