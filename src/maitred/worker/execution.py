@@ -129,6 +129,10 @@ class Execution(Attempt):
             result = await function(*args, **named)
         except GeneratorExit:
             raise
+        except KeyboardInterrupt as problem:
+            # Somebody's Ctrl-C, where nobody has a handler for the signal: it is meant for all.
+            self._end(outcomes.raised(problem))
+            raise
         except BaseException as problem:  # noqa: BLE001 - SystemExit would end the loop
             self._end(outcomes.raised(problem))
         else:

@@ -1,0 +1,115 @@
+"""Requests that wait at the node: taking one back never loses an answer that is on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maitred.client.held import Held
+from maitred.errors import Cancelled, Closed, DeadlineExceeded, InvalidArgument
+from maitred.protocol.messages import Echo, Echoed
+from tests.client.handlers import Held as HeldEchoes
+from tests.client.handlers import answer_echo
+from tests.client.nodes import RunningNode, covered, until
+
+if TYPE_CHECKING:
+    from tests.client.conftest import Run
+
+
+def echo(payload: bytes = b"x") -> Echo:
+    return Echo("n", "q", 1, 0, 0, payload)
+
+
+def test_an_answer_comes(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            held = client.hold(echo(), 5)
+            assert isinstance(held, Held)
+            answer = await held.answer()
+            assert isinstance(answer, Echoed)
+            held.take_back()  # too late, and no harm
+            assert await client.hold(echo(b"y"), 5).answer() == Echoed(b"y", 0)
+
+    run(main())
+
+
+def test_taken_back_it_says_so_once_the_node_knows(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            echoes = HeldEchoes(*node.shards)
+            held = client.hold(echo(), 5)
+            await echoes.started.get()
+            held.take_back()
+            held.take_back()
+            with pytest.raises(Cancelled):
+                await held.answer()
+            await echoes.stopped.get()
+            assert client.statistics().in_flight == 0
+
+    run(main())
+
+
+def test_an_answer_that_was_on_its_way_counts(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            answered = asyncio.Event()
+
+            def answer(message: Echo) -> Echoed:
+                answered.set()
+                return Echoed(message.payload, 0)
+
+            answer_echo(node.shards[0], answer)
+            held = client.hold(echo(), 5)
+            waiting = asyncio.create_task(held.answer())
+            await answered.wait()
+            # The node has written its answer in this very turn; we have not read it.
+            held.take_back()
+            assert await waiting == Echoed(b"x", 0)
+
+    run(main())
+
+
+def test_taken_back_before_it_was_sent(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            await node.stop()
+            await until(client, lambda: not covered(client))
+            held = client.hold(echo(), 5)
+            held.take_back()
+            with pytest.raises(Cancelled, match="before it was sent"):
+                await held.answer()
+
+    run(main())
+
+
+def test_we_wait_longer_than_the_node_was_told_to(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            told: list[int] = []
+
+            async def answer_late(message: Echo) -> Echoed:
+                told.append(message.timeout_milliseconds)
+                await asyncio.Event().wait()
+                raise AssertionError
+
+            node.shards[0].handlers[Echo.opcode] = answer_late
+            with pytest.raises(DeadlineExceeded, match="that the request was given"):
+                await client.hold(echo(), 0.05).answer()  # the node's words, so it was heard
+            assert told[0] <= 50
+
+    run(main())
+
+
+def test_what_cannot_be_held(run: Run) -> None:
+    async def main() -> None:
+        async with RunningNode(1) as node:
+            client = await node.connect()
+            with pytest.raises(InvalidArgument):
+                client.hold(echo(), 0)
+            await client.close()
+            with pytest.raises(Closed):
+                client.hold(echo(), 1)
+
+    run(main())
