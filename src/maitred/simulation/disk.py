@@ -141,5 +141,9 @@ class Contents:
     def partitions(self) -> list[PartitionKey]:
         return sorted(self._partitions)
 
+    def all(self) -> dict[PartitionKey, _Partition]:
+        """Everything there is, for checks from outside."""
+        return self._partitions
+
     def _of(self, key: PartitionKey) -> _Partition:
         return self._partitions.get(key) or _Partition()

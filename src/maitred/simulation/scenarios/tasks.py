@@ -1,0 +1,359 @@
+"""Real shards that keep tasks, real producers and workers: nothing acknowledged is ever lost.
+
+Each seed draws one of several kinds of trouble, since each kind has another promise to keep:
+
+`calm`          nothing goes wrong, but partitions come and go and workers are drained
+`order`         the same with one worker that has one slot: first in, first out
+`producers`     only the producers' connections are cut
+`crashes`       only shards die, or the node comes back with another number of them
+`disk`          only the disk is slow, down, full, or silent about what it wrote
+`storm`         all of this, and the network's faults, and workers that die or are cut off
+
+In all of them: every task that was acknowledged comes to an end once it is calm; then the disk has
+nothing left of any; what ran twice at a time did so because its lease was over. In all but the
+storm no task begins while it runs, or after it was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maitred.matching.effects import decode_ended
+from maitred.settings import Forwarding, Limits, Node, Queue, Scaling
+from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.tasks_node import TaskNode
+from maitred.simulation.scenarios.tasks_people import Admin, Producer, WorkerHost
+from maitred.simulation.scenarios.tasks_record import Promise, Record
+from maitred.simulation.store import DiskFaults, SimulatedDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from random import Random
+
+    from maitred.simulation.scenarios.tasks_record import Story
+    from maitred.simulation.world import World
+
+STORM_SECONDS: Final = 12.0
+RECOVERY_SECONDS: Final = 400.0
+"""From the end of the storm until every task is over. Clocks may have jumped, and what was due
+by the old one is due by the new one; leases end, and retries back off."""
+
+LEASE_SECONDS: Final = 4.0
+CLOCK_JUMP_SECONDS: Final = 60.0
+SHARDS_MAX: Final = 3
+BUFFER_TASKS: Final = 10
+"""So few that lines run over it into the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Which troubles there are."""
+
+    workers: int = 2
+    slots: int = 4
+    plain: bool = False
+    producers_cut: bool = False
+    shards_die: bool = False
+    disk_fails: bool = False
+    workers_die: bool = False
+    network_fails: bool = False
+
+    @property
+    def promise(self) -> Promise:
+        """What has to be kept all the same."""
+        return Promise(
+            exactly_once=not (self.workers_die or self.network_fails),
+            in_order=self.plain,
+            overlap_after_seconds=LEASE_SECONDS / 2,
+        )
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "calm": Kind(),
+    "order": Kind(workers=1, slots=1, plain=True),
+    "producers": Kind(producers_cut=True),
+    "crashes": Kind(shards_die=True),
+    "disk": Kind(disk_fails=True),
+    "storm": Kind(
+        producers_cut=True, shards_die=True, disk_fails=True, workers_die=True, network_fails=True
+    ),
+}
+
+
+class Tasks:
+    """One run."""
+
+    def __init__(self, world: World, kind: Kind) -> None:
+        self.world = world
+        self.kind = kind
+        self.record = Record(kind.promise)
+        random = world.random("tasks")
+        self._random = random
+        if not kind.network_fails:
+            world.calm()
+        self.disk = SimulatedDisk(
+            world.random("disk"), DiskFaults.drawn(random) if kind.disk_fails else None
+        )
+        self.node = TaskNode(
+            world.host("node"),
+            self.disk,
+            node_settings(random),
+            self.record.complaining(),
+            random.randint(1, SHARDS_MAX),
+            random,
+        )
+        self.workers = [
+            WorkerHost(world.host(f"worker-{number}"), self.node.host, self.record)
+            for number in range(kind.workers)
+        ]
+        self.producers = [
+            Producer(world.host(f"producer-{number}"), self.node.host, self.record)
+            for number in range(2)
+        ]
+        self.admin = Admin(world.host("admin"), self.node.host, self.record)
+
+    async def run(self) -> None:
+        """From the start to the last check."""
+        kind = self.kind
+        self.node.start()
+        for worker in self.workers:
+            worker.slots = kind.slots
+            if kind.workers_die:
+                worker.cut_seconds = self._random.choice((None, 2.0))
+            worker.start()
+        producing = []
+        for producer in self.producers:
+            producer.plain = kind.plain
+            if kind.producers_cut:
+                producer.cut_seconds = self._random.choice((None, 0.2, 2.0))
+            producing.append(producer.host.spawn(producer.main(), name=producer.host.name))
+        admin = self.admin.host.spawn(self.admin.main(), name="admin")
+        await self._rage()
+        self.world.calm()
+        self.disk.calm()
+        for worker in self.workers:
+            worker.cut_seconds = None
+        if not self.node.host.up:  # its keepers are about to start it again
+            await asyncio.sleep(2.0)
+        for process in producing:
+            await process.wait()
+        admin.kill()
+        await self._until_over()
+        for worker in self.workers:
+            await worker.ended()
+        await self._until_over()
+        self._check_stories()
+        await self._nothing_left()
+        await self.node.restart(1, orderly=True)
+
+    # Trouble
+
+    async def _rage(self) -> None:
+        random, kind = self._random, self.kind
+        actions: list[Callable[[], Awaitable[None]]] = [self._drain_worker]
+        if kind.shards_die:
+            actions += [self._kill_shard, self._kill_shard, self._power_loss, self._restart]
+        if kind.disk_fails:
+            actions += [self._disk_trouble] * 2
+        if kind.workers_die:
+            actions += [self._kill_worker, self._hang_worker, self._clock_jump]
+        loop = asyncio.get_running_loop()
+        end = loop.time() + STORM_SECONDS
+        gap = random.choice((0.5, 1.0, 3.0))
+        while loop.time() < end:
+            await asyncio.sleep(random.expovariate(1 / gap))
+            await random.choice(actions)()
+
+    async def _drain_worker(self) -> None:
+        if (not self.kind.shards_die and not self.kind.disk_fails) or self.kind.workers_die:
+            self._random.choice(self.workers).stop()
+
+    async def _kill_worker(self) -> None:
+        worker = self._random.choice(self.workers)
+        if self._random.random() < 0.5:
+            worker.kill()
+        else:
+            worker.host.crash()
+
+    async def _hang_worker(self) -> None:
+        worker = self._random.choice(self.workers)
+        if self._random.random() < 0.5:
+            self.world.network.partition(self.node.host, worker.host)
+        else:
+            ends = [self.node.host, worker.host]
+            self._random.shuffle(ends)
+            self.world.network.block(*ends)
+        await asyncio.sleep(self._random.random() * 3.0 * LEASE_SECONDS)
+        self.world.network.heal()
+
+    async def _kill_shard(self) -> None:
+        self.node.kill_one(self._random)
+
+    async def _power_loss(self) -> None:
+        if self.kind.network_fails:  # else workers would need long to notice
+            self.node.crash()
+
+    async def _restart(self) -> None:
+        random = self._random
+        await self.node.restart(random.randint(1, SHARDS_MAX), orderly=random.random() < 0.5)
+
+    async def _disk_trouble(self) -> None:
+        random = self._random
+        seconds = random.random() * 2.0
+        what = random.randrange(3)
+        if what == 0:
+            self.disk.fail_for(seconds)
+        elif what == 1:
+            self.disk.fill_for(seconds)
+        else:
+            self.disk.slow_for(seconds, random.choice((10.0, 100.0)))
+
+    async def _clock_jump(self) -> None:
+        jump = self._random.uniform(-CLOCK_JUMP_SECONDS, CLOCK_JUMP_SECONDS)
+        self.node.host.clock_skew_seconds = jump
+
+    # The end
+
+    async def _until_over(self) -> None:
+        """Every task that the node has is over, in memory and on disk."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + RECOVERY_SECONDS
+        while left := self._left():
+            self.record.check()
+            if loop.time() >= end:
+                raise Violation(f"After {RECOVERY_SECONDS} s of calm this is left: {left}")
+            await asyncio.sleep(1.0)
+
+    def _left(self) -> list[object]:
+        left: list[object] = []
+        for key, found in self.disk.contents.all().items():
+            if found.backlog or any(found.segments) or found.marks or found.later:
+                left.append(
+                    (
+                        f"on disk, partition {key.partition}, backlog {found.backlog}",
+                        [sorted(line) for line in found.segments],
+                        sorted(found.marks),
+                        sorted(found.later),
+                    )
+                )
+        for partitions in self.node.partitions():
+            for owned in partitions.owned.values():
+                partition = owned.partition
+                if partition.open_tasks or partition.tasks or partition.ledger.stored:
+                    left.append(
+                        f"in memory, partition {partition.key.partition}: {partition.open_tasks} "
+                        f"open, {[(t.sequence, t.state.name) for t in partition.tasks.values()]}, "
+                        f"{partition.ledger.stored} stored"
+                    )
+        return left
+
+    def _check_stories(self) -> None:
+        self.record.check()
+        dead = {
+            (key.partition, sequence)
+            for key, found in self.disk.contents.all().items()
+            for sequence in found.dead
+        }
+        told = {
+            (key.partition, sequence): decode_ended(result.body)[0]
+            for key, found in self.disk.contents.all().items()
+            for sequence, result in found.results.items()
+        }
+        acknowledged = 0
+        for story in self.record.stories:
+            if story.place is None:
+                continue
+            acknowledged += 1
+            if not self._is_over(story, dead, told):
+                raise self.record.violation(story, "was acknowledged, and is lost")
+        if not acknowledged and not self.kind.disk_fails:
+            raise Violation("Nothing was ever acknowledged.")
+
+    def _is_over(
+        self, story: Story, dead: set[tuple[int, int]], told: Mapping[tuple[int, int], str]
+    ) -> bool:
+        if story.completed or story.place in dead:
+            return True
+        if told.get(story.place or (-1, -1)) in ("cancelled", "expired"):
+            return story.revoked or story.may_expire
+        # What was never begun and never written leaves nothing that a crash would not take away.
+        return (story.revoked or story.may_expire) and bool(self.node.crashes)
+
+    async def _nothing_left(self) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 60.0
+        while left := self._held():
+            if loop.time() >= end:
+                raise Violation(f"Everybody has left, and this stayed behind: {left}")
+            await asyncio.sleep(1.0)
+        for shard in self.node.running.values():
+            bad = {"internal-error", "protocol-violation"} & set(shard.errors)
+            if bad:
+                raise Violation(f"Shard {shard.number} reported {sorted(bad)}.")
+
+    def _held(self) -> list[object]:
+        left: list[object] = []
+        for number, shard in self.node.running.items():
+            counts = (
+                shard.client_connections,
+                shard.in_flight,
+                shard.partial_bytes,
+                shard.under_way_bytes,
+                shard.unsent_bytes,
+            )
+            if any(counts):
+                left.append((number, counts))
+        for partitions in self.node.partitions():
+            for owned in partitions.owned.values():
+                partition = owned.partition
+                held = (
+                    partition.offers.slots,
+                    partition.offers_away,
+                    partition.tasks_away,
+                    len(partition.leases),
+                    len(partition.waiters()),
+                    len(owned.asked),
+                    partition.backlog.ready,
+                )
+                if any(held):
+                    left.append((owned.key.partition, held))
+        return left
+
+
+def node_settings(random: Random) -> Node:
+    """Other ones for every seed."""
+    scaling = Scaling(adaptive=False)
+    if random.random() < 0.25:
+        scaling = Scaling(
+            tasks_per_second=5.0, up_after_seconds=1.0, down_after_seconds=3.0, look_seconds=0.5
+        )
+    queue = Queue(
+        partitions=random.choice((1, 1, 2, 5)),
+        lease_seconds=LEASE_SECONDS,
+        offer_seconds=5.0,
+        buffer_tasks=random.choice((BUFFER_TASKS, 2_000)),
+        hold_seconds=random.choice((0.0, 0.02, 0.2)),
+        finish_seconds=random.choice((0.0, 0.02, 0.2)),
+        memory_seconds=0.0,
+        rate_per_second=random.choice((None, None, None, 40.0)),
+        forwarding=Forwarding(children=random.choice((1, 2, 20)), tasks=random.choice((1, 16))),
+        scaling=scaling,
+    )
+    return Node(
+        queues={"*": queue},
+        limits=Limits(handshake_seconds=4.0, frame_seconds=6.0, idle_seconds=8.0),
+        drain_seconds=2.0,
+    )
+
+
+async def tasks_of(kind: str, world: World) -> None:
+    """A run of that kind."""
+    await Tasks(world, KINDS[kind]).run()
+
+
+async def tasks(world: World) -> None:
+    """The scenario."""
+    drawn = world.random("kind").choice([*KINDS, "storm", "storm", "crashes"])
+    await tasks_of(drawn, world)

@@ -1,0 +1,312 @@
+"""Who uses the node: producers, workers, and somebody who looks after the queue.
+
+Producers and workers are what users run, `maitred.app` and `maitred.worker`; each process has an
+app of its own. What they do and see goes into the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from maitred.app.app import App
+from maitred.app.attempt import current
+from maitred.client.queues import TASKS
+from maitred.errors import DeadlineExceeded, MaitredError, TaskFailed
+from maitred.protocol.tasks import DeadLetters, Describe, Resize
+from maitred.settings import Worker as WorkerSettings
+from maitred.simulation.errors import ProcessKilled, Violation
+from maitred.simulation.process import current_process
+from maitred.simulation.scenarios.tasks_node import PORT
+from maitred.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.app.handler import Handler
+    from maitred.client.client import AsyncClient
+    from maitred.simulation.hosts import Host
+    from maitred.simulation.process import Process
+    from maitred.simulation.scenarios.tasks_record import Record, Story
+
+NAMESPACE: Final = "shop"
+QUEUE: Final = "orders"
+PARTITIONS_MAX: Final = 5
+RETENTION_SECONDS: Final = 3_600.0
+BATCH_MAX: Final = 30
+"""One message: a batch that is spread over several may be taken in part."""
+
+CLIENT: Final = (
+    "connect_seconds=1&heartbeat_seconds=2&heartbeat_timeout_seconds=2&timeout_seconds=4"
+    "&backoff_longest_seconds=0.5&port_blocked_seconds=2"
+)
+
+
+class Person:
+    """A host with one process that has an app."""
+
+    def __init__(self, host: Host, node: Host, record: Record) -> None:
+        self.host = host
+        self.record = record
+        self.random = host.surroundings.random
+        self._node = node
+
+    def app(self, handle: Callable[[int], object]) -> Handler[..., object, object]:
+        """A new app for a new process; `handle` serves the queue."""
+        url = f"maitred://{self._node.address}:{PORT}?{CLIENT}"
+        app = App(NAMESPACE, node=url, surroundings=self.host.surroundings)
+        return app.handler(QUEUE, retention=RETENTION_SECONDS, selection=SELECTION)(handle)
+
+    async def connected(self, app: App) -> AsyncClient:
+        """As soon as there is a node."""
+        while True:
+            with suppress(MaitredError):
+                return (await app.session()).client
+            await asyncio.sleep(0.2)
+
+    async def leave(self, app: App) -> None:
+        """Nothing may have made no sense."""
+        client = (await app.session()).client
+        violations = client.statistics().violations
+        await app.close()
+        if violations:
+            raise Violation(f"{self.host.name} met {violations} answers that made no sense.")
+
+
+SELECTION: Final = "weighted"
+
+
+async def cut_now_and_then(host: Host, seconds: float) -> None:
+    """Run in a process: its connections are reset, about every so many seconds."""
+    random = host.surroundings.random
+    while True:
+        await asyncio.sleep(random.expovariate(1 / seconds))
+        transports = list(current_process().transports)
+        if transports:
+            random.choice(transports).abort()
+
+
+class Producer(Person):
+    """Adds tasks, asks for some results, cancels some."""
+
+    plain = False
+    """Nothing that would change the order in which tasks are begun."""
+    cut_seconds: float | None = None
+    tasks = 60
+    pause_seconds = 0.3
+
+    async def main(self) -> None:
+        """Until all are added, or refused."""
+
+        async def handle(number: int) -> int:
+            raise NotImplementedError
+
+        handler = self.app(handle)
+        await self.connected(handler.app)
+        cutting = None
+        if self.cut_seconds is not None:
+            cutting = asyncio.ensure_future(cut_now_and_then(self.host, self.cut_seconds))
+        waiting = []
+        left = self.tasks
+        while left > 0:
+            count = min(left, self.random.choice((1, 1, 1, 2, 5, BATCH_MAX)))
+            left -= count
+            waiting += await self._add(handler, count)
+            await asyncio.sleep(self.random.random() * self.pause_seconds)
+        for task in waiting:
+            await task
+        if cutting is not None:
+            cutting.cancel()
+        await self.leave(handler.app)
+
+    async def _add(
+        self, handler: Handler[..., object, object], count: int
+    ) -> list[asyncio.Task[None]]:
+        random = self.random
+        delay = expires = timeout = 0.0
+        retries, backoff = 20, (0.1, 1.0)
+        if not self.plain:
+            delay = random.choice((0.0,) * 6 + (0.1, 3.0))
+            expires = random.choice((0.0,) * 9 + (2.0,))
+            timeout = random.choice((0.0, 0.0, 8.0))
+            retries = random.choice((0, 2, 20))
+        priority = random.choice((2, 2, 0, 4))
+        stories = [
+            self.record.told(
+                retries=retries,
+                priority=priority,
+                delayed=bool(delay),
+                may_expire=bool(expires),
+                fails=0 if self.plain else random.choice((0,) * 8 + (1, 3)),
+                runs_seconds=random.choice((0.0, 0.0, 0.0, 0.01, 0.05))
+                if self.plain or random.random() < 0.9
+                else random.choice((0.5, 1.5, 5.0)),
+            )
+            for _ in range(count)
+        ]
+        wished = handler.options(
+            delay=delay,
+            expires=expires,
+            timeout=timeout,
+            retries=retries,
+            backoff=backoff,
+            priority=priority,
+        )
+        calls = [wished.call(story.number) for story in stories]
+        try:
+            tasks = await wished.enqueue_many(calls)
+        except MaitredError:
+            return []
+        for story, task in zip(stories, tasks, strict=True):
+            story.place = (task.partition, task.sequence)
+        later = []
+        if random.random() < 0.3:
+            later.append(asyncio.ensure_future(self._await(tasks[0], stories[0])))
+        if random.random() < 0.1 and not self.plain:
+            later.append(asyncio.ensure_future(self._cancel(tasks[-1], stories[-1])))
+        return later
+
+    async def _await(self, task: object, story: Story) -> None:
+        try:
+            result = await task.result(timeout=self.random.choice((0.01, 1.0, 5.0)))  # type: ignore[attr-defined]
+        except (DeadlineExceeded, TaskFailed):
+            return
+        except MaitredError as problem:
+            if problem.code not in ALLOWED_AWAITING:
+                raise
+            return
+        if result != story.number:
+            raise self.record.violation(story, f"has the result {result!r}")
+        if not story.completed:
+            raise self.record.violation(story, "is done, and nobody did it")
+
+    async def _cancel(self, task: object, story: Story) -> None:
+        await asyncio.sleep(self.random.random())
+        story.revoked = True
+        with suppress(MaitredError):
+            await task.cancel()  # type: ignore[attr-defined]
+
+
+ALLOWED_AWAITING: Final = frozenset(
+    {"task-cancelled", "task-expired", "unknown-task", "outcome-unknown", "store-unavailable"}
+    | {"store-full", "not-owner", "closed", "draining"}
+)
+"""Why a result may not be told: it is over otherwise, or nobody who could tell could be asked."""
+
+
+class WorkerHost(Person):
+    """A worker, started again when it ends."""
+
+    slots = 4
+    cut_seconds: float | None = None
+
+    def __init__(self, host: Host, node: Host, record: Record) -> None:
+        super().__init__(host, node, record)
+        self.lives = 0
+        self.wanted = True
+        self._worker: Worker | None = None
+        self._process: Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """From now on there is a worker here."""
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def ended(self) -> None:
+        """It is stopped for good, in order."""
+        self.wanted = False
+        self.stop()
+        if self._keeper is not None:
+            await self._keeper
+
+    async def _keep(self) -> None:
+        while self.wanted:
+            self.lives += 1
+            name = f"{self.host.name} life {self.lives}"
+            self._process = self.host.spawn(self._main(name), name=name)
+            with suppress(ProcessKilled):
+                await self._process.wait()
+            self._worker = None
+            self.record.worker_gone(name)
+            if self.wanted:
+                await asyncio.sleep(self.random.random())
+
+    async def _main(self, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        stories = self.record.stories
+
+        async def handle(number: int) -> int:
+            attempt = current()
+            partition, sequence = attempt.task_id.split("/")[-2:]
+            place = (int(partition), int(sequence))
+            run = self.record.begins(number, name, attempt.number, place, loop.time())
+            try:
+                await asyncio.sleep(stories[number].runs_seconds)
+            finally:
+                run.ended = True
+            if attempt.number <= stories[number].fails:
+                raise ValueError(f"attempt {attempt.number}")
+            self.record.completes(number)
+            return number
+
+        handler = self.app(handle)
+        client = await self.connected(handler.app)
+        worker = Worker(
+            client,
+            [handler],
+            WorkerSettings(slots=self.slots, offer_seconds=10.0, finish_seconds=4.0),
+            name,
+            self.host.surroundings,
+            self.record.complaining(),
+            session=self.random.randbytes(16),
+        )
+        cutting = None
+        if self.cut_seconds is not None:
+            cutting = asyncio.ensure_future(cut_now_and_then(self.host, self.cut_seconds))
+        self._worker = worker
+        if not self.wanted:
+            worker.stop()
+        await worker.run()
+        if cutting is not None:
+            cutting.cancel()
+        await self.leave(handler.app)
+
+
+class Admin(Person):
+    """Changes the number of partitions, looks at them, and has dead letters tried again."""
+
+    async def main(self) -> None:
+        """For ever."""
+
+        async def handle(number: int) -> int:
+            raise NotImplementedError
+
+        handler = self.app(handle)
+        client = await self.connected(handler.app)
+        random = self.random
+        read = 1
+        while True:
+            await asyncio.sleep(random.expovariate(1.0))
+            with suppress(MaitredError):
+                what = random.random()
+                where = (NAMESPACE, QUEUE, TASKS, random.randrange(PARTITIONS_MAX), 0)
+                if what < 0.6:
+                    write = random.randint(1, PARTITIONS_MAX)
+                    wanted = max(write, random.choice((read, write)))
+                    await client.request(Resize(NAMESPACE, QUEUE, TASKS, 0, 0, wanted, write))
+                    read = wanted
+                elif what < 0.8:
+                    await client.request(Describe(*where))
+                else:
+                    await client.request(DeadLetters(*where, "list"))

@@ -1,0 +1,165 @@
+"""What was seen of every task: who acknowledged it, who ran it, and what may not be.
+
+The record stands outside of the world: processes write into it, and no fault touches it. It objects
+at once to what must never happen; `check` asks in the end whether everybody's task came to an end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from maitred.simulation.errors import Violation
+
+if TYPE_CHECKING:
+    from maitred.logs import Logger
+
+
+@dataclass(slots=True)
+class Run:
+    """One call of the handler."""
+
+    worker: str
+    attempt: int
+    began_at: float
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class Story:
+    """One task, as its producer made it and as workers met it."""
+
+    number: int
+    retries: int
+    priority: int = 2
+    delayed: bool = False
+    may_expire: bool = False
+    fails: int = 0
+    """So many of its first attempts raise."""
+    runs_seconds: float = 0.0
+    place: tuple[int, int] | None = None
+    """Partition and sequence number, since it was acknowledged."""
+    revoked: bool = False
+    retried: bool = False
+    """Somebody took it out of the dead letters."""
+    runs: list[Run] = field(default_factory=list)
+    completed: int = 0
+    """How often the handler returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a run of the scenario has to keep, given which faults it has."""
+
+    exactly_once: bool
+    """No worker is lost: no task begins while it runs, or after it was done."""
+    in_order: bool
+    """One worker with one slot, and nothing fails: first in, first out."""
+    overlap_after_seconds: float
+    """From the begin of an attempt to that of the next one elsewhere, at least."""
+
+
+class Record:
+    """Of all tasks of a run."""
+
+    def __init__(self, promise: Promise) -> None:
+        self.promise = promise
+        self.stories: list[Story] = []
+        self.complaints: list[str] = []
+        """Of processes, about themselves."""
+        self.found: list[Violation] = []
+        """A handler that raises only fails, so what was found is kept here as well."""
+        self.duplicates = 0
+        self.overlaps = 0
+        self._last: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def told(self, **wishes: Any) -> Story:  # noqa: ANN401 - the fields of a story
+        """A new task."""
+        story = Story(len(self.stories), **wishes)
+        self.stories.append(story)
+        return story
+
+    def begins(
+        self, number: int, worker: str, attempt: int, place: tuple[int, int], now: float
+    ) -> Run:
+        """A worker calls the handler."""
+        story = self.stories[number]
+        if attempt < 1 or attempt > story.retries + 1:
+            raise self.violation(story, f"began attempt {attempt}")
+        if story.place not in (None, place):
+            raise self.violation(story, f"is at {place} as well")
+        running = [run for run in story.runs if not run.ended]
+        if self.promise.exactly_once and (running or story.completed):
+            raise self.violation(story, f"begins again at {worker}, attempt {attempt}, at {now}")
+        for run in running:
+            self.overlaps += 1
+            since = now - run.began_at
+            if run.attempt != attempt and since < self.promise.overlap_after_seconds:
+                raise self.violation(
+                    story, f"began at {worker}, attempt {attempt}, {since} s after {run}"
+                )
+        if self.promise.in_order and attempt == 1 and not story.delayed:
+            self._check_order(story, place)
+        run = Run(worker, attempt, now)
+        story.runs.append(run)
+        return run
+
+    def _check_order(self, story: Story, place: tuple[int, int]) -> None:
+        partition, sequence = place
+        line = (partition, story.priority)
+        before, number = self._last.get(line, (-1, -1))
+        if sequence < before:
+            raise self.violation(story, f"at {place} began after {self.stories[number]}")
+        self._last[line] = (sequence, story.number)
+
+    def completes(self, number: int) -> None:
+        """The handler returns."""
+        story = self.stories[number]
+        story.completed += 1
+        if story.completed > 1:
+            self.duplicates += 1
+
+    def worker_gone(self, worker: str) -> None:
+        """Its handlers end with it."""
+        for story in self.stories:
+            for run in story.runs:
+                if run.worker == worker:
+                    run.ended = True
+
+    def violation(self, story: Story, what: str) -> Violation:
+        """The task did something that it must not."""
+        found = Violation(f"A task {what}: {story}")
+        self.found.append(found)
+        return found
+
+    def check(self) -> None:
+        """Raise what was found so far."""
+        if self.found:
+            raise self.found[0]
+        if self.complaints:
+            raise Violation(f"Somebody complained: {self.complaints[:3]}")
+
+    def complaining(self) -> Logger:
+        """A log in which only what should never be said is kept."""
+        return _Complaints(self.complaints)
+
+
+class _Complaints:
+    def __init__(self, heard: list[str]) -> None:
+        self._heard = heard
+
+    def debug(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
+    def info(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
+    def warning(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
+
+    def error(self, event: str, **fields: Any) -> None:  # noqa: ANN401
+        if not event.startswith("store "):  # the disk's faults are said as they should be
+            self._heard.append(f"{event} {fields}")
+
+    def exception(self, event: str, **fields: Any) -> None:  # noqa: ANN401
+        import traceback
+
+        self._heard.append(f"{event} {fields} {traceback.format_exc()}")
+
+    def bind(self, **_fields: Any) -> Logger:  # noqa: ANN401
+        return self
