@@ -55,6 +55,14 @@ def printed(number: int, seconds: float = 0.0) -> int:
     return number
 
 
+@app.handler("big", retries=MANY)
+async def big(number: int, text: str) -> int:
+    """With a payload as large as the test likes."""
+    note("began", number)
+    note("ended", number)
+    return len(text)
+
+
 @app.handler("gated", retries=MANY, backoff=(0.05, 0.2))
 async def gated(number: int, gate: str) -> int:
     """Runs until the test makes the file `gate`."""

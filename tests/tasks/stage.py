@@ -18,8 +18,10 @@ import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from maitred.client.queues import TASKS
+from maitred.protocol.tasks import Describe, PartitionDescription
 from tests.cli.running import MAITRED, maitred_json
 from tests.node.nodes import WAIT_SECONDS, Lines, RunningNode, running_node
 from tests.tasks.journal import Journal
@@ -178,16 +180,28 @@ class Stage:
         """`maitred admin queue ... --json`"""
         return maitred_json("admin", "queue", *arguments, "--url", self.url)
 
-    def describe(self, queue: str) -> Any:  # noqa: ANN401
-        return self.admin("describe", f"shop/{queue}")
+    def partitions(self, queue: str) -> list[PartitionDescription]:
+        """How they are."""
+
+        async def ask() -> list[PartitionDescription]:
+            client = (await app.session()).client
+
+            async def one(number: int) -> PartitionDescription:
+                answer = await client.request(Describe("shop", queue, TASKS, number, 0))
+                return cast("PartitionDescription", answer)
+
+            root = await one(0)
+            return [root, *[await one(number) for number in range(1, root.counts.read)]]
+
+        return app.sync.run(ask)
 
     def measured(self, queue: str, what: str) -> int:
         """Of all partitions together."""
-        return int(sum(one[what] for one in self.describe(queue)["partitions"]))
+        return int(sum(getattr(one, what) for one in self.partitions(queue)))
 
     def open_tasks(self, queue: str) -> int:
         """Those that are not over, as the node sees it."""
-        return self.measured(queue, "backlog") + self.measured(queue, "running")
+        return sum(one.backlog + one.running for one in self.partitions(queue))
 
     def _started(self, command: list[str]) -> Child:
         process = subprocess.Popen(

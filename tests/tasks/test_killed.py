@@ -35,6 +35,7 @@ WORKERS, SLOTS, PRODUCERS, SHARDS = 2, 8, 2, 2
 SETTINGS = """
 [queues."*"]
 lease_seconds = 2
+recovery_seconds = 1.5
 partitions = 3
 [restarts]
 give_up_after = 1000
@@ -150,5 +151,5 @@ def told(stage: Stage, rampage: Rampage, numbers: Iterable[int]) -> str:
         if line.number in numbers
     ]
     logs = [line for worker in stage.workers for line in worker.errors.seen]
-    queues = [str(stage.describe(queue)["partitions"]) for queue in ("orders", "prints")]
+    queues = [str(stage.partitions(queue)) for queue in ("orders", "prints")]
     return "\n".join([*sorted(kills + runs), *logs, *stage.node.errors.seen, *queues])

@@ -1,0 +1,78 @@
+"""A node that is started again with another number of shards: nothing is lost, order is kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.node.nodes import wait_until
+from tests.tasks.shop import order, printed
+from tests.tasks.stage import Stage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maitred.app.handler import Handler
+    from tests.tasks.stage import Child
+
+EACH_TIME = 60
+# Tasks stay at home: who waits at the parent meanwhile is overtaken by those behind him. So offers
+# have to look elsewhere soon.
+SETTINGS = """
+[queues."shop/orders"]
+partitions = 3
+offer_seconds = 0.1
+forwarding.task_wait_seconds = 60
+[queues."shop/prints"]
+partitions = 2
+buffer_tasks = 10
+offer_seconds = 0.1
+forwarding.task_wait_seconds = 60
+"""
+
+
+def fill(handler: Handler[[int], int, Any], first: int) -> set[int]:
+    """One by one, so that they are spread over the partitions; some at once, too."""
+    numbers = range(first, first + EACH_TIME)
+    for number in numbers[: EACH_TIME // 2]:
+        handler.sync.enqueue(number)
+    handler.sync.enqueue_many([handler.call(number) for number in numbers[EACH_TIME // 2 :]])
+    return set(numbers)
+
+
+def one_by_one(stage: Stage) -> list[Child]:
+    """Workers that have one task at a time, and no reason to give one back."""
+    return [stage.start_worker("--slots", "1", "--queue", name) for name in ("orders", "prints")]
+
+
+def test_another_number_of_shards(tmp_path: Path, store: str | None) -> None:
+    added: set[int] = set()
+    with Stage(tmp_path, SETTINGS, store=store) as stage:
+        for round_, shards in enumerate((4, 1, 3)):
+            stage.start_node(shards)
+            for place, handler in enumerate((order, printed)):
+                added |= fill(handler, 1_000 * round_ + 100_000 * place)  # type: ignore[arg-type]
+            backlog = stage.open_tasks("orders") + stage.open_tasks("prints")
+            assert backlog == len(added) - len(stage.journal.ended())
+            if round_:
+                # A part of it is done here, and the rest by the next.
+                wanted = len(stage.journal.ended()) + EACH_TIME
+                workers = one_by_one(stage)
+                wait_until(lambda n=wanted: len(stage.journal.ended()) >= n, "some are done")
+                assert [worker.stop() for worker in workers] == [0, 0]
+            if round_ == 1:
+                stage.kill_node()
+            else:
+                assert stage.stop_node() == 0
+        stage.start_node(2)
+        one_by_one(stage)
+        wait_until(lambda: stage.journal.ended() == added, "everything is done")
+        assert not stage.journal.repeated()
+        assert stage.open_tasks("orders") == stage.open_tasks("prints") == 0
+        lines: dict[str, list[int]] = {}
+        for line in stage.journal.lines("began"):
+            lines.setdefault(line.task.rpartition("/")[0], []).append(line.sequence)
+        assert sorted(lines) == [f"shop/orders/{n}" for n in range(3)] + [
+            f"shop/prints/{n}" for n in range(2)
+        ]
+        for partition, sequences in lines.items():
+            assert sequences == sorted(sequences), f"{partition} is out of order"
