@@ -101,6 +101,8 @@ class Driver:
         self.wall = WALL - now
         self.random = Random(7)
         self.asked: list[Asked] = []
+        self.ended: set[int] = set()
+        """Tasks that are over, as the partition says."""
         self.given: list[Run] = []
         """Everything that was ever given to a worker, in order."""
         self.reads: list[tuple[effects.Read | effects.ReadLater, Any]] = []
@@ -134,9 +136,17 @@ class Driver:
 
     def _load(self) -> Partition:
         acquired = self.store.acquire()
-        return Partition(
+        partition = Partition(
             self.key, acquired, self.counts, self.settings, self.random, self.now, self.wall
         )
+        remember = partition._remember
+
+        def over(sequence: int, ended: Ended, retention: float, now: float) -> None:
+            self.ended.add(sequence)
+            remember(sequence, ended, retention, now)
+
+        partition._remember = over  # type: ignore[method-assign]
+        return partition
 
     # Turns and time
 

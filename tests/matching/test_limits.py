@@ -85,3 +85,13 @@ def test_expired_tasks_do_not_use_up_the_rate() -> None:
     kept = driver.add()
     driver.pass_time(2.0)
     assert driver.take_one().sequence == kept.sequences[0]
+
+
+def test_a_limit_does_not_make_it_look_all_the_time_while_it_recovers() -> None:
+    driver = Driver(rate_per_second=2.0)
+    driver.add(2)
+    driver.crash()
+    driver.offer()
+    assert driver.next_look > driver.now
+    driver.pass_time(5.0)
+    assert len(driver.given) == 1

@@ -31,6 +31,10 @@ class Limiter:
         """One happens."""
         self._filled -= 1.0
 
+    def give_back(self) -> None:
+        """One that was counted did not happen after all."""
+        self._filled = min(self.burst, self._filled + 1.0)
+
     def next_at(self, now: float) -> float:
         """When the next one may happen.
 

@@ -68,12 +68,12 @@ class Partition(Recalling):
         at = min(passing, self._next_due(), self.later.read_wanted_at())
         if self.recovering:
             at = min(at, self.recovering_until)
+        elif self._limit is not None and self.backlog.ready and self.offers.slots:
+            at = min(at, self._limit.next_at(now))
         if self.leases:
             at = min(at, next(iter(self.leases.values())).lease_until)
         if self._timers:
             at = min(at, self._timers[0][0])
-        if self._limit is not None and self.backlog.ready and self.offers.slots:
-            at = min(at, self._limit.next_at(now))
         return max(at, now)
 
     def _leases_end(self, now: float) -> None:

@@ -1,0 +1,358 @@
+"""A partition under everything at once: random operations, slow and failing commits, crashes.
+
+The machine keeps its own books of what was promised to whom, and compares.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from maitred.errors import StoreUnavailable
+from maitred.matching.effects import Foreign
+from maitred.matching.records import Terms
+from maitred.settings import Forwarding
+from tests.matching.driver import DONE, Driver, Run, session_of
+
+if TYPE_CHECKING:
+    from tests.matching.driver import Asked
+
+WORKERS = st.integers(1, 3)
+PLACES = st.integers(0, 10**6)
+LEASE = 10.0
+
+
+class Books:
+    """What the world outside believes."""
+
+    def __init__(self) -> None:
+        self.added: dict[int, Asked] = {}
+        self.priority: dict[int, int] = {}
+        self.plain: set[int] = set()
+        """Never delayed, and so subject to first in, first out."""
+        self.runs: dict[tuple[int, int, bytes], tuple[Run, float]] = {}
+        """Attempts that a worker believes to have, and when their leases end."""
+        self.first_given: dict[int, int] = {}
+        self.out_of_order: set[int] = set()
+        """Those that came back, or were away, or saw a crash."""
+        self.told: dict[int, Any] = {}
+        self.crashed_at: set[int] = set()
+
+
+class PartitionMachine(RuleBasedStateMachine):
+    """One partition, in the middle of a tree."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.books = Books()
+        self.seen = 0
+        self.finishing: list[Asked] = []
+
+    @initialize(
+        number=st.sampled_from([0, 1]),
+        buffer=st.sampled_from([2, 4, 10]),
+        hold=st.sampled_from([0.0, 0.02, 5.0]),
+        rate=st.sampled_from([None, None, 2.0]),
+        seed=st.integers(0, 1000),
+    )
+    def begin(self, number: int, buffer: int, hold: float, rate: float | None, seed: int) -> None:
+        self.driver = Driver(
+            partition=number,
+            buffer_tasks=buffer,
+            hold_seconds=hold,
+            rate_per_second=rate,
+            lease_seconds=LEASE,
+            memory_seconds=100.0,
+            forwarding=Forwarding(tasks=2, offers=2),
+        )
+        self.driver.random = Random(seed)
+        self.driver.auto_commit = False
+
+    # Producers
+
+    @rule(
+        count=st.integers(1, 6),
+        priority=st.sampled_from([0, 2, 2, 2, 4]),
+        retries=st.integers(0, 2),
+        retention=st.sampled_from([0.0, 60.0, 1000.0]),
+        delay=st.sampled_from([0.0, 0.0, 0.0, 0.5, 30.0, 500.0]),
+        expires=st.sampled_from([0.0, 0.0, 0.0, 5.0]),
+        turn=st.booleans(),
+    )
+    def add(self, *, count: int, retries: int, retention: float, turn: bool, **how: Any) -> None:  # noqa: ANN401
+        terms = Terms(retries, 1.0, 100.0, 0.0, retention)
+        asked = self.driver.add(count, terms=terms, turn=turn, **how)
+        for sequence in asked.sequences:
+            self.books.added[sequence] = asked
+            self.books.priority[sequence] = how["priority"]
+            if not how["delay"]:
+                self.books.plain.add(sequence)
+        self.note()
+
+    def _some_task(self, place: int) -> int | None:
+        numbers = sorted(self.books.added)
+        return numbers[-1 - place % min(len(numbers), 40)] if numbers else None
+
+    @rule(place=PLACES)
+    def revoke(self, place: int) -> None:
+        sequence = self._some_task(place)
+        if sequence is not None:
+            self.driver.revoke(sequence)
+            self.note()
+
+    @rule(place=PLACES)
+    def wait(self, place: int) -> None:
+        sequence = self._some_task(place)
+        if sequence is not None and self.books.added[sequence].safe:
+            self.driver.wait_for(sequence)
+            self.note()
+
+    # Workers
+
+    @rule(worker=WORKERS, slots=st.integers(1, 5), turn=st.booleans())
+    def offer(self, *, worker: int, slots: int, turn: bool) -> None:
+        self.driver.offer(worker, slots, seconds=20.0, turn=turn)
+        self.note()
+
+    @rule(place=PLACES)
+    def withdraw(self, place: int) -> None:
+        waiting = [one for one in self.driver.asked if one.offer and not one.answered]
+        waiting = [one for one in waiting if not one.over]
+        if waiting:
+            one = waiting[place % len(waiting)]
+            assert one.offer is not None
+            self.books.out_of_order |= {task.sequence for task in one.offer.given}
+            self.driver.withdraw(one)
+            self.note()
+
+    @rule(
+        place=PLACES,
+        how=st.sampled_from([DONE, DONE, DONE, *range(5)]),
+        twice=st.booleans(),
+    )
+    def finish(self, *, place: int, how: int, twice: bool) -> None:
+        runs = list(self.books.runs)
+        if runs:
+            key = runs[place % len(runs)]
+            run = self.books.runs[key][0]
+            if not twice:
+                del self.books.runs[key]
+            elif how != DONE:
+                return
+            self.books.out_of_order.add(run.sequence)
+            self.finishing.append(self.driver.finish(run, how=how))
+            self.note()
+
+    @rule(worker=WORKERS)
+    def beat(self, worker: int) -> None:
+        session = session_of(worker)
+        mine = [run for run, _ in self.books.runs.values() if run.session == session]
+        mine = [run for run in mine if run.origin < 0]
+        asked = self.driver.beat(worker, mine)
+        lost = set(asked.value[0]) if asked.answered else set()
+        for run in mine:
+            key = run.sequence, run.attempt, run.session
+            if run.sequence in lost:
+                del self.books.runs[key]
+            else:
+                self.books.runs[key] = run, self.driver.now + LEASE
+        self.note()
+
+    # The store
+
+    @precondition(lambda self: self.driver.partition.ledger.under_way is None)
+    @rule(anything=st.booleans())
+    def commit_begins(self, *, anything: bool) -> None:
+        self.driver.begin_commit(anything=anything)
+
+    @precondition(lambda self: self.driver.partition.ledger.under_way is not None)
+    @rule(fate=st.sampled_from(["written", "written", "written", "failed", "crash"]))
+    def commit_ends(self, fate: str) -> None:
+        if fate == "failed":
+            self.driver.end_commit(StoreUnavailable("The disk is away."))
+        elif fate == "crash":
+            self.driver.write()
+            self._crash()
+        else:
+            self.driver.end_commit()
+        self.driver.turn()
+        self.note()
+
+    @rule(slow=st.booleans())
+    def reads(self, *, slow: bool) -> None:
+        self.driver.slow_reads = slow
+        while self.driver.reads:
+            self.driver.answer_read()
+        self.driver.turn()
+        self.note()
+
+    @rule()
+    def crash(self) -> None:
+        self._crash()
+        self.driver.turn()
+        self.note()
+
+    def _crash(self) -> None:
+        self.note()
+        self.books.out_of_order |= set(self.books.added)
+        for sequence, asked in list(self.books.added.items()):
+            if not asked.safe and sequence not in self.driver.store.unfinished():
+                # Nobody promised anything.
+                del self.books.added[sequence]
+        self.driver.crash()
+        self.books.runs = {
+            key: (run, self.driver.now + self.driver.settings.recovery_seconds)
+            for key, (run, _) in self.books.runs.items()
+        }
+
+    @rule(place=PLACES, retry=st.booleans())
+    def dead_letters(self, *, place: int, retry: bool) -> None:
+        letters = sorted(self.driver.store.dead)
+        if letters:
+            sequence = letters[place % len(letters)]
+            if retry:
+                self.driver.retry_dead(sequence)
+            else:
+                self.driver.drop_dead(sequence)
+            self.note()
+
+    # Time
+
+    @rule(seconds=st.sampled_from([0.01, 0.3, 1.0, 4.0, 11.0, 70.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.driver.pass_time(seconds)
+        self.note()
+
+    # The tree
+
+    @precondition(lambda self: self.driver.passed_tasks)
+    @rule(answer=st.sampled_from(["taken", "unwanted", "lost"]), worker=WORKERS)
+    def parent_answers_task(self, answer: str, worker: int) -> None:
+        self.books.out_of_order.add(self.driver.passed_tasks[0].sequence)
+        if answer == "lost":
+            self.driver.lose_task()
+        else:
+            task = self.driver.passed_tasks[0]
+            over = task.sequence not in self.driver.partition.tasks
+            self.driver.answer_task(worker if answer == "taken" and not over else None)
+        self.note()
+
+    @precondition(lambda self: self.driver.passed_offers)
+    @rule(found=st.booleans())
+    def parent_answers_offer(self, *, found: bool) -> None:
+        foreign = [Foreign(0, 7, 1, 0.0, b"foreign", 0.1)] if found else []
+        self.driver.answer_offer(foreign)
+        self.note()
+
+    @rule(sequence=st.integers(1, 50))
+    def child_visits(self, sequence: int) -> None:
+        self.driver.visit(sequence, seconds=1.0)
+        self.note()
+
+    # What must be true
+
+    def note(self) -> None:
+        """What workers got goes into the books, and must be in order."""
+        driver, books = self.driver, self.books
+        # What is given in one turn is given at once.
+        for run in sorted(driver.given[self.seen :], key=lambda run: (run.at, run.sequence)):
+            if run.origin >= 0:
+                continue
+            assert run.sequence in books.added, "a task that nobody added, or that was refused"
+            for other, until in books.runs.values():
+                if other.sequence == run.sequence:
+                    assert until <= run.at, "a task is with two workers"
+            books.runs = {k: v for k, v in books.runs.items() if k[0] != run.sequence}
+            key = run.sequence, run.attempt, run.session
+            books.runs[key] = run, run.at + LEASE
+            self._in_order(run)
+        self.seen = len(driver.given)
+
+    def _in_order(self, run: Run) -> None:
+        books, sequence = self.books, run.sequence
+        if sequence in books.out_of_order or sequence not in books.plain or run.attempt > 1:
+            return
+        priority = books.priority[sequence]
+        assert books.first_given.get(priority, -1) < sequence, "not first in, first out"
+        books.first_given[priority] = sequence
+
+    @invariant()
+    def nothing_acknowledged_is_lost(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        partition, store = self.driver.partition, self.driver.store
+        kept = partition.tasks.keys() | store.unfinished()
+        ends = self._ends()
+        for sequence, asked in self.books.added.items():
+            if asked.safe and sequence not in kept:
+                assert sequence in ends, f"{sequence} was acknowledged and is nowhere"
+
+    def _ends(self) -> set[int]:
+        """Tasks of which it is known how they ended."""
+        return self.driver.ended | self.driver.store.dead.keys()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        driver = self.driver
+        driver.slow_reads = False
+        while driver.reads:
+            driver.answer_read()
+        if driver.partition.ledger.under_way is not None:
+            driver.end_commit()
+        driver.auto_commit = True
+        while driver.passed_tasks:
+            driver.answer_task(None)
+        while driver.passed_offers:
+            driver.answer_offer()
+        for _ in range(2_000):
+            runs = self._serve()
+            driver.finish(*[run for run in runs if run.origin < 0])
+            if not runs:
+                driver.pass_time(20.0)
+            if not driver.partition.open_tasks:
+                break
+        driver.pass_time(100.0)
+        while driver.passed_offers:
+            driver.answer_offer()
+        while driver.passed_tasks:
+            driver.answer_task(None)
+        self._at_rest()
+
+    def _serve(self) -> list[Run]:
+        driver = self.driver
+        asked = driver.offer("last", slots=5)
+        while driver.passed_tasks and not asked.answered:
+            driver.answer_task(None)
+        if not asked.answered:
+            driver.pass_time(2.0)
+        if not asked.answered:
+            driver.withdraw(asked)
+        while driver.passed_offers:
+            driver.answer_offer()
+        return list(asked.value) if asked.answered else []
+
+    def _at_rest(self) -> None:
+        driver = self.driver
+        assert driver.partition.open_tasks == 0
+        assert driver.partition.tasks == {}
+        assert driver.store.empty
+        assert driver.store.backlog == 0
+        self.nothing_acknowledged_is_lost()
+        for asked in driver.asked:
+            assert asked.answered or asked.over, f"{asked.what} was never answered"
+        assert driver.partition.offers.slots == 0
+        assert driver.partition.offers_away == driver.partition.tasks_away == 0
+        assert driver.partition.ack_level == driver.partition.read_level
+
+
+TestPartition = PartitionMachine.TestCase
+TestPartition.settings = settings(
+    max_examples=300,
+    stateful_step_count=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
