@@ -262,6 +262,14 @@ class Core:
         return max(0.0, now - first.ready) if first is not None else 0.0
 
     @property
+    def unattended(self) -> bool:
+        """Whether no worker can be at any task of ours: the next owner need not wait for one.
+
+        While we wait for workers ourselves, we know of none, but there may be some.
+        """
+        return not (self.leases or self.recovering or self.tasks_away or self._claims)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is lost by letting go of it."""
         return not (

@@ -126,7 +126,7 @@ class Writer:
         for owned in due:
             batch = owned.partition.ledger.take(now, anything=anything)
             if batch is not None:
-                batch.changes.clean = clean and not owned.partition.leases
+                batch.changes.clean = clean and owned.partition.unattended
                 batches.append((owned, batch.changes))
         if not batches:
             return

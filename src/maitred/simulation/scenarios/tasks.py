@@ -3,7 +3,8 @@
 Each seed draws one of several kinds of trouble, since each kind has another promise to keep:
 
 `calm`          nothing goes wrong, but partitions come and go and workers are drained
-`order`         the same with one worker that has one slot: first in, first out
+`order`         the same with one worker that has one slot: first in, first out, in the root at
+                least, and in all partitions if they pass no tasks on to their parents
 `producers`     only the producers' connections are cut
 `crashes`       only shards die, or the node comes back with another number of them
 `disk`          only the disk is slow, down, full, or silent about what it wrote
@@ -24,7 +25,7 @@ from maitred.matching.effects import decode_ended
 from maitred.settings import Forwarding, Limits, Node, Queue, Scaling
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.tasks_node import TaskNode
-from maitred.simulation.scenarios.tasks_people import Admin, Producer, WorkerHost
+from maitred.simulation.scenarios.tasks_people import PARTITIONS_MAX, Admin, Producer, WorkerHost
 from maitred.simulation.scenarios.tasks_record import Promise, Record
 from maitred.simulation.store import DiskFaults, SimulatedDisk
 
@@ -60,12 +61,12 @@ class Kind:
     workers_die: bool = False
     network_fails: bool = False
 
-    @property
-    def promise(self) -> Promise:
+    def promise(self, queue: Queue) -> Promise:
         """What has to be kept all the same."""
+        ordered = 1 if queue.forwarding.tasks else PARTITIONS_MAX
         return Promise(
             exactly_once=not (self.workers_die or self.network_fails),
-            in_order=self.plain,
+            in_order=ordered if self.plain else 0,
             overlap_after_seconds=LEASE_SECONDS / 2,
         )
 
@@ -88,9 +89,10 @@ class Tasks:
     def __init__(self, world: World, kind: Kind) -> None:
         self.world = world
         self.kind = kind
-        self.record = Record(kind.promise)
         random = world.random("tasks")
         self._random = random
+        settings = node_settings(random)
+        self.record = Record(kind.promise(settings.queues["*"]))
         if not kind.network_fails:
             world.calm()
         self.disk = SimulatedDisk(
@@ -99,7 +101,7 @@ class Tasks:
         self.node = TaskNode(
             world.host("node"),
             self.disk,
-            node_settings(random),
+            settings,
             self.record.complaining(),
             random.randint(1, SHARDS_MAX),
             random,
@@ -338,7 +340,7 @@ def node_settings(random: Random) -> Node:
         finish_seconds=random.choice((0.0, 0.02, 0.2)),
         memory_seconds=0.0,
         rate_per_second=random.choice((None, None, None, 40.0)),
-        forwarding=Forwarding(children=random.choice((1, 2, 20)), tasks=random.choice((1, 16))),
+        forwarding=Forwarding(children=random.choice((1, 2, 20)), tasks=random.choice((0, 1, 16))),
         scaling=scaling,
     )
     return Node(

@@ -53,8 +53,10 @@ class Promise:
 
     exactly_once: bool
     """No worker is lost: no task begins while it runs, or after it was done."""
-    in_order: bool
-    """One worker with one slot, and nothing fails: first in, first out."""
+    in_order: int
+    """In so many partitions it is first in, first out: none, the root alone, or all. One worker
+    with one slot is needed for that, and nothing may fail. A task that is passed on to the parent
+    partition may be overtaken by those that are not, so with that only the root has an order."""
     overlap_after_seconds: float
     """From the begin of an attempt to that of the next one elsewhere, at least."""
 
@@ -98,7 +100,7 @@ class Record:
                 raise self.violation(
                     story, f"began at {worker}, attempt {attempt}, {since} s after {run}"
                 )
-        if self.promise.in_order and attempt == 1 and not story.delayed:
+        if place[0] < self.promise.in_order and attempt == 1 and not story.delayed:
             self._check_order(story, place)
         run = Run(worker, attempt, now)
         story.runs.append(run)
