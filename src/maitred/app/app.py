@@ -203,7 +203,7 @@ class SyncApp:
         """Disconnect; what is used afterwards connects again."""
         with self._lock:
             client, self._client = self._client, None
-        if client is not None:
+        if client is not None and self._process == os.getpid():
             client.call(lambda _: self._app.close())
             client.close()
 

@@ -30,6 +30,9 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNWRITABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _PLACE: Final = re.compile(r" - at `\$\[(\d+)\](.*)`$")
 
+_NOTHING: Final[dict[str, Any]] = {}
+"""Shared, and never changed: a new one for each task would be one more for the collector."""
+
 encode: Final = msgpack.Encoder().encode
 """Of arguments and of results."""
 
@@ -110,7 +113,7 @@ class Signature:
             raise self._misfit(problem, None) from None
         border = self._named_from
         if border == len(values):
-            return values, {}
+            return values, _NOTHING
         return values[:border], dict(zip(self._names[border:], values[border:], strict=True))
 
     def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -52,7 +52,6 @@ class Execution(Attempt):
         named: dict[str, Any],
     ) -> None:
         """On the loop."""
-        running.set(self)
         self._task = self._bench.loop.create_task(self._run(function, args, named))
 
     def begin_in_thread(
@@ -125,6 +124,7 @@ class Execution(Attempt):
         named: dict[str, Any],
     ) -> None:
         self._entered = True
+        running.set(self)  # in the task's own context, so that there is nothing to set back
         try:
             result = await function(*args, **named)
         except GeneratorExit:
