@@ -346,6 +346,12 @@ class TaskExpired(TaskNotDone):
     code = "task-expired"
 
 
+class UnknownQueue(InvalidArgument):
+    """A queue that nobody ever used."""
+
+    code = "unknown-queue"
+
+
 class UnknownTask(MaitredError):
     """There is no such task, or it is over and its result is kept no longer."""
 

@@ -87,7 +87,8 @@ def test_partitions_come_and_go(node: RunningNode) -> None:
 
 def test_a_name_that_nobody_uses_is_pointed_out(node: RunningNode) -> None:
     done = maitred("admin", "queue", "describe", "shop/thumbnial", "--url", node.url)
-    assert done.returncode == 0
-    assert "Nothing was ever added to shop/thumbnial." in done.stderr
+    assert done.returncode == 2
+    assert "Nobody ever used the queue shop/thumbnial. [unknown-queue]" in done.stderr
+    assert f"Did you mean '{QUEUE}'?" in done.stderr
     used = maitred("admin", "queue", "describe", QUEUE, "--url", node.url)
     assert used.stderr == ""

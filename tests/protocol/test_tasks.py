@@ -66,7 +66,7 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.FINISH: "late",
     Opcode.HEARTBEAT: "lost revoked",
     Opcode.FORWARD: "session worker counts",
-    Opcode.SYNC: "version drained added_per_second backlog",
+    Opcode.SYNC: "version drained added_per_second backlog counts",
     Opcode.RESIZE: "counts",
     Opcode.DEAD: "letters total",
     Opcode.QUEUES: "queues",

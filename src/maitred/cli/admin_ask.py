@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+from maitred.errors import MaitredError, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from maitred.client.client import AsyncClient
     from maitred.client.connecting import Connecting
-    from maitred.errors import MaitredError
     from maitred.protocol.tasks import PartitionDescription
     from maitred.routing.names import QueueId
 
@@ -52,8 +54,6 @@ async def each(
     """Ask for every one of them, some at a time; the answers in the order of the items."""
     import asyncio
 
-    from maitred.errors import MaitredError
-
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: _Item) -> _Found | Silent:
@@ -78,15 +78,26 @@ async def all_described(
     client: AsyncClient, queue: QueueId
 ) -> tuple[PartitionDescription, list[PartitionDescription | Silent]]:
     """The root, which has to answer because it knows the counts; then all partitions."""
-    root = await described(client, queue, ROOT)
+    try:
+        root = await described(client, queue, ROOT)
+    except UnknownQueue as problem:
+        raise await nearest(client, queue, problem) from None
     others = await each(range(1, root.counts.read), lambda at: described(client, queue, at))
     return root, [root, *others]
 
 
-def never_used(root: PartitionDescription) -> bool:
-    """Whether this may be a misspelt name: asking for a queue that nobody uses is no error."""
-    # Its first owner knows everything that was ever added; later ones do not.
-    return root.range_id <= 1 and not (root.counts.version or root.added or root.workers)
+async def nearest(client: AsyncClient, queue: QueueId, problem: UnknownQueue) -> MaitredError:
+    """The same problem, with the name that may have been meant."""
+    from maitred.protocol.tasks import Queues, QueuesFound
+
+    try:
+        found = await client.request(Queues(0, 0))
+    except MaitredError:
+        return problem  # who may not list queues hears of this one only
+    names = [f"{one[0]}/{one[1]}" for one in cast("QueuesFound", found).queues]
+    near = get_close_matches(f"{queue.namespace}/{queue.queue}", names, n=1)
+    sentence = f"Nobody ever used the queue {queue.namespace}/{queue.queue}."
+    return UnknownQueue(sentence, remedy=f"Did you mean {near[0]!r}?" if near else None)
 
 
 def plain(description: PartitionDescription) -> dict[str, Any]:

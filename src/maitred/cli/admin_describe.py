@@ -18,7 +18,6 @@ from maitred.cli.admin_ask import (
     Silent,
     all_described,
     connecting,
-    never_used,
     plain,
 )
 from maitred.cli.admin_names import json_option, label, queue_argument, queue_id
@@ -70,12 +69,6 @@ def describe(
         print_json(_told(found))
     else:
         _print(found)
-    if never_used(found.root):
-        click.echo(
-            f"\nNothing was ever added to {label(wanted)}. Is that its name? "
-            "`maitred admin queue list` shows those that there are.",
-            err=True,
-        )
     if any(isinstance(one, Silent) for one in found.found):
         sys.exit(1)
 

@@ -14,6 +14,7 @@ from maitred.cli.address import run, timeout_option, url_option
 from maitred.cli.admin_ask import ROOT, connecting, described
 from maitred.cli.admin_names import json_option, label, queue_argument, queue_id
 from maitred.cli.output import print_json
+from maitred.errors import UnknownQueue
 from maitred.routing.counts import PartitionCounts
 
 if TYPE_CHECKING:
@@ -71,10 +72,13 @@ def update_partitions(
 async def _ask(
     url: str, seconds: float, queue: QueueId, read: int, write: int, *, force: bool
 ) -> Change:
-    from maitred.protocol.tasks import Resize
+    from maitred.protocol.tasks import Counts, Resize
 
     async with connecting(url, seconds) as client:
-        before = (await described(client, queue, ROOT)).counts
+        try:
+            before = (await described(client, queue, ROOT)).counts
+        except UnknownQueue:
+            before = Counts(1, 1, 0)  # as every queue begins, unless its settings say otherwise
         answer = await client.request(Resize(*queue, ROOT, 0, read, write, force))
     return Change(before, cast("Resized", answer).counts)
 

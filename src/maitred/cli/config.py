@@ -94,6 +94,8 @@ def _effective(loaded: Loaded) -> Iterator[dict[str, object]]:
     for row in describe():
         if ANY_NAME not in row.name:
             value = _value(loaded.node, row.name.split("."))
+            if row.kind.is_hidden and value is not None:
+                value = MASK
             source = loaded.sources.get(row.name, "default")
             yield {"setting": row.name, "value": value, "from": source}
     for name, user in loaded.node.users.items():

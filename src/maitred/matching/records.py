@@ -15,9 +15,9 @@ took it in, times 2**32, plus a count. Higher means later.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from msgspec import Struct, field, msgpack
+from msgspec import Meta, Struct, field, msgpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,10 @@ PRIORITIES: Final = 5
 """0 is served first, 4 last."""
 
 SEQUENCES_PER_RANGE: Final = 2**32
+
+
+Seconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
+"""Up to ten years: what is longer is a slip."""
 
 
 class PartitionKey(NamedTuple):
@@ -42,15 +46,15 @@ class PartitionKey(NamedTuple):
 class Terms(Struct, array_like=True, frozen=True, gc=False):
     """What a producer asked for, the same for many tasks. Times in seconds."""
 
-    retries: int = 3
+    retries: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 3
     """Further attempts after a failed one."""
-    backoff_first: float = 1.0
+    backoff_first: Seconds = 1.0
     """Before the first retry; doubled each time, with jitter, until..."""
-    backoff_longest: float = 300.0
+    backoff_longest: Seconds = 300.0
     """... this."""
-    timeout: float = 0.0
+    timeout: Seconds = 0.0
     """For one attempt; 0: none."""
-    retention: float = 60.0
+    retention: Seconds = 60.0
     """How long the result is kept."""
 
 

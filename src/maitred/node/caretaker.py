@@ -16,6 +16,8 @@ from maitred.protocol.tasks import Counts, Sync, Synced
 from maitred.routing.counts import PartitionCounts
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from maitred.matching.records import PartitionKey
     from maitred.node.partitions import Owned, Partitions
 
@@ -27,6 +29,9 @@ AT_ONCE: Final = 256
 
 IDLE_SECONDS: Final = 300.0
 """A partition that nobody used for so long, and that has nothing to do, is let go."""
+
+TOLD_AT_ONCE: Final = 32
+"""Partitions of a queue that are told its counts at a time."""
 
 RESULTS_AT_ONCE: Final = 1_000
 """Expired results that are deleted in one go."""
@@ -154,15 +159,14 @@ class Caretaker:
         key, counts = owned.key, owned.partition.counts
         told = Counts(counts.read, counts.write, counts.version)
         numbers = range(1, max(counts.read, also))
-        answers = await asyncio.gather(
-            *(
-                self._partitions.question(
-                    Sync(key.namespace, key.queue, key.queue_type, number, 0, told)
-                )
-                for number in numbers
-            ),
-            return_exceptions=True,
-        )
+        turns = asyncio.Semaphore(TOLD_AT_ONCE)
+
+        async def tell(number: int) -> Struct:
+            async with turns:
+                message = Sync(key.namespace, key.queue, key.queue_type, number, 0, told)
+                return await self._partitions.question(message)
+
+        answers = await asyncio.gather(*map(tell, numbers), return_exceptions=True)
         found = {}
         for number, answer in zip(numbers, answers, strict=True):
             if isinstance(answer, Synced):

@@ -7,11 +7,18 @@ partition in one turn of the loop is answered together at the end of the turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from maitred.errors import Draining, InternalError, MaitredError, NotOwner, Unavailable
+from maitred.errors import (
+    Draining,
+    InternalError,
+    MaitredError,
+    NotOwner,
+    Unavailable,
+    UnknownQueue,
+)
 from maitred.matching import effects
 from maitred.matching.partition import Partition
 from maitred.matching.passing import VISIT_SECONDS
@@ -20,7 +27,6 @@ from maitred.node.asking import ask
 from maitred.protocol.tasks import (
     RETURNED,
     Counts,
-    Describe,
     End,
     Finish,
     Forward,
@@ -30,7 +36,8 @@ from maitred.protocol.tasks import (
     Offer,
     Offered,
     Outcome,
-    PartitionDescription,
+    Sync,
+    Synced,
 )
 from maitred.routing.counts import PartitionCounts
 
@@ -121,8 +128,11 @@ class Partitions:
 
     # Finding
 
-    def holder(self, serve: Serve) -> Callable[[Any, Held], None]:
-        """What the shard calls for a request: serves it as soon as the partition is there."""
+    def holder(self, serve: Serve, *, makes: bool = True) -> Callable[[Any, Held], None]:
+        """What the shard calls for a request: serves it as soon as the partition is there.
+
+        Unless it `makes` partitions, it is refused for one that nobody ever used.
+        """
 
         def hold(message: PartitionRequest, held: Held) -> None:
             key = PartitionKey(
@@ -130,7 +140,7 @@ class Partitions:
             )
             owned = self.owned.get(key)
             if owned is None:
-                self._load_for(key, serve, message, held)
+                self._load_for(key, serve, message, held, makes=makes)
                 return
             owned.last_used = self.loop.time()
             serve(owned, message, held)
@@ -139,18 +149,31 @@ class Partitions:
 
         return hold
 
-    def _load_for(self, key: PartitionKey, serve: Serve, message: Any, held: Held) -> None:  # noqa: ANN401
+    def _load_for(
+        self,
+        key: PartitionKey,
+        serve: Serve,
+        message: Any,  # noqa: ANN401
+        held: Held,
+        *,
+        makes: bool,
+    ) -> None:
         waiting = self._loading.get(key)
         if waiting is not None:
             waiting.append((serve, message, held))
             return
         self._loading[key] = [(serve, message, held)]
-        self.shard.spawn(self._load(key))
+        self.shard.spawn(self._load(key, makes=makes))
 
-    async def _load(self, key: PartitionKey) -> None:
+    async def _load(self, key: PartitionKey, *, makes: bool) -> None:
         problem: MaitredError | None = None
         owned: Owned | None = None
         try:
+            if not makes and not await self.store.exists(key):
+                raise UnknownQueue(  # noqa: TRY301 - the same way out for all
+                    f"Nobody ever used partition {key.partition} of the queue "
+                    f"{key.namespace}/{key.queue}."
+                )
             owned = await self._acquired(key)
         except MaitredError as refused:
             problem = refused
@@ -161,6 +184,13 @@ class Partitions:
             problem = Unavailable(f"The partition could not be loaded: {failure}.")
         finally:
             waiting = self._loading.pop(key)
+        if isinstance(problem, UnknownQueue) and len(waiting) > 1:
+            # Others who came meanwhile may be of those who make it.
+            (_, _, held), *waiting = waiting
+            held.refuse(problem)
+            for _, message, held in waiting:
+                self.shard.holders[message.opcode](message, held)
+            return
         if owned is None:
             for _, _, held in waiting:
                 held.refuse(problem or Unavailable("The partition could not be loaded."))
@@ -192,14 +222,13 @@ class Partitions:
 
     async def counts_of(self, key: PartitionKey) -> PartitionCounts:
         """Ask the root."""
-        root = await self.ask_root(key)
-        return PartitionCounts(root.counts.read, root.counts.write, root.counts.version)
-
-    async def ask_root(self, key: PartitionKey) -> PartitionDescription:
-        answer = await self.question(Describe(key.namespace, key.queue, key.queue_type, 0, 0))
-        if not isinstance(answer, PartitionDescription):
-            raise InternalError("The root described itself as something else.")
-        return answer
+        ours = Counts(1, 1, 0)
+        root = Sync(key.namespace, key.queue, key.queue_type, 0, 0, ours)
+        answer = await self.question(root)
+        if not isinstance(answer, Synced):
+            raise InternalError("The root answered something else.")
+        told = answer.counts or ours
+        return PartitionCounts(told.read, told.write, told.version)
 
     async def question(self, message: Any, seconds: float = ASK_SECONDS) -> Struct:  # noqa: ANN401
         """Ask the owner of a partition and wait for the answer."""
@@ -219,6 +248,21 @@ class Partitions:
         finally:
             if not future.done() or future.cancelled():
                 asked.give_up()
+
+    def answering(self, held: Held, answer: Coroutine[Any, Any, None]) -> None:
+        """Have a coroutine answer it; if that fails, the caller hears so."""
+        self.shard.spawn(self._answered(held, answer))
+
+    async def _answered(self, held: Held, answer: Coroutine[Any, Any, None]) -> None:
+        try:
+            await answer
+        except MaitredError as problem:
+            held.refuse(problem)
+        except Exception:
+            self.shard.log.exception("request failed")
+            held.refuse(
+                InternalError("The node failed at this request.", remedy="Its log says more.")
+            )
 
     def lost(self, key: PartitionKey, problem: MaitredError) -> None:
         """Somebody else owns it now, or nobody knows what was written: forget all about it."""

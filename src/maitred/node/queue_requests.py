@@ -43,13 +43,13 @@ class QueueRequests:
         self._loop = partitions.loop
         self._store = partitions.store
         holders = self._shard.holders
-        for opcode, serve in (
-            (Opcode.DESCRIBE, self._describe),
-            (Opcode.SYNC, self._sync),
-            (Opcode.RESIZE, self._resize),
-            (Opcode.DEAD, self._dead),
+        for opcode, serve, makes in (
+            (Opcode.DESCRIBE, self._describe, False),
+            (Opcode.SYNC, self._sync, True),
+            (Opcode.RESIZE, self._resize, True),
+            (Opcode.DEAD, self._dead, False),
         ):
-            holders[opcode] = partitions.holder(serve)
+            holders[opcode] = partitions.holder(serve, makes=makes)
         self._shard.handlers[Opcode.QUEUES] = self._queues
 
     async def _queues(self, _message: Queues) -> QueuesFound:
@@ -57,15 +57,10 @@ class QueueRequests:
         return QueuesFound(list(found))
 
     def _describe(self, owned: Owned, _message: Describe, held: Held) -> None:
-        self._shard.spawn(self._described(owned, held))
+        self._partitions.answering(held, self._described(owned, held))
 
     async def _described(self, owned: Owned, held: Held) -> None:
-        try:
-            dead = await self._store.dead_count(owned.key)
-        except MaitredError as problem:
-            held.refuse(problem)
-            return
-        held.answer(self._description(owned, dead))
+        held.answer(self._description(owned, await self._store.dead_count(owned.key)))
 
     def _description(self, owned: Owned, dead: int) -> PartitionDescription:
         partition = owned.partition
@@ -123,46 +118,39 @@ class QueueRequests:
                 partition.drained,
                 partition.added.per_second(self._loop.time()),
                 partition.waiting,
+                self._partitions.newer(owned, counts.version),
             )
         )
 
     def _resize(self, owned: Owned, message: Resize, held: Held) -> None:
         if owned.key.partition:
             raise InvalidArgument("Only the root, partition 0, keeps the counts.")
-        self._shard.spawn(self._resized(owned, message, held))
+        self._partitions.answering(held, self._resized(owned, message, held))
 
     async def _resized(self, owned: Owned, message: Resize, held: Held) -> None:
-        try:
-            counts = await self._caretaker.change(
-                owned, message.read, message.write, force=message.force
-            )
-        except MaitredError as problem:
-            held.refuse(problem)
-            return
+        counts = await self._caretaker.change(
+            owned, message.read, message.write, force=message.force
+        )
         held.answer(Resized(Counts(counts.read, counts.write, counts.version)))
 
     # Dead letters
 
     def _dead(self, owned: Owned, message: DeadLetters, held: Held) -> None:
-        self._shard.spawn(self._dead_answered(owned, message, held))
+        self._partitions.answering(held, self._dead_answered(owned, message, held))
 
     async def _dead_answered(self, owned: Owned, message: DeadLetters, held: Held) -> None:
-        try:
-            if message.action == "list":
-                after = message.sequences[0] if message.sequences else 0
-                found = await self._store.dead(owned.key, after, message.most)
-            else:
-                found = []
-                for sequence in message.sequences:
-                    one = await self._store.dead_one(owned.key, sequence)
-                    if one is not None:
-                        found.append(one)
-            if message.action in ("retry", "drop"):
-                await self._act(owned, message.action, found)
-            total = await self._store.dead_count(owned.key)
-        except MaitredError as problem:
-            held.refuse(problem)
-            return
+        if message.action == "list":
+            after = message.sequences[0] if message.sequences else 0
+            found = await self._store.dead(owned.key, after, message.most)
+        else:
+            found = []
+            for sequence in message.sequences:
+                one = await self._store.dead_one(owned.key, sequence)
+                if one is not None:
+                    found.append(one)
+        if message.action in ("retry", "drop"):
+            await self._act(owned, message.action, found)
+        total = await self._store.dead_count(owned.key)
         whole = message.action == "show"
         letters = [letter(owned.key.partition, one, whole=whole) for one in found]
         held.answer(DeadLettersFound(letters, total))

@@ -15,7 +15,7 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
@@ -39,6 +39,12 @@ from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from maitred.logs import Logger
+
+
+SWITCH_SECONDS: Final = 0.0001
+"""How long the loop's thread may keep Python's lock when the store's thread wants it. The store's
+has little to do between two calls that release it; with the default of 5 ms, a busy loop with short
+turns could keep it waiting for seconds."""
 
 
 class Channel:
@@ -164,6 +170,7 @@ async def main(file: int) -> int:
 
 async def _be(channel: Channel, start: Start) -> int:
     _raise_file_limit()
+    sys.setswitchinterval(SWITCH_SECONDS)
     _set_title(start.place.number)
     log = logger(start.settings.log, shard=start.place.number)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maitred.errors import MaitredError, PayloadTooLarge, UnknownTask
+from maitred.errors import InternalError, MaitredError, PayloadTooLarge, UnknownTask
 from maitred.matching.effects import decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
 from maitred.matching.passing import VISIT_SECONDS
@@ -43,16 +43,16 @@ class TaskRequests:
         self._loop = partitions.loop
         self._store = partitions.store
         holders = self._shard.holders
-        for opcode, serve in (
-            (Opcode.ADD, self._add),
-            (Opcode.AWAIT, self._await),
-            (Opcode.REVOKE, self._revoke),
-            (Opcode.OFFER, self._offer),
-            (Opcode.FINISH, self._finish),
-            (Opcode.HEARTBEAT, self._heartbeat),
-            (Opcode.FORWARD, self._forward),
+        for opcode, serve, makes in (
+            (Opcode.ADD, self._add, True),
+            (Opcode.AWAIT, self._await, False),
+            (Opcode.REVOKE, self._revoke, False),
+            (Opcode.OFFER, self._offer, True),
+            (Opcode.FINISH, self._finish, True),
+            (Opcode.HEARTBEAT, self._heartbeat, True),
+            (Opcode.FORWARD, self._forward, True),
         ):
-            holders[opcode] = partitions.holder(serve)
+            holders[opcode] = partitions.holder(serve, makes=makes)
 
     # Producers
 
@@ -89,17 +89,13 @@ class TaskRequests:
         sequence = message.sequence
         held.on_stop = lambda: owned.partition.wait_no_more(sequence, held)
         if not owned.partition.wait_for(sequence, held, self._loop.time()):
-            self._shard.spawn(self._await_stored(owned, sequence, held))
+            self._partitions.answering(held, self._await_stored(owned, sequence, held))
 
     async def _await_stored(self, owned: Owned, sequence: int, held: Held) -> None:
         """We know nothing of it; perhaps the store does."""
-        try:
-            outcome = await self._stored_outcome(owned, sequence)
-            if outcome is None and not await self._is_stored(owned, sequence):
-                raise unknown_task(sequence)
-        except MaitredError as problem:
-            held.refuse(problem)
-            return
+        outcome = await self._stored_outcome(owned, sequence)
+        if outcome is None and not await self._is_stored(owned, sequence):
+            raise unknown_task(sequence)
         if outcome is not None:
             held.answer(outcome)
         elif not owned.partition.wait_for(sequence, held, self._loop.time()):
@@ -129,28 +125,25 @@ class TaskRequests:
         if state is not None:
             held.answer(Revoked(state))
         else:
-            self._shard.spawn(self._revoke_stored(owned, message.sequence, held))
+            answer = self._revoke_stored(owned, message.sequence, held)
+            self._partitions.answering(held, answer)
 
     async def _revoke_stored(self, owned: Owned, sequence: int, held: Held) -> None:
         partition = owned.partition
-        try:
-            found = await self._segment_with(owned, sequence)
-            later = await self._store.later_one(owned.key, sequence)
-            now = self._loop.time()
-            state = partition.revoke(sequence, now)  # it may have been read meanwhile
-            if state is None and found is not None:
-                revoked = partition.revoke_stored(found.segment, found.marks, sequence, now)
-                state = "cancelled" if revoked else "over"
-            elif state is None and later is not None:
-                partition.recall_later(later, now)
-                state = partition.revoke(sequence, now)
-            elif state is None:
-                if await self._stored_outcome(owned, sequence) is None:
-                    raise unknown_task(sequence)
-                state = "over"
-        except MaitredError as problem:
-            held.refuse(problem)
-            return
+        found = await self._segment_with(owned, sequence)
+        later = await self._store.later_one(owned.key, sequence)
+        now = self._loop.time()
+        state = partition.revoke(sequence, now)  # it may have been read meanwhile
+        if state is None and found is not None:
+            revoked = partition.revoke_stored(found.segment, found.marks, sequence, now)
+            state = "cancelled" if revoked else "over"
+        elif state is None and later is not None:
+            partition.recall_later(later, now)
+            state = partition.revoke(sequence, now)
+        elif state is None:
+            if await self._stored_outcome(owned, sequence) is None:
+                raise unknown_task(sequence)
+            state = "over"
         held.answer(Revoked(state or "over"))
         self._partitions.touch(owned)
 
@@ -221,6 +214,9 @@ class TaskRequests:
                     late.append(sequence)
         except MaitredError as problem:
             ticket.problem = problem
+        except Exception:
+            self._shard.log.exception("ends not looked up")
+            ticket.problem = InternalError("The node failed at this request.")
         partition.release(ticket)
         self._partitions.touch(owned)
 

@@ -18,7 +18,8 @@ TIMEOUT_MAX_MILLISECONDS: Final = 24 * 60 * 60 * 1000
 """A day. Who waits longer for one answer wants a task, not a request."""
 
 Milliseconds = Annotated[int, Meta(ge=0, le=TIMEOUT_MAX_MILLISECONDS)]
-Natural = Annotated[int, Meta(ge=0)]
+Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""What stores can count."""
 
 
 class Request(Struct, array_like=True, gc=False):

@@ -20,11 +20,15 @@ from maitred.protocol.requests import Answer, Natural, PartitionRequest, ShardRe
 TASKS_MAX = 10_000
 """Tasks of one batch. More gain nothing, and a turn of the loop should end."""
 
+PARTITIONS_MAX = 1_024
+"""Of one queue. At thousands of tasks a second each, more would be a slip."""
+
 NEVER = 10 * 365 * 86_400.0
 """Ten years: a moment later than that is a slip."""
 
 Priority = Annotated[int, Meta(ge=0, lt=PRIORITIES)]
 Duration = Annotated[float, Meta(ge=0, le=NEVER)]
+PartitionCount = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
 Session = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """A worker process, from its start to its end; random."""
 WorkerName = Annotated[str, Meta(max_length=200)]
@@ -168,8 +172,8 @@ class Failure(Struct, array_like=True, gc=False):
 class End(Struct, array_like=True, gc=False):
     """An attempt is over."""
 
-    sequence: int
-    attempt: int
+    sequence: Natural
+    attempt: Natural
     how: Annotated[int, Meta(ge=DONE, le=STOPPED)] = DONE
     body: bytes = b"\xc0"
     """The result, or a `Failure`."""
@@ -202,7 +206,7 @@ class Heartbeat(PartitionRequest, array_like=True, gc=False):
 
     session: Session
     worker: WorkerName
-    running: Annotated[list[tuple[int, int]], Meta(max_length=TASKS_MAX)]
+    running: Annotated[list[tuple[Natural, Natural]], Meta(max_length=TASKS_MAX)]
     """Sequence numbers and attempts."""
 
 
@@ -244,7 +248,7 @@ class Forwarded(Answer, array_like=True, gc=False):
 
 
 class Sync(PartitionRequest, array_like=True, gc=False):
-    """From the root to a partition: these are the counts. How are you?"""
+    """From the root to a partition, or the other way: these are the counts. How are you?"""
 
     opcode = Opcode.SYNC
     permission = "admin"
@@ -262,6 +266,8 @@ class Synced(Answer, array_like=True, gc=False):
     """Read-only at that version, and empty: its ack level equals its read level."""
     added_per_second: float
     backlog: int
+    counts: Counts | None = None
+    """If the caller's were out of date: a partition asks its root for them when it is loaded."""
 
 
 # People
@@ -326,8 +332,8 @@ class Resize(PartitionRequest, array_like=True, gc=False):
     opcode = Opcode.RESIZE
     permission = "admin"
 
-    read: int
-    write: int
+    read: PartitionCount
+    write: PartitionCount
     force: bool = False
 
 
@@ -344,7 +350,7 @@ class DeadLetters(PartitionRequest, array_like=True, gc=False):
     permission = "admin"
 
     action: Literal["list", "show", "retry", "drop"]
-    sequences: Annotated[list[int], Meta(max_length=TASKS_MAX)] = field(default_factory=list)
+    sequences: Annotated[list[Natural], Meta(max_length=TASKS_MAX)] = field(default_factory=list)
     """Which; for a list, those after the first of these."""
     most: Annotated[int, Meta(ge=1, le=TASKS_MAX)] = 100
 

@@ -153,6 +153,8 @@ def _range(ranges: Meta | None) -> str:
     low, high = ranges.ge, ranges.le
     if ranges.gt is not None:
         above = f" above {ranges.gt:,}"
+        if ranges.lt is not None:
+            return f"{above} and below {ranges.lt:,}"
         return above if high is None else f"{above}, at most {high:,}"
     if low is None:
         return "" if high is None else f", at most {high:,}"

@@ -166,6 +166,9 @@ class SimulatedStore:
     async def forget_results(self, before: float, most: int) -> int:
         return await self._write(lambda: self._contents.forget_results(before, most))
 
+    async def exists(self, key: PartitionKey) -> bool:
+        return key in await self.partitions()
+
     async def partitions(self) -> list[PartitionKey]:
         return await self._read(self._contents.partitions)
 

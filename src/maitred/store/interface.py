@@ -116,6 +116,9 @@ class Store(Protocol):
     async def forget_results(self, before: float, most: int) -> int:
         """Delete results that expired before the moment; returns how many, at most `most`."""
 
+    async def exists(self, key: PartitionKey) -> bool:
+        """Whether it was ever acquired."""
+
     async def partitions(self) -> list[PartitionKey]:
         """All that were ever acquired, in order."""
 

@@ -200,6 +200,9 @@ class _PostgresStore:
         rows = await self._fetch("forget_results", before, max(most, 0))
         return int(rows[0][0])
 
+    async def exists(self, key: PartitionKey) -> bool:
+        return bool(await self._fetch("find", *key))
+
     async def partitions(self) -> list[PartitionKey]:
         return [PartitionKey(*row) for row in await self._fetch("partitions")]
 

@@ -109,6 +109,9 @@ class _SqliteStore:
     async def forget_results(self, before: float, most: int) -> int:
         return await self._call(self._directory.forget_results, before, most)
 
+    async def exists(self, key: PartitionKey) -> bool:
+        return await self._call(self._directory.exists, key)
+
     async def partitions(self) -> list[PartitionKey]:
         return await self._call(self._directory.partitions)
 

@@ -136,6 +136,9 @@ class SqliteDirectory:
             forgotten += self._files[number].forget_results(before, most - forgotten)
         return forgotten
 
+    def exists(self, key: PartitionKey) -> bool:
+        return self.place(key) is not None
+
     def partitions(self) -> list[PartitionKey]:
         self._look_around()
         return sorted(key for file in self._files.values() for key in file.partitions())
