@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import maitred
 
@@ -87,4 +87,50 @@ def gated_thread(number: int, gate: str) -> int:
             raise RuntimeError("stopped")
         time.sleep(0.01)
     note("ended", number)
+    return number
+
+
+@app.handler("failing", retries=1, backoff=0.01)
+async def fail(number: int) -> int:
+    """Raises, whatever it is given."""
+    note("began", number)
+    raise ValueError(f"not {number}")
+
+
+@app.handler("unwritable", retries=0)
+async def unwritable(number: int) -> Any:  # noqa: ANN401 - that is the point
+    """Returns what cannot be written down, or what is too large."""
+    note("began", number)
+    return "x" * number if number else object()
+
+
+@app.handler("endless", retries=0, timeout=0.2)
+async def endless(number: int) -> None:
+    """Never returns."""
+    note("began", number)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        note("cancelled", number)
+
+
+@app.handler("endless-threads", retries=0, timeout=0.2)
+def endless_thread(number: int, gate: str) -> None:
+    """Does not return before the test makes the file, whatever it is told."""
+    note("began", number)
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    note("ended", number)
+
+
+@app.handler("versioned", retries=0)
+async def versioned(number: int, colour: str = "red") -> str:
+    """`old_shop.py` has an older one."""
+    return f"{number} in {colour}"
+
+
+@app.handler("unserved")
+async def unserved(number: int) -> int:
+    """No worker serves it, unless a test starts one."""
+    note("began", number)
     return number

@@ -1,11 +1,11 @@
 """A node, workers and producers, all of them real processes, and all of them to be killed.
 
-    with Stage(tmp_path) as stage:
-        stage.start_node(shards=2)
-        worker = stage.start_worker()
-        ...
-        stage.kill_node()
-        stage.start_node(shards=2)     # where it was
+with Stage(tmp_path) as stage:
+    stage.start_node(shards=2)
+    worker = stage.start_worker()
+    ...
+    stage.kill_node()
+    stage.start_node(shards=2)     # where it was
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, cast
 from maitred.client.queues import TASKS
 from maitred.protocol.tasks import Describe, PartitionDescription
 from tests.cli.running import MAITRED, maitred_json
-from tests.node.nodes import WAIT_SECONDS, Lines, RunningNode, running_node
+from tests.node.nodes import WAIT_SECONDS, Lines, RunningNode, running_node, wait_until
 from tests.tasks.journal import Journal
 from tests.tasks.shop import JOURNAL_VARIABLE, app
 
@@ -173,6 +173,14 @@ class Stage:
             return set()
         text = self.acknowledged_path.read_text()
         return {int(line) for line in text[: text.rfind("\n") + 1].split()}
+
+    def wait_for_ended(self, count: int) -> None:
+        """Until so many tasks have run to their end."""
+        wait_until(lambda: len(self.journal.ended()) >= count, f"{count} tasks have ended")
+
+    def wait_for_more(self, count: int) -> None:
+        """The same, from now on."""
+        self.wait_for_ended(len(self.journal.ended()) + count)
 
     # People
 

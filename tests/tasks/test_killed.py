@@ -106,12 +106,10 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, store: str | None) -> None
         for _ in range(WORKERS):
             stage.start_worker("--slots", str(SLOTS))
         rampage = Rampage(stage, choose)
-        wait_until(lambda: len(stage.journal.ended()) > 100, "it is under way")
+        stage.wait_for_ended(100)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
-            ended = len(stage.journal.ended())
-            wanted = ended + choose.randint(0, 150)
-            wait_until(lambda wanted=wanted: len(stage.journal.ended()) >= wanted, "it goes on")
+            stage.wait_for_more(choose.randint(0, 150))
             rampage.strike()
         for producer in rampage.producers:
             assert producer.stop() == 0, producer.errors
@@ -128,8 +126,10 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, store: str | None) -> None
             if len([pid for pid in pids if pid not in rampage.dead_workers]) > 1
         }
         # It is not only that the tasks have run: the node knows it, too.
-        for queue in ("orders", "prints"):
-            wait_until(lambda queue=queue: not stage.open_tasks(queue), "nothing is left")
+        wait_until(
+            lambda: not stage.open_tasks("orders") and not stage.open_tasks("prints"),
+            "nothing is left",
+        )
         for worker in stage.workers:
             assert worker.stop() == 0, worker.errors
         assert not again, told(stage, rampage, again)

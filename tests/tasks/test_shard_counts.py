@@ -57,7 +57,7 @@ def test_another_number_of_shards(tmp_path: Path, store: str | None) -> None:
                 # A part of it is done here, and the rest by the next.
                 wanted = len(stage.journal.ended()) + EACH_TIME
                 workers = one_by_one(stage)
-                wait_until(lambda n=wanted: len(stage.journal.ended()) >= n, "some are done")
+                stage.wait_for_ended(wanted)
                 assert [worker.stop() for worker in workers] == [0, 0]
             if round_ == 1:
                 stage.kill_node()
