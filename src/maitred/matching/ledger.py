@@ -236,6 +236,12 @@ class Ledger:
         self._urgent = True
         self._touch(now)
 
+    def wait_for_what_is_pending(self, ticket: Ticket, now: float) -> None:
+        """The ticket says nothing new, and is not answered before what was said is on disk."""
+        if self.pending or self.under_way is not None:
+            self._wait_for(ticket)
+            self._touch(now)
+
     def record(self, task: Task) -> Record:
         """The task as it is written down."""
         wall = self.wall

@@ -67,6 +67,9 @@ class Working(Producing):
             task = tasks.get(sequence)
             if task is None or not self._finished(task, attempt, how, body, ticket, now):
                 unknown.append(end)
+        if unknown:
+            # Told before, perhaps, and over already, but not yet on disk.
+            self.ledger.wait_for_what_is_pending(ticket, now)
         self._seat(now)
         return ticket, unknown
 
@@ -189,6 +192,11 @@ class Working(Producing):
         old = sequence < self.first_sequence
         unread = self.backlog.any_unread or self.later.known_until < inf
         if not (old and unread):
+            return False
+        known = self._claims.get(sequence)
+        if known is not None and (
+            attempt < known[2] or (attempt == known[2] and session != known[0])
+        ):
             return False
         self._claims[sequence] = (session, worker, attempt, until)
         return True
