@@ -427,12 +427,20 @@ class Driver:
     def wait_for(self, sequence: int) -> Asked:
         asked = self.ask("await", sequences=[sequence])
         if not self.partition.wait_for(sequence, asked, self.now):
-            if sequence in self.store.unfinished():
+            if self._is_stored(sequence):
                 self.partition.wait_for_stored(sequence, asked)
             else:
                 asked.answer(None)
         self.turn()
         return asked
+
+    def _is_stored(self, sequence: int) -> bool:
+        if sequence in self.store.later:
+            return not self.partition.later.is_over(sequence)
+        return any(
+            sequence not in marks and self.partition.is_in(segment, sequence)
+            for segment, marks in self.store.around(sequence)
+        )
 
     def outcome(self, sequence: int) -> Ended | None:
         return self.partition.outcomes.get(sequence, self.now)

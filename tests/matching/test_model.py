@@ -200,7 +200,8 @@ class PartitionMachine(RuleBasedStateMachine):
         self.note()
         self.books.out_of_order |= set(self.books.added)
         for sequence, asked in list(self.books.added.items()):
-            if not asked.safe and sequence not in self.driver.store.unfinished():
+            store = self.driver.store
+            if not asked.safe and sequence not in store.unfinished() | store.dead.keys():
                 # Nobody promised anything.
                 del self.books.added[sequence]
         self.driver.crash()

@@ -47,6 +47,12 @@ WORKERS_SECONDS = 300.0
 TIMERS_SWEPT_AT = 1_000
 """So many timers that may have nobody waiting are kept before they are looked through."""
 
+WORKERS_SWEPT_AT = 1_000
+"""So many workers are known before those that were not heard of for long are forgotten..."""
+
+WORKER_SECONDS = 3_600.0
+"""... this long."""
+
 
 class HeldBeat:
     """A heartbeat that waits for news."""
@@ -204,7 +210,11 @@ class Core:
                 )
 
     def _heard(self, session: bytes, worker: str, now: float) -> None:
-        self.workers[session] = (worker, now)
+        workers = self.workers
+        if session not in workers and len(workers) >= WORKERS_SWEPT_AT:
+            heard = now - WORKER_SECONDS
+            self.workers = workers = {one: who for one, who in workers.items() if who[1] > heard}
+        workers[session] = (worker, now)
 
     def _set_timer(self, at: float, waiting: Waiting) -> None:
         self._timer_count += 1

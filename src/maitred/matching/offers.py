@@ -80,5 +80,10 @@ class Offers:
         return found
 
     def waiting(self) -> Iterator[Offer]:
-        """All that are open, the longest-waiting first."""
+        """All that have free slots, the longest-waiting first."""
         yield from self._line
+
+    def unanswered(self) -> list[Offer]:
+        """All that are open, those without free slots too."""
+        full = [offer for offer in self._answerable if offer.is_open and not offer.slots]
+        return [*self._line, *full]

@@ -135,7 +135,12 @@ class Partition(Recalling):
 
     def leave(self) -> tuple[list[Token], list[Ticket]]:
         """Everybody who waits for an answer: whoever drives this will not give one any more."""
-        tokens: list[Token] = [offer.token[0] for offer in self.offers.waiting()]
+        tokens: list[Token] = [offer.token[0] for offer in self.offers.unanswered()]
+        tokens += [
+            waiting.visit[0]
+            for _, _, waiting in self._timers
+            if isinstance(waiting, Task) and waiting.state is not OVER
+        ]
         tokens += [held.token for held in self._beats.values()]
         tokens += [token for waiting in self._waiters.values() for token in waiting]
         tickets = {task.ticket: None for task in self.tasks.values() if task.ticket is not None}

@@ -66,6 +66,8 @@ class Passing(Working):
             if task.revoked:
                 self._tell_worker(task)
         elif task.state is AWAY:
+            if self._limit is not None:
+                self._limit.give_back()
             if task.revoked:
                 self._end(task, "cancelled", b"", None, now)
             else:
@@ -137,6 +139,9 @@ class Passing(Working):
             task = self.backlog.first()
             if task is None:
                 return inf
+            if task.expires and now >= task.expires:
+                self._end(task, "expired", b"", None, now)
+                continue
             if now < task.ready + limits.task_wait_seconds:
                 return task.ready + limits.task_wait_seconds
             if not self._pass_limit.allows(now):

@@ -1,0 +1,153 @@
+"""After a crash: who works on what is found out before anything is given."""
+
+from __future__ import annotations
+
+from maitred.matching.records import Terms
+from tests.matching.driver import FAILED, RETURNED, Driver
+
+SOON = Terms(retries=5, backoff_first=1.0, backoff_longest=1.0)
+
+
+def test_nothing_is_given_until_workers_had_time_to_speak() -> None:
+    driver = Driver(recovery_seconds=3.0)
+    driver.add(2)
+    driver.crash()
+    waiting = driver.offer(slots=2)
+    driver.pass_time(2.9)
+    assert not waiting.answered
+    driver.pass_time(0.2)
+    assert len(waiting.value) == 2
+
+
+def test_a_partition_that_was_left_in_order_gives_at_once() -> None:
+    driver = Driver()
+    driver.add(2)
+    driver.leave()
+    driver.turn()
+    assert len(driver.take(slots=2)) == 2
+
+
+def test_an_empty_partition_gives_at_once() -> None:
+    driver = Driver()
+    driver.crash()
+    waiting = driver.offer()
+    driver.add()
+    assert waiting.answered
+
+
+def test_a_heartbeat_claims_what_is_running() -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add(2)
+    run = driver.take_one()
+    driver.pass_time(1.0)
+    driver.crash()
+    driver.turn()
+    assert not driver.beat(1, [run]).answered
+    driver.pass_time(4.0)
+    (other,) = driver.take(2, slots=2)
+    assert other.sequence == run.sequence + 1
+    assert driver.finish(run).late == []
+
+
+def test_a_heartbeat_claims_what_is_in_the_store_alone() -> None:
+    driver = Driver(lease_seconds=10.0)
+    numbers = driver.add(2, delay=1.0).sequences + driver.add(2).sequences
+    driver.pass_time(1.0)
+    runs = driver.take(slots=4)
+    driver.pass_time(1.0)
+    driver.slow_reads = True
+    driver.crash(0.0)
+    driver.turn()
+    assert not driver.beat(1, runs).answered
+    driver.slow_reads = False
+    while driver.reads:
+        driver.answer_read()
+    driver.pass_time(5.0)
+    assert driver.take(2) == []
+    assert sorted(driver.partition.leases) == numbers
+
+
+def test_an_older_attempt_does_not_take_the_claim_of_a_newer_one() -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add(terms=SOON)
+    stale = driver.take_one(1)
+    driver.pass_time(11.1)
+    run = driver.take_one(2)
+    assert run.attempt == 2
+    driver.pass_time(1.0)
+    driver.slow_reads = True
+    driver.crash()
+    driver.turn()
+    driver.beat(2, [run])
+    assert driver.beat(1, [stale]).value == ([stale.sequence], [])
+    driver.slow_reads = False
+    while driver.reads:
+        driver.answer_read()
+    driver.turn()
+    assert driver.partition.leases[run.sequence].session == run.session
+
+
+def test_two_sessions_cannot_claim_one_task() -> None:
+    driver = Driver()
+    driver.add()
+    run = driver.take_one(1)
+    driver.pass_time(1.0)
+    driver.slow_reads = True
+    driver.crash()
+    driver.turn()
+    driver.beat(1, [run])
+    assert driver.beat(2, [run]).value == ([run.sequence], [])
+
+
+def test_ends_count_before_anything_is_read() -> None:
+    driver = Driver()
+    driver.add(3, terms=SOON)
+    done, failed, returned = driver.take(slots=3)
+    driver.pass_time(1.0)
+    driver.slow_reads = True
+    driver.crash()
+    driver.turn()
+    assert driver.finish(done).late == []
+    driver.slow_reads = False
+    while driver.reads:
+        driver.answer_read()
+    driver.turn()
+    assert driver.finish(failed, how=FAILED).late == []
+    assert driver.finish(returned, how=RETURNED).late == []
+    driver.pass_time(5.0)
+    again = {run.sequence: run.attempt for run in driver.take(slots=3)}
+    assert again == {failed.sequence: 2, returned.sequence: 1}
+
+
+def test_what_was_not_acknowledged_may_be_gone_and_what_was_is_there() -> None:
+    driver = Driver()
+    kept = driver.add(3)
+    driver.auto_commit = False
+    lost = driver.add(3)
+    assert kept.safe
+    assert not lost.answered
+    driver.crash()
+    driver.pass_time(4.0)
+    assert [run.sequence for run in driver.take(slots=10)] == kept.sequences
+
+
+def test_numbers_are_never_used_again() -> None:
+    driver = Driver()
+    driver.auto_commit = False
+    lost = driver.add(3)
+    driver.crash()
+    assert driver.add().sequences[0] > lost.sequences[-1]
+
+
+def test_new_tasks_stand_behind_old_ones() -> None:
+    driver = Driver(buffer_tasks=10)
+    numbers = driver.add(25).sequences
+    driver.crash()
+    numbers += driver.add(3).sequences
+    driver.pass_time(4.0)
+    given = []
+    for _ in range(28):
+        run = driver.take_one()
+        driver.finish(run)
+        given.append(run.sequence)
+    assert given == numbers

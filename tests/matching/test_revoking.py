@@ -1,0 +1,109 @@
+"""Cancelling a task, wherever it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from maitred.matching.records import Terms
+from maitred.matching.task import AWAY, GIVEN, PARKED, READY, WAITING
+from tests.matching.driver import DONE, FAILED, RETURNED, STOPPED, Driver
+
+
+def ended(driver: Driver, sequence: int) -> str:
+    found = driver.outcome(sequence)
+    assert found is not None
+    return found.status
+
+
+def test_ready() -> None:
+    driver = Driver()
+    first, second = driver.add(2).sequences
+    assert driver.partition.tasks[first].state is READY
+    assert driver.revoke(first) == "cancelled"
+    assert driver.revoke(first) == "over"
+    assert [run.sequence for run in driver.take(slots=2)] == [second]
+
+
+def test_parked() -> None:
+    driver = Driver(buffer_tasks=10)
+    driver.add(10)
+    driver.auto_commit = False
+    (sequence,) = driver.add().sequences
+    assert driver.partition.tasks[sequence].state is PARKED
+    assert driver.revoke(sequence) == "cancelled"
+    assert driver.partition.open_tasks == 10
+
+
+def test_in_the_store_alone() -> None:
+    driver = Driver(buffer_tasks=10)
+    driver.add(10)
+    (sequence,) = driver.add().sequences
+    assert sequence not in driver.partition.tasks
+    assert driver.revoke(sequence) == "cancelled"
+    assert driver.revoke(sequence) == "over"
+    driver.pass_time(1.0)
+    assert driver.store.backlog == 10
+
+
+def test_waiting_for_its_time() -> None:
+    driver = Driver()
+    (sequence,) = driver.add(delay=5.0).sequences
+    assert driver.partition.tasks[sequence].state is WAITING
+    assert driver.revoke(sequence) == "cancelled"
+    driver.pass_time(6.0)
+    assert driver.take() == []
+    assert driver.store.empty
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [(DONE, "done"), (FAILED, "cancelled"), (RETURNED, "cancelled")]
+)
+def test_with_a_worker(how: int, status: str) -> None:
+    driver = Driver()
+    driver.add()
+    run = driver.take_one()
+    assert driver.partition.tasks[run.sequence].state is GIVEN
+    beat = driver.beat(1, [run])
+    assert driver.revoke(run.sequence) == "cancelling"
+    assert beat.value == ([], [run.sequence])
+    driver.finish(run, how=how)
+    assert ended(driver, run.sequence) == status
+
+
+def test_with_a_worker_that_says_so_later() -> None:
+    driver = Driver()
+    driver.add()
+    run = driver.take_one()
+    assert driver.revoke(run.sequence) == "cancelling"
+    assert driver.beat(1, [run]).value == ([], [run.sequence])
+    driver.finish(run, how=STOPPED)
+    assert ended(driver, run.sequence) == "cancelled"
+
+
+def test_with_a_worker_that_is_lost() -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add()
+    run = driver.take_one()
+    driver.revoke(run.sequence)
+    driver.pass_time(11.0)
+    assert ended(driver, run.sequence) == "cancelled"
+    assert driver.store.empty
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_away_at_the_parent(*, wanted: bool) -> None:
+    driver = Driver(partition=1)
+    (sequence,) = driver.add(terms=Terms()).sequences
+    driver.pass_time(0.1)
+    assert driver.partition.tasks[sequence].state is AWAY
+    assert driver.revoke(sequence) == "cancelling"
+    beat = driver.beat(1)
+    driver.answer_task(1 if wanted else None)
+    if wanted:
+        assert beat.value == ([], [sequence])
+        driver.finish(driver.given[0], how=STOPPED)
+    assert ended(driver, sequence) == "cancelled"
+
+
+def test_what_nobody_knows() -> None:
+    assert Driver().revoke(17) is None

@@ -1,0 +1,267 @@
+"""Tasks and offers that go to the parent, and those that come from children."""
+
+from __future__ import annotations
+
+from maitred.matching.effects import Foreign
+from maitred.matching.offers import Offer
+from maitred.matching.records import Terms
+from maitred.matching.task import READY, Task
+from maitred.settings import Forwarding
+from tests.matching.driver import DONE, FAILED, RETURNED, TERMS, Driver, session_of
+
+FOREIGN = Foreign(3, 77, 1, 0.0, b"foreign", 0.1)
+
+
+def test_a_root_passes_nothing_on() -> None:
+    driver = Driver()
+    driver.add(5)
+    driver.pass_time(5.0)
+    driver.take(slots=5)
+    driver.offer()
+    driver.pass_time(5.0)
+    assert driver.partition.passed_tasks == driver.partition.passed_offers == 0
+
+
+def test_a_task_waits_a_little_at_home_and_then_goes_up() -> None:
+    driver = Driver(partition=1, forwarding=Forwarding(task_wait_seconds=0.5))
+    driver.add()
+    driver.pass_time(0.49)
+    assert not driver.passed_tasks
+    driver.pass_time(0.02)
+    assert len(driver.passed_tasks) == 1
+    assert driver.take() == []
+
+
+def test_no_more_tasks_are_away_than_allowed() -> None:
+    driver = Driver(partition=1, forwarding=Forwarding(tasks=3))
+    driver.add(10)
+    driver.pass_time(1.0)
+    assert len(driver.passed_tasks) == 3
+    driver.answer_task(9)
+    assert len(driver.passed_tasks) == 3
+
+
+def test_no_more_tasks_go_up_than_the_rate_allows() -> None:
+    driver = Driver(partition=1, forwarding=Forwarding(tasks=1, tasks_per_second=2.0))
+    driver.add(100)
+    driver.pass_time(0.1)
+    for _ in range(50):
+        while driver.passed_tasks:
+            driver.answer_task(9)
+        driver.pass_time(0.1)
+    assert 9 <= driver.partition.passed_tasks <= 12
+
+
+def test_a_task_that_a_worker_of_the_parent_took_is_leased_to_it() -> None:
+    driver = Driver(partition=1)
+    driver.add()
+    driver.pass_time(0.1)
+    task = driver.answer_task(9)
+    assert task.session == session_of(9)
+    assert not driver.beat(9, driver.given).answered
+    driver.finish(driver.given[0])
+    driver.pass_time(1.0)
+    assert driver.partition.open_tasks == 0
+    assert driver.store.empty
+
+
+def test_a_task_that_nobody_wanted_stands_where_it_stood() -> None:
+    driver = Driver(partition=1, forwarding=Forwarding(tasks=2))
+    numbers = driver.add(3).sequences
+    driver.pass_time(0.1)
+    waiting = driver.offer(slots=3, turn=False)
+    first, second = driver.passed_tasks
+    for task in (second, first):
+        driver.partition.task_answered(task, b"", "", driver.now)
+    driver.turn()
+    assert sorted(run.sequence for run in waiting.value) == numbers
+
+
+def test_a_task_that_nobody_wanted_does_not_use_up_the_rate() -> None:
+    driver = Driver(partition=1, rate_per_second=0.02)  # one in a hundred seconds
+    driver.add()
+    driver.pass_time(0.1)
+    driver.offer()
+    driver.answer_task(None)
+    assert len(driver.given) == 1
+
+
+def test_a_task_of_which_nobody_knows_who_has_it_belongs_to_who_says_so() -> None:
+    driver = Driver(partition=1, lease_seconds=10.0)
+    driver.add(terms=Terms(retries=5))
+    driver.pass_time(0.1)
+    task = driver.lose_task()
+    asked = driver.ask("heartbeat")
+    session = session_of(4)
+    running = [(task.sequence, 1)]
+    driver.partition.heartbeat(session, "w", running, asked, driver.now + 5, driver.now)
+    driver.pass_time(9.0)
+    assert driver.partition.tasks[task.sequence].session == session
+    driver.pass_time(2.0)
+    assert driver.partition.lost == 1
+
+
+def test_an_expired_task_is_not_passed_on() -> None:
+    driver = Driver(partition=1, forwarding=Forwarding(tasks=1))
+    first, second = driver.add(2, expires=5.0).sequences
+    waiting = driver.wait_for(second)
+    driver.pass_time(6.0)
+    driver.answer_task(9)
+    assert driver.given[0].sequence == first
+    assert not driver.passed_tasks
+    assert waiting.value.status == "expired"
+
+
+def test_an_offer_that_was_passed_on_listens_at_home() -> None:
+    driver = Driver(partition=1)
+    waiting = driver.offer()
+    driver.pass_time(0.1)
+    assert driver.passed_offers == [waiting.offer]
+    driver.add()
+    assert len(waiting.value) == 1
+    assert driver.recalled_offers == [waiting.offer]
+    driver.answer_offer()
+    assert driver.partition.offers_away == 0
+
+
+def test_what_the_parent_found_for_an_offer() -> None:
+    driver = Driver(partition=1)
+    waiting = driver.offer()
+    driver.pass_time(0.1)
+    driver.answer_offer([FOREIGN])
+    (run,) = waiting.value
+    assert (run.origin, run.sequence, run.payload) == (3, 77, b"foreign")
+
+
+def test_what_the_parent_found_too_late_is_given_back() -> None:
+    driver = Driver(partition=1)
+    waiting = driver.offer()
+    driver.pass_time(0.1)
+    driver.add()
+    driver.answer_offer([FOREIGN])
+    assert len(waiting.value) == 1
+    assert [(one.task, one.session) for one in driver.given_back] == [(FOREIGN, session_of(1))]
+
+
+def test_what_the_parent_found_for_a_worker_that_left_is_given_back() -> None:
+    driver = Driver(partition=1)
+    waiting = driver.offer()
+    driver.pass_time(0.1)
+    driver.withdraw(waiting)
+    assert driver.recalled_offers == [waiting.offer]
+    driver.answer_offer([FOREIGN])
+    assert len(driver.given_back) == 1
+
+
+def test_an_offer_whose_time_is_up_is_recalled() -> None:
+    driver = Driver(partition=1)
+    waiting = driver.offer(seconds=1.0)
+    driver.pass_time(1.0)
+    assert waiting.value == []
+    assert driver.recalled_offers == [waiting.offer]
+
+
+def test_a_parent_that_cannot_be_reached_is_not_asked_all_the_time() -> None:
+    driver = Driver(partition=1)
+    driver.offer()
+    driver.pass_time(0.1)
+    for _ in range(100):
+        while driver.passed_offers:
+            driver.answer_offer()
+        driver.pass_time(0.01)
+    assert driver.partition.passed_offers < 40
+
+
+def test_a_visitor_meets_an_offer() -> None:
+    driver = Driver()
+    waiting = driver.offer(3)
+    task = driver.visit(55)
+    assert driver.visitors[task].value == session_of(3)
+    (run,) = waiting.value
+    assert (run.origin, run.sequence, run.attempt) == (5, 55, 1)
+    assert driver.partition.open_tasks == 0
+
+
+def test_a_visitor_waits_for_an_offer_for_so_long() -> None:
+    driver = Driver()
+    early, late = driver.visit(55), driver.visit(56)
+    driver.pass_time(0.5)
+    assert len(driver.take(3)) == 1
+    assert driver.visitors[early].value == session_of(3)
+    driver.pass_time(0.6)
+    assert driver.visitors[late].value is None
+    assert driver.take(3) == []
+
+
+def test_visitors_leave_nothing_behind() -> None:
+    driver = Driver()
+    for number in range(100):
+        driver.visit(number)
+        driver.pass_time(1.1)
+    assert not list(driver.partition.backlog.waiting())
+    assert not driver.partition.backlog.lines[2].waiting
+
+
+def test_a_visitor_of_an_offer_that_is_withdrawn_waits_on() -> None:
+    driver = Driver()
+    waiting = driver.offer(3, turn=False)
+    asked = driver.ask("visit")
+    visitor = Task(55, 2, TERMS, b"", driver.now, READY)
+    visitor.origin, visitor.visit = 5, asked
+    driver.visitors[visitor] = asked
+    driver.partition.visit(visitor, driver.now + 1.0, driver.now)
+    driver.withdraw(waiting)
+    assert not asked.answered
+    assert len(driver.take(4)) == 1
+    assert asked.value == session_of(4)
+
+
+def test_a_visitor_goes_further_up_and_hears_what_became_of_it() -> None:
+    driver = Driver(partition=1)
+    taken, unwanted = driver.visit(55), driver.visit(56)
+    driver.pass_time(0.1)
+    assert driver.passed_tasks == [taken, unwanted]
+    driver.partition.task_answered(taken, session_of(8), "worker 8", driver.now)
+    driver.pass_time(2.0)
+    driver.partition.task_answered(unwanted, b"", "", driver.now)
+    driver.turn()
+    assert driver.visitors[taken].value == session_of(8)
+    assert driver.visitors[unwanted].value is None
+    assert driver.partition.tasks_away == 0
+
+
+def test_a_worker_that_is_faster_than_the_parents_word() -> None:
+    driver = Driver(partition=1)
+    driver.add(3, terms=Terms(retries=3))
+    driver.pass_time(0.1)
+    done, failed, returned = driver.passed_tasks
+    for task, how in ((done, DONE), (failed, FAILED), (returned, RETURNED)):
+        asked = driver.ask("finish")
+        end = (task.sequence, 1, how, b"")
+        ticket, unknown = driver.partition.finish([end], asked, driver.now)
+        assert unknown == []
+        driver.partition.release(ticket)
+    for _ in range(3):
+        driver.answer_task(8)
+    assert driver.partition.leases == {}
+    assert driver.partition.open_tasks == 2
+
+
+def test_whoever_waits_for_an_answer_is_named_when_the_partition_is_given_up() -> None:
+    driver = Driver()
+    partition = driver.partition
+    for slots in (1, 2):
+        offer = Offer((f"offer {slots}", 0), session_of(slots), "w", slots, driver.now)
+        partition.offer(offer, driver.now + 60, driver.now)
+    driver.add(1, turn=False)  # one offer has all it wanted, and has not heard of it
+    partition.heartbeat(session_of(1), "w", [], "beat", driver.now + 5, driver.now)
+    for number in range(4):
+        visitor = Task(number, 2, TERMS, b"", driver.now, READY)
+        visitor.origin, visitor.visit = 5, (f"visit {number}", 0)
+        partition.visit(visitor, driver.now + 1.0, driver.now)
+    partition.wait_for(partition.first_sequence, "await", driver.now)
+    tokens, tickets = partition.leave()
+    wanted = {"offer 1", "offer 2", "beat", "await", *(f"visit {number}" for number in range(4))}
+    assert set(tokens) == wanted
+    assert len(tokens) == len(wanted)
+    assert len(tickets) == 1

@@ -1,0 +1,235 @@
+"""Offers, leases, heartbeats and ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from maitred.matching.effects import Ended
+from maitred.matching.records import Terms
+from tests.matching.driver import (
+    DONE,
+    FAILED,
+    RETURNED,
+    STOPPED,
+    TIMED_OUT,
+    Driver,
+    session_of,
+)
+
+SOON = Terms(retries=5, backoff_first=1.0, backoff_longest=1.0)
+
+
+def test_a_task_that_finds_an_offer_is_given_at_once() -> None:
+    driver = Driver()
+    waiting = driver.offer()
+    driver.add([b"payload"])
+    (run,) = waiting.value
+    assert (run.payload, run.attempt, run.at) == (b"payload", 1, driver.now)
+    assert driver.partition.matched_at_once == 1
+
+
+def test_an_offer_that_finds_a_task_gets_it_at_once() -> None:
+    driver = Driver()
+    driver.add(3)
+    assert len(driver.offer(slots=5).value) == 3
+
+
+def test_an_offer_hears_when_its_time_is_up() -> None:
+    driver = Driver()
+    waiting = driver.offer(seconds=30.0)
+    driver.pass_time(29.99)
+    assert not waiting.answered
+    driver.pass_time(0.02)
+    assert waiting.value == []
+    assert driver.partition.offers.slots == 0
+
+
+def test_an_offer_gets_no_more_than_its_slots() -> None:
+    driver = Driver()
+    first, second = driver.offer(1, slots=2), driver.offer(2, slots=3)
+    driver.add(10)
+    assert (len(first.value), len(second.value)) == (2, 3)
+    assert driver.partition.waiting == 5
+
+
+def test_tasks_that_come_together_are_spread_over_the_offers() -> None:
+    driver = Driver()
+    offers = [driver.offer(worker, slots=10) for worker in range(4)]
+    driver.add(4)
+    assert [len(one.value) for one in offers] == [1, 1, 1, 1]
+
+
+def test_urgent_ones_first_and_first_in_first_out_within_a_priority() -> None:
+    driver = Driver()
+    numbers = [driver.add(priority=priority).sequences[0] for priority in (4, 2, 0, 4, 2, 0)]
+    order = [driver.take_one().sequence for _ in range(6)]
+    assert order == [numbers[place] for place in (2, 5, 1, 4, 0, 3)]
+
+
+def test_an_expired_task_is_not_begun() -> None:
+    driver = Driver()
+    (sequence,) = driver.add(expires=5.0).sequences
+    kept = driver.add()
+    waiting = driver.wait_for(sequence)
+    driver.pass_time(5.0)
+    assert driver.take_one().sequence == kept.sequences[0]
+    assert waiting.value.status == "expired"
+    driver.pass_time(1.0)
+    assert driver.store.unfinished() == set(kept.sequences)
+
+
+def test_a_task_that_has_begun_does_not_expire() -> None:
+    driver = Driver()
+    driver.add(expires=5.0)
+    run = driver.take_one()
+    driver.beat(1, [run])
+    driver.pass_time(6.0)
+    driver.finish(run)
+    assert driver.outcome(run.sequence) == Ended("done", 1, b"", driver.now + 60.0)
+
+
+def test_a_lease_that_ends_gives_the_task_to_another_with_the_next_attempt() -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add(terms=SOON)
+    run = driver.take_one(1)
+    driver.pass_time(9.9)
+    assert run.sequence in driver.partition.leases
+    driver.pass_time(0.2)
+    assert driver.partition.lost == 1
+    driver.pass_time(1.0)
+    again = driver.take_one(2)
+    assert (again.sequence, again.attempt) == (run.sequence, 2)
+    assert driver.beat(1, [run]).value == ([run.sequence], [])
+
+
+def test_a_heartbeat_renews_the_lease() -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add()
+    run = driver.take_one()
+    for _ in range(10):
+        driver.pass_time(8.0)
+        driver.beat(1, [run])
+    assert driver.partition.lost == 0
+    driver.pass_time(11.0)
+    assert driver.partition.lost == 1
+
+
+def test_a_heartbeat_is_answered_when_its_time_is_up_or_with_the_next_one() -> None:
+    driver = Driver()
+    first = driver.beat(1, seconds=5.0)
+    second = driver.beat(1, seconds=5.0)
+    assert first.value == ([], [])
+    assert not second.answered
+    driver.pass_time(5.0)
+    assert second.value == ([], [])
+
+
+def test_another_session_cannot_renew_a_lease() -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add()
+    run = driver.take_one(1)
+    driver.pass_time(5.0)
+    assert driver.beat(2, [run]).value == ([run.sequence], [])
+    driver.pass_time(5.1)
+    assert driver.partition.lost == 1
+
+
+@pytest.mark.parametrize("how", ["one message", "many messages", "withdrawn"])
+def test_tasks_that_come_back_stand_where_they_stood(how: str) -> None:
+    driver = Driver()
+    numbers = driver.add(6).sequences
+    if how == "withdrawn":
+        driver.withdraw(driver.offer(1, slots=4, turn=False))
+    else:
+        runs = driver.take(slots=4)
+        if how == "one message":
+            driver.finish(*runs, how=RETURNED)
+        else:
+            for run in (runs[2], runs[0], runs[3], runs[1]):
+                driver.finish(run, how=RETURNED)
+    again = [driver.take_one() for _ in range(6)]
+    assert [run.sequence for run in again] == numbers
+    assert {run.attempt for run in again} == {1}
+
+
+@pytest.mark.parametrize("how", [FAILED, TIMED_OUT, STOPPED])
+def test_an_attempt_that_came_to_nothing_is_followed_by_another(how: int) -> None:
+    driver = Driver()
+    driver.add(terms=SOON)
+    driver.finish(driver.take_one(), how=how)
+    assert driver.take() == []
+    driver.pass_time(1.0)
+    assert driver.take_one().attempt == 2
+
+
+def test_done_counts_though_the_lease_has_ended() -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add(terms=SOON)
+    run = driver.take_one()
+    driver.pass_time(10.1)
+    finished = driver.finish(run, body=b"late but done")
+    assert finished.late == []
+    ended = driver.outcome(run.sequence)
+    assert ended is not None
+    assert (ended.status, ended.body) == ("done", b"late but done")
+    driver.pass_time(2.0)
+    assert driver.take() == []
+    assert driver.store.empty
+
+
+@pytest.mark.parametrize("how", range(5))
+def test_an_end_comes_too_late_when_another_has_the_task(how: int) -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add(terms=SOON)
+    run = driver.take_one(1)
+    driver.pass_time(11.1)
+    again = driver.take_one(2)
+    assert driver.finish(run, how=how).late == [run.sequence]
+    assert driver.finish(again, how=DONE).late == []
+
+
+def test_results_are_kept_as_long_as_was_asked() -> None:
+    driver = Driver()
+    driver.add(terms=Terms(retention=30.0))
+    run = driver.take_one()
+    driver.finish(run, body=b"42")
+    driver.pass_time(29.9)
+    assert driver.wait_for(run.sequence).value.body == b"42"
+    driver.pass_time(0.2)
+    assert driver.wait_for(run.sequence).value is None
+
+
+def test_no_more_results_are_kept_than_fit() -> None:
+    driver = Driver(results_kept=3, results_bytes=100)
+    for size in (1, 1, 1, 1, 99):
+        driver.add()
+        driver.finish(driver.take_one(), body=b"x" * size)
+    assert len(driver.partition.outcomes) == 2
+
+
+def test_a_result_that_is_to_last_is_in_the_store() -> None:
+    driver = Driver(memory_seconds=60.0)
+    driver.add(2, terms=Terms(retention=61.0))
+    driver.add(terms=Terms(retention=60.0))
+    runs = driver.take(slots=3)
+    driver.finish(*runs)
+    driver.pass_time(1.0)
+    assert list(driver.store.results) == [run.sequence for run in runs[:2]]
+
+
+def test_all_who_wait_for_a_task_hear_of_it() -> None:
+    driver = Driver()
+    (sequence,) = driver.add().sequences
+    waiting = [driver.wait_for(sequence) for _ in range(3)]
+    driver.partition.wait_no_more(sequence, waiting[1])
+    driver.finish(driver.take_one(), body=b"result")
+    assert [one.answered for one in waiting] == [True, False, True]
+
+
+def test_a_worker_that_comes_and_goes_is_forgotten_in_time() -> None:
+    driver = Driver()
+    for worker in range(3_000):
+        driver.partition._heard(session_of(worker), "worker", driver.now)
+        driver.now += 60.0
+    assert len(driver.partition.workers) <= 1_100
+    assert session_of(2_999) in driver.partition.workers
