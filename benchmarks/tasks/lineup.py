@@ -146,10 +146,13 @@ def _maitred() -> Peer:
         name=OURS,
         module="maitred",
         scheme="maitred",
-        loses="to be written",
-        settings="one shard, 64 slots",
+        loses="nothing: on disk with fsync, or done, before it is acknowledged",
+        settings="one shard, SQLite, 64 slots",
         server=server,
-        worker=lambda _: [bin_ / "python", "-m", "benchmarks.tasks.peers.maitred"],
+        worker=lambda _: [
+            *(bin_ / "maitred", "worker", "benchmarks.tasks.peers.maitred:app"),
+            *("--slots", "64", "--log-level", "warning"),
+        ],
         bin=lambda: bin_,
         versions=lambda: _said(bin_ / "maitred", "--version"),
     )
