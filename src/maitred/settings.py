@@ -138,27 +138,36 @@ class Restarts(Schema, frozen=True, kw_only=True):
 
 
 class Forwarding(Schema, frozen=True, kw_only=True):
-    """How tasks and offers of a partition go up the tree to its parent."""
+    """How tasks and offers of a partition go up the tree to its parent.
+
+    Chosen by simulation: docs/matching-study.md has the numbers.
+    """
 
     children: Annotated[int, Meta(ge=1, le=10_000)] = 20
-    """Partitions that have one parent: two levels reach 20 partitions, three reach 420."""
+    """Partitions that have one parent: two levels reach 20 partitions, three reach 420. Each level
+    more costs two messages and their time; twenty children are no burden to a parent."""
 
     offers: Count = 4
-    """Offers of one partition that may wait at its parent at a time, each with all its slots."""
+    """Offers of one partition that may wait at its parent at a time, each with all its slots. One
+    is enough while workers are few; sixteen were no better than four."""
 
-    tasks: Count = 16
-    """Tasks of one partition that may wait at its parent at a time."""
+    tasks: Count = 4
+    """Tasks of one partition that may wait at its parent at a time. One keeps the workers of others
+    idle for as long as a message takes; sixteen take so many out of their order that the slowest of
+    a burst wait a third longer."""
 
     tasks_per_second: Rate = 1_000.0
     """Tasks of one partition that are passed on, at most. Cadence's 10 are what keeps a backlog in
-    one partition from being worked off by the workers of the others."""
+    one partition from being worked off by the workers of the others: 24 s instead of 0.6."""
 
-    task_wait_seconds: Wait = 0.01
-    """How long a task waits for an offer of its own partition before it is passed on."""
+    task_wait_seconds: Wait = 0.0
+    """How long a task waits for an offer of its own partition before it is passed on. Every
+    millisecond here is one of latency, and more tasks that are written though a worker is free."""
 
-    offer_wait_seconds: Wait = 0.01
-    """How long an offer waits for a task of its own partition before it is passed on. It keeps
-    listening there."""
+    offer_wait_seconds: Wait = 0.001
+    """How long an offer waits for a task of its own partition before it is passed on; it keeps
+    listening there. A millisecond spares a busy queue its messages and costs nobody anything; ten
+    leave tasks without workers that are free."""
 
 
 class Scaling(Schema, frozen=True, kw_only=True):

@@ -18,11 +18,12 @@ SPINS_MAX = 100_000
 class Clock:
     """What is to happen, in the order of time; what is due together, in the order it was set."""
 
-    __slots__ = ("_count", "_events", "now")
+    __slots__ = ("_count", "_events", "_stopped", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
         self._count = 0
+        self._stopped = False
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
 
     def at(self, moment: float, happen: Callable[..., None], *what: Any) -> None:  # noqa: ANN401
@@ -33,21 +34,24 @@ class Clock:
         """At this moment, after all that is due already."""
         self.at(self.now, happen, *what)
 
-    def run(self, until: float, over: Callable[[], bool]) -> bool:
-        """Let time pass until it is over; False if `until` came first."""
+    def stop(self) -> None:
+        """Whatever is to come can wait for the next `run`."""
+        self._stopped = True
+
+    def run(self, until: float) -> bool:
+        """Let time pass until somebody says stop; False if `until` came first."""
         events = self._events
         spins = 0
-        while events and not over():
-            if events[0][0] > until:
-                break
+        self._stopped = False
+        while events and events[0][0] <= until:
             moment, _, happen, what = heappop(events)
             spins = spins + 1 if moment == self.now else 0
             if spins > SPINS_MAX:
                 raise Violation(f"Time stands still at {moment:.6f} s.")
             self.now = moment
             happen(*what)
-        if over():
-            return True
+            if self._stopped:
+                return True
         self.now = max(self.now, until)
         return False
 

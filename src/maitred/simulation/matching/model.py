@@ -148,17 +148,17 @@ class Model:
         self.clock.at(at, self._arrivals_end)
         if settings.scaling.adaptive:
             self.clock.at(settings.scaling.look_seconds, self._scale)
-        if not self.clock.run(settings.run_seconds_max, lambda: not self._undone):
+        if not self.clock.run(settings.run_seconds_max):
             raise Violation(f"After {self.clock.now:,.0f} s {len(self._undone)} tasks wait still.")
         self._span = self.clock.now
         self.closing = True
-        self.clock.run(self._span + REST_SECONDS, lambda: False)
+        self.clock.run(self._span + REST_SECONDS)
         for place in self._places:
             for offer in list(place.partition.offers.waiting()):
                 if not offer.hops:
                     place.partition.withdraw(offer, self.clock.now)
             place.touch()
-        self.clock.run(self._span + 2 * REST_SECONDS, lambda: False)
+        self.clock.run(self._span + 2 * REST_SECONDS)
         self._check_rest()
 
     def _arrivals_end(self) -> None:
@@ -219,6 +219,8 @@ class Model:
     def ended(self, owner: Place, payload: bytes, sequence: int, attempt: int) -> None:
         owner.finish(sequence, attempt, 0)
         self._undone.discard(int.from_bytes(payload))
+        if not self._undone:
+            self.clock.stop()
 
     # Judging
 

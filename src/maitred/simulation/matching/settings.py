@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 
 from maitred.balancing import ALGORITHMS, SelectorSettings
 from maitred.errors import UnknownAlgorithm
@@ -103,12 +104,13 @@ class MatchingModel:
         limits = self.forwarding
         way = self.network_seconds * (1 + self.network_jitter)
         deep = self.depth
-        # The offer climbs, the task climbs, and the answer comes down.
-        path = deep * (limits.offer_wait_seconds + limits.task_wait_seconds + 3 * way)
-        # Others may be before it: at each partition so many at a time, and so many a second. A turn
-        # is a way up, the answer, and what it takes to give a task back that came too late.
-        at_a_time = min(limits.offers, limits.tasks)
-        turns = -(-self.pollers // at_a_time) * deep * 4 * way
-        rate = self.pollers / limits.tasks_per_second
+        # The offer waits at home and climbs, the task does, and the answer comes down.
+        path = limits.offer_wait_seconds + limits.task_wait_seconds + 3 * deep * way
+        # Others are before it: those of its own partition go up a few at a time, and before each of
+        # these there may be everybody else. All of them need tasks, a few at a time and so many a
+        # second. A turn is there and back, twice, if the task came too late and was given back.
+        rounds = ceil(self.pollers / limits.offers)
+        turns = ceil(self.pollers / limits.tasks) * 4 * deep * way
+        line = rounds * (self.pollers / limits.tasks_per_second + turns)
         # What is in the store alone has to be read first.
-        return path + turns + rate + self.commit_seconds + way
+        return path + line + self.commit_seconds + way

@@ -13,6 +13,7 @@ from maitred.simulation.matching.model import run_matching
 from maitred.simulation.matching.report import Cell, MatchingStudy, SweepCell
 from maitred.simulation.matching.scenarios import (
     BACKLOGS,
+    BUSY,
     CHILDREN,
     OFFERS,
     RATES_PER_SECOND,
@@ -31,6 +32,7 @@ from maitred.simulation.selection.settings import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from maitred.simulation.matching.measures import MatchingMeasures
     from maitred.simulation.matching.settings import MatchingModel
 
 SEEDS_MAX = 10_000
@@ -84,10 +86,13 @@ def matching_study(
     done = 0
     cells: list[Cell] = []
     sweep: list[SweepCell] = []
+    known: dict[tuple[MatchingModel, int], MatchingMeasures] = {}
     for what, cell, seeds in plan:
         runs = []
         for seed in range(settings.first_seed, settings.first_seed + seeds):
-            runs.append(run_matching(cell.model, seed))
+            run = known.get((cell.model, seed)) or run_matching(cell.model, seed)
+            known[cell.model, seed] = run  # several are the defaults under another name
+            runs.append(run)
             done += 1
             progress(done, total, what)
         if isinstance(cell, Cell):
@@ -106,17 +111,16 @@ def _plan(settings: MatchingSettings) -> Iterator[Step]:
         for setting, value, other in _variants(model):
             cell = SweepCell(scenario, setting, value, other)
             yield f"{scenario}, {setting} {value}", cell, settings.sweep_seeds
-    for backlog in BACKLOGS:
-        base = replace(SWEPT["backlog"], algorithm="weighted", backlog=(0, 0, 0, backlog))
+    weighted = replace(SWEPT["backlog"], algorithm="weighted")
+    bases = {
+        f"backlog of {backlog}": replace(weighted, backlog=(0, 0, 0, backlog))
+        for backlog in BACKLOGS
+    }
+    for scenario, base in {**bases, "busy": BUSY}.items():
         for threshold in THRESHOLDS:
-            selector = SelectorSettings(weight_threshold=threshold)
-            cell = SweepCell(
-                f"backlog of {backlog}",
-                "weight_threshold",
-                f"{threshold:g}",
-                replace(base, selector=selector),
-            )
-            yield f"a backlog of {backlog}, threshold {threshold:g}", cell, settings.sweep_seeds
+            model = replace(base, selector=SelectorSettings(weight_threshold=threshold))
+            cell = SweepCell(scenario, "weight_threshold", f"{threshold:g}", model)
+            yield f"{scenario}, threshold {threshold:g}", cell, settings.sweep_seeds
 
 
 def _variants(model: MatchingModel) -> Iterator[tuple[str, str, MatchingModel]]:
