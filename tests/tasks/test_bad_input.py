@@ -6,15 +6,15 @@ in tests/app and tests/worker.
 
 from __future__ import annotations
 
-import asyncio
 import math
+import re
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maitred.client.address import parse_address
-from maitred.client.client import AsyncClient
+from maitred import errors
 from maitred.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -25,11 +25,9 @@ from maitred.errors import (
     UnknownChoice,
     UnknownQueue,
     UnknownTask,
-    UnsupportedVersion,
 )
 from maitred.protocol.description import VERSIONS
-from maitred.settings import Client
-from maitred.surroundings import Surroundings
+from maitred.worker import outcomes
 from tests.cli.running import MAITRED
 from tests.node.nodes import wait_until
 from tests.tasks import shop
@@ -233,16 +231,44 @@ def test_two_workers_with_one_name(stage: Stage, tmp_path: Path) -> None:
     assert twins[1].stop() == 0
 
 
-def test_a_worker_of_another_protocol_version(stage: Stage) -> None:
+OF_ANOTHER_VERSION = """
+import sys
+from maitred.protocol import description
+description.VERSIONS = (int(sys.argv.pop(1)),)
+from maitred.cli.main import run
+sys.exit(run())
+"""
+
+
+@pytest.mark.parametrize(("version", "whom"), [(0, "client"), (VERSIONS[-1] + 1, "node")])
+def test_a_worker_of_another_protocol_version(stage: Stage, version: int, whom: str) -> None:
     """There has been one version so far; whoever speaks only another one is told so."""
+    arguments = [str(version), "worker", "tests.tasks.shop:app", "--url", stage.url]
+    done = subprocess.run(
+        [sys.executable, "-c", OF_ANOTHER_VERSION, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "[unsupported-version]" in done.stderr
+    assert f"Upgrade the {whom}" in done.stderr
 
-    async def connect() -> None:
-        settings = Client(connect_seconds=5)
-        client = AsyncClient(
-            parse_address(stage.url), settings, Surroundings.real(), versions=(VERSIONS[-1] + 1,)
-        )
-        await client.open()
 
-    with pytest.raises(UnsupportedVersion) as caught:
-        asyncio.run(connect())
-    assert caught.value.remedy
+def test_the_page_names_codes_that_exist() -> None:
+    """Every code of its table is one of ours, and every error that it names is a class."""
+    page = (ROOT / "docs" / "tasks.md").read_text().partition("## What can go wrong")[2]
+    rows = re.findall(r"^\| (?!what|---)(.*) \| (.*) \| (.*) ?\|$", page, re.MULTILINE)
+    assert len(rows) > 20
+    known = {
+        one.code
+        for one in vars(errors).values()
+        if isinstance(one, type) and issubclass(one, errors.MaitredError)
+    }
+    kinds = {outcomes.UNSERIALISABLE, outcomes.TOO_LARGE, "timed-out", "lost"}
+    for _, outcome, codes in rows:
+        assert set(re.findall(r"`(.*?)`", codes)) <= known | kinds
+        for name in re.findall(r"`([A-Z]\w+)`", outcome):
+            assert hasattr(errors, name), name
