@@ -331,16 +331,18 @@ def node_settings(random: Random) -> Node:
         scaling = Scaling(
             tasks_per_second=5.0, up_after_seconds=1.0, down_after_seconds=3.0, look_seconds=0.5
         )
+    tasks_away = random.choice((0, 1, 16))
     queue = Queue(
         partitions=random.choice((1, 1, 2, 5)),
         lease_seconds=LEASE_SECONDS,
-        offer_seconds=5.0,
+        # If tasks do not come to the offers, offers have to go round.
+        offer_seconds=5.0 if tasks_away else 0.5,
         buffer_tasks=random.choice((BUFFER_TASKS, 2_000)),
         hold_seconds=random.choice((0.0, 0.02, 0.2)),
         finish_seconds=random.choice((0.0, 0.02, 0.2)),
         memory_seconds=0.0,
         rate_per_second=random.choice((None, None, None, 40.0)),
-        forwarding=Forwarding(children=random.choice((1, 2, 20)), tasks=random.choice((0, 1, 16))),
+        forwarding=Forwarding(children=random.choice((1, 2, 20)), tasks=tasks_away),
         scaling=scaling,
     )
     return Node(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from maitred.app.app import App
 from maitred.app.attempt import current
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.app.handler import Handler
+    from maitred.app.task import Task
     from maitred.client.client import AsyncClient
+    from maitred.protocol.tasks import DeadLettersFound
     from maitred.simulation.hosts import Host
     from maitred.simulation.process import Process
     from maitred.simulation.scenarios.tasks_record import Record, Story
@@ -167,9 +169,9 @@ class Producer(Person):
             later.append(asyncio.ensure_future(self._cancel(tasks[-1], stories[-1])))
         return later
 
-    async def _await(self, task: object, story: Story) -> None:
+    async def _await(self, task: Task[object], story: Story) -> None:
         try:
-            result = await task.result(timeout=self.random.choice((0.01, 1.0, 5.0)))  # type: ignore[attr-defined]
+            result = await task.result(timeout=self.random.choice((0.01, 1.0, 5.0)))
         except (DeadlineExceeded, TaskFailed):
             return
         except MaitredError as problem:
@@ -181,11 +183,12 @@ class Producer(Person):
         if not story.completed:
             raise self.record.violation(story, "is done, and nobody did it")
 
-    async def _cancel(self, task: object, story: Story) -> None:
+    async def _cancel(self, task: Task[object], story: Story) -> None:
         await asyncio.sleep(self.random.random())
         story.revoked = True
         with suppress(MaitredError):
-            await task.cancel()  # type: ignore[attr-defined]
+            if await task.cancel() == "cancelled":
+                story.cancelled = True
 
 
 ALLOWED_AWAITING: Final = frozenset(
@@ -309,4 +312,11 @@ class Admin(Person):
                 elif what < 0.8:
                     await client.request(Describe(*where))
                 else:
-                    await client.request(DeadLetters(*where, "list"))
+                    await self._revive(client, where)
+
+    async def _revive(self, client: AsyncClient, where: tuple[str, str, int, int, int]) -> None:
+        """Have some dead letters tried again."""
+        listed = cast("DeadLettersFound", await client.request(DeadLetters(*where, "list")))
+        some = [one.sequence for one in listed.letters if self.random.random() < 0.5]
+        if some:
+            await client.request(DeadLetters(*where, "retry", some))

@@ -40,8 +40,9 @@ class Story:
     place: tuple[int, int] | None = None
     """Partition and sequence number, since it was acknowledged."""
     revoked: bool = False
-    retried: bool = False
-    """Somebody took it out of the dead letters."""
+    """Somebody asked to cancel it..."""
+    cancelled: bool = False
+    """... and was told that it will not begin."""
     runs: list[Run] = field(default_factory=list)
     completed: int = 0
     """How often the handler returned."""
@@ -90,6 +91,8 @@ class Record:
             raise self.violation(story, f"began attempt {attempt}")
         if story.place not in (None, place):
             raise self.violation(story, f"is at {place} as well")
+        if story.cancelled:
+            raise self.violation(story, f"begins at {worker}, and was cancelled")
         running = [run for run in story.runs if not run.ended]
         if self.promise.exactly_once and (running or story.completed):
             raise self.violation(story, f"begins again at {worker}, attempt {attempt}, at {now}")
