@@ -27,6 +27,7 @@ from maitred.protocol.tasks import (
 )
 
 if TYPE_CHECKING:
+    from maitred.matching.producing import Revocation
     from maitred.node.held import Held
     from maitred.node.partitions import Owned, Partitions
     from maitred.store.interface import SegmentRead
@@ -123,10 +124,24 @@ class TaskRequests:
     def _revoke(self, owned: Owned, message: Revoke, held: Held) -> None:
         state = owned.partition.revoke(message.sequence, self._loop.time())
         if state is not None:
-            held.answer(Revoked(state))
+            self._revoked(owned, state, held)
         else:
             answer = self._revoke_stored(owned, message.sequence, held)
             self._partitions.answering(held, answer)
+
+    def _revoked(self, owned: Owned, state: Revocation, held: Held) -> None:
+        """What is cancelled stays so through a crash, or nobody is told."""
+
+        def settle(_: Owned, problem: MaitredError | None) -> None:
+            if problem is not None:
+                held.refuse(problem)
+            else:
+                held.answer(Revoked(state))
+
+        ticket = Ticket(settle, 1)
+        if state != "cancelling":
+            owned.partition.ledger.wait_for_what_is_pending(ticket, self._loop.time())
+        owned.partition.release(ticket)
 
     async def _revoke_stored(self, owned: Owned, sequence: int, held: Held) -> None:
         partition = owned.partition
@@ -144,7 +159,7 @@ class TaskRequests:
             if await self._stored_outcome(owned, sequence) is None:
                 raise unknown_task(sequence)
             state = "over"
-        held.answer(Revoked(state or "over"))
+        self._revoked(owned, state or "over", held)
         self._partitions.touch(owned)
 
     # Workers
