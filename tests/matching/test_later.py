@@ -238,3 +238,20 @@ def test_a_retry_of_a_task_that_was_claimed_after_a_crash_joins_the_end_of_its_l
     driver.pass_time(5.0)
     order = [driver.take_one().sequence for _ in range(3)]
     assert order == [run.sequence + 1, run.sequence + 2, run.sequence]
+
+
+def test_nothing_is_left_to_the_store_while_it_is_read() -> None:
+    driver = Driver(buffer_tasks=10)
+    driver.add(delay=500.0)
+    driver.slow_reads = True
+    driver.crash(0.0)
+    driver.turn()
+    assert driver.reads
+    for _ in range(30):
+        driver.add(delay=1000.0)
+    assert len(driver.partition.tasks) == 30
+    driver.slow_reads = False
+    while driver.reads:
+        driver.answer_read()
+    driver.add(delay=1000.0)
+    assert len(driver.partition.tasks) <= 20

@@ -39,8 +39,10 @@ class Books:
         self.first_given: dict[int, int] = {}
         self.out_of_order: set[int] = set()
         """Those that came back, or were away, or saw a crash."""
-        self.told: dict[int, Any] = {}
-        self.crashed_at: set[int] = set()
+        self.finishing: dict[int, list[Asked]] = {}
+        """Workers that said that they are done with a task."""
+        self.dropped: set[int] = set()
+        """Dead letters that nobody wants."""
 
 
 class PartitionMachine(RuleBasedStateMachine):
@@ -50,7 +52,6 @@ class PartitionMachine(RuleBasedStateMachine):
         super().__init__()
         self.books = Books()
         self.seen = 0
-        self.finishing: list[Asked] = []
 
     @initialize(
         number=st.sampled_from([0, 1]),
@@ -144,7 +145,9 @@ class PartitionMachine(RuleBasedStateMachine):
             elif how != DONE:
                 return
             self.books.out_of_order.add(run.sequence)
-            self.finishing.append(self.driver.finish(run, how=how))
+            asked = self.driver.finish(run, how=how)
+            if how == DONE and not asked.late:
+                self.books.finishing.setdefault(run.sequence, []).append(asked)
             self.note()
 
     @rule(worker=WORKERS)
@@ -205,10 +208,19 @@ class PartitionMachine(RuleBasedStateMachine):
                 # Nobody promised anything.
                 del self.books.added[sequence]
         self.driver.crash()
+        self.books.dropped &= self.books.added.keys() - self.driver.store.dead.keys()
+        for sequence, status in self.driver.ended.items():
+            if status == "failed" and sequence in self.books.added:
+                self._left_a_trace(sequence)
         self.books.runs = {
             key: (run, self.driver.now + self.driver.settings.recovery_seconds)
             for key, (run, _) in self.books.runs.items()
         }
+
+    def _left_a_trace(self, sequence: int) -> None:
+        store = self.driver.store
+        if self.books.added[sequence].safe and sequence not in self.books.dropped:
+            assert sequence in store.unfinished() | store.dead.keys(), "a dead letter is lost"
 
     @rule(place=PLACES, retry=st.booleans())
     def dead_letters(self, *, place: int, retry: bool) -> None:
@@ -219,6 +231,7 @@ class PartitionMachine(RuleBasedStateMachine):
                 self.driver.retry_dead(sequence)
             else:
                 self.driver.drop_dead(sequence)
+                self.books.dropped.add(sequence)
             self.note()
 
     # Time
@@ -264,6 +277,8 @@ class PartitionMachine(RuleBasedStateMachine):
             if run.origin >= 0:
                 continue
             assert run.sequence in books.added, "a task that nobody added, or that was refused"
+            for asked in books.finishing.get(run.sequence, ()):
+                assert not asked.safe, "a task is given again though its worker heard it is done"
             for other, until in books.runs.values():
                 if other.sequence == run.sequence:
                     assert until <= run.at, "a task is with two workers"
@@ -294,7 +309,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def _ends(self) -> set[int]:
         """Tasks of which it is known how they ended."""
-        return self.driver.ended | self.driver.store.dead.keys()
+        return self.driver.ended.keys() | self.driver.store.dead.keys()
 
     def teardown(self) -> None:
         if not hasattr(self, "driver"):
@@ -353,7 +368,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
 TestPartition = PartitionMachine.TestCase
 TestPartition.settings = settings(
-    max_examples=300,
+    max_examples=150,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -33,6 +33,10 @@ def state_of(driver: Driver) -> str:
     return driver.partition.state_name
 
 
+def drained(driver: Driver) -> bool:
+    return driver.partition.drained
+
+
 def test_a_partition_is_writable_then_read_only_then_drained() -> None:
     driver = Driver(partition=1, counts=PartitionCounts(2, 2, 1), forwarding=ALONE)
     partition = driver.partition
@@ -64,7 +68,7 @@ def test_a_read_only_partition_with_tasks_in_the_store_alone_is_not_drained() ->
     assert driver.add(3, turn=False).sequences
     driver.pass_time(1.0)
     driver.crash()
-    assert state_of(driver) == "read-only"
+    assert (state_of(driver), drained(driver)) == ("read-only", False)
     driver.pass_time(4.0)
     driver.finish(*driver.take(slots=3))
-    assert driver.partition.drained
+    assert (state_of(driver), drained(driver)) == ("drained", True)

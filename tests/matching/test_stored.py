@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maitred.matching.records import Terms
+from maitred.matching.task import Ticket
 from tests.matching.driver import DONE, FAILED, RETURNED, Driver, Run, session_of
 
 FORGOTTEN = Terms(retention=0.0)
@@ -262,3 +263,34 @@ def test_levels_know_of_delayed_tasks_in_the_store_alone() -> None:
     assert not partition.tasks
     assert partition.ack_level < partition.read_level
     assert not partition.idle
+
+
+def test_an_end_that_looked_into_the_store_before_the_task_was_over_counts_once() -> None:
+    driver = Driver()
+    first, second = driver.add(2, terms=FORGOTTEN).sequences
+    ((segment, marks),) = driver.store.around(first)
+    driver.finish(driver.take_one())
+    ticket = Ticket(driver.ask("finish"), 1)
+    end = (first, 1, DONE, b"")
+    assert not driver.partition.finish_stored(segment, marks, end, ticket, driver.now)
+    driver.partition.release(ticket)
+    driver.pass_time(1.0)
+    assert driver.store.unfinished() == {second}
+
+
+def test_what_follows_in_memory_waits_for_its_turn_while_it_is_written() -> None:
+    driver = Driver(buffer_tasks=10)
+    numbers = driver.add(10).sequences + driver.add(3).sequences
+    driver.auto_commit = False
+    numbers += driver.add(3).sequences
+    driver.begin_commit()  # has the last three
+    given = [driver.take_one() for _ in range(13)]
+    assert driver.take() == []
+    driver.end_commit()
+    driver.turn()
+    given += [driver.take_one() for _ in range(3)]
+    assert [run.sequence for run in given] == numbers
+    driver.auto_commit = True
+    driver.finish(*given)
+    driver.pass_time(1.0)
+    assert driver.store.empty

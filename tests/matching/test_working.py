@@ -233,3 +233,14 @@ def test_a_worker_that_comes_and_goes_is_forgotten_in_time() -> None:
         driver.now += 60.0
     assert len(driver.partition.workers) <= 1_100
     assert session_of(2_999) in driver.partition.workers
+
+
+def test_leases_end_in_the_order_in_which_they_were_renewed() -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add(2, terms=SOON)
+    first, second = driver.take_one(1), driver.take_one(2)
+    driver.pass_time(5.0)
+    driver.beat(1, [first])
+    driver.pass_time(5.1)
+    assert list(driver.partition.leases) == [first.sequence]
+    assert driver.partition.tasks[second.sequence].attempt == 1

@@ -160,3 +160,14 @@ def test_an_offer_that_is_over_can_be_collected() -> None:
     del held
     gc.collect()
     assert gone() is None
+
+
+def test_a_task_that_is_held_is_not_written_along_with_others() -> None:
+    driver = Driver(hold_seconds=0.02)
+    driver.offer()
+    held, written = driver.add(), driver.add()
+    assert written.safe
+    assert not held.answered
+    driver.finish(driver.given[0])
+    assert held.safe
+    assert driver.store.unfinished() == set(written.sequences)
