@@ -42,6 +42,7 @@ async def produce(number: int, path: str) -> None:
         else:
             os.write(file, f"{which}\n".encode())
 
+    print("ready", flush=True)
     which = number * OF_ONE_PRODUCER
     while not stopping.is_set():
         burst = []

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.tasks.stage import Child
 
-SECONDS = float(os.environ.get("KILL_SECONDS", "8"))
+SECONDS = float(os.environ.get("KILL_SECONDS", "10"))
 """How long it goes on; for longer runs: KILL_SECONDS=600 pytest tests/tasks/test_killed.py
 -k sqlite --timeout 900"""
 SEED = int(os.environ.get("KILL_SEED", "4711"))
@@ -35,7 +35,6 @@ WORKERS, SLOTS, PRODUCERS, SHARDS = 2, 8, 2, 2
 SETTINGS = """
 [queues."*"]
 lease_seconds = 2
-recovery_seconds = 1.5
 partitions = 3
 [restarts]
 give_up_after = 1000
@@ -112,6 +111,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, store: str | None) -> None
             stage.wait_for_more(choose.randint(0, 150))
             rampage.strike()
         for producer in rampage.producers:
+            producer.output.wait_for("ready")
             assert producer.stop() == 0, producer.errors
         acknowledged = stage.acknowledged()
         assert len(acknowledged) > 500

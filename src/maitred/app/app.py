@@ -146,6 +146,10 @@ class App:
             opening = self._sessions[loop] = loop.create_task(self._open())
         return await asyncio.shield(opening)
 
+    def prefer(self, **settings: Any) -> None:  # noqa: ANN401 - whatever `maitred.connect` takes
+        """Connect like this from now on, where the program has not said otherwise."""
+        self._settings = settings | self._settings
+
     async def close(self) -> None:
         """Disconnect this loop; what is used afterwards connects again."""
         opening = self._sessions.pop(asyncio.get_running_loop(), None)

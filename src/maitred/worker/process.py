@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 CONNECT_PAUSE_SECONDS = 1.0
 """Between two attempts to find a node at the start; each of them has its own backoff inside."""
 
+COME_BACK_SECONDS = 1.0
+"""Longest pause before a node that went away is tried again: a node that was started again gives
+its workers `recovery_seconds`, three by default, to say what they have before others get it."""
+
 
 def default_name() -> str:
     """For people to recognise it by; nothing depends on its being unique."""
@@ -44,6 +48,7 @@ async def work(
 
     A second signal calls `forced` with its number, which is to end the process.
     """
+    app.prefer(backoff_longest_seconds=COME_BACK_SECONDS)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     workers: list[Worker] = []
