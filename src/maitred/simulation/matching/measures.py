@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from maitred.simulation.selection.queueing import quantile
@@ -73,7 +74,7 @@ class MatchingMeasures:
     refused_adds: int
     """Because the partition was read-only by then."""
     idle_while_waiting_max: float
-    """The longest that an offer waited while some task waited elsewhere, all the time."""
+    """The longest that an offer and a task waited at the same time, at different partitions."""
     idle_bound: float
     """What it may be at most."""
     read_partitions: int
@@ -94,40 +95,45 @@ class MatchingMeasures:
 class Gauge:
     """Who waits for whom: offers that nobody has used, and tasks that nobody has got."""
 
-    __slots__ = ("_open", "_since", "longest", "longest_at", "waiting")
+    __slots__ = ("_began", "_line", "_open", "longest", "longest_at", "waiting")
 
     def __init__(self) -> None:
         self.waiting: set[int] = set()
         """Numbers of tasks."""
-        self._since = 0.0
-        """Since when there are any."""
+        self._began: dict[int, float] = {}
+        """Since when each task waits; one that was given back has waited all the time."""
+        self._line: list[tuple[float, int]] = []
+        """A heap of them; some may not wait any more."""
         self._open: dict[object, float] = {}
         """Offers, in the order in which they came."""
         self.longest = 0.0
+        """That an offer and a task waited at the same time."""
         self.longest_at = 0.0
 
     def task_waits(self, number: int, now: float) -> None:
-        if not self.waiting:
-            self._since = now
         self.waiting.add(number)
+        heappush(self._line, (self._began.setdefault(number, now), number))
 
     def task_seated(self, number: int, now: float) -> None:
         if number not in self.waiting:
             return
         self.waiting.remove(number)
-        if not self.waiting and self._open:
-            self._waited(next(iter(self._open.values())), now)
+        if self._open:
+            opened = next(iter(self._open.values()))
+            self._waited(max(opened, self._began[number]), now)
 
     def offer_opens(self, offer: object, now: float) -> None:
         self._open[offer] = now
 
     def offer_ends(self, offer: object, now: float) -> None:
         opened = self._open.pop(offer, None)
-        if opened is not None and self.waiting:
-            self._waited(opened, now)
+        line = self._line
+        while line and line[0][1] not in self.waiting:
+            heappop(line)
+        if opened is not None and line:
+            self._waited(max(opened, line[0][0]), now)
 
-    def _waited(self, opened: float, now: float) -> None:
-        waited = now - max(opened, self._since)
-        if waited > self.longest:
-            self.longest = waited
+    def _waited(self, since: float, now: float) -> None:
+        if now - since > self.longest:
+            self.longest = now - since
             self.longest_at = now

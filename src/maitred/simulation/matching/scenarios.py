@@ -128,12 +128,12 @@ SCENARIOS: Mapping[str, Scenario] = {
 }
 
 SWEPT: Mapping[str, MatchingModel] = {
-    "stable": replace(_DEFAULT, tasks=1_000),
-    "more-read": replace(_DEFAULT, tasks=1_000, write=2, algorithm="weighted"),
-    "throughput": replace(_THROUGHPUT, tasks=2_000),
+    "stable": replace(_DEFAULT, tasks=600),
+    "more-read": replace(_DEFAULT, tasks=600, write=2, algorithm="weighted"),
+    "throughput": replace(_THROUGHPUT, tasks=1_500),
     "few-pollers": replace(
         _DEFAULT,
-        tasks=600,
+        tasks=400,
         read=8,
         write=8,
         pollers=4,
@@ -142,11 +142,11 @@ SWEPT: Mapping[str, MatchingModel] = {
         work="exponential",
         algorithm="weighted",
     ),
-    "backlog": replace(_BACKLOG, tasks=300),
-    "burst": replace(_BURST, tasks=1_500, algorithm="weighted"),
+    "backlog": replace(_BACKLOG, tasks=200),
+    "burst": replace(_BURST, tasks=1_200, algorithm="weighted"),
     "wide": replace(
         _DEFAULT,
-        tasks=1_200,
+        tasks=1_000,
         read=16,
         write=2,
         pollers=64,
@@ -164,5 +164,5 @@ WAITS_SECONDS = (0.0, 0.001, 0.005, 0.01, 0.05)
 CHILDREN = (2, 4, 20)
 THRESHOLDS = (10.0, 30.0, 100.0)
 BACKLOGS = (30, 100, 300)
-BUSY = replace(_DEFAULT, tasks=4_000, rate_per_second=6_000.0, pollers=32, algorithm="weighted")
+BUSY = replace(_DEFAULT, tasks=3_000, rate_per_second=6_000.0, pollers=32, algorithm="weighted")
 """Healthy partitions that take in so much that their rates alone weigh something."""
