@@ -10,8 +10,8 @@
     task = await thumbnail.enqueue("https://...", size=128)
 
 See `maitred.app.app`. `connect` is the client below that, for asyncio and ordinary code alike; see
-`maitred.client.connecting`. Errors are in `maitred.errors`, and `MaitredError` catches them all. What is here is loaded when it is first used:
-importing maitred costs nothing.
+`maitred.client.connecting`. Errors are in `maitred.errors`, and `MaitredError` catches them all.
+What is here is loaded when it is first used: importing maitred costs nothing.
 """
 
 from __future__ import annotations
