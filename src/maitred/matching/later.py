@@ -42,18 +42,20 @@ class LaterTasks:
         self.known_until = -inf if stored else inf
         """Nothing in the store is due before this that is not here."""
         self.reading = False
-        self._over: set[int] = set()
-        """Tasks whose rows a read may still find, though they are over."""
-        self._crossed_out: set[int] = set()
-        """Those of them that were not to be crossed out any more at the last commit."""
+        self._over: dict[int, float] = {}
+        """Tasks whose rows a read may still find, though they are over; and the number of the
+        commit that crossed the row out, or infinity."""
+        self._commits = 0
+        self._lookups: dict[object, int] = {}
+        """Questions to the store that are under way, and how many commits there were when each
+        began; the oldest first."""
 
     def __len__(self) -> int:
         return sum(map(len, self._heaps))
 
     def add(self, task: Task) -> None:
         """It waits here."""
-        self._over.discard(task.sequence)
-        self._crossed_out.discard(task.sequence)
+        self._over.pop(task.sequence, None)
         heappush(self._heaps[task.priority], (task.due, task.sequence, task))
 
     def first(self, room: Callable[[int], bool]) -> Task | None:
@@ -96,7 +98,7 @@ class LaterTasks:
 
     def row_over(self, sequence: int) -> None:
         """The task is over, and the store has a row of it, or may have soon."""
-        self._over.add(sequence)
+        self._over[sequence] = inf
 
     def is_over(self, sequence: int) -> bool:
         """Whether a row that was found means nothing any more."""
@@ -105,14 +107,32 @@ class LaterTasks:
     def rows_crossed_out(self, not_yet: Collection[int]) -> None:
         """A commit has ended; these are still to be crossed out.
 
-        Who asked the store before may hear of the others a little later: they are forgotten with
-        the commit after this one, if no read is under way.
+        Who asked the store before may hear of the others a little later: they are forgotten when
+        no such question is under way any more.
         """
-        if not self._over or self.reading:
+        self._commits += 1
+        if not self._over:
             return
-        crossed_out = self._over.difference(not_yet)
-        self._over -= crossed_out & self._crossed_out
-        self._crossed_out = crossed_out
+        for sequence, commit in self._over.items():
+            if commit == inf and sequence not in not_yet:
+                self._over[sequence] = self._commits
+        self._forget()
+
+    def lookup_begins(self) -> object:
+        """The store is asked; whoever does gives back what this returns, when he is done."""
+        lookup = object()
+        self._lookups[lookup] = self._commits
+        return lookup
+
+    def lookup_ends(self, lookup: object) -> None:
+        """What was found has been made use of."""
+        self._lookups.pop(lookup, None)
+        self._forget()
+
+    def _forget(self) -> None:
+        began = next(iter(self._lookups.values()), self._commits)
+        if self._over:
+            self._over = {one: commit for one, commit in self._over.items() if commit > began}
 
     # Reading
 
@@ -129,6 +149,7 @@ class LaterTasks:
         if self.reading or self.known_until - MARGIN_SECONDS > now or self._enough():
             return 0.0
         self.reading = True
+        self._lookups[self] = self._commits
         return now + HORIZON_SECONDS
 
     def read_wanted_at(self) -> float:
@@ -141,9 +162,14 @@ class LaterTasks:
         """How many rows to read, so that a buffer full of them is new."""
         return self._buffer + in_memory + len(self._over)
 
+    def read_ended(self) -> None:
+        """There is an answer, or there will be none."""
+        self.reading = False
+        self.lookup_ends(self)
+
     def was_read(self, before: float, last_due: float, *, all_of_it: bool) -> None:
         """Everything before the moment is here, or as far as `last_due`."""
-        self.reading = False
+        self.read_ended()
         self.known_until = max(self.known_until, before if all_of_it else last_due)
 
 

@@ -150,7 +150,7 @@ class Recalling(Passing):
         if isinstance(read, Read):
             self.backlog.read_failed(read.reading)
         else:
-            self.later.reading = False
+            self.later.read_ended()
 
     def committed(self, now: float) -> None:
         """The batch that was taken is on disk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InternalError, MaitredError, PayloadTooLarge, UnknownTask
@@ -27,6 +28,8 @@ from maitred.protocol.tasks import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from maitred.matching.producing import Revocation
     from maitred.node.held import Held
     from maitred.node.partitions import Owned, Partitions
@@ -94,13 +97,16 @@ class TaskRequests:
 
     async def _await_stored(self, owned: Owned, sequence: int, held: Held) -> None:
         """We know nothing of it; perhaps the store does."""
+        partition = owned.partition
+        # In this order: it may end in between, and then the second question finds that.
+        stored = await self._is_stored(owned, sequence)
         outcome = await self._stored_outcome(owned, sequence)
-        if outcome is None and not await self._is_stored(owned, sequence):
-            raise unknown_task(sequence)
         if outcome is not None:
             held.answer(outcome)
-        elif not owned.partition.wait_for(sequence, held, self._loop.time()):
-            owned.partition.wait_for_stored(sequence, held)
+        elif not partition.wait_for(sequence, held, self._loop.time()):
+            if not stored:
+                raise unknown_task(sequence)
+            partition.wait_for_stored(sequence, held)
         self._partitions.touch(owned)
 
     async def _stored_outcome(self, owned: Owned, sequence: int) -> Outcome | None:
@@ -145,21 +151,22 @@ class TaskRequests:
 
     async def _revoke_stored(self, owned: Owned, sequence: int, held: Held) -> None:
         partition = owned.partition
-        found = await self._segment_with(owned, sequence)
-        later = await self._store.later_one(owned.key, sequence)
-        now = self._loop.time()
-        state = partition.revoke(sequence, now)  # it may have been read meanwhile
-        if state is None and found is not None:
-            revoked = partition.revoke_stored(found.segment, found.marks, sequence, now)
-            state = "cancelled" if revoked else "over"
-        elif state is None and later is not None:
-            partition.recall_later(later, now)
-            state = partition.revoke(sequence, now)
-        elif state is None:
+        with looking_up(owned):
+            found = await self._segment_with(owned, sequence)
+            later = await self._store.later_one(owned.key, sequence)
+            now = self._loop.time()
+            state = partition.revoke(sequence, now)  # it may have been read meanwhile
+            if state is None and found is not None:
+                revoked = partition.revoke_stored(found.segment, found.marks, sequence, now)
+                state = "cancelled" if revoked else "over"
+            elif state is None and later is not None:
+                partition.recall_later(later, now)
+                state = partition.revoke(sequence, now) or "over"
+        if state is None:
             if await self._stored_outcome(owned, sequence) is None:
                 raise unknown_task(sequence)
             state = "over"
-        self._revoked(owned, state or "over", held)
+        self._revoked(owned, state, held)
         self._partitions.touch(owned)
 
     # Workers
@@ -213,20 +220,10 @@ class TaskRequests:
         partition = owned.partition
         try:
             for end in unknown:
-                sequence = end[0]
-                found = await self._segment_with(owned, sequence)
-                later = await self._store.later_one(owned.key, sequence)
-                now = self._loop.time()
-                if sequence in partition.tasks or (found is None and later is not None):
-                    if later is not None:
-                        partition.recall_later(later, now)
-                    counts = partition.finish_again(end, ticket, now)
-                elif found is not None:
-                    counts = partition.finish_stored(found.segment, found.marks, end, ticket, now)
-                else:
-                    counts = False
+                with looking_up(owned):
+                    counts = await self._finish_looked_up(owned, end, ticket)
                 if not counts:
-                    late.append(sequence)
+                    late.append(end[0])
         except MaitredError as problem:
             ticket.problem = problem
         except Exception:
@@ -234,6 +231,22 @@ class TaskRequests:
             ticket.problem = InternalError("The node failed at this request.")
         partition.release(ticket)
         self._partitions.touch(owned)
+
+    async def _finish_looked_up(
+        self, owned: Owned, end: tuple[int, int, int, bytes], ticket: Ticket
+    ) -> bool:
+        """False: it comes too late to count."""
+        partition, sequence = owned.partition, end[0]
+        found = await self._segment_with(owned, sequence)
+        later = await self._store.later_one(owned.key, sequence)
+        now = self._loop.time()
+        if sequence in partition.tasks or (found is None and later is not None):
+            if later is not None:
+                partition.recall_later(later, now)
+            return partition.finish_again(end, ticket, now)
+        if found is not None:
+            return partition.finish_stored(found.segment, found.marks, end, ticket, now)
+        return False
 
     def _heartbeat(self, owned: Owned, message: Heartbeat, held: Held) -> None:
         partition = owned.partition
@@ -258,6 +271,17 @@ class TaskRequests:
         task.visit = (held, message.version)
         held.on_stop = lambda: partition.visit_no_more(task)
         partition.visit(task, now + VISIT_SECONDS, now)
+
+
+@contextmanager
+def looking_up(owned: Owned) -> Iterator[None]:
+    """While the store is asked for a task, what became of it meanwhile is remembered."""
+    later = owned.partition.later
+    lookup = later.lookup_begins()
+    try:
+        yield
+    finally:
+        later.lookup_ends(lookup)
 
 
 def unknown_task(sequence: int) -> UnknownTask:
