@@ -102,6 +102,21 @@ def test_a_lease_that_ends_gives_the_task_to_another_with_the_next_attempt() -> 
     assert driver.beat(1, [run]).value == ([run.sequence], [])
 
 
+def test_what_a_worker_offered_before_it_fell_silent_gets_nothing_more() -> None:
+    driver = Driver(lease_seconds=10.0, offer_seconds=60.0)
+    early = driver.offer("cut off", slots=1)
+    late = driver.offer("cut off", slots=3)
+    (sequence,) = driver.add(1).sequences
+    assert early.answered
+    assert not late.answered
+    driver.pass_time(10.0)
+    assert late.answered, "it is told to ask again, if it lives"
+    assert driver.partition.offers.slots == 0
+    driver.pass_time(5.0)
+    (again,) = driver.take("another")
+    assert (again.sequence, again.attempt) == (sequence, 2)
+
+
 def test_a_heartbeat_renews_the_lease() -> None:
     driver = Driver(lease_seconds=10.0)
     driver.add()

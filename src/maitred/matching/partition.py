@@ -78,13 +78,22 @@ class Partition(Recalling):
 
     def _leases_end(self, now: float) -> None:
         leases = self.leases
+        silent = set()
         while leases:
             task = next(iter(leases.values()))
             if task.lease_until > now:
                 break
             del leases[task.sequence]
             self.lost += 1
+            silent.add(task.session)
             self._try_again(task, "lost", LOST, None, now)
+        if silent:
+            # What a worker offered before it fell silent would only swallow more; one that lives
+            # asks again.
+            heard = now - self.settings.lease_seconds
+            for offer in list(self.offers.waiting()):
+                if offer.session in silent and offer.since <= heard:
+                    self._offer_time_is_up(offer)
         for sequence in [one for one, claim in self._claims.items() if claim[3] <= now]:
             del self._claims[sequence]
 
