@@ -16,7 +16,7 @@ from maitred.errors import StoreUnavailable
 from maitred.matching.effects import Foreign
 from maitred.matching.records import Terms
 from maitred.settings import Forwarding
-from tests.matching.driver import DONE, Driver, Run, session_of
+from tests.matching.driver import DONE, FAILED, Driver, Run, session_of
 
 if TYPE_CHECKING:
     from tests.matching.driver import Asked
@@ -76,7 +76,7 @@ class PartitionMachine(RuleBasedStateMachine):
     # Producers
 
     @rule(
-        count=st.integers(1, 6),
+        count=st.sampled_from([1, 2, 6, 15]),
         priority=st.sampled_from([0, 2, 2, 2, 4]),
         retries=st.integers(0, 2),
         retention=st.sampled_from([0.0, 60.0, 1000.0]),
@@ -149,6 +149,20 @@ class PartitionMachine(RuleBasedStateMachine):
             if how == DONE and not asked.late:
                 self.books.finishing.setdefault(run.sequence, []).append(asked)
             self.note()
+
+    @rule(worker=WORKERS, slots=st.integers(1, 8), how=st.sampled_from([DONE, DONE, FAILED]))
+    def serve(self, worker: int, slots: int, how: int) -> None:
+        """A worker that takes what there is, and is quick."""
+        runs = [run for run in self.driver.take(worker, slots) if run.origin < 0]
+        self.note()
+        for run in runs:
+            self.books.runs.pop((run.sequence, run.attempt, run.session), None)
+            self.books.out_of_order.add(run.sequence)
+        asked = self.driver.finish(*runs, how=how)
+        for run in runs:
+            if how == DONE and run.sequence not in asked.late:
+                self.books.finishing.setdefault(run.sequence, []).append(asked)
+        self.note()
 
     @rule(worker=WORKERS)
     def beat(self, worker: int) -> None:
