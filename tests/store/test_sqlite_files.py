@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from maitred.errors import CannotStart, OutcomeUnknown, StoreUnavailable
-from maitred.matching.records import Changes, PartitionKey
+from maitred.matching.records import Changes, Dead, PartitionKey
 from maitred.store.interface import PartlyWritten
 from maitred.store.scripts import migrations, statements
 from maitred.store.sqlite import open_sqlite
@@ -184,6 +184,42 @@ async def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotStart, match="file cannot be used"):
         await open_sqlite(tmp_path / "file", 0)
+
+
+def test_what_is_large_is_read_whatever_the_longest_text_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite makes no text of more than a billion letters: 500 tasks with a megabyte each."""
+    letters = 2 * 2**20
+    monkeypatch.setattr("maitred.store.sqlite_rows.PORTION_BYTES", letters // 4)
+    file = SqliteFile.open(tmp_path / "tasks-0.db")
+    number, _ = file.make(KEY)
+    sizes = [10, 20, letters // 8, letters // 8, 30, letters // 2, letters // 2 + 1, 40] * 4
+    bodies = [bytes([n]) * size for n, size in enumerate(sizes)]
+    segments = [segment(n, n, body=body) for n, body in enumerate(bodies)]
+    laters = [later(n, float(n), body) for n, body in enumerate(bodies)]
+    letters_of_the_dead = [Dead(n, float(n), "failed", body) for n, body in enumerate(bodies)]
+    for one in range(len(bodies)):
+        part = slice(one, one + 1)
+        file.write(
+            [
+                (
+                    number,
+                    Changes(
+                        *(KEY, 1, 0),
+                        segments=segments[part],
+                        later=laters[part],
+                        dead=letters_of_the_dead[part],
+                    ),
+                )
+            ]
+        )
+    file._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, letters)
+    assert [read.segment for read in file.segments(number, 2, -1, 10**6)] == segments
+    assert [read.segment for read in file.segments_around(number, 6)] == [segments[6]]
+    assert file.later(number, 10.0**6, 10**6) == laters
+    assert file.dead(number, -1, 10**6) == letters_of_the_dead
+    file.close()
 
 
 def test_nothing_is_scanned_and_nothing_sorted(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from maitred.store.sqlite_rows import (
     dead_of,
     later_of,
     listed,
+    portions,
     rows_of,
-    segment_of,
     statements_of,
     with_marks,
 )
@@ -53,6 +53,8 @@ APPLICATION: Final = 0x6D747264
 
 _STATEMENTS: Final = statements("sqlite")
 _Entry = tuple[int, "Changes"]
+_Head = tuple[int, int, int, int]
+"""Of a segment: first, last, tasks, bytes."""
 
 
 class SqliteFile:
@@ -140,27 +142,36 @@ class SqliteFile:
 
     def segments(self, number: int, priority: int, after: int, tasks: int) -> list[SegmentRead]:
         with translated(self.path):
-            heads: list[tuple[int, int, int]] = []
+            heads: list[_Head] = []
             # Every segment has a task, so no more segments than that can be needed.
             for head in self._json("segments_in_order", (number, priority, after, max(tasks, 0))):
                 heads.append(tuple(head))
                 tasks -= head[2]
                 if tasks <= 0:
                     break
-            if not heads:
-                return []
-            ends = heads[0][0], heads[-1][0]
-            bodies = dict(self._json("segment_bodies", (number, priority, *ends)))
             # Others may write the same file between two statements, though not this partition.
-            found = [
-                segment_of(priority, first, last, count, bodies[first])
-                for first, last, count in heads
-            ]
+            found = []
+            for part in portions(heads):
+                bodies = self._segment_bodies(number, priority, [head[0] for head in part])
+                found += [
+                    Segment(priority, first, last, count, bodies[first])
+                    for first, last, count, _ in part
+                ]
             return self._marked(number, found)
+
+    def _segment_bodies(self, number: int, priority: int, firsts: list[int]) -> dict[int, bytes]:
+        if len(firsts) == 1:
+            (body,) = self._row("segment_body", (number, priority, firsts[0]))
+            return {firsts[0]: body}
+        rows = self._json("segment_bodies", (number, priority, firsts[0], firsts[-1]))
+        return {first: bytes.fromhex(body) for first, body in rows}
 
     def segments_around(self, number: int, sequence: int) -> list[SegmentRead]:
         with translated(self.path):
-            found = [segment_of(*row) for row in self._json("segments_around", (number, sequence))]
+            found = []
+            for priority, first, last, tasks in self._json("segments_around", (number, sequence)):
+                bodies = self._segment_bodies(number, priority, [first])
+                found.append(Segment(priority, first, last, tasks, bodies[first]))
             return self._marked(number, sorted(found))
 
     def _marked(self, number: int, found: list[Segment]) -> list[SegmentRead]:
@@ -170,19 +181,30 @@ class SqliteFile:
         return with_marks(found, self._json("marks", (number, *ends)))
 
     def later(self, number: int, before: float, most: int) -> list[Later]:
+        found: list[Later | None] = []
         with translated(self.path):
-            rows = self._json("later", (number, before, max(most, 0)))
-        found = [later_of(sequence, bytes.fromhex(body)) for sequence, body in rows]
-        return sorted(found, key=lambda later: (later.due, later.sequence))
+            for part in portions(self._json("later", (number, before, max(most, 0)))):
+                if len(part) == 1:
+                    found.append(self.later_one(number, part[0][0]))
+                    continue
+                rows = self._json("later_bodies", (number, listed([head[0] for head in part])))
+                found += [later_of(sequence, bytes.fromhex(body)) for sequence, body in rows]
+        return sorted(filter(None, found), key=lambda later: (later.due, later.sequence))
 
     def later_one(self, number: int, sequence: int) -> Later | None:
         row = self._row("later_one", (number, sequence))
         return row and later_of(sequence, row[0])
 
     def dead(self, number: int, after: int, most: int) -> list[Dead]:
+        found: list[Dead | None] = []
         with translated(self.path):
-            rows = self._json("dead", (number, after, max(most, 0)))
-        return sorted(dead_of(sequence, why, bytes.fromhex(body)) for sequence, why, body in rows)
+            for part in portions(self._json("dead", (number, after, max(most, 0)))):
+                if len(part) == 1:
+                    found.append(self.dead_one(number, part[0][0]))
+                    continue
+                rows = self._json("dead_bodies", (number, listed([head[0] for head in part])))
+                found += [dead_of(one, why, bytes.fromhex(body)) for one, why, body in rows]
+        return sorted(filter(None, found))
 
     def dead_one(self, number: int, sequence: int) -> Dead | None:
         row = self._row("dead_one", (number, sequence))

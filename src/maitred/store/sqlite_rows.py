@@ -7,7 +7,7 @@ since each number makes another statement, which SQLite has to compile once and 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import json
 
@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import Changes
 
+Head = TypeVar("Head", bound="Sequence[int]")
+
 Row = tuple[str | None, int | None, Any, Any, Any, Any, str | None, bytes | None]
 
 MOST_ROWS: Final = 1024
 """In one statement. With 8 values a row this is a quarter of what SQLite takes at most."""
+
+PORTION_BYTES: Final = 16 * 2**20
+"""Of bodies that are fetched as one text, which has twice as many digits. SQLite has an end at a
+billion, and a backlog of tasks with a megabyte each is soon beyond it."""
 
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, MOST_ROWS)
 _NOTHING: Final[Row] = (None, None, None, None, None, None, None, None)
@@ -79,8 +85,16 @@ def acquired_of(row: Sequence[Any]) -> tuple[int, Acquired]:
     return number, Acquired(range_id, counts, backlog, bool(found_clean))
 
 
-def segment_of(priority: int, first: int, last: int, tasks: int, body: str) -> Segment:
-    return Segment(priority, first, last, tasks, bytes.fromhex(body))
+def portions(heads: Sequence[Head]) -> Iterator[Sequence[Head]]:
+    """In their order, so many at a time that their bodies, the last of each, are not too large."""
+    start = size = 0
+    for at, head in enumerate(heads):
+        size += head[-1]
+        if at > start and size > PORTION_BYTES:
+            yield heads[start:at]
+            start, size = at, head[-1]
+    if start < len(heads):
+        yield heads[start:]
 
 
 def later_of(sequence: int, body: bytes) -> Later:

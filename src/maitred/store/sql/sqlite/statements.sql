@@ -1,5 +1,6 @@
 -- What many rows answer comes as one JSON text, bodies in hexadecimal digits: each row that is fetched
--- would give Python's lock away and have to win it back (writing.sql).
+-- would give Python's lock away and have to win it back (writing.sql). A text has a length that it
+-- may have, so sizes are asked for first, and what is large is fetched in portions, or alone.
 
 -- name: find
 SELECT id FROM partitions WHERE namespace = ? AND queue = ? AND queue_type = ? AND partition = ?
@@ -23,9 +24,9 @@ FROM partitions
 WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: segments_in_order
-SELECT json_group_array(json_array(first, last, tasks))
+SELECT json_group_array(json_array(first, last, tasks, size))
 FROM (
-    SELECT first, last, tasks
+    SELECT first, last, tasks, length(body) AS size
     FROM segments
     WHERE partition_id = ? AND priority = ? AND first > ?
     ORDER BY first
@@ -37,13 +38,16 @@ SELECT json_group_array(json_array(first, hex(body)))
 FROM segments
 WHERE partition_id = ? AND priority = ? AND first BETWEEN ? AND ?
 
+-- name: segment_body
+SELECT body FROM segments WHERE partition_id = ? AND priority = ? AND first = ?
+
 -- name: marks
 SELECT json_group_array(sequence)
 FROM marks
 WHERE partition_id = ? AND sequence BETWEEN ? AND ?
 
 -- name: segments_around
-SELECT json_group_array(json_array(s.priority, s.first, s.last, s.tasks, hex(s.body)))
+SELECT json_group_array(json_array(s.priority, s.first, s.last, s.tasks))
 FROM (SELECT 0 AS priority UNION ALL VALUES (1), (2), (3), (4)) AS each
 JOIN segments AS s ON s.id = (
     SELECT near.id
@@ -55,27 +59,37 @@ JOIN segments AS s ON s.id = (
 WHERE s.last >= ?2
 
 -- name: later
-SELECT json_group_array(json_array(sequence, hex(body)))
+SELECT json_group_array(json_array(sequence, size))
 FROM (
-    SELECT sequence, body
+    SELECT sequence, length(body) AS size
     FROM later
     WHERE partition_id = ? AND due < ?
     ORDER BY due, sequence
     LIMIT ?
 )
 
+-- name: later_bodies
+SELECT json_group_array(json_array(sequence, hex(body)))
+FROM later
+WHERE partition_id = ? AND sequence IN (SELECT value FROM json_each(?))
+
 -- name: later_one
 SELECT body FROM later WHERE partition_id = ? AND sequence = ?
 
 -- name: dead
-SELECT json_group_array(json_array(sequence, reason, hex(body)))
+SELECT json_group_array(json_array(sequence, size))
 FROM (
-    SELECT sequence, reason, body
+    SELECT sequence, length(body) AS size
     FROM dead
     WHERE partition_id = ? AND sequence > ?
     ORDER BY sequence
     LIMIT ?
 )
+
+-- name: dead_bodies
+SELECT json_group_array(json_array(sequence, reason, hex(body)))
+FROM dead
+WHERE partition_id = ? AND sequence IN (SELECT value FROM json_each(?))
 
 -- name: dead_one
 SELECT reason, body FROM dead WHERE partition_id = ? AND sequence = ?
