@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from maitred.app.handler import Handler
 
 OF_ONE_PRODUCER = 1_000_000
-BURST_MAX = 30
-PAUSE_SECONDS = 0.02
+BURST_MAX = 10
+PAUSE_SECONDS = 0.04
 LONG_RUN_SECONDS = 0.2
 
 
@@ -47,7 +47,7 @@ async def produce(number: int, path: str) -> None:
     while not stopping.is_set():
         burst = []
         for _ in range(choose.randint(1, BURST_MAX)):
-            seconds = choose.choice((0.0, 0.0, 0.0, 0.01, LONG_RUN_SECONDS))
+            seconds = choose.choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.01, LONG_RUN_SECONDS))
             handler = order if choose.random() < 0.8 else printed
             burst.append(one(handler, which, seconds))
             which += 1

@@ -105,16 +105,16 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, store: str | None) -> None
         for _ in range(WORKERS):
             stage.start_worker("--slots", str(SLOTS))
         rampage = Rampage(stage, choose)
-        stage.wait_for_ended(100)
+        stage.wait_for_ended(50)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
-            stage.wait_for_more(choose.randint(0, 150))
+            stage.wait_for_more(choose.randint(0, 80))
             rampage.strike()
         for producer in rampage.producers:
             producer.output.wait_for("ready")
             assert producer.stop() == 0, producer.errors
         acknowledged = stage.acknowledged()
-        assert len(acknowledged) > 500
+        assert len(acknowledged) > 300
         try:
             wait_until(lambda: acknowledged <= stage.journal.ended(), "all of it has run")
         except AssertionError:

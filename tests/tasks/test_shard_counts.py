@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from maitred.app.handler import Handler
     from tests.tasks.stage import Child
 
-EACH_TIME = 60
+EACH_TIME = 30
 # Tasks stay at home: who waits at the parent meanwhile is overtaken by those behind him. So offers
 # have to look elsewhere soon.
 SETTINGS = """
 [queues."shop/orders"]
 partitions = 3
-offer_seconds = 0.1
+offer_seconds = 0.05
 forwarding.task_wait_seconds = 60
 [queues."shop/prints"]
 partitions = 2
 buffer_tasks = 10
-offer_seconds = 0.1
+offer_seconds = 0.05
 forwarding.task_wait_seconds = 60
 """
 
