@@ -135,7 +135,9 @@ class Passing(Working):
                 self.passed_offers += 1
                 self.effects.append(PassOffer(offer))
             return inf
-        while self.tasks_away < limits.tasks:
+        # Nobody asks a partition that was removed: what is found there goes up in any case.
+        most = limits.tasks if self.counts.readable(self.key.partition) else max(1, limits.tasks)
+        while self.tasks_away < most:
             task = self.backlog.first()
             if task is None:
                 return inf
