@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from maitred.matching.offers import Offer
     from maitred.matching.task import Token
 
-RETURNED = 2
-"""How an attempt ended that never began, as the wire counts it."""
+DONE, RETURNED = 0, 2
+"""How an attempt ended, as the wire counts it: well, and without having begun."""
 
 
 class Working(Producing):
@@ -52,10 +52,15 @@ class Working(Producing):
         self._seat(now)
 
     def finish(
-        self, ends: Iterable[tuple[int, int, int, bytes]], token: Token, now: float
+        self,
+        ends: Iterable[tuple[int, int, int, bytes]],
+        token: Token,
+        now: float,
+        session: bytes = b"",
     ) -> tuple[Ticket, list[tuple[int, int, int, bytes]]]:
         """Attempts are over: (sequence, attempt, how, body). Returns those that we know nothing of.
 
+        The session is that of the worker who says so, or empty for one who need not say.
         The ticket is settled when everything is safe; the caller takes one part of it off with
         `release`, when it has looked for the unknown ones in the store.
         """
@@ -65,7 +70,7 @@ class Working(Producing):
         for end in ends:
             sequence, attempt, how, body = end
             task = tasks.get(sequence)
-            if task is None or not self._finished(task, attempt, how, body, ticket, now):
+            if task is None or not self._finished(task, attempt, how, body, ticket, now, session):
                 unknown.append(end)
         if unknown:
             # Told before, perhaps, and over already, but not yet on disk.
@@ -73,18 +78,29 @@ class Working(Producing):
         self._seat(now)
         return ticket, unknown
 
-    def finish_again(self, end: tuple[int, int, int, bytes], ticket: Ticket, now: float) -> bool:
+    def finish_again(
+        self, end: tuple[int, int, int, bytes], ticket: Ticket, now: float, session: bytes = b""
+    ) -> bool:
         """One that was unknown to `finish`, and is in memory now; False: too late to count."""
         sequence, attempt, how, body = end
         task = self.tasks.get(sequence)
-        return task is not None and self._finished(task, attempt, how, body, ticket, now)
+        return task is not None and self._finished(task, attempt, how, body, ticket, now, session)
 
     def _finished(
-        self, task: Task, attempt: int, how: int, body: bytes, ticket: Ticket | None, now: float
+        self,
+        task: Task,
+        attempt: int,
+        how: int,
+        body: bytes,
+        ticket: Ticket | None,
+        now: float,
+        session: bytes,
     ) -> bool:
         """False: it comes too late to count."""
+        if how != DONE and task.state is GIVEN and session and task.session not in (session, b""):
+            return False  # somebody else is at it by now, at the same attempt
         if task.state is not GIVEN or attempt != task.attempt + 1:
-            if how == 0 and task.state is not GIVEN:
+            if how == DONE and task.state is not GIVEN:
                 # Given up for lost, or given out before a crash: done is done all the same.
                 self._end(task, "done", body, ticket, now)
                 return True

@@ -203,15 +203,16 @@ class TaskRequests:
                 held.answer(Finished(late))
 
         ends = [(end.sequence, end.attempt, end.how, end.body) for end in message.ends]
-        ticket, unknown = partition.finish(ends, settle, self._loop.time())
+        ticket, unknown = partition.finish(ends, settle, self._loop.time(), message.session)
         if unknown:
-            self._shard.spawn(self._finish_stored(owned, unknown, late, ticket))
+            self._shard.spawn(self._finish_stored(owned, message.session, unknown, late, ticket))
         else:
             partition.release(ticket)
 
     async def _finish_stored(
         self,
         owned: Owned,
+        session: bytes,
         unknown: list[tuple[int, int, int, bytes]],
         late: list[int],
         ticket: Ticket,
@@ -221,7 +222,7 @@ class TaskRequests:
         try:
             for end in unknown:
                 with looking_up(owned):
-                    counts = await self._finish_looked_up(owned, end, ticket)
+                    counts = await self._finish_looked_up(owned, session, end, ticket)
                 if not counts:
                     late.append(end[0])
         except MaitredError as problem:
@@ -233,7 +234,7 @@ class TaskRequests:
         self._partitions.touch(owned)
 
     async def _finish_looked_up(
-        self, owned: Owned, end: tuple[int, int, int, bytes], ticket: Ticket
+        self, owned: Owned, session: bytes, end: tuple[int, int, int, bytes], ticket: Ticket
     ) -> bool:
         """False: it comes too late to count."""
         partition, sequence = owned.partition, end[0]
@@ -243,7 +244,7 @@ class TaskRequests:
         if sequence in partition.tasks or (found is None and later is not None):
             if later is not None:
                 partition.recall_later(later, now)
-            return partition.finish_again(end, ticket, now)
+            return partition.finish_again(end, ticket, now, session)
         if found is not None:
             return partition.finish_stored(found.segment, found.marks, end, ticket, now)
         return False
