@@ -1,0 +1,150 @@
+"""Tasks in the simulated world: each kind of trouble under some seeds, and what seeds found."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maitred.simulation.errors import Violation
+from maitred.simulation.faults import Faults
+from maitred.simulation.scenarios.tasks import KINDS, Tasks, tasks_of
+from maitred.simulation.scenarios.tasks_record import Promise, Record
+from maitred.simulation.soak import LIMITS, run_seed, run_seed_proved
+from maitred.simulation.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SEEDS = 12
+
+FOUND = [
+    # A node that stopped while it waited for its workers called its partitions clean.
+    ("crashes", 6),
+    ("crashes", 15),
+    # An end that was told twice was answered before the first telling was on disk.
+    ("disk", 14),
+    # A cancellation was answered before it was on disk.
+    ("crashes", 5),
+    ("crashes", 76),
+    # A row that was crossed out while the store was asked for it was taken for a task.
+    ("storm", 94),
+    ("storm", 99),
+    # A dead letter of a partition that was removed was revived, and nobody ever asked for it.
+    ("producers", 1),
+    # A worker's word that an attempt had failed counted for somebody else's, of the same number.
+    ("storm", 1_027),
+]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "storm"])
+def test_each_kind_keeps_its_promise(kind: str) -> None:
+    for seed in range(SEEDS):
+        outcome = run_seed_proved(partial(tasks_of, kind), seed, name=kind)
+        assert outcome.ok, str(outcome)
+
+
+@pytest.mark.parametrize(("kind", "seed"), FOUND)
+def test_what_was_found_stays_mended(kind: str, seed: int) -> None:
+    outcome = run_seed_proved(partial(tasks_of, kind), seed, name=kind)
+    assert outcome.ok, str(outcome)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_seed_gives_the_same_run(kind: str) -> None:
+    once, again = (run_seed(partial(tasks_of, kind), 3, name=kind) for _ in range(2))
+    assert once == again
+
+
+def of_a_run(kind: str, seed: int) -> Tasks:
+    with World(seed, faults=Faults.drawn(World.stream(seed, "faults")), limits=LIMITS) as world:
+        made = None
+
+        async def main() -> None:
+            nonlocal made
+            made = Tasks(world, KINDS[kind])
+            await made.run()
+
+        world.run(main())
+    assert made is not None
+    return made
+
+
+def test_a_storm_is_one() -> None:
+    """Else the other tests would say little."""
+    runs = [of_a_run("storm", seed) for seed in range(8)]
+    stories = [story for run in runs for story in run.record.stories]
+    assert sum(run.node.crashes for run in runs) > 10
+    assert sum(worker.lives for run in runs for worker in run.workers) > 20
+    assert 0.4 < sum(story.place is not None for story in stories) / len(stories) < 1.0
+    assert any(story.cancelled for story in stories)
+    # A few duplicates are the price of lost workers; many would be a bug.
+    assert sum(run.record.duplicates for run in runs) < 0.03 * len(stories)
+
+
+def begun_twice(record: Record) -> None:
+    story = record.told(retries=3)
+    record.begins(story.number, "one", 1, (0, 7), 1.0)
+    record.begins(story.number, "two", 2, (0, 7), 1.5)
+
+
+def begun_after_it_was_done(record: Record) -> None:
+    story = record.told(retries=3)
+    record.begins(story.number, "one", 1, (0, 7), 1.0).ended = True
+    record.completes(story.number)
+    record.begins(story.number, "one", 1, (0, 7), 1.5)
+
+
+def begun_after_it_was_cancelled(record: Record) -> None:
+    story = record.told(retries=3)
+    story.cancelled = True
+    record.begins(story.number, "one", 1, (0, 7), 1.0)
+
+
+def tried_too_often(record: Record) -> None:
+    record.begins(record.told(retries=3).number, "one", 5, (0, 7), 1.0)
+
+
+def at_two_places(record: Record) -> None:
+    story = record.told(retries=3)
+    story.place = (0, 6)
+    record.begins(story.number, "one", 1, (0, 7), 1.0)
+
+
+def out_of_order(record: Record) -> None:
+    first, second = record.told(retries=3), record.told(retries=3)
+    record.begins(second.number, "one", 1, (0, 8), 1.0).ended = True
+    record.begins(first.number, "one", 1, (0, 7), 2.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        begun_twice,
+        begun_after_it_was_done,
+        begun_after_it_was_cancelled,
+        tried_too_often,
+        at_two_places,
+        out_of_order,
+    ],
+)
+def test_the_record_objects(wrong: Callable[[Record], None]) -> None:
+    record = Record(Promise(exactly_once=True, in_order=1, overlap_after_seconds=2.0))
+    with pytest.raises(Violation):
+        wrong(record)
+    with pytest.raises(Violation):  # a worker would have taken the first one for a failure
+        record.check()
+
+
+def test_the_record_counts_what_lost_workers_explain() -> None:
+    record = Record(Promise(exactly_once=False, in_order=0, overlap_after_seconds=2.0))
+    story = record.told(retries=3)
+    record.begins(story.number, "one", 1, (0, 7), 1.0)
+    record.begins(story.number, "two", 2, (0, 7), 5.0)
+    record.completes(story.number)
+    record.completes(story.number)
+    assert (record.overlaps, record.duplicates) == (1, 1)
+    record.worker_gone("one")
+    assert [run.ended for run in story.runs] == [True, False]
+    record.check()
