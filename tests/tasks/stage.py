@@ -140,6 +140,7 @@ class Stage:
     def node_has_ended(self) -> int:
         """Wait until it has; its exit status."""
         status = self.node.wait()
+        app.sync.close()  # the next request connects at once, and need not wait for its turn
         self._node_stack.close()
         return status
 

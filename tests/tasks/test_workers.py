@@ -33,7 +33,7 @@ TASKS = 8
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     with Stage(tmp_path, SETTINGS) as made:
-        made.start_node(shards=2)
+        made.start_node(shards=1)
         yield made
 
 
@@ -150,7 +150,7 @@ def test_the_node_restarts_under_running_tasks(stage: Stage, tmp_path: Path) -> 
     handles = [gated.sync.enqueue(number, str(gate)) for number in range(TASKS)]
     wait_until(lambda: len(stage.journal.lines("began")) == TASKS, "all run")
     assert stage.stop_node() == 0
-    stage.start_node(shards=2)
+    stage.start_node(shards=1)
     # Free slots, and somebody who would run them again if the node did not know better.
     idle = stage.start_worker("--slots", "16")
     wait_until(lambda: stage.measured("gated", "running") == TASKS, "they are known")
