@@ -83,6 +83,8 @@ class Caretaker:
                 forgotten = await self._partitions.store.forget_results(wall, RESULTS_AT_ONCE)
         except MaitredError as problem:
             self._shard.log.debug("results not forgotten", error=problem)
+        except Exception:
+            self._shard.log.exception("results not forgotten")
 
     async def _let_go_if_idle(self, owned: Owned, now: float) -> None:
         if now - owned.last_used > IDLE_SECONDS and owned.partition.idle:
@@ -139,6 +141,7 @@ class Caretaker:
             return counts
 
     async def _write(self, owned: Owned, counts: PartitionCounts) -> None:
+        self._partitions.check(owned)
         future: asyncio.Future[None] = self._loop.create_future()
 
         def settle(_: Owned, problem: MaitredError | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.errors import Cancelled
+from maitred.errors import Cancelled, InternalError, MaitredError
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.errors import MaitredError
     from maitred.node.accepted import Accepted
 
 
@@ -33,6 +32,11 @@ class Held:
     def __init__(self) -> None:
         self.on_stop: Callable[[], None] = _nothing
         """Called when nobody waits any more, before an answer could be given."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits for the answer."""
+        raise NotImplementedError
 
     def answer(self, message: Struct) -> None:
         """Give the answer; of no effect if nobody waits."""
@@ -58,6 +62,10 @@ class HeldWork(Held):
         self._size = size
         self.deadline = deadline
         connection.work_begins(stream, self, size)
+
+    @property
+    def wanted(self) -> bool:
+        return self._connection.under_way.get(self._stream) is self
 
     def answer(self, message: Struct) -> None:
         if self._connection.work_ends(self._stream, self, self._size):
@@ -93,6 +101,10 @@ class HeldHere(Held):
         self.over = False
         loop.call_soon(self._begin, hold)
 
+    @property
+    def wanted(self) -> bool:
+        return not self.over
+
     def answer(self, message: Struct) -> None:
         self._end(message)
 
@@ -113,8 +125,15 @@ class HeldHere(Held):
             self._end(Cancelled("The caller took the request back."))
 
     def _begin(self, hold: Callable[[], None]) -> None:
-        if not self.over:
+        if self.over:
+            return
+        try:
             hold()
+        except MaitredError as problem:
+            self.refuse(problem)
+        except Exception:
+            self.refuse(InternalError("The node failed at this request."))
+            raise
 
     def _end(self, outcome: Struct | MaitredError) -> None:
         if not self.over:

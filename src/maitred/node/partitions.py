@@ -16,6 +16,7 @@ from maitred.errors import (
     InternalError,
     MaitredError,
     NotOwner,
+    OutcomeUnknown,
     Unavailable,
     UnknownQueue,
 )
@@ -60,6 +61,16 @@ ASK_SECONDS: Final = 5.0
 ANSWER_EARLY_SECONDS: Final = 0.2
 """So long before the caller's patience ends an offer is answered with nothing."""
 
+
+ANSWERS: Final = (
+    effects.NothingFor,
+    effects.Settle,
+    effects.VisitorUnwanted,
+    effects.GiveBack,
+    effects.Tell,
+    effects.Beat,
+)
+"""What somebody waits for; these are still carried out for a partition that is let go."""
 
 Serve = Callable[["Owned", Any, "Held"], None]
 """Serves a request at a partition that is loaded."""
@@ -197,11 +208,23 @@ class Partitions:
             return
         self.owned[key] = owned
         for serve, message, held in waiting:
-            try:
-                serve(owned, message, held)
-            except MaitredError as refused:
-                held.refuse(refused)
+            self._serve_who_waited(owned, serve, message, held)
         self.touch(owned)
+
+    def _serve_who_waited(self, owned: Owned, serve: Serve, message: Any, held: Held) -> None:  # noqa: ANN401
+        has_left = not held.wanted
+        try:
+            serve(owned, message, held)
+        except MaitredError as refused:
+            held.refuse(refused)
+        except Exception:
+            self.shard.log.exception("request failed")
+            held.refuse(
+                InternalError("The node failed at this request.", remedy="Its log says more.")
+            )
+        if has_left:
+            # Nobody could be told so before. An offer, say, must not be given anything.
+            held.on_stop()
 
     async def _acquired(self, key: PartitionKey) -> Owned:
         if self.shard.draining:
@@ -274,12 +297,35 @@ class Partitions:
         )
         self._let_go(owned, problem)
 
+    def failed(self, owned: Owned, fault: Exception) -> None:
+        """A fault of ours. What it is like inside nobody knows, so the store is asked again."""
+        self.shard.log.error(
+            "partition failed",
+            queue=owned.key.queue,
+            partition=owned.key.partition,
+            exc_info=fault,
+        )
+        if self.owned.get(owned.key) is not owned:
+            return
+        try:
+            self.lost(owned.key, OutcomeUnknown("The node failed; its log says more."))
+        except Exception:
+            self.shard.log.exception("partition not left in order", queue=owned.key.queue)
+
+    def check(self, owned: Owned) -> None:
+        """Raise `NotOwner` if it was let go while somebody waited for something else."""
+        if self.owned.get(owned.key) is not owned:
+            raise NotOwner("The partition was let go.")
+
     def _let_go(self, owned: Owned, problem: MaitredError) -> None:
         if owned.timer is not None:
             owned.timer.cancel()
         for asked in owned.asked.values():
             asked.give_up()
         owned.asked = {}
+        for effect in owned.partition.effects:
+            if isinstance(effect, ANSWERS):
+                self._carry_out[type(effect)](owned, effect)
         tokens, tickets = owned.partition.leave()
         for held in tokens:
             held.refuse(problem)
@@ -289,7 +335,7 @@ class Partitions:
     async def let_go(self, owned: Owned) -> None:
         """Leave it in order: the next owner need not wait for anybody."""
         await self._writer.commit([owned], self, anything=True, clean=True)
-        if owned.partition.idle and self.owned.get(owned.key) is owned:
+        if self.owned.get(owned.key) is owned and owned.partition.idle:
             del self.owned[owned.key]
             self._let_go(owned, NotOwner("The partition was let go."))
 
@@ -330,7 +376,10 @@ class Partitions:
         for owned in touched:
             owned.touched = False
             if self.owned.get(owned.key) is owned:
-                self._drive(owned, now)
+                try:
+                    self._drive(owned, now)
+                except Exception as fault:  # noqa: BLE001 - the others have their turn
+                    self.failed(owned, fault)
 
     def _drive(self, owned: Owned, now: float) -> None:
         partition = owned.partition
@@ -538,11 +587,15 @@ class Partitions:
             found = await self.store.segments(
                 owned.key, reading.priority, reading.after, reading.tasks
             )
-        except MaitredError as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the line must go on
             await self._reading_failed(owned, effect, problem)
             return
         tasks = sum(one.segment.tasks for one in found)
-        partition.segments_read(found, effect, self.loop.time(), all_of_it=tasks < reading.tasks)
+        now = self.loop.time()
+        try:
+            partition.segments_read(found, effect, now, all_of_it=tasks < reading.tasks)
+        except Exception as fault:  # noqa: BLE001 - a half of it may be in memory
+            self.failed(owned, fault)
         self.touch(owned)
 
     def _read_later(self, owned: Owned, effect: effects.ReadLater) -> None:
@@ -553,15 +606,18 @@ class Partitions:
         wall = partition.ledger.wall
         try:
             found = await self.store.later(owned.key, effect.before + wall, effect.most)
-        except MaitredError as problem:
+        except Exception as problem:  # noqa: BLE001 - likewise
             await self._reading_failed(owned, effect, problem)
             return
         all_of_it = len(found) < effect.most
-        partition.later_read(found, effect.before, self.loop.time(), all_of_it=all_of_it)
+        try:
+            partition.later_read(found, effect.before, self.loop.time(), all_of_it=all_of_it)
+        except Exception as fault:  # noqa: BLE001 - likewise
+            self.failed(owned, fault)
         self.touch(owned)
 
     async def _reading_failed(
-        self, owned: Owned, effect: effects.Read | effects.ReadLater, problem: MaitredError
+        self, owned: Owned, effect: effects.Read | effects.ReadLater, problem: Exception
     ) -> None:
         self.shard.log.warning("backlog not read", queue=owned.key.queue, error=problem)
         await asyncio.sleep(READ_RETRY_SECONDS)

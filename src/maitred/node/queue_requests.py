@@ -156,6 +156,7 @@ class QueueRequests:
         held.answer(DeadLettersFound(letters, total))
 
     async def _act(self, owned: Owned, action: str, found: list[Dead]) -> None:
+        self._partitions.check(owned)
         partition = owned.partition
         future: asyncio.Future[None] = self._loop.create_future()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from maitred.errors import InternalError, MaitredError, PayloadTooLarge, UnknownTask
+from maitred.errors import InternalError, MaitredError, NotOwner, PayloadTooLarge, UnknownTask
 from maitred.matching.effects import decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
 from maitred.matching.passing import VISIT_SECONDS
@@ -101,6 +101,9 @@ class TaskRequests:
         # In this order: it may end in between, and then the second question finds that.
         stored = await self._is_stored(owned, sequence)
         outcome = await self._stored_outcome(owned, sequence)
+        self._partitions.check(owned)
+        if not held.wanted:
+            return  # nobody would ever take them out of the line of those who wait
         if outcome is not None:
             held.answer(outcome)
         elif not partition.wait_for(sequence, held, self._loop.time()):
@@ -154,6 +157,7 @@ class TaskRequests:
         with looking_up(owned):
             found = await self._segment_with(owned, sequence)
             later = await self._store.later_one(owned.key, sequence)
+            self._partitions.check(owned)
             now = self._loop.time()
             state = partition.revoke(sequence, now)  # it may have been read meanwhile
             if state is None and found is not None:
@@ -166,6 +170,7 @@ class TaskRequests:
             if await self._stored_outcome(owned, sequence) is None:
                 raise unknown_task(sequence)
             state = "over"
+        self._partitions.check(owned)
         self._revoked(owned, state, held)
         self._partitions.touch(owned)
 
@@ -225,6 +230,9 @@ class TaskRequests:
                     counts = await self._finish_looked_up(owned, session, end, ticket)
                 if not counts:
                     late.append(end[0])
+        except NotOwner as problem:
+            ticket.token(owned, problem)  # nothing is carried out for it any more
+            return
         except MaitredError as problem:
             ticket.problem = problem
         except Exception:
@@ -240,6 +248,7 @@ class TaskRequests:
         partition, sequence = owned.partition, end[0]
         found = await self._segment_with(owned, sequence)
         later = await self._store.later_one(owned.key, sequence)
+        self._partitions.check(owned)
         now = self._loop.time()
         if sequence in partition.tasks or (found is None and later is not None):
             if later is not None:

@@ -124,7 +124,11 @@ class Writer:
         now = loop.time()
         batches = []
         for owned in due:
-            batch = owned.partition.ledger.take(now, anything=anything)
+            try:
+                batch = owned.partition.ledger.take(now, anything=anything)
+            except Exception as fault:  # noqa: BLE001 - the others are written all the same
+                partitions.failed(owned, fault)
+                continue
             if batch is not None:
                 batch.changes.clean = clean and owned.partition.unattended
                 batches.append((owned, batch.changes))
@@ -148,6 +152,14 @@ class Writer:
         except MaitredError as failure:
             problem = failure
             written = set()
+        except Exception:
+            # No engine should; but if this were the end of the writer, everybody would wait for
+            # ever.
+            self._shard.log.exception("commit failed")
+            nobody_knows = OutcomeUnknown("The store failed; the node's log says more.")
+            for owned, _ in batches:
+                partitions.lost(owned.key, nobody_knows)
+            return
         self._note(problem)
         now = loop.time()
         for owned, _ in batches:
@@ -155,12 +167,16 @@ class Writer:
                 continue
             if owned.key in overtaken:
                 partitions.lost(owned.key, NotOwner("Somebody else owns this partition now."))
-            elif owned.key in written:
-                owned.partition.committed(now)
-            elif isinstance(problem, OutcomeUnknown):
-                partitions.lost(owned.key, problem)
-            elif problem is not None:
-                owned.partition.not_committed(problem, now)
+                continue
+            try:
+                if owned.key in written:
+                    owned.partition.committed(now)
+                elif isinstance(problem, OutcomeUnknown):
+                    partitions.lost(owned.key, problem)
+                elif problem is not None:
+                    owned.partition.not_committed(problem, now)
+            except Exception as fault:  # noqa: BLE001 - likewise
+                partitions.failed(owned, fault)
             partitions.touch(owned)
 
     def _note(self, problem: MaitredError | None) -> None:

@@ -1,0 +1,273 @@
+"""What goes wrong under tasks, and is none of our errors: nobody waits for ever, nothing stops."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import maitred
+from maitred.errors import MaitredError, NotOwner, UnknownTask
+from maitred.node import caretaker
+from maitred.node.caretaker import Caretaker
+from maitred.protocol.tasks import (
+    Add,
+    Added,
+    Await,
+    End,
+    Finish,
+    Finished,
+    Heartbeat,
+    Offer,
+    Offered,
+)
+from maitred.settings import Queue
+from maitred.store.sqlite import open_sqlite
+from tests.node.in_process import in_a_loop, node, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from maitred.client.client import AsyncClient
+    from maitred.node.partitions import Owned, Partitions
+    from maitred.node.shard import Shard
+    from maitred.store.interface import Store
+
+SESSION = b"a worker's own.."
+
+
+class FaultyStore:
+    """The real one; what is in `instead` is done first, and may raise, or take its time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.instead: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a store has
+        real = getattr(self._store, name)
+
+        async def call(*arguments: Any) -> Any:  # noqa: ANN401
+            self.calls.append(name)
+            first = self.instead.get(name)
+            if first is not None:
+                await first()
+            return await real(*arguments)
+
+        return call
+
+    def fails_once(self, name: str) -> None:
+        async def fail() -> None:
+            del self.instead[name]
+            raise RuntimeError("a fault")
+
+        self.instead[name] = fail
+
+    def waits(self, name: str) -> asyncio.Event:
+        """Until the event is set."""
+        go = asyncio.Event()
+
+        async def wait() -> None:
+            await go.wait()
+
+        self.instead[name] = wait
+        return go
+
+
+class Stage:
+    """A shard with tasks, and somebody who asks."""
+
+    def __init__(self, shard: Shard, store: FaultyStore, client: AsyncClient) -> None:
+        self.shard = shard
+        self.store = store
+        self.client = client
+
+    @property
+    def partitions(self) -> Partitions:
+        partitions = self.shard._partitions
+        assert partitions is not None
+        return partitions
+
+    def owned(self, queue: str = "mails") -> Owned:
+        return next(one for key, one in self.partitions.owned.items() if key.queue == queue)
+
+    async def add(self, count: int = 1, queue: str = "mails", **terms: Any) -> int:  # noqa: ANN401
+        message = Add("shop", queue, 1, 0, 0, 0, [b"task"] * count, **terms)
+        added = await self.client.request(message, 5)
+        assert isinstance(added, Added)
+        return added.first
+
+    async def take(self, slots: int = 1, queue: str = "mails") -> list[Any]:
+        message = Offer("shop", queue, 1, 0, 0, 0, SESSION, "worker", slots)
+        offered = await self.client.request(message, 5)
+        assert isinstance(offered, Offered)
+        return offered.tasks
+
+
+@asynccontextmanager
+async def stage(directory: Path, **settings: Any) -> AsyncIterator[Stage]:  # noqa: ANN401
+    queue = Queue(**{"recovery_seconds": 0.0, "hold_seconds": 0.0, **settings})
+    async with node(directory, queues={"*": queue}) as made:
+        store = FaultyStore(await open_sqlite(directory / "data", 0))
+        made.shard.keep_tasks(store)
+        async with maitred.connect(f"maitred://127.0.0.1:{made.port}") as client:
+            yield Stage(made.shard, store, client)
+        made.shard.close()
+        await store.close()
+
+
+@in_a_loop
+async def test_a_commit_that_fails_as_none_should_is_answered_and_the_next_one_goes(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path) as one:
+        await one.add()
+        one.store.fails_once("commit")
+        with pytest.raises(MaitredError) as told:
+            await one.add()
+        assert told.value.code == "outcome-unknown"
+        await one.add()
+        # Whoever was told that nobody knows may try again; what was acknowledged is there.
+        await until(lambda: one.owned().partition.backlog.ready == 2)
+
+
+@pytest.mark.parametrize("read", ["segments", "later"])
+@in_a_loop
+async def test_a_read_that_fails_as_none_should_is_done_again(tmp_path: Path, read: str) -> None:
+    async with stage(tmp_path) as one:
+        await one.add(delay=0.0 if read == "segments" else 0.05)
+        partitions, owned = one.partitions, one.owned()
+        await partitions.let_go(owned)
+        partitions.lost(owned.key, NotOwner("for the test"))
+        one.store.fails_once(read)
+        assert len(await one.take()) == 1
+
+
+@in_a_loop
+async def test_a_fault_in_one_partition_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(tmp_path) as one:
+        await one.add(queue="mails")
+        await one.add(queue="bills")
+
+        def broken(_now: float) -> float:
+            raise RuntimeError("a fault")
+
+        monkeypatch.setattr(one.owned("mails").partition, "look", broken)
+        answers = await asyncio.gather(
+            one.take(queue="mails"), one.add(queue="bills"), return_exceptions=True
+        )
+        assert isinstance(answers[0], MaitredError)
+        assert not isinstance(answers[1], BaseException)
+        # It was loaded anew, and is well.
+        assert len(await one.take(queue="mails")) == 1
+        assert "partition failed" in _events(one)
+
+
+@in_a_loop
+async def test_a_fault_in_serving_those_who_waited_for_a_partition_hits_one(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path) as one:
+        go = one.store.waits("acquire")
+        real = one.partitions.newer
+        asked = [asyncio.ensure_future(one.add()) for _ in range(3)]
+        await until(lambda: one.store.calls.count("acquire") == 1)
+        await until(lambda: sum(map(len, one.partitions._loading.values())) == 3)
+        waiting = next(iter(one.partitions._loading.values()))
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a fault")
+
+        waiting[0] = (broken, *waiting[0][1:])
+        go.set()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(answer, MaitredError) for answer in answers] == [True, False, False]
+        assert real == one.partitions.newer
+
+
+@in_a_loop
+async def test_the_caretaker_outlives_a_fault_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+    async with stage(tmp_path) as one:
+        one.store.fails_once("forget_results")
+        await until(lambda: one.store.calls.count("forget_results") > 3)
+
+
+@in_a_loop
+async def test_an_offer_that_nobody_waits_for_when_the_partition_is_there_gets_nothing(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, lease_seconds=60.0) as one:
+        await one.add()
+        partitions, owned = one.partitions, one.owned()
+        await partitions.let_go(owned)
+        partitions.lost(owned.key, NotOwner("for the test"))
+        go = one.store.waits("acquire")
+        offer = asyncio.ensure_future(one.take())
+        await until(lambda: "acquire" in one.store.instead and bool(partitions._loading))
+        offer.cancel()
+        await until(lambda: not one.shard.in_flight)
+        beat = Heartbeat("shop", "mails", 1, 0, 0, SESSION, "worker", [])
+        held = one.client.hold(beat, 5)
+        await until(lambda: sum(map(len, partitions._loading.values())) == 2)
+        held.take_back()
+        await until(lambda: not one.shard.in_flight)
+        go.set()
+        assert len(await one.take()) == 1
+        assert not one.owned().partition._beats
+
+
+@in_a_loop
+async def test_who_leaves_while_the_store_is_asked_is_not_waited_for(tmp_path: Path) -> None:
+    async with stage(tmp_path, buffer_tasks=10) as one:
+        await one.add(20)
+        first = await one.add(100)
+        assert one.owned().partition.backlog.any_unread
+        go = one.store.waits("result")
+        waiting = one.client.request(Await("shop", "mails", 1, 0, 0, first + 90), 5)
+        asked = asyncio.ensure_future(waiting)
+        await until(lambda: "result" in one.store.calls)
+        asked.cancel()
+        await until(lambda: not one.shard.in_flight)
+        go.set()
+        with pytest.raises(UnknownTask):  # asked later, so that the other is over
+            await one.client.request(Await("shop", "mails", 1, 0, 0, 5), 5)
+        assert not one.owned().partition._waiters
+
+
+@in_a_loop
+async def test_what_is_asked_of_a_partition_that_is_lost_meanwhile_is_refused_at_once(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path) as one:
+        first = await one.add()
+        partitions, owned = one.partitions, one.owned()
+        go = one.store.waits("segments_around")
+        finish = Finish("shop", "mails", 1, 0, 0, SESSION, [end(first + 7)])
+        asked = asyncio.ensure_future(one.client.request(finish, 30))
+        await until(lambda: "segments_around" in one.store.calls)
+        partitions.lost(owned.key, NotOwner("for the test"))
+        go.set()
+        async with asyncio.timeout(5):
+            answer = await asked  # it was told again, by the client
+            assert isinstance(answer, Finished)
+            assert answer.late == [first + 7]
+            # The counts of a queue whose root is somebody else's by now.
+            with pytest.raises(NotOwner):
+                await Caretaker(partitions).change(owned, 2, 2, force=False)
+
+
+def end(sequence: int) -> End:
+    return End(sequence, 1)
+
+
+def _events(one: Stage) -> list[str]:
+    log: Any = one.shard.log
+    return [event for _, event, _ in log.lines]
