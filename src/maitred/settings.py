@@ -153,12 +153,12 @@ class Forwarding(Schema, frozen=True, kw_only=True):
 
     tasks: Count = 4
     """Tasks of one partition that may wait at its parent at a time. One keeps the workers of others
-    idle for as long as a message takes; sixteen take so many out of their order that the slowest of
-    a burst wait a third longer."""
+    idle for as long as a message takes; sixteen take so many out of their order that a burst
+    waits a tenth longer."""
 
     tasks_per_second: Rate = 1_000.0
     """Tasks of one partition that are passed on, at most. Cadence's 10 are what keeps a backlog in
-    one partition from being worked off by the workers of the others: 24 s instead of 0.6."""
+    one partition from being worked off by the workers of the others: 30 s instead of 0.7."""
 
     task_wait_seconds: Wait = 0.0
     """How long a task waits for an offer of its own partition before it is passed on. Every
