@@ -29,6 +29,7 @@ CHUNKS = {
     "servers": 20,
     "selection": 20,
     "nodes": 12,
+    "tasks": 10,
 }
 
 

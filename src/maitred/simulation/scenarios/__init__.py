@@ -10,6 +10,7 @@ from maitred.simulation.scenarios.nodes import nodes
 from maitred.simulation.scenarios.selection import selection
 from maitred.simulation.scenarios.servers import servers
 from maitred.simulation.scenarios.streams import streams
+from maitred.simulation.scenarios.tasks import tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,4 +24,5 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "servers": servers,
     "selection": selection,
     "nodes": nodes,
+    "tasks": tasks,
 }
