@@ -126,6 +126,7 @@ class Driver:
             effects.PassTask: lambda effect: self.passed_tasks.append(effect.task),
             effects.VisitorTaken: self._visitor_taken,
             effects.VisitorUnwanted: lambda effect: self.visitors[effect.task].answer(None),
+            effects.VisitorLost: lambda effect: self.visitors[effect.task].answer("lost"),
             effects.GiveBack: self.given_back.append,
             effects.Tell: lambda effect: effect.token.answer(effect.ended),
             effects.Beat: lambda effect: effect.token.answer((effect.lost, effect.revoked)),

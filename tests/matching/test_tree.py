@@ -265,3 +265,22 @@ def test_whoever_waits_for_an_answer_is_named_when_the_partition_is_given_up() -
     assert set(tokens) == wanted
     assert len(tokens) == len(wanted)
     assert len(tickets) == 1
+
+
+def test_a_visitor_that_is_lost_further_up_is_not_called_unwanted() -> None:
+    """Its owner would give it to somebody else, while whoever got it further up runs it."""
+    driver = Driver(partition=1)
+    task = driver.visit(55, seconds=5.0)
+    driver.pass_time(0.5)
+    assert driver.lose_task() is task
+    assert driver.visitors[task].value == "lost"
+
+
+def test_a_visitor_expires_at_the_parent_as_it_would_at_home() -> None:
+    driver = Driver()
+    task = driver.visit(55, seconds=5.0)
+    task.expires = driver.now + 1.0
+    driver.pass_time(2.0)
+    assert driver.take() == []
+    assert driver.visitors[task].value is None
+    assert not driver.partition.backlog.ready

@@ -171,3 +171,13 @@ def test_a_task_that_is_held_is_not_written_along_with_others() -> None:
     driver.finish(driver.given[0])
     assert held.safe
     assert driver.store.unfinished() == set(written.sequences)
+
+
+def test_a_delayed_task_is_refused_at_once_while_the_store_is_away() -> None:
+    driver = Driver()
+    driver.auto_commit = False
+    driver.add()
+    problem = driver.fail_commit()
+    asked = driver.add(delay=60.0)
+    assert asked.value is problem
+    assert driver.partition.open_tasks == 0

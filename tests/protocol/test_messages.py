@@ -51,7 +51,7 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.OFFER: [*PARTITION, 7, SESSION, "worker", 32, 1],
     Opcode.FINISH: [*PARTITION, SESSION, [[2**32 + 1, 1, 1, b"body"]]],
     Opcode.HEARTBEAT: [*PARTITION, SESSION, "worker", [[2**32 + 1, 1]]],
-    Opcode.FORWARD: [*PARTITION, 7, 3, 2**32 + 1, 1, 2, 30.0, b"payload", 0.1],
+    Opcode.FORWARD: [*PARTITION, 7, 3, 2**32 + 1, 1, 2, 30.0, b"payload", 0.1, 5.0],
     Opcode.SYNC: [*PARTITION, [4, 2, 7]],
     Opcode.DESCRIBE: PARTITION,
     Opcode.RESIZE: [*PARTITION, 4, 2, True],

@@ -51,7 +51,7 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.OFFER: "version session worker slots hops",
     Opcode.FINISH: "session ends",
     Opcode.HEARTBEAT: "session worker running",
-    Opcode.FORWARD: "version origin sequence attempt priority task_timeout payload waited",
+    Opcode.FORWARD: "version origin sequence attempt priority task_timeout payload waited expires",
     Opcode.SYNC: "counts",
     Opcode.DESCRIBE: "",
     Opcode.RESIZE: "read write force",

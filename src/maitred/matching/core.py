@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from maitred.matching.records import (
         Acquired,
         PartitionKey,
+        Record,
+        Segment,
     )
     from maitred.matching.task import Token
     from maitred.routing.counts import PartitionCounts
@@ -125,6 +127,8 @@ class Core:
         """Names and when they were heard of, by session."""
         self._touched_unread: dict[int, tuple[SegmentState, set[int]]] = {}
         """Segments that are in the store alone, and tasks of them that are over, by their first."""
+        self._opened: tuple[Segment, dict[int, Record]] | None = None
+        """The last segment that somebody asked for a task of, and what is in it."""
         self._timers: list[tuple[float, int, Waiting]] = []
         self._timers_swept_at = TIMERS_SWEPT_AT
         self._timer_count = 0
@@ -235,6 +239,7 @@ class Core:
     def forget(self, now: float) -> None:
         """What is past its time: results that nobody fetched, workers that are gone."""
         self.outcomes.forget_expired(now)
+        self._opened = None
         gone = [
             session for session, (_, heard) in self.workers.items() if now - heard > WORKERS_SECONDS
         ]

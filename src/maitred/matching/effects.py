@@ -93,6 +93,12 @@ class VisitorUnwanted(NamedTuple):
     task: Task
 
 
+class VisitorLost(NamedTuple):
+    """Nobody knows what became of a child's task further up."""
+
+    task: Task
+
+
 class GiveBack(NamedTuple):
     """Tell the owner of this task that it did not reach anybody."""
 
@@ -137,6 +143,7 @@ Effect = (
     | PassTask
     | VisitorTaken
     | VisitorUnwanted
+    | VisitorLost
     | GiveBack
     | Tell
     | Beat

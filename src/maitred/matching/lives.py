@@ -11,6 +11,7 @@ from maitred.matching.effects import (
     Give,
     RecallOffer,
     VisitorTaken,
+    VisitorUnwanted,
 )
 from maitred.matching.task import (
     COME_BACK,
@@ -20,6 +21,7 @@ from maitred.matching.task import (
     PARKED,
     POSTPONE,
     READY,
+    WAITING,
     Task,
     Ticket,
 )
@@ -46,7 +48,7 @@ class Lives(Core):
             task = backlog.pop()
             if task.expires and now >= task.expires:
                 backlog.push_back(task)
-                self._end(task, "expired", b"", None, now)
+                self._expire(task, now)
                 continue
             offer = offers.take(task)
             if task.origin >= 0:
@@ -56,6 +58,15 @@ class Lives(Core):
                 limit.count()
             self.waits.count(now - task.ready)
             self._lease(task, offer.session, offer.worker, now)
+
+    def _expire(self, task: Task, now: float) -> None:
+        """Nobody is to begin it any more; a visitor's owner sees to that itself."""
+        if task.origin >= 0:
+            self.backlog.left(task)
+            task.state = OVER
+            self.effects.append(VisitorUnwanted(task))
+        else:
+            self._end(task, "expired", b"", None, now)
 
     def _lease(self, task: Task, session: bytes, worker: str, now: float) -> None:
         task.state = GIVEN
@@ -163,6 +174,9 @@ class Lives(Core):
         """While nothing can be written, only what a worker has already got is taken."""
         for task in list(self.ledger.fresh.values()):
             if task.state is not GIVEN:
+                self._refuse(task)
+        for task, _ in list(self.ledger.pending.later.values()):
+            if task.ticket is not None and task.state is WAITING:
                 self._refuse(task)
         self._seat(now)
 

@@ -11,6 +11,7 @@ from maitred.matching.effects import (
     GiveBack,
     PassOffer,
     PassTask,
+    VisitorLost,
     VisitorTaken,
     VisitorUnwanted,
 )
@@ -80,7 +81,7 @@ class Passing(Working):
         if task.origin >= 0:
             if task.state is AWAY:
                 task.state = OVER
-                self.effects.append(VisitorUnwanted(task))
+                self.effects.append(VisitorLost(task))
         elif task.sequence in self._back_early:
             self._back_early.discard(task.sequence)
             self._come_back(task)
@@ -142,7 +143,7 @@ class Passing(Working):
             if task is None:
                 return inf
             if task.expires and now >= task.expires:
-                self._end(task, "expired", b"", None, now)
+                self._expire(task, now)
                 continue
             if now < task.ready + limits.task_wait_seconds:
                 return task.ready + limits.task_wait_seconds

@@ -231,15 +231,15 @@ class Recalling(Passing):
     ) -> bool:
         if sequence in marks or not self.backlog.unread(segment.priority, segment.first):
             return False  # over: otherwise it would be in memory
-        records = decode_records(segment.body)
-        record = next((one for one in records if one.sequence == sequence), None)
+        records = self._records_of(segment)
+        record = records.get(sequence)
         if record is None:
             return False
         state, gone = self._touched_unread.get(segment.first, (None, set()))
         if sequence in gone:
             return False
         if state is None:
-            state = _state_of(segment, records, marks)
+            state = _state_of(segment, records.values(), marks)
         gone.add(sequence)
         self._touched_unread[segment.first] = (state, gone)
         self.ledger.remove_unread(state, sequence, ticket, now)
@@ -272,7 +272,14 @@ class Recalling(Passing):
         _, gone = self._touched_unread.get(segment.first, (None, ()))
         if sequence in gone or not self.backlog.unread(segment.priority, segment.first):
             return False
-        return any(record.sequence == sequence for record in decode_records(segment.body))
+        return sequence in self._records_of(segment)
+
+    def _records_of(self, segment: Segment) -> dict[int, Record]:
+        """Who asks for one task of a segment asks for others soon."""
+        if self._opened is None or self._opened[0] is not segment:
+            records = decode_records(segment.body)
+            self._opened = segment, {record.sequence: record for record in records}
+        return self._opened[1]
 
     def retry_dead(self, dead: Dead, ticket: Ticket, now: float) -> None:
         """A dead letter is a task again, under its old number and with all its attempts."""
@@ -297,7 +304,7 @@ class Recalling(Passing):
         self.ledger.forget_dead(sequence, ticket, now)
 
 
-def _state_of(segment: Segment, records: list[Record], marks: frozenset[int]) -> SegmentState:
+def _state_of(segment: Segment, records: Iterable[Record], marks: frozenset[int]) -> SegmentState:
     """What is left of it. Some marks may belong to a segment of another priority."""
     left = sum(record.sequence not in marks for record in records)
     return SegmentState(segment.priority, segment.first, segment.last, left)

@@ -68,10 +68,12 @@ class HeldWork(Held):
         return self._connection.under_way.get(self._stream) is self
 
     def answer(self, message: Struct) -> None:
+        self.on_stop = _nothing  # it may refer to what refers to us
         if self._connection.work_ends(self._stream, self, self._size):
             self._connection.answer(self._stream, self._opcode, message)
 
     def refuse(self, problem: MaitredError) -> None:
+        self.on_stop = _nothing
         if self._connection.work_ends(self._stream, self, self._size):
             self._connection.refuse(self._stream, problem)
 
@@ -80,7 +82,8 @@ class HeldWork(Held):
             return
         if reason is not None:
             self._connection.refuse(self._stream, reason)
-        self.on_stop()
+        on_stop, self.on_stop = self.on_stop, _nothing
+        on_stop()
 
 
 class HeldHere(Held):
@@ -136,6 +139,7 @@ class HeldHere(Held):
             raise
 
     def _end(self, outcome: Struct | MaitredError) -> None:
+        self.on_stop = _nothing
         if not self.over:
             self.over = True
             self._loop.call_soon(self._tell, outcome)

@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from maitred.errors import (
+    ConnectionLost,
     Draining,
     InternalError,
     MaitredError,
@@ -126,6 +127,7 @@ class Partitions:
             effects.PassTask: self._pass_task,
             effects.VisitorTaken: self._visitor_taken,
             effects.VisitorUnwanted: self._visitor_unwanted,
+            effects.VisitorLost: self._visitor_lost,
             effects.GiveBack: self._give_back,
             effects.Tell: self._tell,
             effects.Beat: self._beat,
@@ -516,6 +518,7 @@ class Partitions:
         if partition.parent is None:
             return
         visitor = task.origin >= 0
+        now = self.loop.time()
         message = Forward(
             key.namespace,
             key.queue,
@@ -529,7 +532,8 @@ class Partitions:
             task.priority,
             task.terms.timeout,
             task.payload,
-            self.loop.time() - task.ready,
+            now - task.ready,
+            max(task.expires - now, 0.001) if task.expires else 0.0,
         )
 
         def done(outcome: Struct | MaitredError) -> None:
@@ -553,6 +557,10 @@ class Partitions:
     def _visitor_unwanted(self, owned: Owned, effect: effects.VisitorUnwanted) -> None:
         held, version = effect.task.visit
         held.answer(Forwarded(b"", "", self.newer(owned, version)))
+
+    def _visitor_lost(self, _owned: Owned, effect: effects.VisitorLost) -> None:
+        held, _ = effect.task.visit
+        held.refuse(ConnectionLost("The task was lost sight of on its way up the tree."))
 
     def _give_back(self, owned: Owned, effect: effects.GiveBack) -> None:
         key, task = owned.key, effect.task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 ENDED_DEAD: Final = "failed"
 
 
+LOOKED_AT_SECONDS: Final = 1.0
+"""How long segments are kept that were looked at for one of their tasks."""
+
+
 class TaskRequests:
     """Serves them."""
 
@@ -46,6 +51,10 @@ class TaskRequests:
         self._shard = partitions.shard
         self._loop = partitions.loop
         self._store = partitions.store
+        self._looking = asyncio.Lock()
+        self._looked_at: tuple[Owned, list[SegmentRead]] | None = None
+        """The segments that were looked at last. What was crossed out since, the partition knows,
+        as long as they are in the store alone."""
         holders = self._shard.holders
         for opcode, serve, makes in (
             (Opcode.ADD, self._add, True),
@@ -122,13 +131,25 @@ class TaskRequests:
     async def _is_stored(self, owned: Owned, sequence: int) -> bool:
         if await self._segment_with(owned, sequence) is not None:
             return True
-        return await self._store.later_one(owned.key, sequence) is not None
+        found = await self._store.later_one(owned.key, sequence)
+        return found is not None and not owned.partition.later.is_over(sequence)
 
     async def _segment_with(self, owned: Owned, sequence: int) -> SegmentRead | None:
-        for found in await self._store.segments_around(owned.key, sequence):
-            if sequence not in found.marks and owned.partition.is_in(found.segment, sequence):
-                return found
-        return None
+        """A segment may be large, and ten thousand may ask for its tasks at once: one at a time, so
+        that commits are not kept waiting, and nobody reads what the last one has read."""
+        async with self._looking:
+            if self._looked_at is not None and self._looked_at[0] is owned:
+                known = _with_task(owned, self._looked_at[1], sequence)
+                if known is not None:
+                    return known
+            found = await self._store.segments_around(owned.key, sequence)
+            self._looked_at = looked_at = (owned, found)
+            self._loop.call_later(LOOKED_AT_SECONDS, self._forget_looked_at, looked_at)
+            return _with_task(owned, found, sequence)
+
+    def _forget_looked_at(self, looked_at: tuple[Owned, list[SegmentRead]]) -> None:
+        if self._looked_at is looked_at:
+            self._looked_at = None
 
     def _revoke(self, owned: Owned, message: Revoke, held: Held) -> None:
         state = owned.partition.revoke(message.sequence, self._loop.time())
@@ -279,8 +300,18 @@ class TaskRequests:
         task.origin = message.origin
         task.attempt = message.attempt
         task.visit = (held, message.version)
+        if message.expires:
+            task.expires = now + message.expires
         held.on_stop = lambda: partition.visit_no_more(task)
         partition.visit(task, now + VISIT_SECONDS, now)
+
+
+def _with_task(owned: Owned, found: list[SegmentRead], sequence: int) -> SegmentRead | None:
+    for one in found:
+        within = one.segment.first <= sequence <= one.segment.last
+        if within and sequence not in one.marks and owned.partition.is_in(one.segment, sequence):
+            return one
+    return None
 
 
 @contextmanager

@@ -237,6 +237,8 @@ class Forward(PartitionRequest, array_like=True, gc=False):
     task_timeout: float
     payload: bytes
     waited: float
+    expires: float = 0.0
+    """Seconds that are left until it may not be begun any more; 0: it never expires."""
 
 
 class Forwarded(Answer, array_like=True, gc=False):
