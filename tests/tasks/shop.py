@@ -133,4 +133,5 @@ async def versioned(number: int, colour: str = "red") -> str:
 async def unserved(number: int) -> int:
     """No worker serves it, unless a test starts one."""
     note("began", number)
+    note("ended", number)
     return number

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from tests.tasks.stage import Child
 
 SECONDS = float(os.environ.get("KILL_SECONDS", "10"))
-"""How long it goes on; for longer runs: KILL_SECONDS=600 pytest tests/tasks/test_killed.py
--k sqlite --timeout 900"""
+"""How long it goes on, on each store."""
 SEED = int(os.environ.get("KILL_SEED", "4711"))
 
 WORKERS, SLOTS, PRODUCERS, SHARDS = 2, 8, 2, 2
