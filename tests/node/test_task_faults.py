@@ -264,6 +264,25 @@ async def test_what_is_asked_of_a_partition_that_is_lost_meanwhile_is_refused_at
                 await Caretaker(partitions).change(owned, 2, 2, force=False)
 
 
+@in_a_loop
+async def test_a_thousand_who_ask_for_tasks_in_the_store_read_them_once(tmp_path: Path) -> None:
+    """A segment may have ten thousand tasks: read for each of them, nobody else would be served."""
+    async with stage(tmp_path, buffer_tasks=10) as one:
+        await one.add(20)
+        first = await one.add(5_000)
+        waiting = [
+            asyncio.ensure_future(one.client.request(Await("shop", "mails", 1, 0, 0, number), 60))
+            for number in range(first, first + 500)
+        ]
+        partition = one.owned().partition
+        await until(lambda: len(partition._waiters) == 500)
+        assert one.store.calls.count("segments_around") == 1
+        ends = [end(number) for number in range(first, first + 500)]
+        await one.client.request(Finish("shop", "mails", 1, 0, 0, SESSION, ends), 10)
+        assert one.store.calls.count("segments_around") <= 3
+        assert all(answer.status == "done" for answer in await asyncio.gather(*waiting))  # type: ignore[union-attr]
+
+
 def end(sequence: int) -> End:
     return End(sequence, 1)
 
