@@ -284,3 +284,16 @@ def test_a_visitor_expires_at_the_parent_as_it_would_at_home() -> None:
     assert driver.take() == []
     assert driver.visitors[task].value is None
     assert not driver.partition.backlog.ready
+
+
+def test_a_parent_that_cannot_be_reached_is_left_alone_for_a_moment() -> None:
+    driver = Driver(partition=1, forwarding=Forwarding(tasks=1, task_wait_seconds=0.0))
+    driver.add()
+    driver.pass_time(0.01)
+    driver.partition.parent_away(driver.now)
+    task = driver.answer_task(None)
+    assert not driver.passed_tasks
+    driver.pass_time(0.02)
+    assert not driver.passed_tasks
+    driver.pass_time(0.04)
+    assert driver.passed_tasks == [task]

@@ -75,6 +75,10 @@ class Passing(Working):
                 self._come_back(task)
         self._seat(now)
 
+    def parent_away(self, now: float) -> None:
+        """It could not be reached: tasks are not passed on for a moment."""
+        self._tasks_rest_until = now + REST_SECONDS
+
     def task_lost(self, task: Task, now: float) -> None:
         """Nobody knows whether the parent gave it to somebody: whoever has it will say so."""
         self.tasks_away -= 1
@@ -145,8 +149,9 @@ class Passing(Working):
             if task.expires and now >= task.expires:
                 self._expire(task, now)
                 continue
-            if now < task.ready + limits.task_wait_seconds:
-                return task.ready + limits.task_wait_seconds
+            may_go = max(task.ready + limits.task_wait_seconds, self._tasks_rest_until)
+            if now < may_go:
+                return may_go
             if not self._pass_limit.allows(now):
                 return self._pass_limit.next_at(now)
             if self._limit is not None and task.origin < 0:

@@ -543,6 +543,7 @@ class Partitions:
                 self._learn(owned, outcome.counts)
                 partition.task_answered(task, outcome.session, outcome.worker, now)
             elif isinstance(outcome, Unavailable):
+                partition.parent_away(now)
                 partition.task_answered(task, b"", "", now)
             else:
                 partition.task_lost(task, now)
