@@ -112,8 +112,9 @@ class Core:
         self._back_early: set[int] = set()
         """Tasks that were given back before the parent said that anybody had them."""
         self._offers_rest_until = -inf
-        self._tasks_rest_until = 0.0
         """The parent had no ear for an offer: so long none is passed on."""
+        self._tasks_rest_until = -inf
+        """The same for tasks."""
         self.added = Rate(now)
         self.finished = Rate(now)
         self.waits = Waits()
