@@ -24,7 +24,7 @@ from maitred.errors import (
 from maitred.matching import effects
 from maitred.matching.partition import Partition
 from maitred.matching.passing import VISIT_SECONDS
-from maitred.matching.records import PartitionKey
+from maitred.matching.records import Changes, PartitionKey
 from maitred.node.asking import ask
 from maitred.protocol.tasks import (
     RETURNED,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.offers import Offer as WaitingOffer
+    from maitred.matching.records import Acquired
     from maitred.node.asking import Asked
     from maitred.node.held import Held
     from maitred.node.shard import Shard
@@ -234,7 +235,7 @@ class Partitions:
         settings = self.settings_of(key)
         acquired = await self.store.acquire(key)
         if key.partition == 0:
-            counts = acquired.counts or _first_counts(settings)
+            counts = acquired.counts or await self._first_counts(key, acquired, settings.partitions)
         else:
             counts = await self.counts_of(key)
         now = self.loop.time()
@@ -244,6 +245,20 @@ class Partitions:
             "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog
         )
         return Owned(partition, now)
+
+    async def _first_counts(
+        self, key: PartitionKey, acquired: Acquired, partitions: int
+    ) -> PartitionCounts:
+        """Of a queue whose counts nobody ever changed. Callers take one partition for granted; more
+        are written down before anybody hears of them: if the settings named fewer at the next start
+        the tasks of the others would be found by nobody."""
+        if partitions == 1:
+            return PartitionCounts()
+        counts = PartitionCounts(partitions, partitions, 1)
+        changes = Changes(key, acquired.range_id, acquired.backlog, counts=counts)
+        if await self.store.commit([changes]):
+            raise NotOwner("Somebody else owns this partition now.")
+        return counts
 
     async def counts_of(self, key: PartitionKey) -> PartitionCounts:
         """Ask the root."""
@@ -636,13 +651,6 @@ class Partitions:
 
 READ_RETRY_SECONDS: Final = 0.5
 """Before what could not be read is read again."""
-
-
-def _first_counts(settings: Queue) -> PartitionCounts:
-    """Of a queue whose counts nobody ever changed. Callers take one partition for granted."""
-    if settings.partitions == 1:
-        return PartitionCounts()
-    return PartitionCounts(settings.partitions, settings.partitions, 1)
 
 
 def queue_settings(queues: dict[str, Queue], key: PartitionKey) -> Queue:
