@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import maitred
-from maitred.errors import MaitredError, NotOwner, UnknownTask
+from maitred.errors import MaitredError, NotOwner, Overloaded, UnknownTask
+from maitred.matching.records import Terms
 from maitred.node import caretaker
 from maitred.node.caretaker import Caretaker
+from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     Add,
     Added,
@@ -281,6 +283,25 @@ async def test_a_thousand_who_ask_for_tasks_in_the_store_read_them_once(tmp_path
         await one.client.request(Finish("shop", "mails", 1, 0, 0, SESSION, ends), 10)
         assert one.store.calls.count("segments_around") <= 3
         assert all(answer.status == "done" for answer in await asyncio.gather(*waiting))  # type: ignore[union-attr]
+
+
+@in_a_loop
+async def test_a_parent_that_has_no_room_for_a_task_was_never_asked(tmp_path: Path) -> None:
+    """Otherwise its attempt would be lost, for a lease, though nobody ever had it."""
+    async with stage(tmp_path, partitions=2, lease_seconds=0.3) as one:
+
+        def refuse(_message: Any, held: Any) -> None:  # noqa: ANN401
+            held.refuse(Overloaded("No room."))
+
+        one.shard.holders[Opcode.FORWARD] = refuse
+        message = Add("shop", "mails", 1, 1, 0, 1, [b"task"], terms=Terms(retries=0))
+        await one.client.request(message, 5)
+        await asyncio.sleep(0.7)
+        found = await one.client.request(
+            Offer("shop", "mails", 1, 1, 0, 1, SESSION, "worker", 1), 2
+        )
+        assert isinstance(found, Offered)
+        assert [task.attempt for task in found.tasks] == [1]
 
 
 def end(sequence: int) -> End:

@@ -18,6 +18,7 @@ from maitred.errors import (
     MaitredError,
     NotOwner,
     OutcomeUnknown,
+    Overloaded,
     Unavailable,
     UnknownQueue,
 )
@@ -557,7 +558,7 @@ class Partitions:
             if isinstance(outcome, Forwarded):
                 self._learn(owned, outcome.counts)
                 partition.task_answered(task, outcome.session, outcome.worker, now)
-            elif isinstance(outcome, Unavailable):
+            elif isinstance(outcome, Unavailable | Overloaded):  # it was never asked
                 partition.parent_away(now)
                 partition.task_answered(task, b"", "", now)
             else:
