@@ -41,6 +41,9 @@ RECOVERY_SECONDS: Final = 400.0
 """From the end of the storm until every task is over. Clocks may have jumped, and what was due
 by the old one is due by the new one; leases end, and retries back off."""
 
+LAST_WISH_SECONDS: Final = 5.0
+"""What the admin asked for last may still be under way: dead letters that are revived."""
+
 LEASE_SECONDS: Final = 4.0
 CLOCK_JUMP_SECONDS: Final = 60.0
 SHARDS_MAX: Final = 3
@@ -142,6 +145,7 @@ class Tasks:
         for process in producing:
             await process.wait()
         admin.kill()
+        await asyncio.sleep(LAST_WISH_SECONDS)
         await self._until_over()
         for worker in self.workers:
             await worker.ended()
