@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maitred.errors import (
     ConnectionLost,
+    DeadlineExceeded,
     Draining,
     InternalError,
     MaitredError,
@@ -286,6 +287,10 @@ class Partitions:
         asked = ask(self.shard, message, seconds, done)
         try:
             return await asyncio.wait_for(future, seconds + 1)
+        except DeadlineExceeded:
+            raise
+        except TimeoutError:  # what we ask of ourselves has nobody else to look at the clock
+            raise DeadlineExceeded("The owner of the partition did not answer in time.") from None
         finally:
             if not future.done() or future.cancelled():
                 asked.give_up()
