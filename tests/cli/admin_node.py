@@ -15,6 +15,7 @@ import uvloop
 from msgspec import msgpack
 from msgspec.structs import replace
 
+from maitred.errors import UnknownQueue
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     Counts,
@@ -111,6 +112,8 @@ class CannedQueue:
     def letters(self, asked: DeadLetters) -> DeadLettersFound:
         if asked.partition in self.silent:
             raise self.silent[asked.partition]
+        if asked.partition >= self.counts.read and asked.partition not in self.dead:
+            raise UnknownQueue("Nobody ever used this partition.")
         here = self.dead.get(asked.partition, [])
         if asked.action == "list":
             after = asked.sequences[0] if asked.sequences else -1

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import maitred
-from maitred.protocol.tasks import Add, Added, Offer, Offered
+from maitred.cli.admin_letters import held
+from maitred.matching.records import Terms
+from maitred.protocol.tasks import FAILED, Add, Added, End, Finish, Offer, Offered, Resize
+from maitred.routing.names import QueueId
 from maitred.settings import Queue
 from maitred.store.sqlite import open_sqlite
 from tests.node.in_process import in_a_loop, node
@@ -55,3 +58,25 @@ async def test_more_partitions_in_the_settings_hold_for_a_queue_that_had_one(
     more = await told(tmp_path, 3, 2)
     assert more is not None
     assert (more.read, more.write) == (3, 3)
+
+
+@in_a_loop
+async def test_dead_letters_of_a_partition_that_was_removed_are_still_found(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, queues={"*": Queue(partitions=2, hold_seconds=0.0)}) as made:
+        store = await open_sqlite(tmp_path / "data", 0)
+        made.shard.keep_tasks(store)
+        async with maitred.connect(f"maitred://127.0.0.1:{made.port}") as client:
+            task = Add("shop", "mails", 1, 1, 0, 1, [b"x"], terms=Terms(retries=0))
+            added = await client.request(task, 5)
+            assert isinstance(added, Added)
+            await client.request(Offer("shop", "mails", 1, 1, 0, 1, SESSION, "worker", 1), 5)
+            failed = [End(added.first, 1, FAILED, b"\xc0")]
+            await client.request(Finish("shop", "mails", 1, 1, 0, SESSION, failed), 5)
+            for read, write in ((2, 1), (1, 1)):
+                await client.request(Resize("shop", "mails", 1, 0, 0, read, write), 5)
+            found = await held(client, QueueId("shop", "mails", 1))
+            assert found.totals == {0: 0, 1: 1}
+        made.shard.close()
+        await store.close()

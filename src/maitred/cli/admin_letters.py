@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from maitred.cli.admin_ask import ROOT, Silent, described, each
 from maitred.cli.admin_names import LetterId, by_partition
+from maitred.errors import UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -63,14 +64,29 @@ async def ask(
 
 
 async def held(client: AsyncClient, queue: QueueId) -> Held:
-    """Count the letters of every partition that can be read."""
+    """Count the letters of every partition that can be read, and of those that were removed: their
+    tasks were done first, but letters stay until somebody decides."""
     partitions = range((await described(client, queue, ROOT)).counts.read)
     found = await each(partitions, lambda at: ask(client, queue, at, "list", most=1))
     answers = dict(zip(partitions, found, strict=True))
+    answers |= await _of_removed(client, queue, len(partitions))
     return Held(
         {at: one.total for at, one in answers.items() if not isinstance(one, Silent)},
         {at: one for at, one in answers.items() if isinstance(one, Silent)},
     )
+
+
+async def _of_removed(
+    client: AsyncClient, queue: QueueId, partition: int
+) -> dict[int, DeadLettersFound | Silent]:
+    """Partitions are made one after the other: those that once were end where one never was."""
+    found: dict[int, DeadLettersFound | Silent] = {}
+    while True:
+        (answer,) = await each([partition], lambda at: ask(client, queue, at, "list", most=1))
+        if isinstance(answer, Silent):
+            return found if isinstance(answer.error, UnknownQueue) else found | {partition: answer}
+        found[partition] = answer
+        partition += 1
 
 
 async def pages(
