@@ -304,6 +304,21 @@ async def test_a_parent_that_has_no_room_for_a_task_was_never_asked(tmp_path: Pa
         assert [task.attempt for task in found.tasks] == [1]
 
 
+@in_a_loop
+async def test_tasks_that_a_worker_may_have_are_not_added_again_elsewhere(tmp_path: Path) -> None:
+    """A client sends again what was not done; but of this nobody knows."""
+    async with stage(tmp_path, hold_seconds=0.3) as one:
+        taking = asyncio.ensure_future(one.take())
+        await until(lambda: bool(one.partitions.owned) and one.owned().partition.offers.slots == 1)
+        adding = asyncio.ensure_future(one.add())
+        assert len(await taking) == 1
+        await one.store.acquire(one.owned().key)  # somebody else becomes the owner
+        with pytest.raises(MaitredError) as told:
+            await adding
+        assert told.value.code == "outcome-unknown"
+        assert not one.partitions.owned
+
+
 def end(sequence: int) -> End:
     return End(sequence, 1)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import msgpack
 
+from maitred.errors import OutcomeUnknown
 from maitred.matching.core import HeldBeat
 from maitred.matching.effects import (
     Beat,
@@ -29,6 +30,8 @@ from maitred.matching.effects import (
 from maitred.matching.offers import Offer
 from maitred.matching.recalling import Recalling
 from maitred.matching.task import (
+    AWAY,
+    GIVEN,
     OVER,
     READY,
     Task,
@@ -143,7 +146,10 @@ class Partition(Recalling):
             self._beat_time_is_up(held)
 
     def leave(self) -> tuple[list[Token], list[Ticket]]:
-        """Everybody who waits for an answer: whoever drives this will not give one any more."""
+        """Everybody who waits for an answer: whoever drives this will not give one any more.
+
+        Tickets are to be answered with their problem, if they have one.
+        """
         tokens: list[Token] = [offer.token[0] for offer in self.offers.unanswered()]
         tokens += [
             waiting.visit[0]
@@ -153,6 +159,11 @@ class Partition(Recalling):
         tokens += [held.token for held in self._beats.values()]
         tokens += [token for waiting in self._waiters.values() for token in waiting]
         tickets = {task.ticket: None for task in self.tasks.values() if task.ticket is not None}
+        begun = {task.ticket for task in self.tasks.values() if task.state in (GIVEN, AWAY)}
+        for ticket in tickets:
+            if ticket.done or ticket in begun:
+                # Whoever hears that nothing was done sends it again, and it would be done twice.
+                ticket.problem = OutcomeUnknown("Some of the tasks may have been begun.")
         for pending in self.ledger.all_pending():
             tickets.update(dict.fromkeys(pending.tickets))
         return tokens, list(tickets)

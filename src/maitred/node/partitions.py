@@ -353,7 +353,7 @@ class Partitions:
         for held in tokens:
             held.refuse(problem)
         for ticket in tickets:
-            ticket.token(owned, problem)
+            ticket.token(owned, ticket.problem or problem)
 
     async def let_go(self, owned: Owned) -> None:
         """Leave it in order: the next owner need not wait for anybody."""
