@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import maitred
-from maitred.errors import MaitredError, NotOwner, Overloaded, UnknownTask
+from maitred.errors import DeadlineExceeded, MaitredError, NotOwner, Overloaded, UnknownTask
 from maitred.matching.records import Terms
 from maitred.node import caretaker
 from maitred.node.caretaker import Caretaker
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
+    FAILED,
     Add,
     Added,
     Await,
+    DeadLetters,
     End,
     Finish,
     Finished,
@@ -317,6 +319,52 @@ async def test_tasks_that_a_worker_may_have_are_not_added_again_elsewhere(tmp_pa
             await adding
         assert told.value.code == "outcome-unknown"
         assert not one.partitions.owned
+
+
+@in_a_loop
+async def test_whoever_has_no_patience_does_not_know_whether_a_task_was_added(
+    tmp_path: Path,
+) -> None:
+    """As docs/tasks.md says."""
+    async with stage(tmp_path) as one:
+        await one.add(queue="bills")
+        go = one.store.waits("commit")
+        with pytest.raises(DeadlineExceeded):
+            await one.client.request(Add("shop", "bills", 1, 0, 0, 0, [b"slow"]), 0.3)
+        go.set()
+        assert [task.payload for task in await one.take(2, "bills")] == [b"task", b"slow"]
+
+
+@in_a_loop
+async def test_a_dead_letter_that_two_retry_at_once_is_done_once(tmp_path: Path) -> None:
+    async with stage(tmp_path) as one:
+        first = await one.add(2, terms=Terms(retries=0))
+        given = await one.take(2)
+        ends = [End(task.sequence, 1, FAILED, b"\xc0") for task in given]
+        await one.client.request(Finish("shop", "mails", 1, 0, 0, SESSION, ends), 5)
+        go = asyncio.Event()
+        asked = 0
+
+        async def second_waits() -> None:
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                await go.wait()
+
+        def retry(*sequences: int) -> Awaitable[object]:
+            message = DeadLetters("shop", "mails", 1, 0, 0, "retry", list(sequences))
+            return one.client.request(message, 10)
+
+        one.store.instead["dead_one"] = second_waits
+        slow = asyncio.ensure_future(retry(first, first + 1))
+        await until(lambda: asked == 2)
+        await retry(first)
+        (again,) = await one.take(1)
+        done = Finish("shop", "mails", 1, 0, 0, SESSION, [End(again.sequence, again.attempt)])
+        await one.client.request(done, 5)
+        go.set()
+        await slow
+        assert [task.sequence for task in await one.take(2)] == [first + 1]
 
 
 def end(sequence: int) -> End:

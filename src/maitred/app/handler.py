@@ -74,7 +74,8 @@ class Handler(Generic[Parameters, Result, Called]):
     async def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Task[Result]:
         """Add a task; it is durable when this returns.
 
-        `ConnectionLost` and `CutOff` mean that nobody knows whether it was added.
+        `ConnectionLost`, `CutOff`, `DeadlineExceeded` and `OutcomeUnknown` mean that nobody knows
+        whether it was added.
         """
         payload = self._write(args, kwargs)
         adding = self._adding

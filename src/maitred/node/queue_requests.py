@@ -142,21 +142,18 @@ class QueueRequests:
         if message.action == "list":
             after = message.sequences[0] if message.sequences else 0
             found = await self._store.dead(owned.key, after, message.most)
+        elif message.action == "show":
+            read = [await self._store.dead_one(owned.key, one) for one in message.sequences]
+            found = [one for one in read if one is not None]
         else:
-            found = []
-            for sequence in message.sequences:
-                one = await self._store.dead_one(owned.key, sequence)
-                if one is not None:
-                    found.append(one)
-        if message.action in ("retry", "drop"):
-            await self._act(owned, message.action, found)
+            found = await self._act(owned, message.action, message.sequences)
         total = await self._store.dead_count(owned.key)
         whole = message.action == "show"
         letters = [letter(owned.key.partition, one, whole=whole) for one in found]
         held.answer(DeadLettersFound(letters, total))
 
-    async def _act(self, owned: Owned, action: str, found: list[Dead]) -> None:
-        self._partitions.check(owned)
+    async def _act(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
+        """Each as soon as it was read: what lies a while may have been done again by others."""
         partition = owned.partition
         future: asyncio.Future[None] = self._loop.create_future()
 
@@ -169,15 +166,24 @@ class QueueRequests:
                 future.set_result(None)
 
         ticket = Ticket(settle, 1)
-        now = self._loop.time()
-        for one in found:
+        found = []
+        for sequence in sequences:
+            one = await self._store.dead_one(owned.key, sequence)
+            self._partitions.check(owned)
+            if one is None:
+                continue
+            now = self._loop.time()
             if action == "retry":
                 partition.retry_dead(one, ticket, now)
             else:
                 partition.drop_dead(one.sequence, ticket, now)
+            self._partitions.touch(owned)
+            found.append(one)
+        self._partitions.check(owned)
         partition.release(ticket)
         self._partitions.touch(owned)
         await future
+        return found
 
 
 def letter(partition: int, dead: Dead, *, whole: bool) -> DeadLetter:
