@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -471,3 +472,40 @@ async def test_offers_follow_the_partition_counts() -> None:
         assert {offer.version for offer in others} == {1}
         assert {offer.partition for offer in others} == {0, 1, 2}
         assert sum(offer.slots for offer in others) == 7
+
+
+@dataclass
+class Picky:
+    """An argument that the producer's version of the program lets pass."""
+
+    number: int
+    minds = False
+
+    def __post_init__(self) -> None:
+        if Picky.minds and self.number == 2:
+            raise KeyError("not two")
+
+
+@in_a_loop
+async def test_arguments_that_raise_when_they_are_read_fail_alone() -> None:
+    """What came in the same answer is run all the same."""
+    app = App("shop")
+
+    @app.handler("picking", retries=0)
+    async def picking(what: Picky) -> int:
+        return what.number
+
+    async with FakeNode() as node:
+        node.app(app)
+        tasks = await picking.enqueue_many([picking.call(Picky(number)) for number in range(5)])
+        Picky.minds = True
+        try:
+            async with a_worker(node, app):
+                done = await asyncio.gather(
+                    *(task.result(timeout=5) for task in tasks), return_exceptions=True
+                )
+        finally:
+            Picky.minds = False
+    assert isinstance(done[2], TaskFailed)
+    assert done[2].kind == "KeyError"
+    assert done[:2] + done[3:] == [0, 1, 3, 4]

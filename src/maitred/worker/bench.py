@@ -63,9 +63,10 @@ class Bench:
         try:
             args, named = served.read(given.payload)
         except InvalidArguments as problem:
-            self._count(FAILED)
-            self._ends.add(origin, End(*key, *outcomes.misfit(problem)))
-            self._freed()
+            self._unreadable(origin, key, outcomes.misfit(problem))
+            return
+        except Exception as problem:  # noqa: BLE001 - somebody's class; others came with this one
+            self._unreadable(origin, key, outcomes.raised(problem))
             return
         statistics.busy += 1
         execution = origin.running[key] = Execution(self, origin, key, now)
@@ -75,6 +76,11 @@ class Bench:
             execution.begin_in_thread(served.function, args, named)
         if given.timeout:
             execution.limit(given.timeout)
+
+    def _unreadable(self, origin: Origin, key: tuple[int, int], ending: Ending) -> None:
+        self._count(FAILED)
+        self._ends.add(origin, End(*key, *ending))
+        self._freed()
 
     def tell(self, execution: Execution, ending: Ending) -> None:
         """The node is to know how it ended, whether the handler has or not."""
