@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from maitred.matching.core import WORKERS_KEPT
 from maitred.matching.records import Terms
-from tests.matching.driver import FAILED, RETURNED, Driver
+from tests.matching.driver import FAILED, RETURNED, Driver, Run, session_of
 
 SOON = Terms(retries=5, backoff_first=1.0, backoff_longest=1.0)
 
@@ -151,3 +152,30 @@ def test_new_tasks_stand_behind_old_ones() -> None:
         driver.finish(run)
         given.append(run.sequence)
     assert given == numbers
+
+
+def test_more_claims_than_there_are_tasks_are_made_up() -> None:
+    """A look goes through none but those whose time is over, and memory has an end."""
+    driver = Driver(buffer_tasks=10)
+    driver.add(20)
+    driver.add(30)
+    driver.crash()
+    driver.slow_reads = True
+    driver.turn()
+    made_up = [Run(number, 1, session_of(1)) for number in range(1_000)]
+    lost, _ = driver.beat(1, made_up).value
+    assert len(lost) == 1_000 - 50
+    assert len(driver.partition._claims) == 50
+    driver.pass_time(11.0)
+    assert not driver.partition._claims
+
+
+def test_workers_that_change_their_name_each_time_are_forgotten() -> None:
+    driver = Driver()
+    for worker in range(WORKERS_KEPT + 100):
+        driver.partition._heard(session_of(worker), "worker", driver.now)
+    assert len(driver.partition.workers) == WORKERS_KEPT
+    driver.now += 301.0
+    driver.partition._heard(session_of("new"), "worker", driver.now)
+    driver.partition.forget(driver.now)
+    assert list(driver.partition.workers) == [session_of("new")]

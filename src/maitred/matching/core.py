@@ -49,11 +49,8 @@ WORKERS_SECONDS = 300.0
 TIMERS_SWEPT_AT = 1_000
 """So many timers that may have nobody waiting are kept before they are looked through."""
 
-WORKERS_SWEPT_AT = 1_000
-"""So many workers are known before those that were not heard of for long are forgotten..."""
-
-WORKER_SECONDS = 3_600.0
-"""... this long."""
+WORKERS_KEPT = 10_000
+"""No more workers are remembered than this, whoever says to be another one each time."""
 
 
 class HeldBeat:
@@ -122,11 +119,12 @@ class Core:
         self.passed_tasks = self.passed_offers = 0
         self._random = random
         self._waiters: dict[int, list[Token]] = {}
-        self._claims: dict[int, tuple[bytes, str, int, float]] = {}
-        """Tasks that are in the store alone and that a worker says it is running."""
+        self._claims: OrderedDict[int, tuple[bytes, str, int, float]] = OrderedDict()
+        """Tasks that are in the store alone and that a worker says it is running, in the order in
+        which the claims end."""
         self._beats: dict[bytes, HeldBeat] = {}
-        self.workers: dict[bytes, tuple[str, float]] = {}
-        """Names and when they were heard of, by session."""
+        self.workers: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        """Names and when they were heard of, by session; the one that was heard of last, last."""
         self._touched_unread: dict[int, tuple[SegmentState, set[int]]] = {}
         """Segments that are in the store alone, and tasks of them that are over, by their first."""
         self._opened: tuple[Segment, dict[int, Record]] | None = None
@@ -217,10 +215,11 @@ class Core:
 
     def _heard(self, session: bytes, worker: str, now: float) -> None:
         workers = self.workers
-        if session not in workers and len(workers) >= WORKERS_SWEPT_AT:
-            heard = now - WORKER_SECONDS
-            self.workers = workers = {one: who for one, who in workers.items() if who[1] > heard}
         workers[session] = (worker, now)
+        workers.move_to_end(session)
+        oldest = next(iter(workers.values()))
+        if now - oldest[1] > WORKERS_SECONDS or len(workers) > WORKERS_KEPT:
+            workers.popitem(last=False)
 
     def _set_timer(self, at: float, waiting: Waiting) -> None:
         self._timer_count += 1
@@ -242,11 +241,9 @@ class Core:
         """What is past its time: results that nobody fetched, workers that are gone."""
         self.outcomes.forget_expired(now)
         self._opened = None
-        gone = [
-            session for session, (_, heard) in self.workers.items() if now - heard > WORKERS_SECONDS
-        ]
-        for session in gone:
-            del self.workers[session]
+        workers = self.workers
+        while workers and now - next(iter(workers.values()))[1] > WORKERS_SECONDS:
+            workers.popitem(last=False)
 
     # How it is
 

@@ -97,8 +97,9 @@ class Partition(Recalling):
             for offer in list(self.offers.waiting()):
                 if offer.session in silent and offer.since <= heard:
                     self._offer_time_is_up(offer)
-        for sequence in [one for one, claim in self._claims.items() if claim[3] <= now]:
-            del self._claims[sequence]
+        claims = self._claims
+        while claims and next(iter(claims.values()))[3] <= now:
+            claims.popitem(last=False)
 
     def _next_due(self) -> float:
         """When there is something to do about those who wait for their time."""

@@ -214,7 +214,10 @@ class Working(Producing):
             attempt < known[2] or (attempt == known[2] and session != known[0])
         ):
             return False
+        if known is None and len(self._claims) >= self.ledger.stored:
+            return False  # there cannot be so many: somebody makes them up
         self._claims[sequence] = (session, worker, attempt, until)
+        self._claims.move_to_end(sequence)
         return True
 
     _ENDS = (_done, _failed, _returned, _timed_out, _stopped)
