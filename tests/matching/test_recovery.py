@@ -179,3 +179,20 @@ def test_workers_that_change_their_name_each_time_are_forgotten() -> None:
     driver.partition._heard(session_of("new"), "worker", driver.now)
     driver.partition.forget(driver.now)
     assert list(driver.partition.workers) == [session_of("new")]
+
+
+def test_a_second_attempt_that_failed_counts_though_its_row_was_not_read_yet() -> None:
+    driver = Driver()
+    (number,) = driver.add(terms=Terms(retries=1, backoff_first=0.1)).sequences
+    driver.finish(driver.take_one(), how=FAILED)
+    driver.pass_time(1.0)
+    run = driver.take_one()
+    driver.slow_reads = True
+    driver.crash()
+    told = driver.finish(run, how=FAILED)
+    assert not told.late
+    while driver.reads:
+        driver.answer_read()
+    driver.pass_time(5.0)
+    assert list(driver.store.dead) == [number]
+    assert driver.take() == []

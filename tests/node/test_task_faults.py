@@ -367,6 +367,50 @@ async def test_a_dead_letter_that_two_retry_at_once_is_done_once(tmp_path: Path)
         assert [task.sequence for task in await one.take(2)] == [first + 1]
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
+@in_a_loop
+async def test_a_failure_that_is_told_before_its_task_was_read_counts(
+    tmp_path: Path, attempts: int
+) -> None:
+    """A worker's first word to a shard that was started again may be the end of an attempt."""
+    async with stage(tmp_path) as one:
+        soon = Terms(retries=attempts - 1, backoff_first=0.01, backoff_longest=0.01)
+        first = await one.add(terms=soon)
+        for attempt in range(1, attempts + 1):
+            (given,) = await one.take()
+            assert given.attempt == attempt
+            if attempt == attempts:
+                one.partitions.lost(one.owned().key, NotOwner("for the test"))
+            failed = [End(first, attempt, FAILED, b"\xc0")]
+            finish = Finish("shop", "mails", 1, 0, 0, SESSION, failed)
+            answer = await one.client.request(finish, 5)
+            assert isinstance(answer, Finished)
+            assert not answer.late
+        assert await one.store.dead_count(one.owned().key) == 1
+        assert not one.owned().partition.open_tasks
+
+
+@in_a_loop
+async def test_a_failure_of_a_task_far_back_is_told_again_until_it_is_read(tmp_path: Path) -> None:
+    async with stage(tmp_path, buffer_tasks=10, recovery_seconds=0.5) as one:
+        firsts = [await one.add(10, terms=Terms(retries=0)) for _ in range(6)]
+        last = firsts[-1] + 9
+        given = await one.take(60)
+        while len(given) < 60:
+            given += await one.take(60)
+        one.partitions.lost(one.owned().key, NotOwner("for the test"))
+        failed = [End(last, 1, FAILED, b"\xc0")]
+        finish = Finish("shop", "mails", 1, 0, 0, SESSION, failed)
+        telling = asyncio.ensure_future(one.client.request(finish, 10))
+        again: list[int] = []
+        while len(again) < 59:
+            again += [task.sequence for task in await one.take(10)]
+        answer = await telling
+        assert isinstance(answer, Finished)
+        assert not answer.late
+        assert last not in again
+
+
 def end(sequence: int) -> End:
     return End(sequence, 1)
 

@@ -221,6 +221,11 @@ class Backlog:
         return line.cursor < first <= line.known
 
     @property
+    def reading(self) -> bool:
+        """Whether the store was asked for more, and has not answered."""
+        return any(line.reading for line in self.lines)
+
+    @property
     def any_unread(self) -> bool:
         """Whether the store has tasks that are not in memory."""
         return any(line.known > line.cursor for line in self.lines)

@@ -16,6 +16,7 @@ from maitred.matching.task import (
     GIVEN,
     READY,
     TAKEN,
+    WAITING,
     Task,
     Ticket,
 )
@@ -115,6 +116,9 @@ class Working(Producing):
             elif task.state is READY:
                 self.backlog.left(task)
                 task.state = GIVEN
+            elif task.state is WAITING and task.sequence < self.first_sequence:
+                # Its time had come under whoever owned this partition before us.
+                task.state = GIVEN
             else:
                 return False
         self.leases.pop(task.sequence, None)
@@ -200,6 +204,11 @@ class Working(Producing):
         held = self._beats.get(session)
         if held is not None and held.token is token:
             del self._beats[session]
+
+    def claim(self, sequence: int, session: bytes, attempt: int, now: float) -> bool:
+        """Whether the task may be theirs as soon as it is read: then they say again what they have
+        to say of it."""
+        return self._claimed(sequence, session, "", attempt, now + self.settings.lease_seconds)
 
     def _claimed(
         self, sequence: int, session: bytes, worker: str, attempt: int, until: float

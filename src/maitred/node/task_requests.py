@@ -6,7 +6,14 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from maitred.errors import InternalError, MaitredError, NotOwner, PayloadTooLarge, UnknownTask
+from maitred.errors import (
+    InternalError,
+    MaitredError,
+    NotOwner,
+    PayloadTooLarge,
+    Unavailable,
+    UnknownTask,
+)
 from maitred.matching.effects import decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
 from maitred.matching.passing import VISIT_SECONDS
@@ -15,6 +22,8 @@ from maitred.matching.task import READY, Task, Ticket
 from maitred.node.partitions import ANSWER_EARLY_SECONDS
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
+    DONE,
+    RETURNED,
     Add,
     Added,
     Await,
@@ -41,6 +50,13 @@ ENDED_DEAD: Final = "failed"
 
 LOOKED_AT_SECONDS: Final = 1.0
 """How long segments are kept that were looked at for one of their tasks."""
+
+
+READING_SECONDS: Final = 1.0
+"""How long who asks for a task that is not in memory waits for what is being read."""
+
+READING_LOOK_SECONDS: Final = 0.005
+"""How often it is looked whether that has come."""
 
 
 class TaskRequests:
@@ -246,6 +262,7 @@ class TaskRequests:
         """Ends of tasks that are not in memory: after a restart they may be in the store alone."""
         partition = owned.partition
         try:
+            await self._until_read(owned)
             for end in unknown:
                 with looking_up(owned):
                     counts = await self._finish_looked_up(owned, session, end, ticket)
@@ -262,11 +279,23 @@ class TaskRequests:
         partition.release(ticket)
         self._partitions.touch(owned)
 
+    async def _until_read(self, owned: Owned) -> None:
+        """After a start, what is read first is what workers are at: nobody need look for it."""
+        partition = owned.partition
+        deadline = self._loop.time() + READING_SECONDS
+        await asyncio.sleep(0)  # a partition that was just loaded asks at the end of the turn
+        while partition.backlog.reading or partition.later.reading:
+            if self._loop.time() >= deadline:
+                return
+            await asyncio.sleep(READING_LOOK_SECONDS)
+
     async def _finish_looked_up(
         self, owned: Owned, session: bytes, end: tuple[int, int, int, bytes], ticket: Ticket
     ) -> bool:
         """False: it comes too late to count."""
         partition, sequence = owned.partition, end[0]
+        if sequence in partition.tasks:
+            return partition.finish_again(end, ticket, self._loop.time(), session)
         found = await self._segment_with(owned, sequence)
         later = await self._store.later_one(owned.key, sequence)
         self._partitions.check(owned)
@@ -276,6 +305,9 @@ class TaskRequests:
                 partition.recall_later(later, now)
             return partition.finish_again(end, ticket, now, session)
         if found is not None:
+            _, attempt, how, _ = end
+            if how not in (DONE, RETURNED) and partition.claim(sequence, session, attempt, now):
+                raise Unavailable("The task is still to be read.", remedy="Say it again.")
             return partition.finish_stored(found.segment, found.marks, end, ticket, now)
         return False
 
