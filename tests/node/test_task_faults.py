@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import maitred
-from maitred.errors import DeadlineExceeded, MaitredError, NotOwner, Overloaded, UnknownTask
+from maitred.errors import (
+    DeadlineExceeded,
+    Draining,
+    MaitredError,
+    NotOwner,
+    Overloaded,
+    UnknownTask,
+)
 from maitred.matching.records import Terms
 from maitred.node import caretaker
 from maitred.node.caretaker import Caretaker
@@ -409,6 +416,24 @@ async def test_a_failure_of_a_task_far_back_is_told_again_until_it_is_read(tmp_p
         assert isinstance(answer, Finished)
         assert not answer.late
         assert last not in again
+
+
+@in_a_loop
+async def test_a_partition_that_comes_while_the_node_stops_keeps_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path) as one:
+        go = one.store.waits("acquire")
+        offer = Offer("shop", "mails", 1, 0, 0, 0, SESSION, "worker", 1)
+        held = one.client.hold(offer, 30)
+        await until(lambda: bool(one.partitions._loading))
+        draining = asyncio.ensure_future(one.shard.drain())
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(Draining):
+            await held.answer()
+        async with asyncio.timeout(5):
+            assert await draining
 
 
 def end(sequence: int) -> End:

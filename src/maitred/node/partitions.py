@@ -240,6 +240,8 @@ class Partitions:
             counts = acquired.counts or await self._first_counts(key, acquired, settings.partitions)
         else:
             counts = await self.counts_of(key)
+        if self.shard.draining:  # those who wait have been told to go, and nobody tells any more
+            raise Draining("The node is stopping.")
         now = self.loop.time()
         wall = self._surroundings.wall_clock() - now
         partition = Partition(key, acquired, counts, settings, self._surroundings.random, now, wall)
