@@ -301,15 +301,14 @@ def test_a_parent_that_cannot_be_reached_is_left_alone_for_a_moment() -> None:
 
 def test_a_task_that_the_parent_may_have_given_out_is_not_refused_by_a_store_that_fails() -> None:
     """Who hears that nothing was done must not find it done."""
-    driver = Driver(partition=1, counts=PartitionCounts(2, 2, 1))
+    driver = Driver(partition=1)
     driver.auto_commit = False
     first = driver.add()
     driver.fail_commit()
     driver.answer_task(None)
     driver.pass_time(0.1)
     assert len(driver.passed_tasks) == 1
-    second = driver.add()
-    assert second.answered
+    driver.add()
     assert not first.answered
     driver.answer_task("worker")
     driver.finish(driver.given[-1])

@@ -14,6 +14,7 @@ from maitred.matching.effects import (
     VisitorUnwanted,
 )
 from maitred.matching.task import (
+    AWAY,
     COME_BACK,
     END,
     GIVEN,
@@ -171,9 +172,9 @@ class Lives(Core):
             task.ticket = None
 
     def _refuse_unwritable(self, now: float) -> None:
-        """While nothing can be written, only what a worker has already got is taken."""
+        """While nothing can be written, only what a worker has got, or may have, is taken."""
         for task in list(self.ledger.fresh.values()):
-            if task.state is not GIVEN:
+            if task.state is not GIVEN and task.state is not AWAY:
                 self._refuse(task)
         for task, _ in list(self.ledger.pending.later.values()):
             if task.ticket is not None and task.state is WAITING:
