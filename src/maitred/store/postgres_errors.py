@@ -23,9 +23,11 @@ NOT_LET_IN: Final = (
     asyncpg.InvalidCatalogNameError,
 )
 _DONE_NOTHING: Final = (
-    asyncpg.TooManyConnectionsError,
+    asyncpg.InsufficientResourcesError,  # memory, connections
+    asyncpg.ProgramLimitExceededError,
+    asyncpg.PostgresSystemError,  # its disk, for one
+    asyncpg.InternalServerError,  # damaged pages among them
     asyncpg.CannotConnectNowError,
-    asyncpg.OutOfMemoryError,
     asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,  # by the server, at our own statement_timeout
     asyncpg.TransactionRollbackError,  # deadlocks among them
