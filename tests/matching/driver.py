@@ -114,6 +114,7 @@ class Driver:
         self.passed_offers: list[Offer] = []
         self.recalled_offers: list[Offer] = []
         self.passed_tasks: list[Task] = []
+        self.recalled_tasks: list[Task] = []
         self.visitors: dict[Task, Asked] = {}
         self.given_back: list[effects.GiveBack] = []
         self.next_look = inf
@@ -124,6 +125,7 @@ class Driver:
             effects.PassOffer: lambda effect: self.passed_offers.append(effect.offer),
             effects.RecallOffer: lambda effect: self.recalled_offers.append(effect.offer),
             effects.PassTask: lambda effect: self.passed_tasks.append(effect.task),
+            effects.RecallTask: lambda effect: self.recalled_tasks.append(effect.task),
             effects.VisitorTaken: self._visitor_taken,
             effects.VisitorUnwanted: lambda effect: self.visitors[effect.task].answer(None),
             effects.VisitorLost: lambda effect: self.visitors[effect.task].answer("lost"),

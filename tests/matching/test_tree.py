@@ -313,3 +313,72 @@ def test_a_task_that_the_parent_may_have_given_out_is_not_refused_by_a_store_tha
     driver.answer_task("worker")
     driver.finish(driver.given[-1])
     assert first.safe
+
+
+def test_an_offer_at_home_calls_those_back_that_went_to_the_parent_and_they_go_first() -> None:
+    """Otherwise a backlog's first tasks could be overtaken for as long as there is one."""
+    driver = Driver(partition=1, forwarding=Forwarding(tasks=2, task_wait_seconds=0.0))
+    sequences = list(driver.add(5).sequences)
+    driver.pass_time(0.001)
+    assert [task.sequence for task in driver.passed_tasks] == sequences[:2]
+    served = []
+    for number in range(5):
+        asked = driver.offer(f"worker {number}")
+        while driver.recalled_tasks:
+            assert not asked.answered
+            driver.recalled_tasks.pop(0)
+            driver.answer_task(None)
+        (run,) = asked.value
+        served.append(run.sequence)
+    assert served == sequences
+
+
+def test_a_parent_that_does_not_answer_a_recall_holds_nobody_up() -> None:
+    driver = Driver(partition=1, forwarding=Forwarding(tasks=2, task_wait_seconds=0.0))
+    sequences = list(driver.add(5).sequences)
+    driver.pass_time(0.001)
+    asked = driver.offer()
+    assert len(driver.recalled_tasks) == 2
+    driver.pass_time(0.03)
+    (run,) = asked.value
+    assert run.sequence == sequences[2]
+
+
+def test_where_offers_come_tasks_stay_at_home_for_a_moment() -> None:
+    driver = Driver(partition=1, forwarding=Forwarding(tasks=2, task_wait_seconds=0.0))
+    driver.add(5)
+    driver.pass_time(0.001)
+    driver.offer()
+    driver.answer_task(None)
+    driver.answer_task(None)
+    assert not driver.passed_tasks
+    driver.pass_time(0.03)
+    assert len(driver.passed_tasks) == 2
+
+
+def test_a_visitor_that_is_called_back_goes_home_or_is_taken() -> None:
+    driver = Driver()
+    here = driver.visit(55)
+    driver.partition.visit_recalled(here)
+    driver.turn()
+    assert driver.visitors[here].value is None
+    driver = Driver(partition=1)
+    above = driver.visit(56, seconds=5.0)
+    driver.pass_time(0.1)
+    driver.partition.visit_recalled(above)
+    driver.turn()
+    assert driver.recalled_tasks == [above]
+    assert not driver.visitors[above].answered
+    driver.answer_task(8)
+    assert driver.visitors[above].value == session_of(8)
+
+
+def test_waiting_for_a_recall_that_is_not_answered_costs_no_looks() -> None:
+    forwarding = Forwarding(tasks=2, task_wait_seconds=0.0)
+    driver = Driver(partition=1, forwarding=forwarding, rate_per_second=1_000.0)
+    driver.add(5)
+    driver.pass_time(0.001)
+    driver.offer()
+    assert driver.partition.look(driver.now) > driver.now
+    driver.pass_time(1.0)
+    assert driver.partition.look(driver.now) > driver.now

@@ -12,6 +12,7 @@ from maitred.matching.effects import (
     GiveBack,
     PassOffer,
     PassTask,
+    RecallTask,
     VisitorTaken,
     VisitorUnwanted,
 )
@@ -132,13 +133,13 @@ def test_a_visitor_whose_owner_gave_up_is_given_to_nobody() -> None:
     assert given.foreign == []
 
 
-def test_an_offer_goes_up_at_once_where_the_tasks_of_its_partition_are() -> None:
+def test_an_offer_calls_the_tasks_of_its_partition_home_and_goes_up_if_there_are_none() -> None:
     home = partition()
     add(home, 0.0)
-    passed_on(drive(home, 0.0))
+    task = passed_on(drive(home, 0.0))
     waits = offer(since=0.001)
     home.offer(waits, 60.0, 0.001)
-    assert drive(home, 0.001) == [PassOffer(waits)]
+    assert drive(home, 0.001) == [RecallTask(task)]
     alone, waits = partition(), offer(since=0.001)
     alone.offer(waits, 60.0, 0.001)
     assert drive(alone, 0.001) == []

@@ -106,6 +106,10 @@ class Core:
         self.parent = parent(key.partition, settings.forwarding.children)
         self.offers_away = 0
         self.tasks_away = 0
+        self.away: dict[int, Task] = {}
+        """Ours among them, in the order in which they went."""
+        self._home_by = -inf
+        """Those that were called home are waited for until then, so that nobody overtakes them."""
         self._back_early: set[int] = set()
         """Tasks that were given back before the parent said that anybody had them."""
         self._offers_rest_until = -inf

@@ -79,6 +79,12 @@ class PassTask(NamedTuple):
     task: Task
 
 
+class RecallTask(NamedTuple):
+    """Ask the parent to send it back, unless somebody has it already."""
+
+    task: Task
+
+
 class VisitorTaken(NamedTuple):
     """A child's task has found a worker here."""
 
@@ -141,6 +147,7 @@ Effect = (
     | PassOffer
     | RecallOffer
     | PassTask
+    | RecallTask
     | VisitorTaken
     | VisitorUnwanted
     | VisitorLost

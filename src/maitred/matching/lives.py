@@ -10,6 +10,7 @@ from maitred.matching.effects import (
     Foreign,
     Give,
     RecallOffer,
+    RecallTask,
     VisitorTaken,
     VisitorUnwanted,
 )
@@ -30,6 +31,10 @@ from maitred.matching.task import (
 if TYPE_CHECKING:
     from maitred.matching.effects import EndStatus
 
+HOME_SECONDS = 0.02
+"""How long those that were called back from the parent are waited for, and how long no other task
+goes there afterwards. An exchange between two shards takes less than a millisecond."""
+
 RUN_KEPT = 0.9
 """Of the mean run time, at each new one."""
 
@@ -40,7 +45,9 @@ class Lives(Core):
     def _seat(self, now: float) -> None:
         """As many tasks as there are offers, in the order of both."""
         backlog, offers = self.backlog, self.offers
-        if not backlog.ready or not offers.slots or self.recovering:
+        if not offers.slots or self.recovering or not (backlog.ready or self.away):
+            return
+        if self.away and self._wait_for_those_away(now):
             return
         limit = self._limit
         while backlog.ready and offers.slots:
@@ -59,6 +66,21 @@ class Lives(Core):
                 limit.count()
             self.waits.count(now - task.ready)
             self._lease(task, offer.session, offer.worker, now)
+
+    def _wait_for_those_away(self, now: float) -> bool:
+        """There is an offer at home: tasks that went to the parent are called back, and go first.
+
+        They are waited for only for a moment, in case the parent does not answer.
+        """
+        called = [task for task in self.away.values() if not task.called]
+        for task in called:
+            task.called = True
+            self.effects.append(RecallTask(task))
+        if called:
+            self._home_by = now + HOME_SECONDS
+            # Where there are offers at home, tasks need not go away at once.
+            self._tasks_rest_until = now + HOME_SECONDS
+        return now < self._home_by
 
     def _expire(self, task: Task, now: float) -> None:
         """Nobody is to begin it any more; a visitor's owner sees to that itself."""

@@ -71,6 +71,8 @@ class Partition(Recalling):
         at = min(passing, self._next_due(), self.later.read_wanted_at())
         if self.recovering:
             at = min(at, self.recovering_until)
+        elif self.away and self.offers.slots and now < self._home_by:
+            at = min(at, self._home_by)
         elif self._limit is not None and self.backlog.ready and self.offers.slots:
             at = min(at, self._limit.next_at(now))
         if self.leases:

@@ -11,6 +11,7 @@ from maitred.matching.effects import (
     GiveBack,
     PassOffer,
     PassTask,
+    RecallTask,
     VisitorLost,
     VisitorTaken,
     VisitorUnwanted,
@@ -59,6 +60,7 @@ class Passing(Working):
         if task.origin >= 0:
             self._visitor_answered(task, session, worker)
             return
+        self.away.pop(task.sequence, None)
         back = task.sequence in self._back_early
         self._back_early.discard(task.sequence)
         if session and task.state is AWAY and not back:
@@ -82,6 +84,7 @@ class Passing(Working):
     def task_lost(self, task: Task, now: float) -> None:
         """Nobody knows whether the parent gave it to somebody: whoever has it will say so."""
         self.tasks_away -= 1
+        self.away.pop(task.sequence, None)
         if task.origin >= 0:
             if task.state is AWAY:
                 task.state = OVER
@@ -98,6 +101,15 @@ class Passing(Working):
         self.backlog.push(task)
         self._set_timer(until, task)
         self._seat(now)
+
+    def visit_recalled(self, task: Task) -> None:
+        """The child wants it back, and hears what became of it: at once, if nobody has it yet."""
+        if task.state is READY:
+            self.backlog.left(task)
+            task.state = OVER
+            self.effects.append(VisitorUnwanted(task))
+        elif task.state is AWAY:
+            self.effects.append(RecallTask(task))
 
     def visit_no_more(self, task: Task) -> None:
         """The child has given up, or is gone."""
@@ -126,8 +138,9 @@ class Passing(Working):
                 return inf  # held up by the rate limit, at home as anywhere
             if now < self._offers_rest_until:
                 return self._offers_rest_until
-            # If the tasks of this partition are further up, there is nothing to wait for here.
-            wait = 0.0 if self.tasks_away else limits.offer_wait_seconds
+            if self.away and now < self._home_by:
+                return self._home_by  # they are on their way home
+            wait = limits.offer_wait_seconds
             for offer in self.offers.waiting():
                 if offer.away or offer.given:
                     continue
@@ -161,6 +174,9 @@ class Passing(Working):
             self._pass_limit.count()
             self.backlog.pop()
             task.moves(PASS_ON)
+            task.called = False
+            if task.origin < 0:
+                self.away[task.sequence] = task
             self.tasks_away += 1
             self.passed_tasks += 1
             self.effects.append(PassTask(task))

@@ -132,6 +132,8 @@ class Task(Struct, gc=False, eq=False):
     place: int = 0
     """In its line."""
     revoked: bool = False
+    called: bool = False
+    """Whether it was called back from the parent."""
     # Where it is written down: in a segment, in a row of its own, or not yet.
     segment: SegmentState | None = None
     later_stored: bool = False

@@ -120,6 +120,9 @@ class Connection(Handshake):
     def _request_out_of_place(self, frame: Frame) -> None:
         work = self.under_way.get(frame.stream)
         if work is not None and frame.opcode == Opcode.CANCEL and not frame.flags:
+            if isinstance(work, HeldWork) and work.on_recall is not None:
+                work.on_recall()
+                return
             work.stop(Cancelled("The caller took the request back."))
         elif not self._stream_refused(frame.stream):
             raise ProtocolViolation(f"Our requests have no flags; this one has {frame.flags:#04x}.")

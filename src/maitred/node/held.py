@@ -27,9 +27,12 @@ def _nothing() -> None:
 class Held:
     """What somebody waits for, over a connection or in this process."""
 
-    __slots__ = ("on_stop",)
+    __slots__ = ("on_recall", "on_stop")
 
     def __init__(self) -> None:
+        self.on_recall: Callable[[], None] | None = None
+        """Called when the caller takes it back, if that too is answered by the holder: because the
+        caller has to know what became of it."""
         self.on_stop: Callable[[], None] = _nothing
         """Called when nobody waits any more, before an answer could be given."""
 
@@ -123,7 +126,11 @@ class HeldHere(Held):
 
     def recall(self) -> None:
         """The answer is not needed, but if it is on its way it is wanted."""
-        if not self.over:
+        if self.over:
+            return
+        if self.on_recall is not None:
+            self.on_recall()
+        else:
             self.on_stop()
             self._end(Cancelled("The caller took the request back."))
 

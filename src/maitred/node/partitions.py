@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from maitred.errors import (
+    Cancelled,
     ConnectionLost,
     DeadlineExceeded,
     Draining,
@@ -128,6 +129,7 @@ class Partitions:
             effects.PassOffer: self._pass_offer,
             effects.RecallOffer: self._recall_offer,
             effects.PassTask: self._pass_task,
+            effects.RecallTask: self._recall_task,
             effects.VisitorTaken: self._visitor_taken,
             effects.VisitorUnwanted: self._visitor_unwanted,
             effects.VisitorLost: self._visitor_lost,
@@ -565,6 +567,8 @@ class Partitions:
             if isinstance(outcome, Forwarded):
                 self._learn(owned, outcome.counts)
                 partition.task_answered(task, outcome.session, outcome.worker, now)
+            elif isinstance(outcome, Cancelled):  # called back before it was sent
+                partition.task_answered(task, b"", "", now)
             elif isinstance(outcome, Unavailable | Overloaded):  # it was never asked
                 partition.parent_away(now)
                 partition.task_answered(task, b"", "", now)
@@ -573,6 +577,11 @@ class Partitions:
             self.touch(owned)
 
         owned.asked[task] = ask(self.shard, message, VISIT_SECONDS + ASK_SECONDS, done)
+
+    def _recall_task(self, owned: Owned, effect: effects.RecallTask) -> None:
+        asked = owned.asked.get(effect.task)
+        if asked is not None:
+            asked.recall()
 
     def _visitor_taken(self, owned: Owned, effect: effects.VisitorTaken) -> None:
         held, version = effect.task.visit

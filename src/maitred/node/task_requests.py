@@ -334,6 +334,12 @@ class TaskRequests:
         task.visit = (held, message.version)
         if message.expires:
             task.expires = now + message.expires
+
+        def recalled() -> None:
+            partition.visit_recalled(task)
+            self._partitions.touch(owned)
+
+        held.on_recall = recalled
         held.on_stop = lambda: partition.visit_no_more(task)
         partition.visit(task, now + VISIT_SECONDS, now)
 

@@ -49,11 +49,14 @@ class Passed:
 class Visit:
     """A task that a child has passed on."""
 
-    __slots__ = ("answered", "child", "task")
+    __slots__ = ("answered", "arrived", "child", "recalled", "task")
 
     def __init__(self, child: Place, task: Task) -> None:
         self.child = child
         self.task = task
+        self.arrived: Task | None = None
+        """As the parent has it."""
+        self.recalled = False
         self.answered = False
 
 
@@ -85,6 +88,7 @@ class Place:
         self._touched = False
         self._timer_at = inf
         self._asked: dict[Offer, Passed] = {}
+        self._visits: dict[Task, Visit] = {}
         self._carry_out: dict[type[effects.Effect], Callable[[Any], None]] = {
             effects.Give: self._give,
             effects.NothingFor: self._nothing_for,
@@ -92,6 +96,7 @@ class Place:
             effects.PassOffer: self._pass_offer,
             effects.RecallOffer: self._recall_offer,
             effects.PassTask: self._pass_task,
+            effects.RecallTask: self._recall_task,
             effects.VisitorTaken: self._visitor_taken,
             effects.VisitorUnwanted: self._visitor_unwanted,
             effects.GiveBack: self._give_back,
@@ -250,9 +255,20 @@ class Place:
         self.touch()
 
     def _pass_task(self, effect: effects.PassTask) -> None:
-        visit = Visit(self, effect.task)
+        visit = self._visits[effect.task] = Visit(self, effect.task)
         self._send(self._parent, self._parent.task_visits, visit, self.partition.counts.version)
         self._clock.at(self._clock.now + VISIT_SECONDS + ASK_SECONDS, self._visit_too_long, visit)
+
+    def _recall_task(self, effect: effects.RecallTask) -> None:
+        visit = self._visits.get(effect.task)
+        if visit is not None:
+            self._send(self._parent, self._parent.task_recalled, visit)
+
+    def task_recalled(self, visit: Visit) -> None:
+        visit.recalled = True
+        if visit.arrived is not None:
+            self.partition.visit_recalled(visit.arrived)
+            self.touch()
 
     def task_visits(self, visit: Visit, version: int) -> None:
         now = self._clock.now
@@ -262,7 +278,10 @@ class Place:
         arrived.origin = task.origin if visitor else child.number
         arrived.attempt = task.attempt if visitor else task.attempt + 1
         arrived.visit = (visit, version)
+        visit.arrived = arrived
         self.partition.visit(arrived, now + VISIT_SECONDS, now)
+        if visit.recalled:  # which overtook it on the way
+            self.partition.visit_recalled(arrived)
         self.touch()
 
     def _visitor_taken(self, effect: effects.VisitorTaken) -> None:
@@ -282,6 +301,7 @@ class Place:
         if visit.answered:
             return
         visit.answered = True
+        self._visits.pop(visit.task, None)
         self.learn(counts)
         self.partition.task_answered(visit.task, session, worker, self._clock.now)
         self.touch()
@@ -289,6 +309,7 @@ class Place:
     def _visit_too_long(self, visit: Visit) -> None:
         if not visit.answered:
             visit.answered = True
+            self._visits.pop(visit.task, None)
             self.model.visits_lost += 1
             self.partition.task_lost(visit.task, self._clock.now)
             self.touch()

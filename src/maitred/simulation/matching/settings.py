@@ -7,6 +7,7 @@ from math import ceil
 
 from maitred.balancing import ALGORITHMS, SelectorSettings
 from maitred.errors import UnknownAlgorithm
+from maitred.matching.lives import HOME_SECONDS
 from maitred.routing.tree import depth
 from maitred.settings import Forwarding, Queue, Scaling
 from maitred.simulation.selection.settings import (
@@ -113,4 +114,5 @@ class MatchingModel:
         turns = ceil(self.pollers / limits.tasks) * 4 * deep * way
         line = rounds * (self.pollers / limits.tasks_per_second + turns)
         # What is in the store alone has to be read first.
-        return path + line + self.commit_seconds + way
+        # Where offers came shortly before, tasks stay at home for a moment.
+        return path + line + HOME_SECONDS + self.commit_seconds + way
