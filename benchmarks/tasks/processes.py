@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 STARTED_WITHIN = 30
 ENDED_WITHIN = 5
 TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 Command = list[str | Path]
@@ -59,6 +60,11 @@ class Started:
             if int(fields[3]) == self.process.pid
         ]
         return sum(ticks) / TICKS
+
+    def memory_bytes(self) -> int:
+        """What all of them have in memory."""
+        pages = [int(fields[21]) for _, fields in _stats() if int(fields[3]) == self.process.pid]
+        return sum(pages) * PAGE
 
     def last_words(self) -> str:
         """The last line that it has written, for the reason why something failed."""

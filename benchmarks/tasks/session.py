@@ -139,6 +139,7 @@ class Session:
         self._burst(500, 1)
         each = self._burst(budget.backlog // 2, budget.enqueue, each=True)
         many = self._burst(budget.backlog - self._next, budget.enqueue)
+        memory = self._server.memory_bytes()
         most = {RECORD: str(self._folder / "record")}
         self._worker = self._start("worker", self._peer.worker(self._programs), **most)
         called = sorted(called for _, called in self._wait(0, self._next))
@@ -147,6 +148,7 @@ class Session:
             "enqueue": max(many["tasks"] / many["seconds"], each["tasks"] / each["seconds"]),
             "backlog": self._next,
             "drain": (len(called) - 1) / (called[-1] - called[0]) * 1e9,
+            "memory after drain": self._server.memory_bytes() / memory,
         }
 
     def end_to_end(self, tasks: int) -> Figures:
