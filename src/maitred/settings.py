@@ -216,6 +216,10 @@ class Queue(Schema, frozen=True, kw_only=True):
     """Waiting tasks of one priority that a partition has in memory; the others are in the store.
     Enough for a tenth of a second at full speed, in which the next are read."""
 
+    buffer_bytes: Annotated[int, Meta(ge=64 * 1024, le=2**40)] = 32 * 2**20
+    """The same, in bytes of their payloads; whichever is reached first. What 2,000 tasks of 16 KiB
+    have: most queues never notice, and tasks of a megabyte each do not fill the memory."""
+
     hold_seconds: Wait = 0.02
     """How long the writing of a task that a worker has already got may wait: if it is done by then
     it need not be written. Only while the queue's tasks usually take less than this."""

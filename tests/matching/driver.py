@@ -187,6 +187,8 @@ class Driver:
         waiting = [task for task in partition.backlog.waiting() if task.origin < 0]
         assert len(waiting) == sum(task.state is READY for task in tasks.values())
         assert all(task is tasks[task.sequence] and task.state is READY for task in waiting)
+        for line in partition.backlog.lines:
+            assert line.bytes == sum(len(task.payload) for task in line)
         alone = self.store.unfinished() - tasks.keys() if partition.open_tasks > len(tasks) else ()
         assert len(tasks) <= partition.open_tasks <= len(tasks) + len(alone)
         leases = [task.lease_until for task in partition.leases.values()]
@@ -257,10 +259,12 @@ class Driver:
 
     def _read(self, effect: effects.Read) -> None:
         reading = effect.reading
-        self._arrives(effect, self.store.read(reading.priority, reading.after, reading.tasks))
+        found = self.store.read(reading.priority, reading.after, reading.tasks, reading.most_bytes)
+        self._arrives(effect, found)
 
     def _read_later(self, effect: effects.ReadLater) -> None:
-        self._arrives(effect, self.store.read_later(effect.before + self.wall, effect.most))
+        before = effect.before + self.wall
+        self._arrives(effect, self.store.read_later(before, effect.most, effect.most_bytes))
 
     def _arrives(self, effect: effects.Read | effects.ReadLater, found: list[Any]) -> None:
         self.reads.append((effect, found))
@@ -271,12 +275,9 @@ class Driver:
         """The oldest read arrives, with what there was when it was asked."""
         effect, found = self.reads.pop(0)
         if isinstance(effect, effects.Read):
-            tasks = sum(segment.tasks for segment, _ in found)
-            all_of_it = tasks < effect.reading.tasks
-            self.partition.segments_read(found, effect, self.now, all_of_it=all_of_it)
+            self.partition.segments_read(found, effect, self.now)
         else:
-            all_of_it = len(found) < effect.most
-            self.partition.later_read(found, effect.before, self.now, all_of_it=all_of_it)
+            self.partition.later_read(found, effect, self.now)
 
     def crash(self, down_seconds: float = 1.0) -> None:
         """The process dies; another one starts from what was written. Its clock starts anew."""

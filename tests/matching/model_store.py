@@ -87,12 +87,15 @@ class ModelStore:
 
     # Reading
 
-    def read(self, priority: int, after: int, tasks: int) -> list[tuple[Segment, frozenset[int]]]:
+    def read(
+        self, priority: int, after: int, tasks: int, most_bytes: int
+    ) -> list[tuple[Segment, frozenset[int]]]:
         found: list[tuple[Segment, frozenset[int]]] = []
         for (of, first), one in sorted(self.segments.items()):
-            if of == priority and first > after and tasks > 0:
+            if of == priority and first > after and tasks > 0 and most_bytes > 0:
                 found.append((one, self._marks_of(one)))
                 tasks -= one.tasks
+                most_bytes -= len(one.body)
         return found
 
     def around(self, sequence: int) -> list[tuple[Segment, frozenset[int]]]:
@@ -105,9 +108,15 @@ class ModelStore:
     def _marks_of(self, one: Segment) -> frozenset[int]:
         return frozenset(mark for mark in self.marks if one.first <= mark <= one.last)
 
-    def read_later(self, before: float = inf, most: int = 10**9) -> list[Later]:
-        due = sorted((one for one in self.later.values() if one.due < before), key=_due)
-        return due[:most]
+    def read_later(
+        self, before: float = inf, most: int = 10**9, most_bytes: int = 10**12
+    ) -> list[Later]:
+        found: list[Later] = []
+        for one in sorted((one for one in self.later.values() if one.due < before), key=_due):
+            if len(found) < most and most_bytes > 0:
+                found.append(one)
+                most_bytes -= len(one.body)
+        return found
 
 
 def _due(one: Later) -> tuple[float, int]:

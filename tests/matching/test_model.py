@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from random import Random
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -56,14 +57,29 @@ class PartitionMachine(RuleBasedStateMachine):
     @initialize(
         number=st.sampled_from([0, 1]),
         buffer=st.sampled_from([2, 4, 10]),
+        buffer_bytes=st.sampled_from([30, 1_000, 10**6]),
+        segment=st.sampled_from([(3, 10**6), (1_000, 40), (1_000, 10**6)]),
         hold=st.sampled_from([0.0, 0.02, 5.0]),
         rate=st.sampled_from([None, None, 2.0]),
         seed=st.integers(0, 1000),
     )
-    def begin(self, number: int, buffer: int, hold: float, rate: float | None, seed: int) -> None:
+    def begin(
+        self,
+        number: int,
+        buffer: int,
+        buffer_bytes: int,
+        segment: tuple[int, int],
+        hold: float,
+        rate: float | None,
+        seed: int,
+    ) -> None:
+        limits: dict[str, Any] = {"SEGMENT_TASKS": segment[0], "SEGMENT_BYTES": segment[1]}
+        self.segments = patch.multiple("maitred.matching.ledger", **limits)
+        self.segments.start()
         self.driver = Driver(
             partition=number,
             buffer_tasks=buffer,
+            buffer_bytes=buffer_bytes,
             hold_seconds=hold,
             rate_per_second=rate,
             lease_seconds=LEASE,
@@ -77,6 +93,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(
         count=st.sampled_from([1, 2, 6, 15]),
+        size=st.sampled_from([0, 1, 20, 300]),
         priority=st.sampled_from([0, 2, 2, 2, 4]),
         retries=st.integers(0, 2),
         retention=st.sampled_from([0.0, 60.0, 1000.0]),
@@ -84,9 +101,18 @@ class PartitionMachine(RuleBasedStateMachine):
         expires=st.sampled_from([0.0, 0.0, 0.0, 5.0]),
         turn=st.booleans(),
     )
-    def add(self, *, count: int, retries: int, retention: float, turn: bool, **how: Any) -> None:  # noqa: ANN401
+    def add(
+        self,
+        *,
+        count: int,
+        size: int,
+        retries: int,
+        retention: float,
+        turn: bool,
+        **how: Any,  # noqa: ANN401
+    ) -> None:
         terms = Terms(retries, 1.0, 100.0, 0.0, retention)
-        asked = self.driver.add(count, terms=terms, turn=turn, **how)
+        asked = self.driver.add([bytes(size)] * count, terms=terms, turn=turn, **how)
         for sequence in asked.sequences:
             self.books.added[sequence] = asked
             self.books.priority[sequence] = how["priority"]
@@ -328,6 +354,12 @@ class PartitionMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "driver"):
             return
+        try:
+            self._come_to_rest()
+        finally:
+            self.segments.stop()
+
+    def _come_to_rest(self) -> None:
         driver = self.driver
         driver.slow_reads = False
         while driver.reads:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 KEY = PartitionKey("shop", "mails", 1, 0)
 OTHER = PartitionKey("shop", "mails", 1, 1)
 THIRD = PartitionKey("shop", "thumbnails", 1, 0)
+ANY_SIZE = 2**60
+"""More bytes than anybody reads."""
 
 
 def segment(first: int, last: int, priority: int = 2, body: bytes = b"") -> Segment:
@@ -46,10 +48,10 @@ async def everything(store: Store, key: PartitionKey) -> dict[str, Any]:
     """All that can be read of a partition without becoming its owner."""
     segments: list[SegmentRead] = []
     for priority in range(PRIORITIES):
-        segments += await store.segments(key, priority, -1, 10**9)
+        segments += await store.segments(key, priority, -1, 10**9, ANY_SIZE)
     return {
         "segments": segments,
-        "later": await store.later(key, float("inf"), 10**6),
+        "later": await store.later(key, float("inf"), 10**6, ANY_SIZE),
         "dead": await store.dead(key, -1, 10**6),
         "dead_count": await store.dead_count(key),
     }

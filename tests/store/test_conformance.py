@@ -12,6 +12,7 @@ from maitred.routing.counts import PartitionCounts
 from maitred.store.interface import SegmentRead
 from tests.store.engines import Engine, awaited, opened
 from tests.store.samples import (
+    ANY_SIZE,
     KEY,
     OTHER,
     THIRD,
@@ -79,7 +80,9 @@ async def test_what_was_overtaken_writes_nothing_and_harms_no_other(engine: Engi
         assert list(overtaken) == [KEY]
         assert await everything(new, KEY) == before
         assert await new.result(KEY, 1) is None
-        assert [read.segment for read in await new.segments(OTHER, 2, 0, 9)] == [segment(1, 1)]
+        assert [read.segment for read in await new.segments(OTHER, 2, 0, 9, ANY_SIZE)] == [
+            segment(1, 1)
+        ]
         assert await new.dead(THIRD, 0, 9) == [dead(2)]
         assert await new.acquire(KEY) == Acquired(3, None, 3, clean=False)
         assert await old.acquire(OTHER) == Acquired(2, None, 1, clean=False)
@@ -91,7 +94,7 @@ async def test_a_range_id_of_the_future_and_a_stranger_write_nothing(engine: Eng
         await one.acquire(KEY)
         assert not await write(one, KEY, 2, segments=[segment(1, 1)])
         assert not await write(two, OTHER, 1, segments=[segment(1, 1)])
-        assert await two.segments(KEY, 2, 0, 9) == []
+        assert await two.segments(KEY, 2, 0, 9, ANY_SIZE) == []
         assert await two.partitions() == [KEY]
 
 
@@ -115,7 +118,9 @@ async def test_segments_come_in_order_and_as_few_as_are_needed(engine: Engine) -
         await write(store, KEY, 1, segments=[parts[3], segment(2, 200, 0), parts[1]])
 
         async def read(after: int, tasks: int) -> list[int]:
-            return [read.segment.first for read in await store.segments(KEY, 2, after, tasks)]
+            return [
+                read.segment.first for read in await store.segments(KEY, 2, after, tasks, ANY_SIZE)
+            ]
 
         assert await read(0, 10**9) == [1, 11, 31, 40]
         assert await read(0, 1) == await read(0, 10) == [1]
@@ -124,10 +129,32 @@ async def test_segments_come_in_order_and_as_few_as_are_needed(engine: Engine) -
         assert await read(39, 1) == [40]
         assert await read(40, 1) == []
         assert await read(0, 0) == []
-        assert await store.segments(KEY, 2, 0, 31) == [
+        assert await store.segments(KEY, 2, 0, 31, ANY_SIZE) == [
             SegmentRead(p, frozenset()) for p in parts[:3]
         ]
-        assert await store.segments(KEY, 4, 0, 31) == []
+        assert await store.segments(KEY, 4, 0, 31, ANY_SIZE) == []
+
+
+@awaited
+async def test_segments_are_as_few_as_have_so_many_bytes(engine: Engine) -> None:
+    sizes = {1: 100, 11: 50, 21: 1, 31: 500_000}
+    parts = [segment(first, first + 9, body=bytes(size)) for first, size in sizes.items()]
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        await write(store, KEY, 1, segments=[*parts, segment(1, 40, 0, bytes(1000))])
+
+        async def read(after: int, tasks: int, most_bytes: int) -> list[int]:
+            found = await store.segments(KEY, 2, after, tasks, most_bytes)
+            return [read.segment.first for read in found]
+
+        assert await read(0, 99, 1) == await read(0, 99, 100) == [1]
+        assert await read(0, 99, 101) == await read(0, 99, 150) == [1, 11]
+        assert await read(0, 99, 151) == [1, 11, 21]
+        assert await read(0, 99, 152) == [1, 11, 21, 31]
+        assert await read(0, 11, 152) == [1, 11]  # what is reached first
+        assert await read(21, 99, 1) == [31]  # however large it is
+        assert await read(0, 99, 0) == [1]
+        assert await read(0, 0, 99) == []
 
 
 @awaited
@@ -149,7 +176,7 @@ async def test_a_mark_goes_with_the_last_segment_it_lies_in(engine: Engine) -> N
         assert await store.segments_around(KEY, 11) == [SegmentRead(after, frozenset({11}))]
         # Nothing is left of the marks, which a segment of the same place would show.
         await write(store, KEY, 1, segments=[usual])
-        assert await store.segments(KEY, 2, 0, 1) == [SegmentRead(usual, frozenset())]
+        assert await store.segments(KEY, 2, 0, 1, ANY_SIZE) == [SegmentRead(usual, frozenset())]
 
 
 @awaited
@@ -188,13 +215,39 @@ async def test_later_the_earliest_first(engine: Engine) -> None:
         await store.acquire(KEY)
         waiting = [later(3, exact), later(1, 7.5), later(2, 7.5), later(4, 0.1)]
         await write(store, KEY, 1, later=waiting)
-        assert await store.later(KEY, 7.5, 9) == [later(4, 0.1)]
-        assert await store.later(KEY, exact, 2) == [later(4, 0.1), later(1, 7.5)]
-        assert [task.sequence for task in await store.later(KEY, exact + 1, 9)] == [4, 1, 2, 3]
-        assert await store.later(KEY, exact + 1, 0) == []
+        assert await store.later(KEY, 7.5, 9, ANY_SIZE) == [later(4, 0.1)]
+        assert await store.later(KEY, exact, 2, ANY_SIZE) == [later(4, 0.1), later(1, 7.5)]
+        assert [task.sequence for task in await store.later(KEY, exact + 1, 9, ANY_SIZE)] == [
+            4,
+            1,
+            2,
+            3,
+        ]
+        assert await store.later(KEY, exact + 1, 0, ANY_SIZE) == []
         assert await store.later_one(KEY, 3) == later(3, exact)
         assert await store.later_one(KEY, 5) is None
         assert await store.later_one(OTHER, 3) is None
+
+
+@awaited
+async def test_later_ones_are_as_few_as_have_so_many_bytes(engine: Engine) -> None:
+    sizes = {1: 100, 2: 50, 3: 1, 4: 500_000}
+    async with opened(engine) as store:
+        await store.acquire(KEY)
+        waiting = [later(number, 9.0 - number, bytes(size)) for number, size in sizes.items()]
+        await write(store, KEY, 1, later=waiting)
+
+        async def read(before: float, most: int, most_bytes: int) -> list[int]:
+            found = await store.later(KEY, before, most, most_bytes)
+            return [task.sequence for task in found]
+
+        assert await read(10.0, 9, 1) == await read(10.0, 9, 500_000) == [4]
+        assert await read(10.0, 9, 500_001) == [4, 3]
+        assert await read(10.0, 9, 500_002) == await read(10.0, 9, 500_051) == [4, 3, 2]
+        assert await read(10.0, 9, 500_052) == [4, 3, 2, 1]
+        assert await read(10.0, 2, 500_052) == [4, 3]  # what is reached first
+        assert await read(10.0, 9, 0) == [4]
+        assert await read(10.0, 0, 9) == []
 
 
 @awaited
@@ -203,8 +256,8 @@ async def test_a_later_task_can_move_and_go(engine: Engine) -> None:
         await store.acquire(KEY)
         await write(store, KEY, 1, later=[later(1, 5.0), later(2, 6.0), later(3, 7.0)])
         await write(store, KEY, 1, later=[later(1, 9.0, b"again")], later_gone=[2, 1])
-        assert await store.later(KEY, 10.0, 9) == [later(3, 7.0), later(1, 9.0, b"again")]
-        assert await store.later(KEY, 6.5, 9) == []
+        assert await store.later(KEY, 10.0, 9, ANY_SIZE) == [later(3, 7.0), later(1, 9.0, b"again")]
+        assert await store.later(KEY, 6.5, 9, ANY_SIZE) == []
 
 
 @awaited
@@ -298,7 +351,7 @@ async def test_a_large_group_is_one(engine: Engine) -> None:
         ]
         assert await store.commit(group) == [keys[17]]
         for key in keys:
-            assert len(await store.later(key, 1e9, 99)) == (0 if key is keys[17] else 50)
+            assert len(await store.later(key, 1e9, 99, ANY_SIZE)) == (0 if key is keys[17] else 50)
         assert await store.commit([]) == []
 
 

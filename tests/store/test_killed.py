@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.engines import Engine, Postgres, Sqlite, awaited, opened
-from tests.store.samples import KEY, OTHER
+from tests.store.samples import ANY_SIZE, KEY, OTHER
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -47,7 +47,7 @@ async def test_what_was_confirmed_before_a_kill_is_there(engine: Engine, most: i
         assert confirmed <= found[0].backlog <= confirmed + 1
         assert not found[0].clean
         for key, acquired in zip((KEY, OTHER), found, strict=True):
-            read = await store.segments(key, 2, 0, 10**9)
+            read = await store.segments(key, 2, 0, 10**9, ANY_SIZE)
             assert [one.segment.first for one in read] == [
                 10 * n for n in range(1, acquired.backlog + 1)
             ]

@@ -20,7 +20,7 @@ from maitred.store.postgres_errors import translated
 from maitred.store.scripts import migrations, statements
 from tests.store.engines import Postgres, awaited, opened
 from tests.store.postgres_server import empty_database, new_database, running_server
-from tests.store.samples import KEY, OTHER, everything, segment, write
+from tests.store.samples import ANY_SIZE, KEY, OTHER, everything, segment, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +90,7 @@ async def test_no_read_scans_or_sorts(location: str) -> None:
         await connection.execute("SET enable_seqscan = off; SET enable_sort = off")
         await connection.execute("SET plan_cache_mode = force_generic_plan")
         for name in ("segments", "segments_around", "later", "dead", "result", "forget_results"):
-            count = max(n for n in range(1, 5) if f"${n}" in statements("postgres")[name])
+            count = max(n for n in range(1, 6) if f"${n}" in statements("postgres")[name])
             await connection.execute(f"PREPARE q AS {statements('postgres')[name]}")
             ones = ", ".join(["1"] * count)
             plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE q({ones})"))
@@ -113,7 +113,7 @@ def test_a_server_that_stops_and_comes_back(own_server: Any) -> None:  # noqa: A
         with pytest.raises(StoreUnavailable):
             await store.commit([Changes(KEY, 1, 2)])
         with pytest.raises(StoreUnavailable):
-            await store.segments(KEY, 2, 0, 9)
+            await store.segments(KEY, 2, 0, 9, ANY_SIZE)
         with pytest.raises(StoreUnavailable):
             await open_postgres(location, log=silent(), connect_seconds=2)
         assert time.monotonic() - began < 10
@@ -144,7 +144,7 @@ def test_a_server_that_hangs_is_given_up_and_found_again(own_server: Any) -> Non
             with pytest.raises(OutcomeUnknown, match="did not answer in time"):
                 await store.commit([Changes(KEY, 1, 2)])
             with pytest.raises(StoreUnavailable, match="did not answer in time"):
-                await store.segments(KEY, 2, 0, 9)
+                await store.segments(KEY, 2, 0, 9, ANY_SIZE)
         finally:
             for pid in (postmaster, *children):
                 os.kill(pid, signal.SIGCONT)

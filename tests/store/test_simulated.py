@@ -12,7 +12,7 @@ from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavail
 from maitred.matching.records import Changes
 from maitred.simulation.store import DiskFaults, SimulatedDisk, SimulatedStore
 from maitred.simulation.world import World
-from tests.store.samples import KEY, OTHER, segment, write
+from tests.store.samples import ANY_SIZE, KEY, OTHER, segment, write
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -43,7 +43,7 @@ def killed_at(seed: int, posthumous: float, moment: float) -> tuple[list[int], l
             await asyncio.sleep(1.0)
 
         world.run(scenario())
-        there = [read.segment.first for read in disk.contents.segments(KEY, 2, 0, 10**9)]
+        there = [read.segment.first for read in disk.contents.segments(KEY, 2, 0, 10**9, ANY_SIZE)]
         return confirmed, there, world.fingerprint()
 
 
@@ -79,7 +79,7 @@ def test_what_arrives_after_its_process_was_replaced_is_kept_out() -> None:
             store = SimulatedStore(disk)
             assert (await store.acquire(KEY)).range_id == 2
             await asyncio.sleep(10.0)
-            assert await store.segments(KEY, 2, 0, 9) == []
+            assert await store.segments(KEY, 2, 0, 9, ANY_SIZE) == []
             assert await write(store, KEY, 2, backlog=1)
 
         async def scenario() -> None:
@@ -105,7 +105,7 @@ def test_down_full_and_well_again() -> None:
         disk.fill_for(5.0)
         with pytest.raises(StoreFull):
             await write(store, KEY, 1, segments=[segment(1, 1)])
-        assert await store.segments(KEY, 2, 0, 9) == []  # reading needs no room
+        assert await store.segments(KEY, 2, 0, 9, ANY_SIZE) == []  # reading needs no room
         disk.fail_for(5.0)
         for refused in (
             store.commit([Changes(KEY, 1, 1)]),

@@ -22,7 +22,7 @@ from maitred.matching.records import Changes
 from maitred.store.sqlite import open_sqlite
 from maitred.store.sqlite_errors import translated
 from tests.store.engines import Sqlite, awaited, opened
-from tests.store.samples import KEY, everything, segment, write
+from tests.store.samples import ANY_SIZE, KEY, everything, segment, write
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -60,7 +60,7 @@ from pathlib import Path
 from maitred.errors import StoreFull
 from maitred.matching.records import Changes
 from maitred.store.sqlite import open_sqlite
-from tests.store.samples import KEY, segment
+from tests.store.samples import ANY_SIZE, KEY, segment
 
 async def main():
     disk = Path(sys.argv[1])
@@ -87,7 +87,7 @@ async def main():
         else:
             raise AssertionError("there was room")
     async def there():
-        return [read.segment.first for read in await store.segments(KEY, 2, 0, 10**9)]
+        return [read.segment.first for read in await store.segments(KEY, 2, 0, 10**9, ANY_SIZE)]
     assert await there() == list(range(1, written + 1))
     ballast.unlink()
     assert await commit(written + 1) == []
@@ -134,7 +134,7 @@ async def test_a_file_that_others_hold_for_too_long(tmp_path: Path) -> None:
         await store.commit([Changes(KEY, 1, 5)])
     with pytest.raises(StoreUnavailable, match="locked by others"):
         await store.acquire(KEY)
-    assert await store.segments(KEY, 2, 0, 1) == []  # readers do not mind
+    assert await store.segments(KEY, 2, 0, 1, ANY_SIZE) == []  # readers do not mind
     blocker.execute("ROLLBACK")
     blocker.close()
     assert await store.commit([Changes(KEY, 1, 5)]) == []

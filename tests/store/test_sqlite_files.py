@@ -18,7 +18,7 @@ from maitred.store.scripts import migrations, statements
 from maitred.store.sqlite import open_sqlite
 from maitred.store.sqlite_file import SqliteFile
 from tests.store.engines import Sqlite, awaited, opened
-from tests.store.samples import KEY, OTHER, everything, later, segment, write
+from tests.store.samples import ANY_SIZE, KEY, OTHER, everything, later, segment, write
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -63,7 +63,7 @@ async def test_a_file_that_appears_later_is_found(tmp_path: Path) -> None:
     async with opened(Sqlite(tmp_path), 0) as (first,), opened(Sqlite(tmp_path), 1) as (second,):
         await second.acquire(KEY)
         await write(second, KEY, 1, segments=[segment(1, 1)])
-        assert len(await first.segments(KEY, 2, 0, 9)) == 1
+        assert len(await first.segments(KEY, 2, 0, 9, ANY_SIZE)) == 1
         assert (await first.acquire(KEY)).range_id == 2
     assert inside(tmp_path) == {"tasks-0.db": [], "tasks-1.db": [0]}
 
@@ -215,9 +215,9 @@ def test_what_is_large_is_read_whatever_the_longest_text_is(
             ]
         )
     file._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, letters)
-    assert [read.segment for read in file.segments(number, 2, -1, 10**6)] == segments
+    assert [read.segment for read in file.segments(number, 2, -1, 10**6, ANY_SIZE)] == segments
     assert [read.segment for read in file.segments_around(number, 6)] == [segments[6]]
-    assert file.later(number, 10.0**6, 10**6) == laters
+    assert file.later(number, 10.0**6, 10**6, ANY_SIZE) == laters
     assert file.dead(number, -1, 10**6) == letters_of_the_dead
     file.close()
 

@@ -1,9 +1,9 @@
 """The tasks that wait for an offer, in their order, as many of them as fit into the buffer.
 
 Each priority is a line of its own. The front of a line is in memory. When a line is longer than the
-buffer its rest is in the store alone: new tasks are *parked*, which means that they are forgotten
-as soon as they are written, and the line is continued by reading segments above the *cursor*. When
-everything above it has been read, the line is all in memory again.
+buffer, in tasks or in bytes, its rest is in the store alone: new tasks are *parked*, which means
+that they are forgotten as soon as they are written, and the line is continued by reading segments
+above the *cursor*. When everything above it has been read, the line is all in memory again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from maitred.matching.records import PRIORITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from maitred.matching.records import Segment
     from maitred.matching.task import Task
 
 
@@ -26,18 +27,39 @@ class Reading(NamedTuple):
     priority: int
     after: int
     tasks: int
+    most_bytes: int
+    """Of bodies: as few segments are read as reach this, or that many tasks."""
     known: int
     """The highest segment that was in the store when this was asked."""
+
+    def is_all(self, found: Sequence[tuple[Segment, frozenset[int]]]) -> bool:
+        """Whether the store had no more: what was found reaches neither end."""
+        return (
+            sum(segment.tasks for segment, _ in found) < self.tasks
+            and sum(len(segment.body) for segment, _ in found) < self.most_bytes
+        )
 
 
 class Line:
     """The tasks of one priority."""
 
-    __slots__ = ("_back", "_places", "_returned", "cursor", "known", "parked", "reading", "tasks")
+    __slots__ = (
+        "_back",
+        "_places",
+        "_returned",
+        "bytes",
+        "cursor",
+        "known",
+        "parked",
+        "reading",
+        "tasks",
+    )
 
     def __init__(self, known: int) -> None:
         self.tasks: OrderedDict[Task, None] = OrderedDict()
         """Those that wait, but for those who came back."""
+        self.bytes = 0
+        """Payloads of all that are READY."""
         self._places = 0
         self._back: set[Task] = set()
         """Those that came back, and stand before all others."""
@@ -60,14 +82,17 @@ class Line:
         self._places += 1
         task.place = self._places
         self.tasks[task] = None
+        self.bytes += len(task.payload)
 
     def push_back(self, task: Task) -> None:
         """To the place that it had."""
         self._places += 1
         self._back.add(task)
+        self.bytes += len(task.payload)
         heappush(self._returned, (task.place, self._places, task))
 
     def left(self, task: Task) -> None:
+        self.bytes -= len(task.payload)
         if task in self._back:
             self._back.remove(task)
             if not self._back:
@@ -91,8 +116,10 @@ class Line:
             task = self.first()
             heappop(self._returned)
             self._back.remove(task)
-            return task
-        return self.tasks.popitem(last=False)[0]
+        else:
+            task = self.tasks.popitem(last=False)[0]
+        self.bytes -= len(task.payload)
+        return task
 
     def __iter__(self) -> Iterator[Task]:
         yield from sorted(self._back, key=_place)
@@ -107,8 +134,11 @@ class Line:
 class Backlog:
     """The lines of all priorities."""
 
-    def __init__(self, buffer: int, first_sequence: int, *, stored: bool) -> None:
+    def __init__(
+        self, buffer: int, buffer_bytes: int, first_sequence: int, *, stored: bool
+    ) -> None:
         self._buffer = buffer
+        self._buffer_bytes = buffer_bytes
         known = first_sequence - 1 if stored else 0
         self.lines = tuple(Line(known) for _ in range(PRIORITIES))
         self.ready = 0
@@ -117,7 +147,7 @@ class Backlog:
     def parks(self, priority: int) -> bool:
         """Whether a new task of this priority has to wait behind others in the store."""
         line = self.lines[priority]
-        return line.on_disk or line.waiting >= self._buffer
+        return line.on_disk or line.waiting >= self._buffer or line.bytes >= self._buffer_bytes
 
     def park(self, task: Task) -> None:
         """It is in memory only until it is written."""
@@ -173,7 +203,8 @@ class Backlog:
 
     def room(self, priority: int) -> bool:
         """Whether tasks that become due may join the line."""
-        return self.lines[priority].waiting < 2 * self._buffer
+        line = self.lines[priority]
+        return line.waiting < 2 * self._buffer and line.bytes < 2 * self._buffer_bytes
 
     # Reading
 
@@ -182,9 +213,10 @@ class Backlog:
         for priority, line in enumerate(self.lines):
             if line.reading or line.waiting > self._buffer // 2:
                 continue
-            if line.known > line.cursor:
+            if line.known > line.cursor and line.bytes <= self._buffer_bytes // 2:
                 line.reading = True
-                return Reading(priority, line.cursor, self._buffer, line.known)
+                room = max(1, self._buffer_bytes - line.bytes)
+                return Reading(priority, line.cursor, self._buffer, room, line.known)
         return None
 
     def was_read(self, reading: Reading, last_first: int | None, *, all_of_it: bool) -> list[Task]:
@@ -201,13 +233,18 @@ class Backlog:
         return self.caught_up(reading.priority)
 
     def caught_up(self, priority: int) -> list[Task]:
-        """If nothing more is in the store alone, those that were to follow are next."""
+        """If nothing more is in the store alone, those that were to follow are next.
+
+        Unless they are too large to stay in memory: then they are read when they are written.
+        """
         line = self.lines[priority]
         if line.known > line.cursor or not line.parked:
             return []
         if any(task.writing for task in line.parked.values()):
             return []
         following = list(line.parked.values())
+        if line.bytes + sum(len(task.payload) for task in following) > 2 * self._buffer_bytes:
+            return []
         line.parked = {}
         return following
 

@@ -88,8 +88,10 @@ class Core:
         self.ledger = Ledger(key, acquired.range_id, acquired.backlog)
         self.ledger.wall = wall
         stored = acquired.backlog > 0
-        self.backlog = Backlog(settings.buffer_tasks, self.first_sequence, stored=stored)
-        self.later = LaterTasks(settings.buffer_tasks, stored=stored)
+        self.backlog = Backlog(
+            settings.buffer_tasks, settings.buffer_bytes, self.first_sequence, stored=stored
+        )
+        self.later = LaterTasks(settings.buffer_tasks, settings.buffer_bytes, stored=stored)
         self.offers = Offers()
         self.outcomes = Outcomes(settings.results_kept, settings.results_bytes)
         self.tasks: dict[int, Task] = {}

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from msgspec import Struct, msgpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from maitred.matching.backlog import Reading
     from maitred.matching.offers import Offer
+    from maitred.matching.records import Later
     from maitred.matching.task import Task, Ticket, Token
 
 EndStatus = Literal["done", "failed", "cancelled", "expired"]
@@ -138,6 +139,12 @@ class ReadLater(NamedTuple):
 
     before: float
     most: int
+    most_bytes: int
+    """Of bodies: as few are read as reach this, or that many tasks."""
+
+    def is_all(self, found: Sequence[Later]) -> bool:
+        """Whether the store had no more: what was found reaches neither end."""
+        return len(found) < self.most and sum(len(one.body) for one in found) < self.most_bytes
 
 
 Effect = (

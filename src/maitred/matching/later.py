@@ -17,7 +17,7 @@ from maitred.matching.records import PRIORITIES
 from maitred.matching.task import WAITING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from maitred.matching.task import Task
 
@@ -26,6 +26,9 @@ HORIZON_SECONDS = 60.0
 
 MARGIN_SECONDS = 10.0
 """So long before the end of what is known the next ones are read."""
+
+ROW_BYTES = 128
+"""What the row of a task has besides its payload and its failure, at most."""
 
 Entry = tuple[float, int, "Task"]
 
@@ -36,9 +39,14 @@ class LaterTasks:
     Apart from each other: a line that is full keeps no other from growing.
     """
 
-    def __init__(self, buffer: int, *, stored: bool) -> None:
+    def __init__(self, buffer: int, buffer_bytes: int, *, stored: bool) -> None:
         self._heaps: tuple[list[Entry], ...] = tuple([] for _ in range(PRIORITIES))
         self._buffer = buffer
+        self._buffer_bytes = buffer_bytes
+        self.bytes = 0
+        """Payloads of all that are here."""
+        self._further_bytes = 0
+        """To be read besides, since the last read found nothing that was not known."""
         self.known_until = -inf if stored else inf
         """Nothing in the store is due before this that is not here."""
         self.reading = False
@@ -57,13 +65,14 @@ class LaterTasks:
         """It waits here."""
         self._over.pop(task.sequence, None)
         heappush(self._heaps[task.priority], (task.due, task.sequence, task))
+        self.bytes += len(task.payload)
 
     def first(self, room: Callable[[int], bool]) -> Task | None:
         """Who is due first, of those whose line has room."""
         found: Entry | None = None
         for priority, heap in enumerate(self._heaps):
             while heap and not _waits(heap[0]):
-                heappop(heap)
+                self.bytes -= len(heappop(heap)[2].payload)
             if heap and (found is None or heap[0] < found) and room(priority):
                 found = heap[0]
         return None if found is None else found[2]
@@ -71,21 +80,26 @@ class LaterTasks:
     def pop(self, task: Task) -> None:
         """The first leaves."""
         heappop(self._heaps[task.priority])
+        self.bytes -= len(task.payload)
 
     def shrink(self, unwritten: Collection[int]) -> list[Task]:
         """If there are too many: those that are due last and are in the store as they are here."""
-        if self.reading or len(self) <= 2 * self._buffer:
+        if self.reading or (len(self) <= 2 * self._buffer and self.bytes <= 2 * self._buffer_bytes):
             return []
         ordered = sorted(entry for heap in self._heaps for entry in heap if _waits(entry))
-        kept = ordered[: self._buffer]
+        kept: list[Entry] = []
         dropped = []
-        for entry in ordered[self._buffer :]:
+        self.bytes = 0
+        for entry in ordered:
             task = entry[2]
-            if task.later_stored and not task.writing and task.sequence not in unwritten:
+            is_full = len(kept) >= self._buffer or self.bytes >= self._buffer_bytes
+            stored = task.later_stored and not task.writing and task.sequence not in unwritten
+            if is_full and stored:
                 dropped.append(task)
                 self.known_until = min(self.known_until, task.due)
             else:
                 kept.append(entry)
+                self.bytes += len(task.payload)
         for heap in self._heaps:
             heap.clear()
         for entry in kept:
@@ -138,7 +152,8 @@ class LaterTasks:
 
     def _enough(self) -> bool:
         """First those that are here, and that are due before any that are not."""
-        return len(self) >= self._buffer and self._next() <= self.known_until
+        is_full = len(self) >= self._buffer or self.bytes >= self._buffer_bytes
+        return is_full and self._next() <= self.known_until
 
     def _next(self) -> float:
         first = self.first(lambda _: True)
@@ -162,15 +177,28 @@ class LaterTasks:
         """How many rows to read, so that a buffer full of them is new."""
         return self._buffer + in_memory + len(self._over)
 
+    def read_bytes(self, in_memory: Iterable[Task]) -> int:
+        """The same for the bytes of their bodies: those that are known are found again."""
+        known = sum(
+            len(task.payload) + len(task.failure) + ROW_BYTES
+            for task in in_memory
+            if task.later_stored
+        )
+        return self._buffer_bytes + known + self._further_bytes
+
     def read_ended(self) -> None:
         """There is an answer, or there will be none."""
         self.reading = False
         self.lookup_ends(self)
 
-    def was_read(self, before: float, last_due: float, *, all_of_it: bool) -> None:
-        """Everything before the moment is here, or as far as `last_due`."""
+    def was_read(self, until: float, *, any_new: bool) -> None:
+        """Everything before the moment is here."""
         self.read_ended()
-        self.known_until = max(self.known_until, before if all_of_it else last_due)
+        if any_new or until > self.known_until:
+            self._further_bytes = 0
+        else:  # rows of tasks that are over, and larger than all that was to be read
+            self._further_bytes = 2 * self._further_bytes + self._buffer_bytes
+        self.known_until = max(self.known_until, until)
 
 
 def _waits(entry: Entry) -> bool:

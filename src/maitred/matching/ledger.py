@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maitred.matching.records import (
     PRIORITIES,
@@ -27,10 +27,18 @@ from maitred.matching.records import (
 from maitred.matching.task import OVER, PARKED, SegmentState, Task, Ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from maitred.matching.records import PartitionKey
     from maitred.routing.counts import PartitionCounts
+
+SEGMENT_TASKS: Final = 1_000
+"""No segment has more. Half of what a partition has in memory: a read that reaches what it wants
+with its last segment does not go far beyond."""
+
+SEGMENT_BYTES: Final = 2**20
+"""Nor payloads of more, unless it is of one task: segments are read whole. A row this large costs
+a store what its bytes cost; smaller ones would cost it more rows."""
 
 
 class Pending:
@@ -88,6 +96,15 @@ class Pending:
         self.counts = self.counts or older.counts
 
 
+class Written(NamedTuple):
+    """A segment that a batch writes."""
+
+    state: SegmentState
+    members: list[Task]
+    parked: bool
+    """Whether its tasks are in the store alone as soon as it is written."""
+
+
 class Batch:
     """What one commit writes for one partition, and who waits for it."""
 
@@ -96,7 +113,7 @@ class Batch:
     def __init__(
         self,
         changes: Changes,
-        written: list[tuple[SegmentState, list[Task]]],
+        written: list[Written],
         pending: Pending,
         removed: int,
     ) -> None:
@@ -315,7 +332,7 @@ class Ledger:
                 pending.later[task.sequence] = (task, later)
         written = self._segments(tasks)
         changes = Changes(self.key, self.range_id, 0, counts=pending.counts)
-        for state, members in written:
+        for state, members, _ in written:
             records = [self.record(task) for task in members]
             changes.segments.append(
                 Segment(
@@ -342,25 +359,27 @@ class Ledger:
         self.under_way = Batch(changes, written, pending, removed)
         return self.under_way
 
-    def _segments(self, tasks: list[Task]) -> list[tuple[SegmentState, list[Task]]]:
+    def _segments(self, tasks: list[Task]) -> list[Written]:
         """Parked tasks apart from the others: they will be read again, the others will not."""
         groups: dict[tuple[int, bool], list[Task]] = {}
         for task in tasks:
             task.writing = True
             groups.setdefault((task.priority, task.state is PARKED), []).append(task)
         written = []
-        for (priority, _), members in groups.items():
-            members.sort(key=_sequence)
-            state = SegmentState(priority, members[0].sequence, members[-1].sequence, len(members))
-            written.append((state, members))
-            self._highest[priority] = max(self._highest[priority], state.last)
+        for (priority, parked), group in groups.items():
+            group.sort(key=_sequence)
+            for members in _split(group):
+                first, last = members[0].sequence, members[-1].sequence
+                state = SegmentState(priority, first, last, len(members))
+                written.append(Written(state, members, parked))
+            self._highest[priority] = max(self._highest[priority], group[-1].sequence)
         return written
 
     def committed(self, now: float) -> Batch:
         """The batch under way is on disk."""
         batch = self._batch_ended()
         self.stored = batch.changes.backlog
-        for state, members in batch.written:
+        for state, members, _ in batch.written:
             for task in members:
                 task.writing = False
                 task.segment = state
@@ -373,7 +392,7 @@ class Ledger:
     def failed(self, now: float, again_at: float) -> Batch:
         """Nothing of the batch under way was written; all but new tasks will be tried again."""
         batch = self._batch_ended()
-        for _, members in batch.written:
+        for _, members, _ in batch.written:
             for task in members:
                 task.writing = False
         for task, _ in batch.pending.later.values():
@@ -399,6 +418,18 @@ class Ledger:
         deferred, self._deferred = self._deferred, []
         for happen, task in deferred:
             happen(task, now)
+
+
+def _split(group: list[Task]) -> Iterator[list[Task]]:
+    """In their order, parts that are not too large for a segment."""
+    start = size = 0
+    for at, task in enumerate(group):
+        length = len(task.payload)
+        size += length
+        if at > start and (size > SEGMENT_BYTES or at - start == SEGMENT_TASKS):
+            yield group[start:at]
+            start, size = at, length
+    yield group[start:]
 
 
 def _sequence(task: Task) -> int:

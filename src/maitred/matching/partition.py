@@ -64,7 +64,8 @@ class Partition(Recalling):
             self.later.known_until = inf  # the store has nothing at all
         before = self.later.read_wanted(now)
         if before:
-            self.effects.append(ReadLater(before, self.later.read_size(len(self.tasks))))
+            size = self.later.read_size(len(self.tasks))
+            self.effects.append(ReadLater(before, size, self.later.read_bytes(self.tasks.values())))
         return self._next_look(now, self._pass_on(now))
 
     def _next_look(self, now: float, passing: float) -> float:

@@ -46,13 +46,12 @@ class Recalling(Passing):
 
     def segments_read(
         self,
-        found: Iterable[tuple[Segment, frozenset[int]]],
+        found: Sequence[tuple[Segment, frozenset[int]]],
         reading: Read,
         now: float,
-        *,
-        all_of_it: bool,
     ) -> None:
         """What a `Read` has found."""
+        all_of_it = reading.reading.is_all(found)
         last_first = None
         known = reading.reading.known
         for segment, marks in found:
@@ -112,14 +111,14 @@ class Recalling(Passing):
         if task.moves(UNPARK):
             self.backlog.push(task)
 
-    def later_read(
-        self, found: Sequence[Later], before: float, now: float, *, all_of_it: bool
-    ) -> None:
+    def later_read(self, found: Sequence[Later], reading: ReadLater, now: float) -> None:
         """What a `ReadLater` has found."""
         wall = self.ledger.wall
+        any_new = False
         for later in found:
             if later.sequence in self.tasks or self.later.is_over(later.sequence):
                 continue
+            any_new = True
             task = self._recalled(decode_record(later.body), now)
             task.later_stored = True
             task.due = task.ready = later.due - wall
@@ -130,8 +129,8 @@ class Recalling(Passing):
                 continue
             task.state = WAITING
             self.later.add(task)
-        last = found[-1].due - wall if found else before
-        self.later.was_read(before, last, all_of_it=all_of_it)
+        until = reading.before if reading.is_all(found) else found[-1].due - wall
+        self.later.was_read(until, any_new=any_new)
         self._become_due(now)
         self._seat(now)
 
@@ -156,16 +155,14 @@ class Recalling(Passing):
         """The batch that was taken is on disk."""
         self.store_problem = None
         batch = self.ledger.committed(now)
-        for state, members in batch.written:
-            parked = False
+        for state, members, parked in batch.written:
             for task in members:
                 if task.ticket is not None:
                     self._part_safe(task.ticket)
                     task.ticket = None
                 if task.state is PARKED:
-                    parked = True
                     self.tasks.pop(task.sequence, None)
-            if parked or members[0].state is PARKED:
+            if parked:
                 self._parked_stored(state, members)
         for task, _ in batch.pending.later.values():
             if task.ticket is not None:
@@ -189,7 +186,7 @@ class Recalling(Passing):
         """Nothing of the batch was written: those who wait with new tasks are told."""
         self.store_problem = problem
         batch = self.ledger.failed(now, now + STORE_RETRY_SECONDS)
-        for _, members in batch.written:
+        for _, members, _ in batch.written:
             for task in members:
                 if task.state is GIVEN or task.state is AWAY:
                     task.hold_until = now + STORE_RETRY_SECONDS

@@ -626,15 +626,13 @@ class Partitions:
         partition = owned.partition
         try:
             found = await self.store.segments(
-                owned.key, reading.priority, reading.after, reading.tasks
+                owned.key, reading.priority, reading.after, reading.tasks, reading.most_bytes
             )
         except Exception as problem:  # noqa: BLE001 - whatever it is, the line must go on
             await self._reading_failed(owned, effect, problem)
             return
-        tasks = sum(one.segment.tasks for one in found)
-        now = self.loop.time()
         try:
-            partition.segments_read(found, effect, now, all_of_it=tasks < reading.tasks)
+            partition.segments_read(found, effect, self.loop.time())
         except Exception as fault:  # noqa: BLE001 - a half of it may be in memory
             self.failed(owned, fault)
         self.touch(owned)
@@ -646,13 +644,14 @@ class Partitions:
         partition = owned.partition
         wall = partition.ledger.wall
         try:
-            found = await self.store.later(owned.key, effect.before + wall, effect.most)
+            found = await self.store.later(
+                owned.key, effect.before + wall, effect.most, effect.most_bytes
+            )
         except Exception as problem:  # noqa: BLE001 - likewise
             await self._reading_failed(owned, effect, problem)
             return
-        all_of_it = len(found) < effect.most
         try:
-            partition.later_read(found, effect.before, self.loop.time(), all_of_it=all_of_it)
+            partition.later_read(found, effect, self.loop.time())
         except Exception as fault:  # noqa: BLE001 - likewise
             self.failed(owned, fault)
         self.touch(owned)

@@ -92,7 +92,7 @@ class Contents:
         return overtaken
 
     def segments(
-        self, key: PartitionKey, priority: int, after: int, tasks: int
+        self, key: PartitionKey, priority: int, after: int, tasks: int, most_bytes: int
     ) -> list[SegmentRead]:
         found = self._of(key)
         read = []
@@ -102,15 +102,24 @@ class Contents:
             if first > after:
                 read.append(found.read(segment))
                 tasks -= segment.tasks
+                most_bytes -= len(segment.body)
+                if most_bytes <= 0:
+                    break
         return read
 
     def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
         found = self._of(key)
         return [found.read(segment) for segment in found.around(sequence)]
 
-    def later(self, key: PartitionKey, before: float, most: int) -> list[Later]:
+    def later(self, key: PartitionKey, before: float, most: int, most_bytes: int) -> list[Later]:
         due = [later for later in self._of(key).later.values() if later.due < before]
-        return sorted(due, key=lambda later: (later.due, later.sequence))[: max(most, 0)]
+        read = []
+        for later in sorted(due, key=lambda later: (later.due, later.sequence))[: max(most, 0)]:
+            read.append(later)
+            most_bytes -= len(later.body)
+            if most_bytes <= 0:
+                break
+        return read
 
     def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
         return self._of(key).later.get(sequence)

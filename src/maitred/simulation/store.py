@@ -138,15 +138,19 @@ class SimulatedStore:
         return await self._write(lambda: self._contents.commit(group), commit=True)
 
     async def segments(
-        self, key: PartitionKey, priority: int, after: int, tasks: int
+        self, key: PartitionKey, priority: int, after: int, tasks: int, most_bytes: int
     ) -> list[SegmentRead]:
-        return await self._read(lambda: self._contents.segments(key, priority, after, tasks))
+        return await self._read(
+            lambda: self._contents.segments(key, priority, after, tasks, most_bytes)
+        )
 
     async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
         return await self._read(lambda: self._contents.segments_around(key, sequence))
 
-    async def later(self, key: PartitionKey, before: float, most: int) -> list[Later]:
-        return await self._read(lambda: self._contents.later(key, before, most))
+    async def later(
+        self, key: PartitionKey, before: float, most: int, most_bytes: int
+    ) -> list[Later]:
+        return await self._read(lambda: self._contents.later(key, before, most, most_bytes))
 
     async def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
         return await self._read(lambda: self._contents.later_one(key, sequence))

@@ -87,9 +87,10 @@ class Store(Protocol):
         """
 
     async def segments(
-        self, key: PartitionKey, priority: int, after: int, tasks: int
+        self, key: PartitionKey, priority: int, after: int, tasks: int, most_bytes: int
     ) -> list[SegmentRead]:
-        """In order, those with `first` above `after`: as few as have `tasks` tasks, or all.
+        """In order, those with `first` above `after`: as few as have `tasks` tasks or bodies of
+        `most_bytes`, or all. However large the first is, it is among them.
 
         Marks are all those between `first` and `last`; some may be of other priorities' tasks.
         """
@@ -97,8 +98,11 @@ class Store(Protocol):
     async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
         """Those with first <= sequence <= last: at most one of each priority can have the task."""
 
-    async def later(self, key: PartitionKey, before: float, most: int) -> list[Later]:
-        """Those due before the moment, the earliest first."""
+    async def later(
+        self, key: PartitionKey, before: float, most: int, most_bytes: int
+    ) -> list[Later]:
+        """Those due before the moment, the earliest first: `most` of them, or as few as have bodies
+        of `most_bytes`, or all. However large the first is, it is among them."""
 
     async def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
         """That one, whenever it is due."""

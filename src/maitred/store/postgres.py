@@ -165,17 +165,21 @@ class _PostgresStore:
         return overtaken
 
     async def segments(
-        self, key: PartitionKey, priority: int, after: int, tasks: int
+        self, key: PartitionKey, priority: int, after: int, tasks: int, most_bytes: int
     ) -> list[SegmentRead]:
-        rows = await self._read("segments", key, priority, after, max(tasks, 0))
+        most = max(tasks, 0), max(most_bytes, 1)
+        rows = await self._read("segments", key, priority, after, *most)
         return [_segment_read(row) for row in rows]
 
     async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
         rows = await self._read("segments_around", key, sequence)
         return [_segment_read(row) for row in rows]
 
-    async def later(self, key: PartitionKey, before: float, most: int) -> list[Later]:
-        return [Later(*row) for row in await self._read("later", key, before, max(most, 0))]
+    async def later(
+        self, key: PartitionKey, before: float, most: int, most_bytes: int
+    ) -> list[Later]:
+        rows = await self._read("later", key, before, max(most, 0), max(most_bytes, 1))
+        return [Later(*row) for row in rows]
 
     async def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
         rows = await self._read("later_one", key, sequence)

@@ -49,11 +49,13 @@ class _SqliteStore:
         return await self._call(self._directory.commit, group)
 
     async def segments(
-        self, key: PartitionKey, priority: int, after: int, tasks: int
+        self, key: PartitionKey, priority: int, after: int, tasks: int, most_bytes: int
     ) -> list[SegmentRead]:
         def read() -> list[SegmentRead]:
             place = self._directory.place(key)
-            return place.file.segments(place.number, priority, after, tasks) if place else []
+            if place is None:
+                return []
+            return place.file.segments(place.number, priority, after, tasks, most_bytes)
 
         return await self._call(read)
 
@@ -64,10 +66,12 @@ class _SqliteStore:
 
         return await self._call(read)
 
-    async def later(self, key: PartitionKey, before: float, most: int) -> list[Later]:
+    async def later(
+        self, key: PartitionKey, before: float, most: int, most_bytes: int
+    ) -> list[Later]:
         def read() -> list[Later]:
             place = self._directory.place(key)
-            return place.file.later(place.number, before, most) if place else []
+            return place.file.later(place.number, before, most, most_bytes) if place else []
 
         return await self._call(read)
 

@@ -26,6 +26,7 @@ from maitred.store.sqlite_rows import (
     later_of,
     listed,
     portions,
+    reaching,
     rows_of,
     statements_of,
     with_marks,
@@ -140,14 +141,17 @@ class SqliteFile:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def segments(self, number: int, priority: int, after: int, tasks: int) -> list[SegmentRead]:
+    def segments(
+        self, number: int, priority: int, after: int, tasks: int, most_bytes: int
+    ) -> list[SegmentRead]:
         with translated(self.path):
             heads: list[_Head] = []
             # Every segment has a task, so no more segments than that can be needed.
             for head in self._json("segments_in_order", (number, priority, after, max(tasks, 0))):
                 heads.append(tuple(head))
                 tasks -= head[2]
-                if tasks <= 0:
+                most_bytes -= head[3]
+                if tasks <= 0 or most_bytes <= 0:
                     break
             # Others may write the same file between two statements, though not this partition.
             found = []
@@ -180,10 +184,11 @@ class SqliteFile:
         ends = min(s.first for s in found), max(s.last for s in found)
         return with_marks(found, self._json("marks", (number, *ends)))
 
-    def later(self, number: int, before: float, most: int) -> list[Later]:
+    def later(self, number: int, before: float, most: int, most_bytes: int) -> list[Later]:
         found: list[Later | None] = []
         with translated(self.path):
-            for part in portions(self._json("later", (number, before, max(most, 0)))):
+            heads = self._json("later", (number, before, max(most, 0)))
+            for part in portions(reaching(heads, most_bytes)):
                 if len(part) == 1:
                     found.append(self.later_one(number, part[0][0]))
                     continue

@@ -97,6 +97,15 @@ def portions(heads: Sequence[Head]) -> Iterator[Sequence[Head]]:
         yield heads[start:]
 
 
+def reaching(heads: Sequence[Head], most_bytes: int) -> Sequence[Head]:
+    """As few of the first as have bodies of so many bytes."""
+    for at, head in enumerate(heads, 1):
+        most_bytes -= head[-1]
+        if most_bytes <= 0:
+            return heads[:at]
+    return heads
+
+
 def later_of(sequence: int, body: bytes) -> Later:
     return Later(sequence, _MOMENT.unpack_from(body)[0], body[_MOMENT.size :])
 

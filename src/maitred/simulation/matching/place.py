@@ -330,11 +330,9 @@ class Place:
     def _was_read(self, effect: effects.Read) -> None:
         reading = effect.reading
         found = self.model.contents.segments(
-            self.partition.key, reading.priority, reading.after, reading.tasks
+            self.partition.key, reading.priority, reading.after, reading.tasks, reading.most_bytes
         )
-        tasks = sum(one.segment.tasks for one in found)
-        all_of_it = tasks < reading.tasks
-        self.partition.segments_read(found, effect, self._clock.now, all_of_it=all_of_it)
+        self.partition.segments_read(found, effect, self._clock.now)
         self.touch()
 
     def _read_later(self, effect: effects.ReadLater) -> None:
@@ -342,9 +340,10 @@ class Place:
         self._clock.at(at, self._later_was_read, effect)
 
     def _later_was_read(self, effect: effects.ReadLater) -> None:
-        found = self.model.contents.later(self.partition.key, effect.before, effect.most)
-        all_of_it = len(found) < effect.most
-        self.partition.later_read(found, effect.before, self._clock.now, all_of_it=all_of_it)
+        found = self.model.contents.later(
+            self.partition.key, effect.before, effect.most, effect.most_bytes
+        )
+        self.partition.later_read(found, effect, self._clock.now)
         self.touch()
 
 

@@ -49,13 +49,15 @@ SELECT priority, first, last, tasks, body, ARRAY(
     WHERE m.partition_id = $1 AND m.sequence BETWEEN s.first AND s.last
 )
 FROM (
-    SELECT *, sum(tasks) OVER (ORDER BY first ROWS UNBOUNDED PRECEDING) - tasks AS before
+    SELECT *, sum(tasks) OVER line - tasks AS before,
+        sum(octet_length(body)) OVER line - octet_length(body) AS bytes_before
     FROM maitred.segments
     WHERE partition_id = $1 AND priority = $2 AND first > $3
+    WINDOW line AS (ORDER BY first ROWS UNBOUNDED PRECEDING)
     ORDER BY first
     LIMIT $4
 ) AS s
-WHERE before < $4
+WHERE before < $4 AND bytes_before < $5
 ORDER BY first
 
 -- name: segments_around
@@ -77,10 +79,16 @@ ORDER BY s.priority
 
 -- name: later
 SELECT sequence, due, body
-FROM maitred.later
-WHERE partition_id = $1 AND due < $2
+FROM (
+    SELECT *, sum(octet_length(body)) OVER line - octet_length(body) AS bytes_before
+    FROM maitred.later
+    WHERE partition_id = $1 AND due < $2
+    WINDOW line AS (ORDER BY due, sequence ROWS UNBOUNDED PRECEDING)
+    ORDER BY due, sequence
+    LIMIT $3
+) AS l
+WHERE bytes_before < $4
 ORDER BY due, sequence
-LIMIT $3
 
 -- name: later_one
 SELECT sequence, due, body FROM maitred.later WHERE partition_id = $1 AND sequence = $2

@@ -61,7 +61,7 @@ WHERE s.last >= ?2
 -- name: later
 SELECT json_group_array(json_array(sequence, size))
 FROM (
-    SELECT sequence, length(body) AS size
+    SELECT sequence, length(body) - 8 AS size -- without its moment
     FROM later
     WHERE partition_id = ? AND due < ?
     ORDER BY due, sequence
