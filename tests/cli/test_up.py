@@ -54,7 +54,7 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
     assert "TLS      off" in text
     # The command as it can be typed here, on the path or not.
     assert f"maitred status --url maitred://127.0.0.1:{port}" in text
-    assert f'  with maitred.connect("maitred://127.0.0.1:{port}") as client:' in text
+    assert f'  app = App("shop", node="maitred://127.0.0.1:{port}")' in text
     for line in log.splitlines():
         json.loads(line)  # the log, and nothing else
 
@@ -66,16 +66,17 @@ def test_the_lines_of_python_that_are_shown_work(tmp_path: Path) -> None:
         while not (lines and lines[-1].startswith(LAST_WORDS)):
             lines.append(process.stdout.readline())
             assert lines[-1], "it ended"
-        start = lines.index("  import maitred\n")
-        program = "".join(line[2:] for line in lines[start : start + 3])
+        start = lines.index("  from maitred import App\n")
+        program = "".join(line[2:] for line in lines[start : start + 5])
         python = str(MAITRED.parent / "python")
         done = subprocess.run(
             [python, "-c", program], capture_output=True, text=True, timeout=30, check=False
         )
         assert done.returncode == 0, done.stderr
-        assert "hello" in done.stdout
-        commands = [line.split() for line in lines if "maitred status" in line or " ping" in line]
-        assert [command[1] for command in commands] == ["status", "ping"]
+        assert "shop/greetings/0/" in done.stdout
+        shown = ("maitred status", "maitred ping", "maitred admin")
+        commands = [line.split() for line in lines if any(one in line for one in shown)]
+        assert [command[1] for command in commands] == ["status", "ping", "admin"]
         for command in commands:
             done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
             assert done.returncode == 0, done.stderr
