@@ -224,3 +224,13 @@ def test_a_part_of_a_group_that_is_over_when_it_is_written_stays_over() -> None:
     given = [driver.take_one().sequence for _ in range(12)]
     assert given == numbers + parked[1:]
     assert driver.take() == []
+
+
+def test_an_offer_that_is_answered_keeps_no_task() -> None:
+    """Its timer remembers it until its time is up, however long that is."""
+    driver = crowded()
+    driver.add([payload(number) for number in range(4)], terms=FORGOTTEN)
+    asked = driver.offer(slots=4)
+    assert len(asked.value) == 4
+    assert asked.offer is not None
+    assert asked.offer.given == []

@@ -128,6 +128,7 @@ class Lives(Core):
                 for task in visitors:
                     task.state = OVER
                 self.effects.append(Give(offer, ours, foreign))
+                offer.given = []  # its timer remembers it for a while, and need not keep them
 
     def _come_back(self, task: Task) -> None:
         """Nobody began it: it stands where it stood."""

@@ -27,9 +27,10 @@ Row = tuple[str | None, int | None, Any, Any, Any, Any, str | None, bytes | None
 MOST_ROWS: Final = 1024
 """In one statement. With 8 values a row this is a quarter of what SQLite takes at most."""
 
-PORTION_BYTES: Final = 16 * 2**20
-"""Of bodies that are fetched as one text, which has twice as many digits. SQLite has an end at a
-billion, and a backlog of tasks with a megabyte each is soon beyond it."""
+PORTION_BYTES: Final = 2**20
+"""Of bodies that are fetched as one text, which has twice as many digits and is in memory several
+times on its way. What is as large as this is fetched alone, as it is: one row costs nothing then.
+"""
 
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, MOST_ROWS)
 _NOTHING: Final[Row] = (None, None, None, None, None, None, None, None)
