@@ -382,3 +382,42 @@ def test_waiting_for_a_recall_that_is_not_answered_costs_no_looks() -> None:
     assert driver.partition.look(driver.now) > driver.now
     driver.pass_time(1.0)
     assert driver.partition.look(driver.now) > driver.now
+
+
+def test_a_task_that_is_given_back_calls_those_home_that_went_to_the_parent_since() -> None:
+    """Otherwise the parent's next offer takes those first."""
+    driver = Driver(partition=1, forwarding=Forwarding(tasks=2, task_wait_seconds=0.0))
+    first, second, third = driver.add(3).sequences
+    driver.pass_time(0.001)
+    driver.answer_task("worker")
+    assert [task.sequence for task in driver.passed_tasks] == [second, third]
+    driver.finish(driver.given[-1], how=RETURNED)
+    assert [task.sequence for task in driver.recalled_tasks] == [second, third]
+    # Nobody goes up before all are home, so that they go up in their order.
+    driver.answer_task(None)
+    assert [task.sequence for task in driver.passed_tasks] == [third]
+    driver.answer_task(None)
+    assert [task.sequence for task in driver.passed_tasks] == [first, second]
+    driver.answer_task("worker")
+    assert [task.sequence for task in driver.passed_tasks] == [second, third]
+
+
+def test_tasks_stay_at_home_while_offers_come_but_not_for_long() -> None:
+    """Where they do not come tasks go to the parent soon, so that workers elsewhere get them."""
+    driver = Driver(partition=1, forwarding=Forwarding(tasks=1, task_wait_seconds=0.0))
+    driver.add(40)
+    driver.pass_time(0.001)
+    driver.offer("a")
+    driver.answer_task(None)
+    assert not driver.passed_tasks
+    driver.pass_time(0.0025)
+    assert len(driver.passed_tasks) == 1
+    driver.offer("b")
+    driver.answer_task(None)
+    began = driver.now
+    for number in range(30):
+        driver.pass_time(0.001)
+        if driver.passed_tasks:
+            break
+        driver.offer(f"worker {number}")
+    assert 0.015 < driver.now - began <= 0.022

@@ -16,20 +16,14 @@ if TYPE_CHECKING:
 
 EACH_TIME = 24
 BATCHES = 3
-# Tasks stay at home: who waits at the parent meanwhile is overtaken by those behind him. So offers
-# have to look elsewhere soon.
 SETTINGS = """
 [queues."shop/orders"]
 partitions = 3
 recovery_seconds = 1
-offer_seconds = 0.15
-forwarding.task_wait_seconds = 60
 [queues."shop/unserved"]
 partitions = 2
 recovery_seconds = 1
 buffer_tasks = 10
-offer_seconds = 0.15
-forwarding.task_wait_seconds = 60
 """
 
 

@@ -112,6 +112,8 @@ class Core:
         """Ours among them, in the order in which they went."""
         self._home_by = -inf
         """Those that were called home are waited for until then, so that nobody overtakes them."""
+        self._stay_until_max = -inf
+        """Where there are offers at home, tasks need not go away at once; but then they do."""
         self._back_early: set[int] = set()
         """Tasks that were given back before the parent said that anybody had them."""
         self._offers_rest_until = -inf

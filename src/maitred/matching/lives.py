@@ -32,8 +32,13 @@ if TYPE_CHECKING:
     from maitred.matching.effects import EndStatus
 
 HOME_SECONDS = 0.02
-"""How long those that were called back from the parent are waited for, and how long no other task
-goes there afterwards. An exchange between two shards takes less than a millisecond."""
+"""How long those that were called back from the parent are waited for, at most: an exchange between
+two shards takes less than a millisecond. And how long tasks stay at home afterwards, at most."""
+
+STAY_SECONDS = 0.002
+"""How long after an offer no task goes to the parent, if tasks were called back from there: where
+all workers are busy the next offer comes sooner, and each call costs it an exchange. Longer would
+keep workers idle elsewhere: docs/matching-study.md has the numbers."""
 
 RUN_KEPT = 0.9
 """Of the mean run time, at each new one."""
@@ -49,6 +54,9 @@ class Lives(Core):
             return
         if self.away and self._wait_for_those_away(now):
             return
+        if now < self._stay_until_max:
+            stay_until = min(now + STAY_SECONDS, self._stay_until_max)
+            self._tasks_rest_until = max(self._tasks_rest_until, stay_until)
         limit = self._limit
         while backlog.ready and offers.slots:
             if limit is not None and not limit.allows(now):
@@ -72,15 +80,19 @@ class Lives(Core):
 
         They are waited for only for a moment, in case the parent does not answer.
         """
-        called = [task for task in self.away.values() if not task.called]
+        if self._call_home(list(self.away.values()), now):
+            self._stay_until_max = now + HOME_SECONDS
+        return now < self._home_by
+
+    def _call_home(self, tasks: list[Task], now: float) -> bool:
+        """Whether there are any that were not called yet."""
+        called = [task for task in tasks if not task.called]
         for task in called:
             task.called = True
             self.effects.append(RecallTask(task))
         if called:
             self._home_by = now + HOME_SECONDS
-            # Where there are offers at home, tasks need not go away at once.
-            self._tasks_rest_until = now + HOME_SECONDS
-        return now < self._home_by
+        return bool(called)
 
     def _expire(self, task: Task, now: float) -> None:
         """Nobody is to begin it any more; a visitor's owner sees to that itself."""
@@ -130,8 +142,8 @@ class Lives(Core):
                 self.effects.append(Give(offer, ours, foreign))
                 offer.given = []  # its timer remembers it for a while, and need not keep them
 
-    def _come_back(self, task: Task) -> None:
-        """Nobody began it: it stands where it stood."""
+    def _come_back(self, task: Task, now: float) -> None:
+        """Nobody began it: it stands where it stood, before those that went to the parent since."""
         if not task.moves(COME_BACK):
             return
         if task.origin >= 0:
@@ -141,6 +153,10 @@ class Lives(Core):
         task.session = b""
         self.ledger.hurry(task)
         self.backlog.push_back(task)
+        if self.away:
+            place = task.priority, task.place
+            behind = [one for one in self.away.values() if (one.priority, one.place) > place]
+            self._call_home(behind, now)
 
     def _try_again(
         self, task: Task, reason: str, body: bytes, ticket: Ticket | None, now: float

@@ -60,7 +60,7 @@ class Passing(Working):
         if task.origin >= 0:
             self._visitor_answered(task, session, worker)
             return
-        self.away.pop(task.sequence, None)
+        self._no_more_away(task)
         back = task.sequence in self._back_early
         self._back_early.discard(task.sequence)
         if session and task.state is AWAY and not back:
@@ -74,8 +74,13 @@ class Passing(Working):
             if task.revoked:
                 self._end(task, "cancelled", b"", None, now)
             else:
-                self._come_back(task)
+                self._come_back(task, now)
         self._seat(now)
+
+    def _no_more_away(self, task: Task) -> None:
+        self.away.pop(task.sequence, None)
+        if task.called and not any(other.called for other in self.away.values()):
+            self._home_by = -inf  # there is nobody left to wait for
 
     def parent_away(self, now: float) -> None:
         """It could not be reached: tasks are not passed on for a moment."""
@@ -84,14 +89,14 @@ class Passing(Working):
     def task_lost(self, task: Task, now: float) -> None:
         """Nobody knows whether the parent gave it to somebody: whoever has it will say so."""
         self.tasks_away -= 1
-        self.away.pop(task.sequence, None)
+        self._no_more_away(task)
         if task.origin >= 0:
             if task.state is AWAY:
                 task.state = OVER
                 self.effects.append(VisitorLost(task))
         elif task.sequence in self._back_early:
             self._back_early.discard(task.sequence)
-            self._come_back(task)
+            self._come_back(task, now)
             self._seat(now)
         elif task.moves(TAKEN):
             self._lease(task, b"", "", now)
@@ -153,6 +158,8 @@ class Passing(Working):
                 self.passed_offers += 1
                 self.effects.append(PassOffer(offer))
             return inf
+        if self.away and now < self._home_by:
+            return self._home_by  # so that they go up again in their order
         # Nobody asks a partition that was removed: what is found there goes up in any case.
         most = limits.tasks if self.counts.readable(self.key.partition) else max(1, limits.tasks)
         while self.tasks_away < most:

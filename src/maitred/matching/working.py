@@ -48,7 +48,7 @@ class Working(Producing):
         if offer.away:
             self.effects.append(RecallOffer(offer))
         for task in offer.given:
-            self._come_back(task)
+            self._come_back(task, now)
         offer.given = []
         self._seat(now)
 
@@ -136,7 +136,7 @@ class Working(Producing):
         if task.revoked:
             self._end(task, "cancelled", b"", ticket, now)
         else:
-            self._come_back(task)
+            self._come_back(task, now)
 
     def _timed_out(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
         self.failed += 1

@@ -3,8 +3,8 @@
 Each seed draws one of several kinds of trouble, since each kind has another promise to keep:
 
 `calm`          nothing goes wrong, but partitions come and go and workers are drained
-`order`         the same with one worker that has one slot: first in, first out, in the root at
-                least, and in all partitions if they pass no tasks on to their parents
+`order`         the same with one worker that has one slot: first in, first out, in the root and
+                its children at least, and in all partitions if they pass no tasks on
 `producers`     only the producers' connections are cut
 `crashes`       only shards die, or the node comes back with another number of them
 `disk`          only the disk is slow, down, full, or silent about what it wrote
@@ -66,7 +66,8 @@ class Kind:
 
     def promise(self, queue: Queue) -> Promise:
         """What has to be kept all the same."""
-        ordered = 1 if queue.forwarding.tasks else PARTITIONS_MAX
+        limits = queue.forwarding
+        ordered = 1 + limits.children if limits.tasks else PARTITIONS_MAX
         return Promise(
             exactly_once=not (self.workers_die or self.network_fails),
             in_order=ordered if self.plain else 0,

@@ -55,9 +55,9 @@ class Promise:
     exactly_once: bool
     """No worker is lost: no task begins while it runs, or after it was done."""
     in_order: int
-    """In so many partitions it is first in, first out: none, the root alone, or all. One worker
-    with one slot is needed for that, and nothing may fail. A task that is passed on to the parent
-    partition may be overtaken by those that are not, so with that only the root has an order."""
+    """In so many partitions it is first in, first out: none, the root and its children, or all. One
+    worker with one slot is needed for that, and nothing may fail. A task that is passed on further
+    than to the parent may be overtaken on the way, by one that meets an offer there."""
     overlap_after_seconds: float
     """From the begin of an attempt to that of the next one elsewhere, at least."""
 
