@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import time
 from contextlib import contextmanager
@@ -108,3 +110,22 @@ def test_a_database_server_that_goes_and_comes(tmp_path: Path) -> None:
         assert stage.journal.ended() >= {*range(50), 2_000}
         assert not stage.journal.repeated()
         assert worker.stop() == 0, worker.errors
+
+
+def test_a_shard_that_dies_while_its_store_is_away_waits_for_it(tmp_path: Path) -> None:
+    """Otherwise it would die again and again, and take the node with it."""
+    with (
+        running_server(str(tmp_path)) as server,
+        Stage(tmp_path, store=new_database(server)) as stage,
+    ):
+        stage.start_node(shards=2)
+        tasks = [order.sync.enqueue(number) for number in range(20)]
+        server.stop()
+        for shard in stage.node.shards:
+            os.kill(shard.pid, signal.SIGKILL)
+        wait_until(
+            lambda: str(stage.node.errors).count("waiting for the store") == 2, "both wait", 30
+        )
+        server.start()
+        stage.start_worker()
+        assert [task.result(40) for task in tasks] == list(range(20))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from maitred.errors import CannotStart, InternalError, MaitredError
+from maitred.errors import CannotStart, InternalError, MaitredError, StoreUnavailable
 from maitred.logs import logger
 from maitred.node.control import (
     LINE_BYTES,
@@ -39,7 +39,11 @@ from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from maitred.logs import Logger
+    from maitred.store.interface import Store
 
+
+STORE_PAUSE_SECONDS: Final = 0.5
+"""Between two looks whether the store is back."""
 
 SWITCH_SECONDS: Final = 0.0001
 """How long the loop's thread may keep Python's lock when the store's thread wants it. The store's
@@ -94,14 +98,20 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
         tls=server_context(start.settings.tls) if start.settings.tls else None,
         source_port_socket=None if inherited is None else socket.socket(fileno=inherited),
     )
-    store = await open_store(start.settings.store, Path(start.settings.data), place.number, log)
+    heard = asyncio.create_task(channel.hear())
+    opening = asyncio.create_task(_open_store(start, log))
+    await asyncio.wait((heard, opening), return_when=asyncio.FIRST_COMPLETED)
+    if not opening.done():
+        opening.cancel()
+        return FINISHED  # told to stop before there was anything to do
+    store = opening.result()
     shard.keep_tasks(store)
     try:
         await shard.start()
     except OSError as problem:
         raise _cannot_listen(start, problem) from problem
     await channel.say(Ready())
-    is_orphan = await _until_stopped(channel, stop)
+    is_orphan = await _until_stopped(heard, stop)
     if is_orphan:
         log.warning("supervisor gone; stopping")
     finished = await shard.drain()
@@ -111,9 +121,24 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
     return FINISHED if finished else CUT_OFF
 
 
-async def _until_stopped(channel: Channel, stop: asyncio.Event) -> bool:
+async def _open_store(start: Start, log: Logger) -> Store:
+    """The first start needs its store at once; a shard that died waits for it to be back."""
+    told = False
+    while True:
+        try:
+            data = Path(start.settings.data)
+            return await open_store(start.settings.store, data, start.place.number, log)
+        except StoreUnavailable as problem:
+            if not start.place.restarts:
+                raise
+            if not told:
+                log.warning("waiting for the store", error=problem)
+                told = True
+        await asyncio.sleep(STORE_PAUSE_SECONDS)
+
+
+async def _until_stopped(heard: asyncio.Task[Command | None], stop: asyncio.Event) -> bool:
     """Wait for a signal or a word; true if the supervisor has gone without one."""
-    heard = asyncio.create_task(channel.hear())
     signalled = asyncio.create_task(stop.wait())
     await asyncio.wait((heard, signalled), return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()

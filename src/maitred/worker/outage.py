@@ -52,3 +52,9 @@ class Outage:
         """Somebody got an answer from there."""
         if self._tries and self._tries.pop((queue, partition), 0) and not self._tries:
             self._log.info("the node answers again")
+
+    def forget(self, queue: str, partitions: int) -> None:
+        """The queue has so many partitions by now: nobody will answer for the others."""
+        for of, partition in list(self._tries):
+            if of == queue and partition >= partitions:
+                self.worked(of, partition)

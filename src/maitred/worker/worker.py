@@ -187,6 +187,7 @@ class Worker:
                 if held is not None:
                     served.offers.pop(held, None)
             self._outage.worked(served.name, poll.partition)
+            self._outage.forget(served.name, served.view.counts.read)
         if not offered.tasks and self._loop.time() - asked_at < HASTY_SECONDS:
             await self._rest(HASTY_SECONDS)
         return offered
