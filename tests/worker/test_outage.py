@@ -15,7 +15,7 @@ AWAY = Unavailable("Nobody is there.")
 
 def outage() -> tuple[Outage, CapturingLogger]:
     log = CapturingLogger()
-    return Outage(Client(), Random(1), log), log  # type: ignore[arg-type]
+    return Outage(Client(), Random(1), log), log
 
 
 def said(log: CapturingLogger) -> list[str]:
