@@ -119,6 +119,26 @@ asyncio.run(main(int(sys.argv[2])))
 
 
 @awaited
+async def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
+    """On the very connections that write: what a file says of itself is not what each of them does.
+
+    FULL is 2; in WAL mode NORMAL (1) leaves the last commits to the next checkpoint.
+    """
+    async with opened(Sqlite(tmp_path), 0) as (first,), opened(Sqlite(tmp_path), 1) as (second,):
+        for store in (first, second):
+            await store.partitions()  # the first has found the file of the second by then
+            files = list(store._directory._files.values())
+            assert len(files) == 2
+            for file in files:
+
+                def asked(pragma: str, file: SqliteFile = file) -> object:
+                    return file._connection.execute(f"PRAGMA {pragma}").fetchone()[0]
+
+                assert await store._call(asked, "synchronous") == 2
+                assert await store._call(asked, "journal_mode") == "wal"
+
+
+@awaited
 async def test_a_group_of_which_one_file_fails_says_what_was_written(tmp_path: Path) -> None:
     third = PartitionKey("shop", "mails", 1, 2)
     async with opened(Sqlite(tmp_path), 1) as (other,):
