@@ -245,8 +245,12 @@ class TaskRequests:
                 held.answer(Finished(late))
 
         ends = [(end.sequence, end.attempt, end.how, end.body) for end in message.ends]
-        ticket, unknown = partition.finish(ends, settle, self._loop.time(), message.session)
+        now = self._loop.time()
+        ticket, unknown = partition.finish(ends, settle, now, message.session)
         if unknown:
+            for sequence, attempt, how, _ in unknown:
+                if how != RETURNED:  # so that nobody else gets it if it is read meanwhile
+                    partition.claim(sequence, message.session, attempt, now)
             self._shard.spawn(self._finish_stored(owned, message.session, unknown, late, ticket))
         else:
             partition.release(ticket)
