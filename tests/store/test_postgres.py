@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from maitred.errors import CannotStart, OutcomeUnknown, StoreFull, StoreUnavaila
 from maitred.logs import silent
 from maitred.matching.records import Changes
 from maitred.store.postgres import open_postgres
-from maitred.store.postgres_errors import translated
+from maitred.store.postgres_errors import translated, translated_at_start
 from maitred.store.scripts import migrations, statements
 from tests.store.engines import Postgres, awaited, opened
 from tests.store.postgres_server import empty_database, new_database, running_server
@@ -71,6 +72,49 @@ async def test_who_is_not_let_in_is_told_why(location: str) -> None:
     nowhere = location.replace("/test_", "/no_such_")
     with pytest.raises(CannotStart, match="no_such_"):
         await open_postgres(nowhere, log=silent())
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("127.0.0.1:{port}/tasks", " at 127.0.0.1:{port}"),
+        ("localhost:{port}/tasks?sslmode=disable&password=hunter3", " at localhost:{port}"),
+        ("/tasks?host=127.0.0.1&port={port}", " at 127.0.0.1:{port}"),
+        ("no-such-host.invalid/tasks", " at no-such-host.invalid:5432"),
+    ],
+)
+@awaited
+async def test_who_finds_no_server_is_told_where_he_looked(place: str, shown: str) -> None:
+    with socket.socket() as held:  # bound, and not listening
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        location = f"postgresql://waiter:hunter2@{place.format(port=port)}"
+        with pytest.raises(StoreUnavailable) as raised:
+            await open_postgres(location, log=silent(), connect_seconds=2)
+    said = str(raised.value)
+    assert said.startswith(f"The database server{shown.format(port=port)} cannot be reached: ")
+    assert said.endswith(" Check whether it runs, and the address in `store`.")
+    for secret in ("waiter", "hunter2", "hunter3", "tasks"):
+        assert secret not in said
+
+
+@pytest.mark.parametrize("mark", ["/", "?", "#"])
+def test_a_password_that_is_not_quoted_is_not_taken_for_a_host(mark: str) -> None:
+    location = f"postgresql://waiter:12{mark}34@db.example/tasks"
+    with pytest.raises(StoreUnavailable) as raised, translated_at_start(location):
+        raise ConnectionRefusedError("refused")
+    assert str(raised.value).startswith("The database server cannot be reached: refused.")
+
+
+@awaited
+async def test_a_server_that_says_nothing_is_named_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        location = f"postgresql://waiter:hunter2@127.0.0.1:{port}/tasks"
+        with pytest.raises(StoreUnavailable) as raised:
+            await open_postgres(location, log=silent(), connect_seconds=0.1)
+    said = f"The database server at 127.0.0.1:{port} cannot be reached: it did not answer in time."
+    assert raised.value.sentence == said
 
 
 @awaited

@@ -59,7 +59,7 @@ async def open_postgres(
 
     Raises `CannotStart` for what will not heal by itself, `StoreUnavailable` if there is no answer.
     """
-    with translated_at_start():
+    with translated_at_start(location):
         connection = await asyncpg.connect(
             location, timeout=connect_seconds, command_timeout=MIGRATION_SECONDS
         )

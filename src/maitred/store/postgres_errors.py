@@ -1,12 +1,14 @@
 """What PostgreSQL's refusals, and its silence, mean for whoever asked.
 
-Nothing of the location is ever shown, nor of errors about it: it may hold a password.
+Of the location only hosts and ports are ever shown, nor anything of errors about it: it may hold a
+password.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
 
@@ -37,6 +39,8 @@ _DONE_NOTHING: Final = (
 )
 """After these the server has rolled back, and says so."""
 
+DEFAULT_PORT: Final = 5432
+
 _SILENCE: Final = (
     OSError,
     TimeoutError,
@@ -64,13 +68,15 @@ def translated(*, commit: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def translated_at_start() -> Iterator[None]:
+def translated_at_start(location: str) -> Iterator[None]:
     """The same for a store that is being opened: what will not heal by itself is `CannotStart`."""
     try:
         with translated():
             yield
     except StoreUnavailable as unavailable:
         problem = unavailable.__cause__
+        if isinstance(problem, OSError):
+            raise _unreached(location, problem) from problem
         if not isinstance(problem, NOT_LET_IN):
             raise
         raise CannotStart(
@@ -82,6 +88,33 @@ def translated_at_start() -> Iterator[None]:
             "The store's location cannot be understood.",
             remedy="Write it as postgresql://user:password@host:5432/database.",
         ) from None
+
+
+def _unreached(location: str, problem: BaseException) -> StoreUnavailable:
+    # What the system says may have the address in it that a name stands for, which is no secret.
+    silent = isinstance(problem, TimeoutError)
+    said = "it did not answer in time" if silent else _said(problem)
+    return StoreUnavailable(
+        f"The database server{_place(location)} cannot be reached: {said}.",
+        remedy="Check whether it runs, and the address in `store`.",
+    )
+
+
+def _place(location: str) -> str:
+    """Its hosts and ports, as it has them; never a user, a password, a database."""
+    parts = urlsplit(location)
+    if "@" in location.partition(parts.netloc)[2]:
+        return ""  # a user or a password that is not quoted, so what looks like a host may be none
+    named = parse_qs(parts.query)
+    hosts = named.get("host", [parts.netloc.rpartition("@")[2]])[-1]
+    if not hosts:
+        return ""
+    port = named.get("port", [str(DEFAULT_PORT)])[-1]
+    places = [
+        host if ":" in host.rpartition("]")[2] or "," in port else f"{host}:{port}"
+        for host in unquote(hosts).split(",")
+    ]
+    return f" at {', '.join(places)}"
 
 
 def _lost(problem: BaseException, *, commit: bool) -> MaitredError:
