@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maitred.errors import TaskCancelled, TaskExpired, TaskFailed
+from maitred.errors import TaskCancelled, TaskExpired, TaskFailed, UnknownTask
 from tests.node.nodes import wait_until
 from tests.tasks import shop
 from tests.tasks.stage import Stage
@@ -143,3 +143,20 @@ def test_partitions_change_under_load(stage: Stage) -> None:
     assert stage.open_tasks("orders") == 0
     used = {one.partition for one in stage.journal.lines("began") if "/orders/" in one.task}
     assert used >= {0, 1, 2, 3}
+
+
+def test_results_are_kept_for_as_long_as_was_asked(stage: Stage) -> None:
+    """Whatever becomes of the node meanwhile; those of which nothing was asked, it forgets."""
+    worker = stage.start_worker("--queue", "prints")
+    kept = shop.printed.options(retention=3600).sync.enqueue(51)
+    short = shop.printed.sync.enqueue(52)
+    assert (kept.result(10), short.result(10)) == (51, 52)
+    assert worker.stop() == 0
+    for end in (stage.stop_node, stage.kill_node):
+        end()
+        stage.start_node(shards=2)
+        assert kept.result(10) == 51
+        assert kept.cancel() == "over"
+        with pytest.raises(UnknownTask):
+            short.result(10)
+    assert [stage.journal.numbers("began").count(n) for n in (51, 52)] == [1, 1]
