@@ -87,7 +87,8 @@ class QueueRequests:
             running=len(partition.leases),
             later=len(partition.later),
             dead=dead,
-            offers=partition.offers.slots,
+            # One that came from another partition waits there, too, and is counted there.
+            offers=sum(one.slots for one in partition.offers.waiting() if not one.hops),
             workers=sorted({name for name, _, _ in workers.values()}),
             added=partition.added.total,
             added_per_second=round(partition.added.per_second(now), 3),
