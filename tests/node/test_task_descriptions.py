@@ -16,13 +16,13 @@ from tests.node.in_process import in_a_loop, node
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maitred.client.client import Client
+    from maitred.client.client import AsyncClient
 
 HOME, FAR = 3, 8
 """Free slots at the root, and at a partition below it."""
 
 
-async def described(client: Client) -> list[PartitionDescription]:
+async def described(client: AsyncClient) -> list[PartitionDescription]:
     found = []
     for number in (0, 1):
         one = await client.request(Describe("shop", "mails", 1, number, 0), 5)
