@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
-    from maitred.node.partitions import Owned, Partitions
+    from maitred.node.driving import Owned
+    from maitred.node.partitions import Partitions
     from maitred.node.shard import Shard
     from maitred.store.interface import Store
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.records import PartitionKey
-    from maitred.node.partitions import Owned, Partitions
+    from maitred.node.driving import Owned
+    from maitred.node.partitions import Partitions
 
 LOOK_SECONDS: Final = 1.0
 """How often it is looked which partition is due."""

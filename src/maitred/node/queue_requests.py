@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import Dead
     from maitred.node.caretaker import Caretaker
+    from maitred.node.driving import Owned
     from maitred.node.held import Held
-    from maitred.node.partitions import Owned, Partitions
+    from maitred.node.partitions import Partitions
     from maitred.protocol.tasks import Queues
 
 

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maitred.matching.producing import Revocation
+    from maitred.node.driving import Owned
     from maitred.node.held import Held
-    from maitred.node.partitions import Owned, Partitions
+    from maitred.node.partitions import Partitions
     from maitred.store.interface import SegmentRead
 
 ENDED_DEAD: Final = "failed"

@@ -1,0 +1,452 @@
+"""Partitions that are driven: the turns of the loop, and what they want done.
+
+The partition decides (`maitred.matching`); here its effects are carried out. All that happens to a
+partition in one turn of the loop is answered together at the end of the turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from maitred.errors import (
+    Cancelled,
+    ConnectionLost,
+    MaitredError,
+    NotOwner,
+    OutcomeUnknown,
+    Overloaded,
+    Unavailable,
+)
+from maitred.matching import effects
+from maitred.matching.passing import VISIT_SECONDS
+from maitred.node.asking import ask
+from maitred.protocol.tasks import (
+    RETURNED,
+    Counts,
+    End,
+    Finish,
+    Forward,
+    Forwarded,
+    Given,
+    Heard,
+    Offer,
+    Offered,
+    Outcome,
+)
+from maitred.routing.counts import PartitionCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from msgspec import Struct
+
+    from maitred.matching.offers import Offer as WaitingOffer
+    from maitred.matching.partition import Partition
+    from maitred.matching.records import PartitionKey
+    from maitred.node.asking import Asked
+    from maitred.node.shard import Shard
+    from maitred.node.writer import Writer
+    from maitred.store.interface import Store
+    from maitred.surroundings import Surroundings
+
+ASK_SECONDS: Final = 5.0
+"""For a question to another shard that needs no waiting there."""
+
+READ_RETRY_SECONDS: Final = 0.5
+"""Before what could not be read is read again."""
+
+ANSWERS: Final = (
+    effects.NothingFor,
+    effects.Settle,
+    effects.VisitorUnwanted,
+    effects.GiveBack,
+    effects.Tell,
+    effects.Beat,
+)
+"""What somebody waits for; these are still carried out for a partition that is let go."""
+
+
+class Owned:
+    """A partition, and what drives it."""
+
+    __slots__ = (
+        "asked",
+        "key",
+        "last_used",
+        "partition",
+        "tend_at",
+        "timer",
+        "timer_at",
+        "touched",
+    )
+
+    def __init__(self, partition: Partition, now: float) -> None:
+        self.key = partition.key
+        self.partition = partition
+        self.touched = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.timer_at = inf
+        self.last_used = now
+        self.tend_at = now
+        """When its caretaker looks at it next."""
+        self.asked: dict[object, Asked] = {}
+        """Questions to the parent, by the offer or task that they are about."""
+
+
+class Driving:
+    """What a shard does with the partitions that it has."""
+
+    def __init__(
+        self, shard: Shard, store: Store, writer: Writer, surroundings: Surroundings
+    ) -> None:
+        self.shard = shard
+        self.store = store
+        self.loop = shard.loop
+        self.owned: dict[PartitionKey, Owned] = {}
+        self._writer = writer
+        self._surroundings = surroundings
+        self._touched: list[Owned] = []
+        self._carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
+            effects.Give: self._give,
+            effects.NothingFor: self._nothing_for,
+            effects.Settle: self._settle,
+            effects.PassOffer: self._pass_offer,
+            effects.RecallOffer: self._recall_offer,
+            effects.PassTask: self._pass_task,
+            effects.RecallTask: self._recall_task,
+            effects.VisitorTaken: self._visitor_taken,
+            effects.VisitorUnwanted: self._visitor_unwanted,
+            effects.VisitorLost: self._visitor_lost,
+            effects.GiveBack: self._give_back,
+            effects.Tell: self._tell,
+            effects.Beat: self._beat,
+            effects.Read: self._read,
+            effects.ReadLater: self._read_later,
+        }
+
+    # Turns
+
+    def touch(self, owned: Owned) -> None:
+        """Something happened to it: look at it at the end of the turn."""
+        if owned.touched:
+            return
+        owned.touched = True
+        if not self._touched:
+            self.loop.call_soon(self._turn_ends)
+        self._touched.append(owned)
+
+    def _turn_ends(self) -> None:
+        touched, self._touched = self._touched, []
+        now = self.loop.time()
+        for owned in touched:
+            owned.touched = False
+            if self.owned.get(owned.key) is owned:
+                try:
+                    self._drive(owned, now)
+                except Exception as fault:  # noqa: BLE001 - the others have their turn
+                    self.failed(owned, fault)
+
+    def _drive(self, owned: Owned, now: float) -> None:
+        partition = owned.partition
+        partition.flush(now)
+        at = partition.look(now)
+        partition.flush(now)
+        carry_out = self._carry_out
+        while partition.effects:
+            wanted, partition.effects = partition.effects, []
+            for effect in wanted:
+                carry_out[type(effect)](owned, effect)
+        self._writer.look_at(owned, now)
+        if at != owned.timer_at:
+            self._set_timer(owned, at)
+
+    def _set_timer(self, owned: Owned, at: float) -> None:
+        if owned.timer is not None:
+            owned.timer.cancel()
+            owned.timer = None
+        owned.timer_at = at
+        if at < inf:
+            owned.timer = self.loop.call_at(at, self._timer_rings, owned)
+
+    def _timer_rings(self, owned: Owned) -> None:
+        owned.timer = None
+        owned.timer_at = inf
+        self.touch(owned)
+
+    # Effects
+
+    def _give(self, owned: Owned, effect: effects.Give) -> None:
+        now = self.loop.time()
+        partition = owned.partition
+        number = owned.key.partition
+        given = [
+            Given(
+                number,
+                task.sequence,
+                task.attempt + 1,
+                task.terms.timeout,
+                task.payload,
+                round(now - task.ready, 6),
+            )
+            for task in effect.tasks
+        ]
+        given += [Given(*foreign) for foreign in effect.foreign]
+        self._offered(owned, effect.offer, given, partition, now)
+
+    def _nothing_for(self, owned: Owned, effect: effects.NothingFor) -> None:
+        self._offered(owned, effect.offer, [], owned.partition, self.loop.time())
+
+    def _offered(
+        self,
+        owned: Owned,
+        offer: WaitingOffer,
+        given: list[Given],
+        partition: Partition,
+        now: float,
+    ) -> None:
+        held, version = offer.token
+        held.answer(
+            Offered(
+                given,
+                partition.settings.lease_seconds,
+                partition.waiting,
+                round(partition.added.per_second(now), 3),
+                self.newer(owned, version),
+            )
+        )
+
+    def newer(self, owned: Owned, version: int) -> Counts | None:
+        """The counts, if the caller's are older."""
+        counts = owned.partition.counts
+        if counts.version <= version and version:
+            return None
+        if not version and counts == PartitionCounts():
+            return None
+        return Counts(counts.read, counts.write, counts.version)
+
+    def _settle(self, owned: Owned, effect: effects.Settle) -> None:
+        ticket = effect.ticket
+        ticket.token(owned, ticket.problem)
+
+    def _pass_offer(self, owned: Owned, effect: effects.PassOffer) -> None:
+        offer = effect.offer
+        key, partition = owned.key, owned.partition
+        if partition.parent is None:
+            return
+        message = Offer(
+            key.namespace,
+            key.queue,
+            key.queue_type,
+            partition.parent,
+            0,
+            partition.counts.version,
+            offer.session,
+            offer.worker,
+            offer.slots,
+            offer.hops + 1,
+        )
+
+        def done(outcome: Struct | MaitredError) -> None:
+            owned.asked.pop(offer, None)
+            found = []
+            if isinstance(outcome, Offered):
+                self._learn(owned, outcome.counts)
+                found = [
+                    effects.Foreign(
+                        one.partition,
+                        one.sequence,
+                        one.attempt,
+                        one.timeout,
+                        one.payload,
+                        one.waited,
+                    )
+                    for one in outcome.tasks
+                ]
+            partition.offer_answered(offer, found, self.loop.time())
+            self.touch(owned)
+
+        seconds = partition.settings.offer_seconds
+        owned.asked[offer] = ask(self.shard, message, seconds, done)
+
+    def _recall_offer(self, owned: Owned, effect: effects.RecallOffer) -> None:
+        # The parent may have given something already: then its answer is on the way, and what it
+        # gave is given back. So it is asked to hurry, and its answer is waited for.
+        asked = owned.asked.get(effect.offer)
+        if asked is not None:
+            asked.recall()
+
+    def _pass_task(self, owned: Owned, effect: effects.PassTask) -> None:
+        task = effect.task
+        key, partition = owned.key, owned.partition
+        if partition.parent is None:
+            return
+        visitor = task.origin >= 0
+        now = self.loop.time()
+        message = Forward(
+            key.namespace,
+            key.queue,
+            key.queue_type,
+            partition.parent,
+            0,
+            partition.counts.version,
+            task.origin if visitor else key.partition,
+            task.sequence,
+            task.attempt if visitor else task.attempt + 1,
+            task.priority,
+            task.terms.timeout,
+            task.payload,
+            now - task.ready,
+            max(task.expires - now, 0.001) if task.expires else 0.0,
+        )
+
+        def done(outcome: Struct | MaitredError) -> None:
+            owned.asked.pop(task, None)
+            now = self.loop.time()
+            if isinstance(outcome, Forwarded):
+                self._learn(owned, outcome.counts)
+                partition.task_answered(task, outcome.session, outcome.worker, now)
+            elif isinstance(outcome, Cancelled):  # called back before it was sent
+                partition.task_answered(task, b"", "", now)
+            elif isinstance(outcome, Unavailable | Overloaded):  # it was never asked
+                partition.parent_away(now)
+                partition.task_answered(task, b"", "", now)
+            else:
+                partition.task_lost(task, now)
+            self.touch(owned)
+
+        owned.asked[task] = ask(self.shard, message, VISIT_SECONDS + ASK_SECONDS, done)
+
+    def _recall_task(self, owned: Owned, effect: effects.RecallTask) -> None:
+        asked = owned.asked.get(effect.task)
+        if asked is not None:
+            asked.recall()
+
+    def _visitor_taken(self, owned: Owned, effect: effects.VisitorTaken) -> None:
+        held, version = effect.task.visit
+        held.answer(Forwarded(effect.session, effect.worker, self.newer(owned, version)))
+
+    def _visitor_unwanted(self, owned: Owned, effect: effects.VisitorUnwanted) -> None:
+        held, version = effect.task.visit
+        held.answer(Forwarded(b"", "", self.newer(owned, version)))
+
+    def _visitor_lost(self, _owned: Owned, effect: effects.VisitorLost) -> None:
+        held, _ = effect.task.visit
+        held.refuse(ConnectionLost("The task was lost sight of on its way up the tree."))
+
+    def _give_back(self, owned: Owned, effect: effects.GiveBack) -> None:
+        key, task = owned.key, effect.task
+        end = End(task.sequence, task.attempt, RETURNED)
+        message = Finish(
+            key.namespace, key.queue, key.queue_type, task.partition, 0, effect.session, [end]
+        )
+        # If this does not arrive, the task's lease ends, and that is that.
+        ask(self.shard, message, ASK_SECONDS, lambda _: None)
+
+    def _learn(self, owned: Owned, counts: Counts | None) -> None:
+        if counts is not None and counts.version > owned.partition.counts.version:
+            newer = PartitionCounts(counts.read, counts.write, counts.version)
+            owned.partition.set_counts(newer, self.loop.time())
+
+    def _tell(self, _owned: Owned, effect: effects.Tell) -> None:
+        ended = effect.ended
+        effect.token.answer(Outcome(ended.status, ended.attempts, ended.body))
+
+    def _beat(self, _owned: Owned, effect: effects.Beat) -> None:
+        effect.token.answer(Heard(effect.lost, effect.revoked))
+
+    # Reading
+
+    def _read(self, owned: Owned, effect: effects.Read) -> None:
+        self.shard.spawn(self._do_read(owned, effect))
+
+    async def _do_read(self, owned: Owned, effect: effects.Read) -> None:
+        reading = effect.reading
+        partition = owned.partition
+        try:
+            found = await self.store.segments(
+                owned.key, reading.priority, reading.after, reading.tasks, reading.most_bytes
+            )
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the line must go on
+            await self._reading_failed(owned, effect, problem)
+            return
+        try:
+            partition.segments_read(found, effect, self.loop.time())
+        except Exception as fault:  # noqa: BLE001 - a half of it may be in memory
+            self.failed(owned, fault)
+        self.touch(owned)
+
+    def _read_later(self, owned: Owned, effect: effects.ReadLater) -> None:
+        self.shard.spawn(self._do_read_later(owned, effect))
+
+    async def _do_read_later(self, owned: Owned, effect: effects.ReadLater) -> None:
+        partition = owned.partition
+        wall = partition.ledger.wall
+        try:
+            found = await self.store.later(
+                owned.key, effect.before + wall, effect.most, effect.most_bytes
+            )
+        except Exception as problem:  # noqa: BLE001 - likewise
+            await self._reading_failed(owned, effect, problem)
+            return
+        try:
+            partition.later_read(found, effect, self.loop.time())
+        except Exception as fault:  # noqa: BLE001 - likewise
+            self.failed(owned, fault)
+        self.touch(owned)
+
+    async def _reading_failed(
+        self, owned: Owned, effect: effects.Read | effects.ReadLater, problem: Exception
+    ) -> None:
+        self.shard.log.warning("backlog not read", queue=owned.key.queue, error=problem)
+        await asyncio.sleep(READ_RETRY_SECONDS)
+        owned.partition.read_failed(effect)
+        self.touch(owned)
+
+    # The end of one
+
+    def lost(self, key: PartitionKey, problem: MaitredError) -> None:
+        """Somebody else owns it now, or nobody knows what was written: forget all about it."""
+        owned = self.owned.pop(key, None)
+        if owned is None:
+            return
+        self.shard.log.warning(
+            "partition given up", queue=key.queue, partition=key.partition, error=problem
+        )
+        self._let_go(owned, problem)
+
+    def failed(self, owned: Owned, fault: Exception) -> None:
+        """A fault of ours. What it is like inside nobody knows, so the store is asked again."""
+        self.shard.log.error(
+            "partition failed",
+            queue=owned.key.queue,
+            partition=owned.key.partition,
+            exc_info=fault,
+        )
+        if self.owned.get(owned.key) is not owned:
+            return
+        try:
+            self.lost(owned.key, OutcomeUnknown("The node failed; its log says more."))
+        except Exception:
+            self.shard.log.exception("partition not left in order", queue=owned.key.queue)
+
+    def check(self, owned: Owned) -> None:
+        """Raise `NotOwner` if it was let go while somebody waited for something else."""
+        if self.owned.get(owned.key) is not owned:
+            raise NotOwner("The partition was let go.")
+
+    def _let_go(self, owned: Owned, problem: MaitredError) -> None:
+        if owned.timer is not None:
+            owned.timer.cancel()
+        for asked in owned.asked.values():
+            asked.give_up()
+        owned.asked = {}
+        for effect in owned.partition.effects:
+            if isinstance(effect, ANSWERS):
+                self._carry_out[type(effect)](owned, effect)
+        tokens, tickets = owned.partition.leave()
+        for held in tokens:
+            held.refuse(problem)
+        for ticket in tickets:
+            ticket.token(owned, ticket.problem or problem)
