@@ -183,8 +183,11 @@ class Ledger:
         if self.fresh.pop(sequence, None) is None and self.held.pop(sequence, None) is None:
             self._removed(task, now)
             self._wait_for(ticket)
-        elif leaves_a_trace:
-            self._wait_for(ticket)
+        else:
+            # A row of its own may be waiting to be written, since a commit that had it failed.
+            self.pending.later.pop(sequence, None)
+            if leaves_a_trace:
+                self._wait_for(ticket)
 
     def _removed(self, task: Task, now: float) -> None:
         if task.segment is not None:
