@@ -197,5 +197,7 @@ def test_a_worker_that_is_cut_off_gives_its_tasks_back(stage: Stage, tmp_path: P
     relay.send(signal.SIGCONT)  # and says so, which is too late, and harmless
     assert far.stop() == 0, far.errors
     (stopped,) = far.errors.wait_for('"worker has stopped"')
-    assert json.loads(stopped)["late"] == 1
+    # Once for the attempt that it had, and once more if an offer of its own, not older than the
+    # lease, was still waiting when that attempt was given up: then the next one went to it, too.
+    assert json.loads(stopped)["late"] in (1, 2)
     assert stage.open_tasks("gated") == 0
