@@ -391,7 +391,6 @@ class Driver:
         for end in unknown:
             if not self._finish_stored(end, ticket):
                 asked.late.append(end[0])
-            self.partition.was_looked_up(end[0])
         self.partition.release(ticket)
         if turn:
             self.turn()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from maitred.matching.core import WORKERS_KEPT
 from maitred.matching.records import Terms
-from tests.matching.driver import DONE, FAILED, RETURNED, Driver, Run, session_of
+from tests.matching.driver import FAILED, RETURNED, Driver, Run, session_of
 
 SOON = Terms(retries=5, backoff_first=1.0, backoff_longest=1.0)
 
@@ -196,29 +196,3 @@ def test_a_second_attempt_that_failed_counts_though_its_row_was_not_read_yet() -
     driver.pass_time(5.0)
     assert list(driver.store.dead) == [number]
     assert driver.take() == []
-
-
-def test_a_task_whose_end_is_being_looked_for_in_a_slow_store_is_nobody_elses() -> None:
-    """It was done, the word came first, and the store was slower than the recovery."""
-    driver = Driver(lease_seconds=10.0)
-    driver.add(delay=1.0)
-    driver.pass_time(1.0)
-    (run,) = driver.take()
-    driver.pass_time(1.0)
-    driver.slow_reads = True
-    driver.crash(0.0)
-    driver.turn()
-    asked = driver.ask("finish")
-    ends = [(run.sequence, run.attempt, DONE, b"")]
-    ticket, unknown = driver.partition.finish(ends, asked, driver.now)
-    assert unknown == ends
-    driver.slow_reads = False
-    while driver.reads:
-        driver.answer_read()
-    driver.pass_time(5.0)
-    assert driver.take(2) == []
-    assert driver.partition.finish_again(ends[0], ticket, driver.now)
-    driver.partition.was_looked_up(run.sequence)
-    driver.partition.release(ticket)
-    driver.commit()
-    assert driver.partition.open_tasks == 0

@@ -39,8 +39,6 @@ FOUND = [
     ("storm", 5_281),
     # A task that was read while the store was asked for it, because it was done, was given out.
     ("disk", 30_185),
-    # A task whose end was being looked for in a slow store was given out when recovery was over.
-    ("disk", 101_095),
     # A row of its own was written for a task that was over, because a commit that had it failed.
     ("disk", 101_008),
 ]

@@ -133,8 +133,6 @@ class Core:
         self._beats: dict[bytes, HeldBeat] = {}
         self.workers: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """Names and when they were heard of, by session; the one that was heard of last, last."""
-        self.looked_up: dict[int, int] = {}
-        """Tasks whose end was told while they were not in memory, and that are being looked for."""
         self._touched_unread: dict[int, tuple[SegmentState, set[int]]] = {}
         """Segments that are in the store alone, and tasks of them that are over, by their first."""
         self._opened: tuple[Segment, dict[int, Record]] | None = None

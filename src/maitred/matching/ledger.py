@@ -180,7 +180,8 @@ class Ledger:
             self._wait_for(ticket)
             self._deferred.append((self._removed, task))
             return
-        if self.fresh.pop(sequence, None) is None and self.held.pop(sequence, None) is None:
+        in_hand = self.fresh.pop(sequence, None) or self.held.pop(sequence, None)
+        if in_hand is None or task.stored:
             self._removed(task, now)
             self._wait_for(ticket)
         else:

@@ -104,8 +104,6 @@ class Recalling(Passing):
         claim = self._claims.pop(task.sequence, None)
         if claim is not None and claim[2] == task.attempt + 1 and claim[3] > now:
             self._lease(task, claim[0], claim[1], now)
-        elif task.sequence in self.looked_up:
-            self._lease(task, b"", "", now)
         else:
             self.backlog.push(task)
 
@@ -128,9 +126,6 @@ class Recalling(Passing):
             self.tasks[task.sequence] = task
             if claim is not None and claim[2] == task.attempt + 1 and claim[3] > now:
                 self._lease(task, claim[0], claim[1], now)
-                continue
-            if task.sequence in self.looked_up:
-                self._lease(task, b"", "", now)
                 continue
             task.state = WAITING
             self.later.add(task)

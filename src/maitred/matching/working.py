@@ -71,27 +71,13 @@ class Working(Producing):
         for end in ends:
             sequence, attempt, how, body = end
             task = tasks.get(sequence)
-            if task is None:
-                # If it is read before it was looked up, however slow the store is, it is nobody
-                # else's.
-                self.looked_up[sequence] = self.looked_up.get(sequence, 0) + 1
-                unknown.append(end)
-            elif not self._finished(task, attempt, how, body, ticket, now, session):
-                self.looked_up[sequence] = self.looked_up.get(sequence, 0) + 1
+            if task is None or not self._finished(task, attempt, how, body, ticket, now, session):
                 unknown.append(end)
         if unknown:
             # Told before, perhaps, and over already, but not yet on disk.
             self.ledger.wait_for_what_is_pending(ticket, now)
         self._seat(now)
         return ticket, unknown
-
-    def was_looked_up(self, sequence: int) -> None:
-        """One that was unknown to `finish` was looked for in the store, and dealt with."""
-        left = self.looked_up.get(sequence, 0) - 1
-        if left > 0:
-            self.looked_up[sequence] = left
-        else:
-            self.looked_up.pop(sequence, None)
 
     def finish_again(
         self, end: tuple[int, int, int, bytes], ticket: Ticket, now: float, session: bytes = b""

@@ -281,9 +281,6 @@ class TaskRequests:
         except Exception:
             self._shard.log.exception("ends not looked up")
             ticket.problem = InternalError("The node failed at this request.")
-        finally:
-            for end in unknown:
-                partition.was_looked_up(end[0])
         partition.release(ticket)
         self._partitions.touch(owned)
 

@@ -173,7 +173,6 @@ class Place:
         )
         if unknown:
             self.model.ends_too_late += 1
-            self.partition.was_looked_up(sequence)
         self.partition.release(ticket)
         self.touch()
 
