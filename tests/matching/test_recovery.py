@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from maitred.matching.core import WORKERS_KEPT
 from maitred.matching.records import Terms
-from tests.matching.driver import FAILED, RETURNED, Driver, Run, session_of
+from tests.matching.driver import DONE, FAILED, RETURNED, Driver, Run, session_of
 
 SOON = Terms(retries=5, backoff_first=1.0, backoff_longest=1.0)
 
@@ -196,3 +198,110 @@ def test_a_second_attempt_that_failed_counts_though_its_row_was_not_read_yet() -
     driver.pass_time(5.0)
     assert list(driver.store.dead) == [number]
     assert driver.take() == []
+
+
+def crashed_with_slow_reads(driver: Driver) -> None:
+    driver.slow_reads = True
+    driver.crash(0.0)
+    driver.turn()
+
+
+def reads_arrive(driver: Driver) -> None:
+    driver.slow_reads = False
+    while driver.reads:
+        driver.answer_read()
+    driver.turn()
+
+
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+def test_an_end_counts_as_soon_as_its_task_is_read_however_slow_the_look_for_it_is(
+    delay: float,
+) -> None:
+    """In a segment or in a row of its own."""
+    driver = Driver()
+    driver.add(delay=delay)
+    driver.pass_time(1.0)
+    run = driver.take_one()
+    driver.pass_time(1.0)
+    crashed_with_slow_reads(driver)
+    asked = driver.ask("finish")
+    end = (run.sequence, run.attempt, DONE, b"")
+    ticket, unknown = driver.partition.finish([end], asked, driver.now)
+    assert unknown == [end]
+    told = driver.partition.tell_when_read(end, ticket, run.session)
+    assert not driver.partition.unattended
+    reads_arrive(driver)
+    assert told.counts
+    driver.pass_time(5.0)
+    assert driver.take() == []
+    driver.partition.told_no_more(told)
+    driver.partition.release(ticket)
+    driver.commit()
+    assert asked.safe
+    assert driver.store.unfinished() == set()
+
+
+def test_an_end_that_is_told_twice_while_its_task_is_looked_for_counts_once() -> None:
+    """And the second answer is not given before the first one is on disk."""
+    driver = Driver()
+    driver.add()
+    run = driver.take_one()
+    driver.pass_time(1.0)
+    crashed_with_slow_reads(driver)
+    driver.auto_commit = False
+    end = (run.sequence, run.attempt, DONE, b"")
+    asked = [driver.ask("finish") for _ in range(2)]
+    tickets = [driver.partition.finish([end], one, driver.now)[0] for one in asked]
+    told = [driver.partition.tell_when_read(end, one, run.session) for one in tickets]
+    reads_arrive(driver)
+    assert [one.counts for one in told] == [True, False]
+    for one in tickets:
+        driver.partition.release(one)
+    driver.turn()
+    assert not any(one.answered for one in asked)
+    driver.commit()
+    assert all(one.safe for one in asked)
+
+
+def a_second_attempt_of_which_the_store_knows_nothing(driver: Driver) -> tuple[Run, Run]:
+    """The first one has failed, and the word of that was lost with the owner."""
+    driver.add(terms=SOON)
+    first = driver.take_one(1)
+    driver.pass_time(0.5)
+    driver.auto_commit = False
+    driver.finish(first, how=FAILED)
+    driver.pass_time(1.1)
+    second = driver.take_one(2)
+    assert second.attempt == 2
+    driver.crash()
+    driver.auto_commit = True
+    driver.turn()
+    return first, second
+
+
+def test_a_later_attempt_that_is_done_is_done_whoever_is_said_to_have_an_earlier_one() -> None:
+    driver = Driver()
+    first, second = a_second_attempt_of_which_the_store_knows_nothing(driver)
+    driver.beat(1, [first])
+    assert driver.partition.leases[first.sequence].session == first.session
+    assert driver.finish(second).late == []
+    assert driver.finish(first, how=FAILED).late == [first.sequence]
+    driver.pass_time(5.0)
+    assert driver.take() == []
+    assert driver.store.unfinished() == set()
+
+
+@pytest.mark.parametrize("told_first", [True, False])
+def test_a_worker_keeps_a_later_attempt_than_the_store_knows_of(*, told_first: bool) -> None:
+    driver = Driver(lease_seconds=10.0)
+    first, second = a_second_attempt_of_which_the_store_knows_nothing(driver)
+    if told_first:
+        assert driver.finish(first, how=FAILED).late == []
+    assert not driver.beat(2, [second]).answered
+    if not told_first:
+        assert driver.finish(first, how=FAILED).late == [first.sequence]
+    driver.pass_time(5.0)
+    assert driver.take(1) == []
+    assert driver.finish(second, how=FAILED).late == []
+    driver.pass_time(1.1)
+    assert driver.take_one().attempt == 3

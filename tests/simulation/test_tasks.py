@@ -41,6 +41,10 @@ FOUND = [
     ("disk", 30_185),
     # A row of its own was written for a task that was over, because a commit that had it failed.
     ("disk", 101_008),
+    # A task whose end was being looked for in a slow store was read, and given out.
+    ("disk", 101_095),
+    # A second attempt was done, and the store had lost that the first one had failed.
+    ("disk", 300_141),
 ]
 
 

@@ -63,6 +63,21 @@ class HeldBeat:
         self.session = session
 
 
+class Told:
+    """An end that was told of a task that is not in memory: it counts as soon as the task is, even
+    if whoever looks for the task in the store has not found it yet."""
+
+    __slots__ = ("counts", "end", "session", "ticket")
+
+    def __init__(self, end: tuple[int, int, int, bytes], session: bytes, ticket: Ticket) -> None:
+        self.end = end
+        """Sequence, attempt, how, body."""
+        self.session = session
+        self.ticket = ticket
+        self.counts: bool | None = None
+        """Whether it does, or comes too late; as long as nobody knows, None."""
+
+
 Waiting = Offer | Task | HeldBeat
 
 
@@ -130,6 +145,8 @@ class Core:
         self._claims: OrderedDict[int, tuple[bytes, str, int, float]] = OrderedDict()
         """Tasks that are in the store alone and that a worker says it is running, in the order in
         which the claims end."""
+        self._told: dict[int, list[Told]] = {}
+        """Ends of tasks that are in the store alone, by task; they are being looked for."""
         self._beats: dict[bytes, HeldBeat] = {}
         self.workers: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """Names and when they were heard of, by session; the one that was heard of last, last."""
@@ -289,7 +306,7 @@ class Core:
 
         While we wait for workers ourselves, we know of none, but there may be some.
         """
-        return not (self.leases or self.recovering or self.tasks_away or self._claims)
+        return not (self.leases or self.recovering or self.tasks_away or self._claims or self._told)
 
     @property
     def idle(self) -> bool:

@@ -101,11 +101,20 @@ class Recalling(Passing):
     def _take_in(self, task: Task, now: float) -> None:
         """A task that was read waits in its line, unless a worker said that it runs it."""
         self.tasks[task.sequence] = task
-        claim = self._claims.pop(task.sequence, None)
-        if claim is not None and claim[2] == task.attempt + 1 and claim[3] > now:
-            self._lease(task, claim[0], claim[1], now)
-        else:
+        if not self._is_claimed(task, now):
             self.backlog.push(task)
+        self._hear_what_was_told(task, now)
+
+    def _is_claimed(self, task: Task, now: float) -> bool:
+        """Whether a worker said that it runs it: then it is that worker's."""
+        claim = self._claims.pop(task.sequence, None)
+        if claim is None or claim[3] <= now:
+            return False
+        self._catch_up(task, claim[2])
+        if claim[2] != task.attempt + 1:
+            return False
+        self._lease(task, claim[0], claim[1], now)
+        return True
 
     def _unpark(self, task: Task) -> None:
         if task.moves(UNPARK):
@@ -122,13 +131,11 @@ class Recalling(Passing):
             task = self._recalled(decode_record(later.body), now)
             task.later_stored = True
             task.due = task.ready = later.due - wall
-            claim = self._claims.pop(task.sequence, None)
             self.tasks[task.sequence] = task
-            if claim is not None and claim[2] == task.attempt + 1 and claim[3] > now:
-                self._lease(task, claim[0], claim[1], now)
-                continue
             task.state = WAITING
-            self.later.add(task)
+            if not self._is_claimed(task, now):
+                self.later.add(task)
+            self._hear_what_was_told(task, now)
         until = reading.before if reading.is_all(found) else found[-1].due - wall
         self.later.was_read(until, any_new=any_new)
         self._become_due(now)
@@ -260,6 +267,7 @@ class Recalling(Passing):
             task.state = WAITING
             self.tasks[task.sequence] = task
             self.later.add(task)
+            self._hear_what_was_told(task, now)
         return task
 
     def is_in(self, segment: Segment, sequence: int) -> bool:

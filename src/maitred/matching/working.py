@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from maitred.matching.core import HeldBeat
+from maitred.matching.core import HeldBeat, Told
 from maitred.matching.effects import (
     Beat,
     RecallOffer,
@@ -14,6 +14,7 @@ from maitred.matching.producing import Producing
 from maitred.matching.task import (
     AWAY,
     GIVEN,
+    OVER,
     READY,
     TAKEN,
     WAITING,
@@ -87,6 +88,46 @@ class Working(Producing):
         task = self.tasks.get(sequence)
         return task is not None and self._finished(task, attempt, how, body, ticket, now, session)
 
+    def tell_when_read(
+        self, end: tuple[int, int, int, bytes], ticket: Ticket, session: bytes
+    ) -> Told:
+        """One that was unknown to `finish`: it counts as soon as its task is in memory, however
+        slow whoever looks for it is. Otherwise somebody else would get the task meanwhile."""
+        told = Told(end, session, ticket)
+        self._told.setdefault(end[0], []).append(told)
+        return told
+
+    def told_no_more(self, told: Told) -> None:
+        """Nobody looks for it any more."""
+        sequence = told.end[0]
+        waiting = self._told.get(sequence, [])
+        if told in waiting:
+            waiting.remove(told)
+            if not waiting:
+                del self._told[sequence]
+
+    def _hear_what_was_told(self, task: Task, now: float) -> None:
+        """It is in memory now, and stands where it would stand without a word of anybody."""
+        if not self._told:
+            return
+        # In the order of the attempts: a second one failed after a first one that did.
+        for told in sorted(self._told.pop(task.sequence, ()), key=_attempt):
+            _, attempt, how, body = told.end
+            if task.state is OVER:
+                # The same told twice: the second answer waits as the first one does.
+                self.ledger.wait_for_what_is_pending(told.ticket, now)
+                told.counts = False
+            elif self._finished(task, attempt, how, body, told.ticket, now, told.session):
+                told.counts = True
+
+    def _catch_up(self, task: Task, attempt: int) -> None:
+        """Somebody has a later attempt than we know of. He got it from whoever owned the partition
+        before us, who knew that the earlier ones had failed, and was lost before that was
+        written. We have given nothing out yet, so he knows better."""
+        if self.recovering and task.sequence < self.first_sequence and attempt > task.attempt + 1:
+            task.attempt = attempt - 1
+            task.session = b""
+
     def _finished(
         self,
         task: Task,
@@ -98,11 +139,13 @@ class Working(Producing):
         session: bytes,
     ) -> bool:
         """False: it comes too late to count."""
+        self._catch_up(task, attempt)
         if how != DONE and task.state is GIVEN and session and task.session not in (session, b""):
             return False  # somebody else is at it by now, at the same attempt
         if task.state is not GIVEN or attempt != task.attempt + 1:
-            if how == DONE and task.state is not GIVEN:
-                # Given up for lost, or given out before a crash: done is done all the same.
+            if how == DONE and (task.state is not GIVEN or attempt > task.attempt + 1):
+                # Given up for lost, or given out before a crash: done is done all the same. So is
+                # a later attempt than the one that somebody is said to have: that one is over.
                 self._end(task, "done", body, ticket, now)
                 return True
             if attempt != task.attempt + 1:
@@ -168,13 +211,15 @@ class Working(Producing):
                 if not self._claimed(sequence, session, worker, attempt, lease_until):
                     lost.append(sequence)
                 continue
+            self._catch_up(task, attempt)
             if (
-                task.state is READY
+                task.state in (READY, WAITING)
                 and attempt == task.attempt + 1
                 and sequence < self.first_sequence
             ):
                 # Given out by whoever owned this partition before us.
-                self.backlog.left(task)
+                if task.state is READY:
+                    self.backlog.left(task)
                 self._lease(task, session, worker, now)
             if (
                 task.state is not GIVEN
@@ -229,5 +274,15 @@ class Working(Producing):
         self._claims.move_to_end(sequence)
         return True
 
+    def claim_no_more(self, sequence: int, session: bytes) -> None:
+        """It was looked for, and is theirs no longer: others may need the room."""
+        known = self._claims.get(sequence)
+        if known is not None and known[0] == session:
+            del self._claims[sequence]
+
     _ENDS = (_done, _failed, _returned, _timed_out, _stopped)
     """By how an attempt ended, as the wire counts it."""
+
+
+def _attempt(told: Told) -> int:
+    return told.end[1]

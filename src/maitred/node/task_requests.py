@@ -40,6 +40,8 @@ from maitred.protocol.tasks import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maitred.matching.core import Told
+    from maitred.matching.partition import Partition
     from maitred.matching.producing import Revocation
     from maitred.node.driving import Owned
     from maitred.node.held import Held
@@ -249,18 +251,15 @@ class TaskRequests:
         now = self._loop.time()
         ticket, unknown = partition.finish(ends, settle, now, message.session)
         if unknown:
-            for sequence, attempt, how, _ in unknown:
-                if how != RETURNED:  # so that nobody else gets it if it is read meanwhile
-                    partition.claim(sequence, message.session, attempt, now)
-            self._shard.spawn(self._finish_stored(owned, message.session, unknown, late, ticket))
+            told = [partition.tell_when_read(end, ticket, message.session) for end in unknown]
+            self._shard.spawn(self._finish_stored(owned, told, late, ticket))
         else:
             partition.release(ticket)
 
     async def _finish_stored(
         self,
         owned: Owned,
-        session: bytes,
-        unknown: list[tuple[int, int, int, bytes]],
+        told: list[Told],
         late: list[int],
         ticket: Ticket,
     ) -> None:
@@ -268,11 +267,12 @@ class TaskRequests:
         partition = owned.partition
         try:
             await self._until_read(owned)
-            for end in unknown:
-                with looking_up(owned):
-                    counts = await self._finish_looked_up(owned, session, end, ticket)
-                if not counts:
-                    late.append(end[0])
+            for one in told:
+                if one.counts is None:
+                    with looking_up(owned):
+                        one.counts = await self._finish_looked_up(owned, one)
+                if not one.counts:
+                    late.append(one.end[0])
         except NotOwner as problem:
             ticket.token(owned, problem)  # nothing is carried out for it any more
             return
@@ -281,8 +281,20 @@ class TaskRequests:
         except Exception:
             self._shard.log.exception("ends not looked up")
             ticket.problem = InternalError("The node failed at this request.")
+        self._told_no_more(partition, told)
         partition.release(ticket)
         self._partitions.touch(owned)
+
+    def _told_no_more(self, partition: Partition, told: list[Told]) -> None:
+        now = self._loop.time()
+        for one in told:
+            partition.told_no_more(one)
+            sequence, attempt, how, _ = one.end
+            if one.counts is not None:
+                partition.claim_no_more(sequence, one.session)
+            elif how != RETURNED:
+                # Nobody could find out, and it is told again: so long it is nobody else's.
+                partition.claim(sequence, one.session, attempt, now)
 
     async def _until_read(self, owned: Owned) -> None:
         """After a start, what is read first is what workers are at: nobody need look for it."""
@@ -294,23 +306,23 @@ class TaskRequests:
                 return
             await asyncio.sleep(READING_LOOK_SECONDS)
 
-    async def _finish_looked_up(
-        self, owned: Owned, session: bytes, end: tuple[int, int, int, bytes], ticket: Ticket
-    ) -> bool:
+    async def _finish_looked_up(self, owned: Owned, told: Told) -> bool:
         """False: it comes too late to count."""
-        partition, sequence = owned.partition, end[0]
+        partition, end, ticket, session = owned.partition, told.end, told.ticket, told.session
+        sequence, attempt, how, _ = end
         if sequence in partition.tasks:
             return partition.finish_again(end, ticket, self._loop.time(), session)
         found = await self._segment_with(owned, sequence)
         later = await self._store.later_one(owned.key, sequence)
         self._partitions.check(owned)
         now = self._loop.time()
-        if sequence in partition.tasks or (found is None and later is not None):
-            if later is not None:
-                partition.recall_later(later, now)
+        if told.counts is None and found is None and later is not None:
+            partition.recall_later(later, now)
+        if told.counts is not None:  # it was read
+            return told.counts
+        if sequence in partition.tasks:
             return partition.finish_again(end, ticket, now, session)
         if found is not None:
-            _, attempt, how, _ = end
             if how not in (DONE, RETURNED) and partition.claim(sequence, session, attempt, now):
                 raise Unavailable("The task is still to be read.", remedy="Say it again.")
             return partition.finish_stored(found.segment, found.marks, end, ticket, now)
