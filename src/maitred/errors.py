@@ -183,6 +183,13 @@ class Overloaded(MaitredError):
 
     code = "overloaded"
 
+    def __init__(
+        self, sentence: str, *, remedy: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(sentence, remedy=remedy)
+        self.retry_after = retry_after
+        """Seconds after which trying again makes sense, if somebody could tell."""
+
 
 class TooManyConnections(Overloaded):
     """The shard holds as many connections as it may."""
@@ -212,6 +219,24 @@ class Unavailable(MaitredError, ConnectionError):
     """Nobody could be reached who would do this; nothing was done."""
 
     code = "unavailable"
+
+
+class NoWorker(Unavailable):
+    """Nobody serves the queue, and nobody came within its grace; nothing was done."""
+
+    code = "no-worker"
+
+
+class InvalidReservation(Unavailable):
+    """A reservation that is unknown here, used already, or over; nothing was done."""
+
+    code = "invalid-reservation"
+
+
+class SlotTaken(Unavailable):
+    """The worker's slot was taken by something else in the same moment; nothing was done."""
+
+    code = "slot-taken"
 
 
 class Draining(Unavailable):
@@ -362,6 +387,58 @@ class InvalidResult(MaitredError):
     """The result of a task is not what its handler says it returns."""
 
     code = "invalid-result"
+
+
+class QueryNotAnswered(MaitredError):
+    """A query that began has no answer; which of these it is says why."""
+
+    code = "query-not-answered"
+
+
+class QueryFailed(QueryNotAnswered):
+    """The handler's own error: it raised, or returned what cannot be carried."""
+
+    code = "query-failed"
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        remedy: str | None = None,
+        kind: str = "",
+        message: str = "",
+        remote_traceback: str = "",
+    ) -> None:
+        super().__init__(sentence, remedy=remedy)
+        self.kind = kind
+        """The class of the exception, or a code of ours."""
+        self.message = message
+        self.remote_traceback = remote_traceback
+        """The worker's, as text; empty if there is none, or it is not to be shown."""
+
+
+class WorkerLost(QueryNotAnswered):
+    """The worker was lost, or hung, while it ran the query. Whether it was done is not known."""
+
+    code = "worker-lost"
+
+
+class ResultTooLarge(QueryNotAnswered):
+    """The result is larger than the queue or the user may have."""
+
+    code = "result-too-large"
+
+
+class UnknownQuery(MaitredError):
+    """There is no such query in the tables, or it is over and forgotten."""
+
+    code = "unknown-query"
+
+
+class UnknownWorker(MaitredError):
+    """No worker of that name serves the queue."""
+
+    code = "unknown-worker"
 
 
 class RemoteError(MaitredError):

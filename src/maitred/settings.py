@@ -101,6 +101,29 @@ class Tls(Schema, frozen=True, kw_only=True):
     """If given, clients must show a certificate signed by one of these."""
 
 
+class QueryLimits(Schema, frozen=True, kw_only=True):
+    """What the queries of one user may take, at every door; nothing means no limit of its own."""
+
+    queues: list[Text] | None = None
+    """Queues that may be asked, as `namespace/queue` or `namespace/*`; nothing: all of the
+    namespaces in which the user may query."""
+
+    concurrent: Count | None = None
+    """Queries under way at a time, at one gateway; more are refused."""
+
+    waiting: Count | None = None
+    """Queries that wait for a worker at a time, in one queue; more are refused."""
+
+    rate_per_second: Rate | None = None
+    """Queries a second, with bursts of as many as a second has; more are refused."""
+
+    run_seconds: Seconds | None = None
+    """Longest that a query runs; then it is stopped. The queue's own counts if it is lower."""
+
+    result_bytes: Annotated[int, Meta(ge=1, le=2**40)] | None = None
+    """Largest result, streamed or not. The queue's own counts if it is lower."""
+
+
 class User(Schema, frozen=True, kw_only=True):
     """Who may come in, and what for."""
 
@@ -109,6 +132,8 @@ class User(Schema, frozen=True, kw_only=True):
 
     permissions: dict[Text, list[Permission]] = field(default_factory=dict)
     """By namespace; `*` stands for every one."""
+
+    queries: QueryLimits = field(default_factory=QueryLimits)
 
 
 class Log(Schema, frozen=True, kw_only=True):
@@ -196,6 +221,36 @@ class Scaling(Schema, frozen=True, kw_only=True):
     """No more than this by itself; by hand there may be more."""
 
 
+class Queries(Schema, frozen=True, kw_only=True):
+    """What a queue does with queries."""
+
+    waiting: Count = 10_000
+    """Queries that wait for a worker; more are refused, and told when to come back. At a
+    millisecond each and ten slots, the last of them waits for a second."""
+
+    waiting_per_user: Count = 5_000
+    """The same for one user, so that nobody fills the line alone."""
+
+    no_worker_seconds: Wait = 5.0
+    """How long queries wait when the last worker of the queue has gone, before they are refused. A
+    worker that is started again is back within this time."""
+
+    reservation_seconds: Seconds = 2.0
+    """How long a slot that was given to a gateway stays reserved if nothing comes: the longest that
+    a gateway's death can cost a slot. The query usually follows within a millisecond."""
+
+    run_seconds: Seconds = 3600.0
+    """Longest that a query runs, whatever its caller allows; then it is stopped."""
+
+    result_bytes: Annotated[int, Meta(ge=1, le=240 * 2**20)] = 64 * 2**20
+    """Largest result in one piece: it is in memory whole, at the worker and at the gateway. Larger
+    ones can be streamed."""
+
+    stream_bytes: Annotated[int, Meta(ge=0, le=2**50)] = 0
+    """Largest result of a stream; 0: as large as it wants to be, since it is never in memory
+    whole."""
+
+
 class Queue(Schema, frozen=True, kw_only=True):
     """How the tasks of a queue are kept and handed out."""
 
@@ -241,8 +296,90 @@ class Queue(Schema, frozen=True, kw_only=True):
     memory_seconds: Wait = 60.0
     """A result that is to be kept for longer than this is written to the store."""
 
+    queries: Queries = field(default_factory=Queries)
     forwarding: Forwarding = field(default_factory=Forwarding)
     scaling: Scaling = field(default_factory=Scaling)
+
+
+class Querying(Schema, frozen=True, kw_only=True):
+    """How whoever asks queries goes about it: a gateway, or a client that is its own."""
+
+    timeout_seconds: Seconds = 30.0
+    """For a query that does not say how long it may take."""
+
+    table_rows: Count = 10_000
+    """Queries in the query table; when it is full, those that are over longest make room."""
+
+    text_letters: Annotated[int, Meta(ge=0, le=100_000)] = 200
+    """Of each query, in the table; the rest is cut off."""
+
+    mask: bool = False
+    """Whether the table shows no query's text at all: it may hold what not every operator should
+    read."""
+
+    under_way: Count = 10_000
+    """Queries that wait or run at a time; more are refused."""
+
+    dial_seconds: Seconds = 1.0
+    """For a connection to a worker. If there is none by then, the node relays."""
+
+    unreachable_seconds: Seconds = 30.0
+    """How long a worker that could not be reached directly is not tried again."""
+
+    idle_seconds: Seconds = 60.0
+    """A connection to a worker that was not used for so long is closed."""
+
+    ping_seconds: Seconds = 2.0
+    """A worker that has a query and has said nothing for so long is asked whether it lives."""
+
+    hung_seconds: Seconds = 8.0
+    """A worker that does not answer that question within this time is given up, with its queries. A
+    handler that blocks its loop for longer looks just like it."""
+
+    window_bytes: Annotated[int, Meta(ge=64 * 1024, le=2**30)] = 4 * 2**20
+    """Of a stream, what may be on its way or waiting here before the worker pauses."""
+
+
+class Gateway(Schema, frozen=True, kw_only=True):
+    """The HTTP door, and the gateway behind it."""
+
+    enabled: bool = True
+    """Whether `maitred up` starts one."""
+
+    host: Text = "127.0.0.1"
+    """Loopback unless told: an open port is a decision."""
+
+    port: Port = 4780
+    """Where the HTTP door listens; 0 asks the system for a free one."""
+
+    connections: Count = 10_000
+    """Open at a time; more are refused with 503."""
+
+    header_bytes: Annotated[int, Meta(ge=1024, le=2**24)] = 32 * 1024
+    """Largest request line with headers; proxies send a few hundred bytes."""
+
+    body_bytes: Annotated[int, Meta(ge=1024, le=240 * 2**20)] = 2 * 2**20
+    """Largest body of a request; the same as for payloads of tasks."""
+
+    header_seconds: Seconds = 10.0
+    """From the first byte of a request to the end of its headers."""
+
+    body_seconds: Seconds = 30.0
+    """From there to the end of its body, and longest time in which a caller takes nothing of an
+    answer."""
+
+    idle_seconds: Seconds = 75.0
+    """A connection without a request is closed after so long; browsers and proxies keep theirs for
+    a minute."""
+
+    tracebacks: bool = False
+    """Whether callers see tracebacks of handlers: they show code and, at times, data."""
+
+    hook: Text | None = None
+    """A function as MODULE:NAME that sees every query before a worker is looked for, and may change
+    or refuse it."""
+
+    querying: Querying = field(default_factory=Querying)
 
 
 class Node(Schema, frozen=True, kw_only=True):
@@ -279,6 +416,7 @@ class Node(Schema, frozen=True, kw_only=True):
     queues: dict[Text, Queue] = field(default_factory=dict)
     """By `namespace/queue`, `namespace/*` or `*`; the one that says most counts, alone."""
 
+    gateway: Gateway = field(default_factory=Gateway)
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None
     users: dict[Text, User] = field(default_factory=dict)
@@ -359,3 +497,24 @@ class Worker(Schema, frozen=True, kw_only=True):
 
     stop_seconds: Seconds = 5.0
     """How long an async handler whose time is over may take to clean up, before that is told."""
+
+    host: Text | None = "127.0.0.1"
+    """Where gateways reach the worker directly. `none`: nowhere, and the node relays every
+    query."""
+
+    port: Port = 0
+    """The port for that; 0 asks the system for a free one."""
+
+    attend_seconds: Seconds = 5.0
+    """How often the node hears that the worker is there, busy or not."""
+
+    early_seconds: Seconds = 0.5
+    """How long a query that comes before the word of its reservation is kept. The word was on its
+    way first, so it is usually a few microseconds."""
+
+    fetch_seconds: Seconds = 0.05
+    """How long after a reservation the worker asks the node whether the query is being relayed."""
+
+    chunk_bytes: Annotated[int, Meta(ge=1024, le=16 * 2**20)] = 256 * 1024
+    """Rows of a stream that are sent together, at most; those of one turn of the loop are sent at
+    its end."""

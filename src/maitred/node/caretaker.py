@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import MaitredError
 from maitred.matching.scaler import Scaler
 from maitred.matching.task import Ticket
+from maitred.node.settling import settle
 from maitred.protocol.tasks import Counts, Sync, Synced
 from maitred.routing.counts import PartitionCounts
 
@@ -144,15 +145,7 @@ class Caretaker:
     async def _write(self, owned: Owned, counts: PartitionCounts) -> None:
         self._partitions.check(owned)
         future: asyncio.Future[None] = self._loop.create_future()
-
-        def settle(_: Owned, problem: MaitredError | None) -> None:
-            if not future.done():
-                if problem is not None:
-                    future.set_exception(problem)
-                else:
-                    future.set_result(None)
-
-        ticket = Ticket(settle, 1)
+        ticket = Ticket(lambda _, problem: settle(future, problem), 1)
         owned.partition.ledger.set_counts(counts, ticket, self._loop.time())
         owned.partition.release(ticket)
         self._partitions.touch(owned)

@@ -19,6 +19,7 @@ from maitred.matching.partition import Partition
 from maitred.matching.records import Changes, PartitionKey
 from maitred.node.asking import ask
 from maitred.node.driving import ASK_SECONDS, Driving, Owned
+from maitred.node.settling import settle
 from maitred.protocol.tasks import (
     Counts,
     Sync,
@@ -194,15 +195,7 @@ class Partitions(Driving):
         """Ask the owner of a partition and wait for the answer."""
         future: asyncio.Future[Struct] = self.loop.create_future()
 
-        def done(outcome: Struct | MaitredError) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, MaitredError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-        asked = ask(self.shard, message, seconds, done)
+        asked = ask(self.shard, message, seconds, lambda outcome: settle(future, outcome))
         try:
             return await asyncio.wait_for(future, seconds + 1)
         except DeadlineExceeded:

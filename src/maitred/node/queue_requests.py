@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.errors import InvalidArgument, MaitredError
+from maitred.errors import InvalidArgument
 from maitred.matching.records import decode_record
 from maitred.matching.task import Ticket
+from maitred.node.settling import settle
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     Counts,
@@ -158,16 +159,7 @@ class QueueRequests:
         """Each as soon as it was read: what lies a while may have been done again by others."""
         partition = owned.partition
         future: asyncio.Future[None] = self._loop.create_future()
-
-        def settle(_: Owned, problem: MaitredError | None) -> None:
-            if future.done():
-                return
-            if problem is not None:
-                future.set_exception(problem)
-            else:
-                future.set_result(None)
-
-        ticket = Ticket(settle, 1)
+        ticket = Ticket(lambda _, problem: settle(future, problem), 1)
         found = []
         for sequence in sequences:
             one = await self._store.dead_one(owned.key, sequence)

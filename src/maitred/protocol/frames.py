@@ -72,6 +72,22 @@ class Opcode(IntEnum):
     RESIZE = 0x4C
     DEAD = 0x4D
     QUEUES = 0x4E
+    ALLOCATE = 0x4F
+    ATTEND = 0x50
+    SUSPECT = 0x51
+    WORKERS = 0x52
+    RELAY = 0x53
+    FETCH = 0x54
+    DELIVER = 0x55
+    WATCH = 0x56
+    REPORT = 0x57
+    QUERIES = 0x58
+    HELLO = 0x60
+    SEAT = 0x61
+    ROWS = 0x62
+    CREDIT = 0x63
+    RELEASE = 0x64
+    PING = 0x65
 
 
 ANSWER: Final = 0x80

@@ -12,6 +12,7 @@ from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack
 from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
 from maitred.protocol.frames import Opcode
 from maitred.protocol.notation import Reader, bytes_map
+from maitred.protocol.queries import QUERY_EXCHANGES, AnyQueryAnswer, AnyQueryRequest
 from maitred.protocol.requests import Answer, PartitionRequest, ShardRequest
 from maitred.protocol.tasks import EXCHANGES, AnyTaskAnswer, AnyTaskRequest
 
@@ -79,16 +80,23 @@ class ShardStatus(Struct, kw_only=True):
     """Errors given as answers, by code."""
 
 
-AnyRequest = Echo | Status | AnyTaskRequest
-AnyAnswer = Echoed | ShardStatus | AnyTaskAnswer
+AnyRequest = Echo | Status | AnyTaskRequest | AnyQueryRequest
+AnyAnswer = Echoed | ShardStatus | AnyTaskAnswer | AnyQueryAnswer
 
 REQUESTS: Final[dict[int, type[AnyRequest]]] = {
-    kind.opcode: kind for kind in (Echo, Status, *(request for request, _ in EXCHANGES))
+    kind.opcode: kind
+    for kind in (
+        Echo,
+        Status,
+        *(request for request, _ in EXCHANGES),
+        *(request for request, _ in QUERY_EXCHANGES),
+    )
 }
 ANSWERS: Final[dict[int, type[AnyAnswer]]] = {
     Opcode.ECHO: Echoed,
     Opcode.STATUS: ShardStatus,
     **{request.opcode: answer for request, answer in EXCHANGES},
+    **{request.opcode: answer for request, answer in QUERY_EXCHANGES},
 }
 """By the request's opcode."""
 

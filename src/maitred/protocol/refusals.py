@@ -1,6 +1,6 @@
 """ERROR: our taxonomy on the wire.
 
-    [int] number   [string] sentence   [string map] code, remedy
+    [int] number   [string] sentence   [string map] code, remedy, retry-after
 
 The number is CQL's nearest one, for drivers that know only those; numbers that would make a driver
 look for further fields are not used. Our code and remedy follow in the map, where a driver that
@@ -9,6 +9,7 @@ does not know them does not look.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from maitred import errors
@@ -46,6 +47,8 @@ def encode_error(error: MaitredError) -> bytes:
     details = {"code": error.code}
     if error.remedy:
         details["remedy"] = error.remedy
+    if isinstance(error, errors.Overloaded) and error.retry_after is not None:
+        details["retry-after"] = f"{error.retry_after:.3f}"
     return integer(number_of(error)) + string(error.sentence) + string_map(details)
 
 
@@ -59,4 +62,8 @@ def decode_error(body: bytes) -> MaitredError:
     kind = CLASSES.get(code)
     if kind is None:
         return RemoteError(sentence, remedy=details.get("remedy"), code=code)
-    return kind(sentence, remedy=details.get("remedy"))
+    made = kind(sentence, remedy=details.get("remedy"))
+    if isinstance(made, errors.Overloaded) and "retry-after" in details:
+        with suppress(ValueError):  # a number is all that it can be
+            made.retry_after = float(details["retry-after"])
+    return made

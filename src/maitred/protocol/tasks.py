@@ -126,6 +126,8 @@ class Offer(PartitionRequest, array_like=True, gc=False):
     slots: Annotated[int, Meta(ge=1, le=TASKS_MAX)]
     hops: Natural = 0
     """How often it was passed on to a parent."""
+    address: Annotated[str, Meta(max_length=300)] = ""
+    """`host:port` where gateways reach the worker directly; empty: nowhere."""
 
 
 class Given(Struct, array_like=True, gc=False):
@@ -143,6 +145,25 @@ class Given(Struct, array_like=True, gc=False):
     """Seconds from when it could have been run until it was given."""
 
 
+class Reserved(Struct, array_like=True, gc=False):
+    """A slot is reserved for a query, which comes straight from a gateway."""
+
+    partition: int
+    """Where the reservation was made: there the query is fetched if it is relayed."""
+    token: bytes
+    """Whoever shows it has the slot."""
+    user: str
+    """Whose query it is."""
+    reservation_seconds: float
+    """If no query comes for it within this time, the slot is free again."""
+    run_seconds: float
+    """Longest that the query may run."""
+    result_bytes: int
+    """Largest result in one piece."""
+    stream_bytes: int
+    """Largest stream; 0: any."""
+
+
 class Offered(Answer, array_like=True, gc=False):
     """What there is to do; nothing, if the time was up first."""
 
@@ -154,6 +175,8 @@ class Offered(Answer, array_like=True, gc=False):
     rate: float
     """Tasks a second that are added to it."""
     counts: Counts | None = None
+    reserved: list[Reserved] = field(default_factory=list)
+    """Slots that queries will take."""
 
 
 DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)

@@ -35,7 +35,9 @@ class Host:
         self.up = True
         self.clock_skew_seconds = 0.0
         """Wall clock minus true time; set it for skew, change it during a run for a jump."""
-        self.surroundings = Surroundings(wall_clock=self.wall_clock, random=random)
+        self.surroundings = Surroundings(
+            wall_clock=self.wall_clock, random=random, secret=random.randbytes
+        )
         self.processes: list[Process] = []
         self.listeners: dict[int, list[Listener]] = {}
         self.socket_files: dict[str, UnixListener] = {}

@@ -1,0 +1,371 @@
+"""What is said about queries at a node: by gateways, workers, people who look after both, and
+shards.
+
+A gateway asks a partition for free slots and gets *allocations*: a worker, and a reservation that
+only that worker takes, once, for a short time. The worker hears of the same reservation in the
+answer to its offer. The query itself goes straight from the gateway to the worker (`seats.py`) and
+never passes through a shard, unless the worker cannot be reached: then the node relays it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from maitred.protocol.frames import Opcode
+from maitred.protocol.requests import Answer, Natural, PartitionRequest, ShardRequest
+from maitred.protocol.tasks import (  # noqa: TC001 - msgspec reads the annotations
+    Counts,
+    Duration,
+    Priority,
+    Session,
+    WorkerName,
+)
+
+SLOTS_MAX = 1_000
+"""Of one request for slots. More are asked for in further ones."""
+
+PIECE_MAX = 2**20
+"""Bytes of one piece of an answer that is relayed."""
+
+Token = Annotated[bytes, Meta(min_length=16, max_length=16)]
+"""A reservation: random, so that whoever shows it was given it."""
+Host = Annotated[str, Meta(max_length=300)]
+User = Annotated[str, Meta(max_length=200)]
+
+
+# Gateways
+
+
+class Allocate(PartitionRequest, array_like=True, gc=False):
+    """I have queries for so many slots. Answered when there is at least one, or with an error.
+
+    The time that it may take is the longest of any of the queries. Whoever got fewer slots than he
+    wanted asks again, and says how long he has waited: nobody overtakes him.
+    """
+
+    opcode = Opcode.ALLOCATE
+    permission = "query"
+    repeatable = True
+    """A slot that is reserved and not used is free again soon."""
+
+    version: Natural
+    session: Session
+    """The gateway's."""
+    slots: Annotated[int, Meta(ge=1, le=SLOTS_MAX)] = 1
+    priority: Priority = 2
+    waited: Duration = 0.0
+    """Seconds that the queries have waited already, here or elsewhere."""
+    user: User = ""
+    """Whose queries these are; only the node's own gateway may say so, for others it is who they
+    are."""
+    hops: Natural = 0
+    """How often it was passed on to a parent."""
+
+
+class Allocation(Struct, array_like=True, gc=False):
+    """A free slot, and the right to use it."""
+
+    partition: int
+    """Where the reservation was made; there the query is relayed if it has to be."""
+    token: bytes
+    session: bytes
+    """The worker's."""
+    worker: str
+    """Its name, for people to read."""
+    address: str
+    """`host:port` where it can be reached directly; empty: nowhere."""
+
+
+class Allocated(Answer, array_like=True, gc=False):
+    """Slots; fewer than were asked for, perhaps, but at least one."""
+
+    allocations: list[Allocation]
+    counts: Counts | None = None
+
+
+class Suspect(PartitionRequest, array_like=True, gc=False):
+    """This worker took a query and does not answer: give nobody its slots until it speaks again."""
+
+    opcode = Opcode.SUSPECT
+    permission = "query"
+    repeatable = True
+
+    worker_session: Session
+
+
+class Suspected(Answer, array_like=True, gc=False):
+    """Its offers were taken down."""
+
+    offers: int
+
+
+# Workers
+
+WorkerState = Literal["online", "draining", "offline"]
+
+
+class Attend(PartitionRequest, array_like=True, gc=False):
+    """To the root: I am here, busy or not. Answered when there is an order, or when time is up."""
+
+    opcode = Opcode.ATTEND
+    permission = "work"
+    repeatable = True
+
+    session: Session
+    worker: WorkerName
+    address: Host
+    slots: Natural
+    busy: Natural
+    state: WorkerState = "online"
+
+
+class Attended(Answer, array_like=True, gc=False):
+    """What a person wants of the worker; nothing, if the time was up first."""
+
+    order: Literal["", "offline", "online"] = ""
+    counts: Counts | None = None
+
+
+class Workers(PartitionRequest, array_like=True, gc=False):
+    """To the root: who serves this queue? Or: take one of them offline, or put it back."""
+
+    opcode = Opcode.WORKERS
+    permission = "admin"
+
+    action: Literal["list", "offline", "online"]
+    worker: WorkerName = ""
+    """Its name, or the first letters of its session in hexadecimal."""
+
+
+class WorkerRow(Struct, kw_only=True):
+    """A worker, as people see it."""
+
+    session: bytes
+    worker: str
+    address: str
+    slots: int
+    busy: int
+    """When it was heard of last."""
+    state: WorkerState
+    heard_seconds: float
+    """Since then."""
+    suspected: bool = False
+    """A gateway said that it does not answer."""
+
+
+class WorkersFound(Answer, array_like=True, gc=False):
+    """All of them, or those that the order was given to."""
+
+    workers: list[WorkerRow]
+
+
+# Relaying
+
+
+class Relay(PartitionRequest, array_like=True, gc=False):
+    """From the gateway: the query for a reservation (ordinal 0); then: the next piece of the
+    answer."""
+
+    opcode = Opcode.RELAY
+    permission = "query"
+
+    token: Token
+    ordinal: Natural = 0
+    seat: bytes = b""
+    """A `Seat`, with ordinal 0."""
+
+
+class Relayed(Answer, array_like=True, gc=False):
+    """A piece of the answer."""
+
+    kind: int
+    """The opcode that the worker's frame would have had: ROWS, SEAT or ERROR. A SEAT that does not
+    fit into one piece comes in several."""
+    body: bytes
+    more: bool
+    """Whether to ask for the next piece."""
+
+
+class Fetch(PartitionRequest, array_like=True, gc=False):
+    """From the worker: is there a query for this reservation? Held until there is, or time is up.
+
+    While it runs: tell me when nobody wants the answer any more.
+    """
+
+    opcode = Opcode.FETCH
+    permission = "work"
+    repeatable = True
+
+    token: Token
+    running: bool = False
+
+
+class Fetched(Answer, array_like=True, gc=False):
+    """The query; nothing if nobody relayed one in time."""
+
+    seat: bytes = b""
+    stop: bool = False
+
+
+class Deliver(PartitionRequest, array_like=True, gc=False):
+    """From the worker: a piece of the answer; answered when the gateway has taken it."""
+
+    opcode = Opcode.DELIVER
+    permission = "work"
+
+    token: Token
+    ordinal: Natural
+    kind: int
+    body: bytes
+    more: bool
+
+
+class Delivered(Answer, array_like=True, gc=False):
+    """Go on, or stop."""
+
+    stop: bool = False
+
+
+# People
+
+
+class QueryFilter(Struct, array_like=True, gc=False):
+    """Which queries of the tables; empty fields let everything through."""
+
+    namespace: str = ""
+    queue: str = ""
+    user: str = ""
+    status: str = ""
+    worker: str = ""
+    gateway: str = ""
+    """The first letters of its session in hexadecimal, or its name."""
+    sequence: int = -1
+    changed_since: float = 0.0
+    """Wall-clock time; only what has changed after it."""
+    most: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    """The newest ones."""
+
+
+class QueryRow(Struct, kw_only=True):
+    """One query of a gateway's table, as people see it. Times are seconds since 1970, 0: not
+    yet."""
+
+    gateway: str
+    """The first eight letters of its session in hexadecimal."""
+    sequence: int
+    user: str
+    connection: str
+    namespace: str
+    queue: str
+    query: str
+    priority: int
+    status: Literal[
+        "waiting", "running", "streaming", "done", "failed", "cancelled", "refused", "lost", "late"
+    ]
+    """`failed`: by its handler. `refused`: by us, it never ran. `lost`: with its worker. `late`:
+    its time was over."""
+    received_at: float
+    sent_at: float = 0.0
+    returned_at: float = 0.0
+    worker: str = ""
+    error: str = ""
+    """A code of ours, or the class of the handler's exception, and the sentence."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    attempts: int = 0
+    """How often it was given to a worker."""
+    relayed: bool = False
+    changed_at: float = 0.0
+
+
+class Watch(ShardRequest, array_like=True, gc=False):
+    """From a gateway, to shard 0: I have a query table. Held until somebody asks for it."""
+
+    opcode = Opcode.WATCH
+    permission = "query"
+    repeatable = True
+
+    session: Session
+    name: WorkerName
+
+
+class Order(Struct, array_like=True, gc=False):
+    """What somebody wants of a gateway's table."""
+
+    number: int
+    action: Literal["list", "cancel"]
+    filter: QueryFilter
+
+
+class Watched(Answer, array_like=True, gc=False):
+    """What was asked."""
+
+    orders: list[Order] = field(default_factory=list)
+
+
+class Report(ShardRequest, array_like=True, gc=False):
+    """From a gateway: the answer to an order."""
+
+    opcode = Opcode.REPORT
+    permission = "query"
+    repeatable = True
+
+    session: Session
+    number: Natural
+    rows: list[QueryRow]
+
+
+class Reported(Answer, array_like=True, gc=False):
+    """Heard."""
+
+
+class Queries(ShardRequest, array_like=True, gc=False):
+    """To shard 0: list the queries of all gateways, or cancel those that match."""
+
+    opcode = Opcode.QUERIES
+    permission = "admin"
+
+    action: Literal["list", "cancel"]
+    filter: QueryFilter = field(default_factory=QueryFilter)
+
+
+class QueriesFound(Answer, array_like=True, gc=False):
+    """Those that match, the newest last; of a cancel, those that were told to stop."""
+
+    rows: list[QueryRow]
+    gateways: int
+    """How many were asked."""
+    silent: int = 0
+    """Of these, how many did not answer in time."""
+
+
+AnyQueryRequest = (
+    Allocate | Suspect | Attend | Workers | Relay | Fetch | Deliver | Watch | Report | Queries
+)
+AnyQueryAnswer = (
+    Allocated
+    | Suspected
+    | Attended
+    | WorkersFound
+    | Relayed
+    | Fetched
+    | Delivered
+    | Watched
+    | Reported
+    | QueriesFound
+)
+
+QUERY_EXCHANGES: tuple[tuple[type[AnyQueryRequest], type[AnyQueryAnswer]], ...] = (
+    (Allocate, Allocated),
+    (Suspect, Suspected),
+    (Attend, Attended),
+    (Workers, WorkersFound),
+    (Relay, Relayed),
+    (Fetch, Fetched),
+    (Deliver, Delivered),
+    (Watch, Watched),
+    (Report, Reported),
+    (Queries, QueriesFound),
+)
+"""Each request and its answer."""
