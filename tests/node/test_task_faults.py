@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -373,6 +374,36 @@ async def test_a_dead_letter_that_two_retry_at_once_is_done_once(tmp_path: Path)
         go.set()
         await slow
         assert [task.sequence for task in await one.take(2)] == [first + 1]
+
+
+@in_a_loop
+async def test_a_partition_that_is_lost_while_dead_letters_are_read_is_one_error_and_not_two(
+    tmp_path: Path,
+) -> None:
+    """Whoever asked asks again; the loop has nothing to report."""
+    async with stage(tmp_path) as one:
+        first = await one.add(2, terms=Terms(retries=0))
+        ends = [End(task.sequence, 1, FAILED, b"\xc0") for task in await one.take(2)]
+        await one.client.request(Finish("shop", "mails", 1, 0, 0, SESSION, ends), 5)
+        go = asyncio.Event()
+        asked = 0
+
+        async def second_waits() -> None:
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                await go.wait()
+
+        one.store.instead["dead_one"] = second_waits
+        commit = one.store.waits("commit")  # so that the first one is lost as well
+        message = DeadLetters("shop", "mails", 1, 0, 0, "retry", [first, first + 1])
+        retrying = asyncio.ensure_future(one.client.request(message, 10))
+        await until(lambda: asked == 2)
+        one.partitions.lost(one.owned().key, NotOwner("Somebody else owns it."))
+        go.set()
+        commit.set()
+        await retrying
+        gc.collect()  # a future that nobody looked at complains when it goes
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
