@@ -9,7 +9,6 @@ does not know them does not look.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final
 
 from maitred import errors
@@ -63,7 +62,13 @@ def decode_error(body: bytes) -> MaitredError:
     if kind is None:
         return RemoteError(sentence, remedy=details.get("remedy"), code=code)
     made = kind(sentence, remedy=details.get("remedy"))
-    if isinstance(made, errors.Overloaded) and "retry-after" in details:
-        with suppress(ValueError):  # a number is all that it can be
-            made.retry_after = float(details["retry-after"])
+    if isinstance(made, errors.Overloaded):
+        made.retry_after = _number(details.get("retry-after", ""))
     return made
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
