@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 import maitred
 from maitred.cli.admin_letters import held
 from maitred.matching.records import Terms
-from maitred.protocol.tasks import FAILED, Add, Added, End, Finish, Offer, Offered, Resize
+from maitred.node import caretaker
+from maitred.protocol.tasks import (
+    FAILED,
+    Add,
+    Added,
+    DeadLetters,
+    End,
+    Finish,
+    Offer,
+    Offered,
+    Resize,
+)
 from maitred.routing.names import QueueId
 from maitred.settings import Queue
 from maitred.store.sqlite import open_sqlite
@@ -16,6 +27,9 @@ from tests.node.in_process import in_a_loop, node
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
+    from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import Counts
 
 SESSION = b"a worker's own.."
@@ -60,6 +74,19 @@ async def test_more_partitions_in_the_settings_hold_for_a_queue_that_had_one(
     assert (more.read, more.write) == (3, 3)
 
 
+async def dead_letter_of_a_removed_partition(client: AsyncClient) -> int:
+    """Its number; it is the only one, and lies in partition 1 of two."""
+    task = Add("shop", "mails", 1, 1, 0, 1, [b"x"], terms=Terms(retries=0))
+    added = await client.request(task, 5)
+    assert isinstance(added, Added)
+    await client.request(Offer("shop", "mails", 1, 1, 0, 1, SESSION, "worker", 1), 5)
+    failed = [End(added.first, 1, FAILED, b"\xc0")]
+    await client.request(Finish("shop", "mails", 1, 1, 0, SESSION, failed), 5)
+    for read, write in ((2, 1), (1, 1)):
+        await client.request(Resize("shop", "mails", 1, 0, 0, read, write), 5)
+    return added.first
+
+
 @in_a_loop
 async def test_dead_letters_of_a_partition_that_was_removed_are_still_found(
     tmp_path: Path,
@@ -68,15 +95,34 @@ async def test_dead_letters_of_a_partition_that_was_removed_are_still_found(
         store = await open_sqlite(tmp_path / "data", 0)
         made.shard.keep_tasks(store)
         async with maitred.connect(f"maitred://127.0.0.1:{made.port}") as client:
-            task = Add("shop", "mails", 1, 1, 0, 1, [b"x"], terms=Terms(retries=0))
-            added = await client.request(task, 5)
-            assert isinstance(added, Added)
-            await client.request(Offer("shop", "mails", 1, 1, 0, 1, SESSION, "worker", 1), 5)
-            failed = [End(added.first, 1, FAILED, b"\xc0")]
-            await client.request(Finish("shop", "mails", 1, 1, 0, SESSION, failed), 5)
-            for read, write in ((2, 1), (1, 1)):
-                await client.request(Resize("shop", "mails", 1, 0, 0, read, write), 5)
+            await dead_letter_of_a_removed_partition(client)
             found = await held(client, QueueId("shop", "mails", 1))
             assert found.totals == {0: 0, 1: 1}
         made.shard.close()
         await store.close()
+
+
+@in_a_loop
+async def test_a_task_of_a_partition_that_was_removed_is_found_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead letter that is tried again there is a task, and nobody asks for such a partition."""
+    monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+    queue = Queue(partitions=2, hold_seconds=0.0, recovery_seconds=0.0)
+    number = -1
+    for crashed in (False, True):
+        async with node(tmp_path, queues={"*": queue}) as made:
+            store = await open_sqlite(tmp_path / "data", 0)
+            made.shard.keep_tasks(store)
+            async with maitred.connect(f"maitred://127.0.0.1:{made.port}") as client:
+                if not crashed:
+                    number = await dead_letter_of_a_removed_partition(client)
+                    retry = DeadLetters("shop", "mails", 1, 1, 0, "retry", [number])
+                    await client.request(retry, 5)
+                else:
+                    offer = Offer("shop", "mails", 1, 0, 0, 0, SESSION, "worker", 1)
+                    offered = await client.request(offer, 5)
+                    assert isinstance(offered, Offered)
+                    assert [task.sequence for task in offered.tasks] == [number]
+            made.shard.close()
+            await store.close()

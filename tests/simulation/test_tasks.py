@@ -47,6 +47,8 @@ FOUND = [
     ("disk", 300_141),
     # A partition was lost while dead letters were read for a retry: the loop reported an error.
     ("storm", 400_036),
+    # A dead letter of a partition that was removed was revived, and then its shard died.
+    ("crashes", 400_966),
 ]
 
 

@@ -318,6 +318,20 @@ async def test_partitions_in_order(engine: Engine) -> None:
 
 
 @awaited
+async def test_children_with_tasks_in_order(engine: Engine) -> None:
+    children = [PartitionKey("a", "é\"'\\", 1, 2), PartitionKey("z", "B", 1, 10)]
+    root, empty = PartitionKey("a", "b", 1, 0), PartitionKey("a", "b", 1, 1)
+    async with opened(engine, 0, 1) as (one, two):
+        for store, key in ((two, children[1]), (one, children[0]), (one, root), (two, empty)):
+            await store.acquire(key)
+            if key is not empty:
+                assert await write(store, key, 1, backlog=1, segments=[segment(1, 1)])
+        assert await one.children_with_tasks() == await two.children_with_tasks() == children
+        assert await write(one, children[0], 1, backlog=0, segments_gone=[segment(1, 1)])
+        assert await two.children_with_tasks() == children[1:]
+
+
+@awaited
 async def test_all_of_it_lasts(engine: Engine) -> None:
     async with opened(engine) as store:
         await store.acquire(KEY)

@@ -1,7 +1,8 @@
 """What roots do besides: keep the counts of their queue, tell them, and follow the load.
 
 Also what a shard does for all of its partitions from time to time: let go of those that nobody
-uses, and forget results that are past their time.
+uses, load those that have tasks and that nobody asks for, and forget results that are past their
+time.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ AT_ONCE: Final = 256
 IDLE_SECONDS: Final = 300.0
 """A partition that nobody used for so long, and that has nothing to do, is let go."""
 
+FIND_SECONDS: Final = 30.0
+"""How often it is looked whether tasks lie in partitions that are not loaded."""
+
 TOLD_AT_ONCE: Final = 32
 """Partitions of a queue that are told its counts at a time."""
 
@@ -51,6 +55,7 @@ class Caretaker:
 
     def begin(self) -> None:
         self._shard.spawn(self._run())
+        self._shard.spawn(self._find())
 
     async def _run(self) -> None:
         while True:
@@ -76,6 +81,36 @@ class Caretaker:
         except Exception:
             # One queue's trouble must not be the end of care for all the others.
             self._shard.log.exception("queue not looked after", queue=owned.key.queue)
+
+    async def _find(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self._load_left_behind()
+            except MaitredError as problem:
+                self._shard.log.debug("partitions not looked for", error=problem)
+            except Exception:
+                self._shard.log.exception("partitions not looked for")
+            await asyncio.sleep(FIND_SECONDS - LOOK_SECONDS)
+
+    async def _load_left_behind(self) -> None:
+        """Nobody asks a partition that was removed. A dead letter that is tried again makes it one
+        with a task; if its shard dies then, or has to let go of it, only the store knows."""
+        partitions, shard = self._partitions, self._shard
+        for key in await partitions.store.children_with_tasks():
+            # An old version: it is only asked so that it is there.
+            message = Sync(*key, 0, Counts(1, 1, 0))
+            if key in partitions.owned or shard.owner_of(message) != shard.number:
+                continue
+            try:
+                await partitions.question(message)
+            except MaitredError as problem:
+                shard.log.warning(
+                    "partition not loaded",
+                    queue=key.queue,
+                    partition=key.partition,
+                    error=problem,
+                )
 
     async def _forget_results(self) -> None:
         try:

@@ -150,6 +150,10 @@ class Contents:
     def partitions(self) -> list[PartitionKey]:
         return sorted(self._partitions)
 
+    def children_with_tasks(self) -> list[PartitionKey]:
+        found = self._partitions.items()
+        return sorted(key for key, partition in found if key.partition and partition.backlog)
+
     def all(self) -> dict[PartitionKey, _Partition]:
         """Everything there is, for checks from outside."""
         return self._partitions

@@ -176,6 +176,9 @@ class SimulatedStore:
     async def partitions(self) -> list[PartitionKey]:
         return await self._read(self._contents.partitions)
 
+    async def children_with_tasks(self) -> list[PartitionKey]:
+        return await self._read(self._contents.children_with_tasks)
+
     async def close(self) -> None:
         self._closed = True
         while self._under_way:

@@ -126,5 +126,8 @@ class Store(Protocol):
     async def partitions(self) -> list[PartitionKey]:
         """All that were ever acquired, in order."""
 
+    async def children_with_tasks(self) -> list[PartitionKey]:
+        """Those that are no roots and have tasks that are not over, in order."""
+
     async def close(self) -> None:
         """Finish what was asked, and let go."""

@@ -210,6 +210,9 @@ class _PostgresStore:
     async def partitions(self) -> list[PartitionKey]:
         return [PartitionKey(*row) for row in await self._fetch("partitions")]
 
+    async def children_with_tasks(self) -> list[PartitionKey]:
+        return [PartitionKey(*row) for row in await self._fetch("children_with_tasks")]
+
     async def close(self) -> None:
         if self._closed:
             return

@@ -119,5 +119,8 @@ class _SqliteStore:
     async def partitions(self) -> list[PartitionKey]:
         return await self._call(self._directory.partitions)
 
+    async def children_with_tasks(self) -> list[PartitionKey]:
+        return await self._call(self._directory.children_with_tasks)
+
     async def close(self) -> None:
         await self._thread.close(self._directory.close)

@@ -143,6 +143,10 @@ class SqliteDirectory:
         self._look_around()
         return sorted(key for file in self._files.values() for key in file.partitions())
 
+    def children_with_tasks(self) -> list[PartitionKey]:
+        self._look_around()
+        return sorted(key for file in self._files.values() for key in file.children_with_tasks())
+
     def _look_around(self) -> None:
         """Open the files that have appeared, when their makers are done with making them."""
         new = self._new()

@@ -235,6 +235,10 @@ class SqliteFile:
         with translated(self.path):
             return [PartitionKey(*row) for row in self._json("partitions", ())]
 
+    def children_with_tasks(self) -> list[PartitionKey]:
+        with translated(self.path):
+            return [PartitionKey(*row) for row in self._json("children_with_tasks", ())]
+
     def _json(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - what SQLite made
         (text,) = self._connection.execute(_STATEMENTS[name], values).fetchone()
         return json.decode(text)

@@ -128,3 +128,9 @@ SELECT count(*) FROM gone
 SELECT namespace, queue, queue_type, partition
 FROM maitred.partitions
 ORDER BY namespace, queue, queue_type, partition
+
+-- name: children_with_tasks
+SELECT namespace, queue, queue_type, partition
+FROM maitred.partitions
+WHERE backlog > 0 AND partition > 0
+ORDER BY namespace, queue, queue_type, partition
