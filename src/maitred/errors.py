@@ -429,6 +429,12 @@ class ResultTooLarge(QueryNotAnswered):
     code = "result-too-large"
 
 
+class UnserialisableResult(QueryNotAnswered):
+    """A result that the format which the caller wants cannot carry."""
+
+    code = "unserialisable-result"
+
+
 class UnknownQuery(MaitredError):
     """There is no such query in the tables, or it is over and forgotten."""
 
@@ -439,6 +445,54 @@ class UnknownWorker(MaitredError):
     """No worker of that name serves the queue."""
 
     code = "unknown-worker"
+
+
+class MalformedRequest(ProtocolViolation):
+    """Bytes that are no HTTP request, or one that could be read in two ways."""
+
+    code = "malformed-request"
+
+
+class HeadersTooLarge(ProtocolViolation):
+    """A request line with headers beyond the limit."""
+
+    code = "headers-too-large"
+
+
+class UnsupportedHttp(ProtocolViolation):
+    """A version of HTTP, or a transfer coding, that is not spoken here."""
+
+    code = "unsupported-http"
+
+
+class ExpectationFailed(ProtocolViolation):
+    """The request expects something other than `100-continue`."""
+
+    code = "expectation-failed"
+
+
+class UnknownRoute(InvalidArgument):
+    """A path that leads nowhere."""
+
+    code = "unknown-route"
+
+
+class MethodNotAllowed(InvalidArgument):
+    """A path that exists, with a method that it does not have."""
+
+    code = "method-not-allowed"
+
+
+class UnsupportedMediaType(InvalidArgument):
+    """A body in a format that is not read here."""
+
+    code = "unsupported-media-type"
+
+
+class NotAcceptable(InvalidArgument):
+    """The caller takes no format that the answer could have."""
+
+    code = "not-acceptable"
 
 
 class RemoteError(MaitredError):

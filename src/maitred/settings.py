@@ -13,6 +13,9 @@ from msgspec import Meta, Struct, field
 PORT = 4747
 """Where a node listens and a client looks, if nobody says otherwise."""
 
+HTTP_PORT = 4780
+"""The same for the HTTP door of a gateway."""
+
 # The upper ends say "this is a slip", not "this is wise": they keep a value with too many zeros, or
 # an infinite one, out of timers and counters that could not hold it.
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -349,8 +352,9 @@ class Gateway(Schema, frozen=True, kw_only=True):
     host: Text = "127.0.0.1"
     """Loopback unless told: an open port is a decision."""
 
-    port: Port = 4780
-    """Where the HTTP door listens; 0 asks the system for a free one."""
+    port: Port | None = None
+    """Where the HTTP door listens; 0 asks the system for a free one. Unless told 4780, beside a
+    node on another port than 4747 a free one: two nodes of a machine do not meet there."""
 
     connections: Count = 10_000
     """Open at a time; more are refused with 503."""
