@@ -180,9 +180,11 @@ class CannedNode:
 
 
 @contextmanager
-def canned_node(directory: Path, shards: int = 2) -> Iterator[CannedNode]:
+def canned_node(
+    directory: Path, shards: int = 2, canned: CannedNode | None = None
+) -> Iterator[CannedNode]:
     """Serve until the test is over; whatever fails in the node fails the test."""
-    canned = CannedNode()
+    canned = canned or CannedNode()
     started = threading.Event()
     failed: list[BaseException] = []
     ends: list[Callable[[], object]] = []

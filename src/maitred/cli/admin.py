@@ -1,4 +1,4 @@
-"""`maitred admin`: for people who look after queues."""
+"""`maitred admin`: for people who look after queues, queries and workers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from maitred.cli.admin_dead import dead
 from maitred.cli.admin_describe import describe
 from maitred.cli.admin_list import list_queues
 from maitred.cli.admin_partitions import update_partitions
+from maitred.cli.admin_query import query
+from maitred.cli.admin_worker import worker
 from maitred.cli.groups import HintingGroup
 
 
 @click.group(cls=HintingGroup)
 def admin() -> None:
-    """Look after queues and their tasks."""
+    """Look after queues and their tasks, after queries, and after workers."""
 
 
 @admin.group(cls=HintingGroup)
@@ -27,3 +29,6 @@ def queue() -> None:
 
 for _command in (list_queues, describe, update_partitions, dead):
     queue.add_command(_command)
+
+admin.add_command(query)
+admin.add_command(worker)
