@@ -248,7 +248,7 @@ def test_nothing_is_scanned_and_nothing_sorted(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "tasks-0.db")
     # Rows of partitions, however many tasks they have; a child that has some is looked for twice a
     # minute, and an index would cost every commit.
-    walks_all = {name: "SCAN partitions" for name in ("partitions", "children_with_tasks")}
+    walks_all = dict.fromkeys(("partitions", "children_with_tasks"), "SCAN partitions")
     for name, statement in statements("sqlite").items():
         values = [1] * max(statement.count("?"), 0)
         if "?1" in statement:
