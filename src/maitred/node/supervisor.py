@@ -18,7 +18,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from maitred.errors import CannotStart, ShardsKeepDying
 from maitred.node import exits
@@ -58,13 +58,29 @@ class Running:
     data: Path
 
 
+class Companion(Protocol):
+    """What lives beside a node for as long as it is up, such as workers to try it out with."""
+
+    async def start(self, running: Running) -> None:
+        """When the node is up, before that is announced."""
+
+    async def stop(self) -> None:
+        """Before the node stops."""
+
+    def kill(self) -> None:
+        """At once; `stop` returns then."""
+
+
 class Supervisor:
     """One node, from start to stop."""
 
-    def __init__(self, settings: Node, shards: int, log: Logger) -> None:
+    def __init__(
+        self, settings: Node, shards: int, log: Logger, companion: Companion | None = None
+    ) -> None:
         self._settings = settings
         self._shards = shards
         self._log = log
+        self._companion = companion
         self._keepers: list[Keeper] = []
         self._source_port_sockets: list[socket.socket] = []
         self._signals: list[int] = []
@@ -82,8 +98,9 @@ class Supervisor:
                 if await self._before_signal(self._start()):
                     running = self._running(place, data)
                     self._log.info("node is up", node=str(place.node), port=place.port)
-                    announce(running)
-                    await self._before_signal(self._keep())
+                    if await self._accompanied(running):
+                        announce(running)
+                        await self._before_signal(self._keep())
             except ShardsKeepDying:
                 await self._stop()
                 raise
@@ -172,12 +189,22 @@ class Supervisor:
     async def _keep(self) -> None:
         await _all(keeper.keep() for keeper in self._keepers)
 
+    async def _accompanied(self, running: Running) -> bool:
+        if self._companion is None:
+            return True
+        return await self._before_signal(self._companion.start(running))
+
+    async def _stop_all(self) -> list[bool]:
+        if self._companion is not None:
+            await self._companion.stop()
+        return await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+
     async def _stop(self) -> int:
         bound = self._settings.drain_seconds
         self._log.info("stopping; finishing what is under way", drain_seconds=bound)
         # Shards stop listening; so must our copies, or connections would wait for nobody.
         self._close_source_port()
-        stopping = asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+        stopping = asyncio.create_task(self._stop_all())
         forced = asyncio.create_task(self._second_signal.wait())
         await asyncio.wait((stopping, forced), return_when=asyncio.FIRST_COMPLETED)
         forced.cancel()
@@ -193,6 +220,8 @@ class Supervisor:
         return exits.FINISHED
 
     async def _kill(self) -> None:
+        if self._companion is not None:
+            self._companion.kill()
         await asyncio.gather(*(keeper.kill() for keeper in self._keepers))
 
     # Signals
