@@ -17,9 +17,9 @@ INSTALLED_WITHIN = 300
 
 
 @cache
-def bin_of(name: str) -> Path:
+def bin_of(name: str, requirements: Path = REQUIREMENTS) -> Path:
     """Where the programs of this peer's environment are."""
-    wanted = REQUIREMENTS / f"{name}.txt"
+    wanted = requirements / f"{name}.txt"
     environment = FOLDER / name
     stamp = environment / ".ready"
     if not stamp.exists() or stamp.read_text() != wanted.read_text():

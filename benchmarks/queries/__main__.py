@@ -1,0 +1,157 @@
+"""All four in one run: `python -m benchmarks.queries`; what there is to say is in `__init__.py`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.measuring import PUBLISHED, RESULTS, Result
+from benchmarks.queries import echo, http, mix, pictures, stream
+from benchmarks.queries.running import Figures, Run, Section
+from benchmarks.tasks.processes import ROOT, Unavailable
+from maitred.simulation.pictures import PicturesUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROUNDS = 5
+QUICK_ROUNDS = 1
+QUIET_LOAD = 0.5
+STUDY = ROOT / "docs"
+"""Where the picture and the figures of the mix are published."""
+
+SECTIONS: dict[str, Callable[[Run], None]] = {
+    "echo": echo.measure,
+    "http": http.measure,
+    "stream": stream.measure,
+    "mix": mix.measure,
+}
+
+
+def line(result: Result) -> str:
+    verdict = "MEETS" if result.met else "MISS "
+    goal = f"goal {'>=' if result.at_least else '<='} {result.goal:g}"
+    return f"{verdict} {result.name}: {result.ratio:.2f} ({goal}); {result.ours}; {result.peer}"
+
+
+def document(sections: Mapping[str, Section], load: float) -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "load average before": round(load, 1),
+        "sections": {
+            name: {
+                "goals": [
+                    {
+                        "goal": result.name,
+                        "is": _rounded(result.ratio),
+                        "should be": result.goal,
+                        "at least": result.at_least,
+                        "met": result.met,
+                        "ours": result.ours,
+                        "peer": result.peer,
+                    }
+                    for result in section.results
+                ],
+                "medians": {of: _all_rounded(each) for of, each in section.medians.items()},
+                "rounds": {
+                    of: [_all_rounded(each) for each in rounds]
+                    for of, rounds in section.rounds.items()
+                },
+                "absent": section.absent,
+                "commands": section.commands,
+            }
+            for name, section in sections.items()
+        },
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _all_rounded(figures: Figures) -> Figures:
+    return {name: _rounded(value) for name, value in figures.items()}
+
+
+def tables(sections: Mapping[str, Section]) -> str:
+    """The medians, one table a section; figures that not everybody has are left empty."""
+    told = []
+    for title, section in sections.items():
+        names = list(dict.fromkeys(of for each in section.medians.values() for of in each))
+        rows = [[title, *names]]
+        rows += [
+            [who, *(f"{each[of]:,.4g}" if of in each else "" for of in names)]
+            for who, each in section.medians.items()
+        ]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        told += [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
+        told.append("")
+    return "\n".join(told)
+
+
+def run(name: str, *, quick: bool, rounds: int) -> Section:
+    section = Section()
+    started = time.monotonic()
+    print(f"\n{name}", flush=True)
+    try:
+        with Run(section, quick=quick, rounds=rounds) as it:
+            SECTIONS[name](it)
+    except Unavailable as reason:
+        section.absent[name] = str(reason)
+        print(f"  {name}: FAILED, {reason}")
+    print(f"  {time.monotonic() - started:.0f} s", flush=True)
+    return section
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.queries")
+    parser.add_argument("--quick", action="store_true", help="one short round: does it all work")
+    parser.add_argument("--publish", action="store_true", help="write what the documents show")
+    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, {QUICK_ROUNDS} if quick")
+    parser.add_argument("--only", action="append", choices=list(SECTIONS))
+    asked = parser.parse_args()
+    # Else whoever ends us with SIGTERM, as `timeout` does, would leave servers and workers behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    load = os.getloadavg()[0]
+    if load > QUIET_LOAD:
+        print(f"The load average is {load:.1f}: others use this machine, rates will be low.")
+    rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
+    sections = {
+        name: run(name, quick=asked.quick, rounds=rounds) for name in asked.only or SECTIONS
+    }
+    print(f"\n{tables(sections)}")
+    results = [result for section in sections.values() for result in section.results]
+    print(*map(line, results), sep="\n")
+    for name, section in sections.items():
+        for who, reason in section.absent.items():
+            print(f"ABSENT in {name}: {who}: {reason}")
+    folder = PUBLISHED if asked.publish else RESULTS
+    folder.mkdir(parents=True, exist_ok=True)
+    told = json.dumps(document(sections, load), indent=2) + "\n"
+    (folder / "queries.json").write_text(told)
+    try:
+        pictures.draw_speed(sections, folder / "queries.svg")
+        if "mix" in sections and sections["mix"].medians:
+            study = STUDY / "pictures" if asked.publish else folder
+            pictures.draw_mix(sections["mix"], study / "queries-mix.svg")
+    except PicturesUnavailable as reason:
+        print(reason)
+    absent = any(section.absent for section in sections.values())
+    met = all(result.met for result in results)
+    print(f"\n{sum(r.met for r in results)} of {len(results)} goals met; results in {folder}")
+    return 0 if asked.quick or (met and not absent) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
