@@ -1,0 +1,179 @@
+"""`maitred up --example`: a pool of workers beside the node, and what to try with it.
+
+The workers are ordinary ones, in processes of their own. They start when the node is up, and stop
+before it, so that what they do is finished and told. None is started again if it ends: a node does
+not look after workers, and the log says that it has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from maitred.cli.admin_ask import connecting
+from maitred.cli.admin_worker_ask import present
+from maitred.errors import CannotStart, InvalidArgument, MaitredError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.logs import Logger
+    from maitred.node.supervisor import Running
+    from maitred.settings import Node
+
+WORKERS = 2
+SLOTS = 4
+
+START_SECONDS = 60.0
+"""For the workers to be there. They take half a second, on a machine that has nothing else to
+do."""
+
+LOOK_SECONDS = 0.05
+
+DRAIN_SECONDS = 5
+"""For what the workers run when the node is stopped; nobody depends on it."""
+
+KILL_SECONDS = DRAIN_SECONDS + 5
+
+
+class ExamplePool:
+    """The workers; a `Companion` of the node."""
+
+    def __init__(self, url: Callable[[Running], str], log: Logger) -> None:
+        self._url = url
+        self._log = log
+        self._processes: list[asyncio.subprocess.Process] = []
+        self._watching: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    async def start(self, running: Running) -> None:
+        """Start them, and wait until the queues know them."""
+        url = self._url(running)
+        for number in range(1, WORKERS + 1):
+            self._processes.append(await self._started(f"market-{number}", url))
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await self._until_there(url)
+        except TimeoutError:
+            raise CannotStart(
+                f"The example's workers were not there after {START_SECONDS:g} s.",
+                remedy="The log says what they do.",
+            ) from None
+
+    async def stop(self) -> None:
+        """Let them finish what they have."""
+        self._is_stopping = True
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                process.terminate()
+        try:
+            async with asyncio.timeout(KILL_SECONDS):
+                await asyncio.gather(*self._watching)
+        except TimeoutError:
+            self._log.warning("the example's workers do not stop; killed")
+            self.kill()
+
+    def kill(self) -> None:
+        self._is_stopping = True
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                process.kill()
+
+    async def _started(self, name: str, url: str) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "maitred.cli.example_worker"),
+            *("--name", name, "--slots", str(SLOTS), "--drain-seconds", str(DRAIN_SECONDS)),
+            *("--log-level", "warning"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            # The address not as an argument: it is nobody's business who lists processes. A
+            # session of its own: Ctrl-C is for the node, which stops the workers in their turn.
+            env={**os.environ, "MAITRED_URL": url},
+            start_new_session=True,
+        )
+        self._watching.append(asyncio.create_task(self._watch(process, name)))
+        return process
+
+    async def _watch(self, process: asyncio.subprocess.Process, name: str) -> None:
+        status = await process.wait()
+        if not self._is_stopping:
+            self._log.warning(
+                "a worker of the example has ended; nobody starts it again",
+                worker=name,
+                status=status,
+            )
+
+    async def _until_there(self, url: str) -> None:
+        from maitred.routing.names import QueueId
+
+        queues = [QueueId("default", name, 1) for name in QUEUES]
+        while True:
+            for process in self._processes:
+                if process.returncode is not None:
+                    raise CannotStart(
+                        f"A worker of the example ended with {process.returncode}.",
+                        remedy="The log says why.",
+                    )
+            with suppress(MaitredError):
+                async with connecting(url, START_SECONDS) as client:
+                    there = await present(client, queues)
+                if not there.silent and all(
+                    sum(queue in one.queues for one in there.workers) >= WORKERS for queue in queues
+                ):
+                    return
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+QUEUES = ("EQUITY_MARKET_RDB", "EQUITY_MARKET_HDB", "EQUITY_MARKET_TICKS")
+
+
+def check(settings: Node) -> None:
+    """The pool has no secret and no certificate to show."""
+    if settings.users or settings.users_file is not None or settings.tls is not None:
+        raise InvalidArgument(
+            "The example's workers cannot log in to a node with users or TLS.",
+            remedy="Leave out --example, and start workers with `maitred worker`.",
+        )
+
+
+SQL = "select * from quote where sym = 'FDP' limit 3"
+
+
+def print_next_steps(url: str, option: str, command: str, door: str | None) -> None:
+    """The paper's session: a query, a service that is none, the query table."""
+    click.echo(
+        f"\n{WORKERS} workers with {SLOTS} slots each serve {', '.join(QUEUES)} (quotes and trades)."
+    )
+    click.echo(
+        "Try, in another terminal, a query, a stream, a queue that is none, the query table:\n"
+    )
+    if door is not None:
+        path = f"{door}/v1/default/queues"
+        click.echo(f"  {_curl(f'{path}/{QUEUES[0]}/query', [SQL])}")
+        click.echo(f"  {_curl(f'{path}/{QUEUES[2]}/query', ['ACME', 5], '-N ')}")
+        click.echo(f"  {_curl(f'{path}/EQUITY_MARKET_RDX/query', [SQL])}")
+    click.echo(f"  {command} admin query list{option}")
+    click.echo(f"  {command} admin worker list{option}")
+    click.echo(f"  {command} status{option}")
+    click.echo("\nor, in Python:\n")
+    click.echo("  import maitred")
+    click.echo(f'  with maitred.connect("{url}") as client:')
+    click.echo(f'      print(client.query("{QUEUES[0]}", "{SQL}"))')
+    click.echo(f'      for tick in client.stream("{QUEUES[2]}", "ACME", 5):')
+    click.echo("          print(tick)")
+
+
+def _curl(url: str, arguments: list[object], options: str = "") -> str:
+    body = json.dumps(arguments).replace("'", "'\\''")
+    return f"curl {options}-d '{body}' {url}"
