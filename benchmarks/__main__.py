@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import node, ring, simulation, tokens
 from benchmarks.measuring import PUBLISHED, RESULTS, Result, report
+from benchmarks.queries.__main__ import measure as measure_queries
 from maitred.simulation.pictures import COLOURS, picture
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ def main() -> int:
         measured = benchmark.measure()
         report(name, measured, folder)
         results += measured
+    print("\nqueries", flush=True)
+    for section in measure_queries(folder).values():
+        results += section.results
     draw(results, folder / "benchmarks.svg")
     missed = [result for result in results if not result.met]
     print(f"\n{len(results) - len(missed)} of {len(results)} goals met; results in {folder}")
