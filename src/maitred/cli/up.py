@@ -20,11 +20,14 @@ from maitred.node.exits import MEANINGS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from maitred.cli.up_example import ExamplePool
     from maitred.logs import Logger
     from maitred.node.supervisor import Running
     from maitred.settings import Node
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to try it out, then
+
+_LAST_WORDS = "\nCtrl-C stops it, and lets it finish what is under way; twice: at once."
 
 _EPILOG = (
     "\b\nExit status:\n"
@@ -57,8 +60,16 @@ _EPILOG = (
 @click.option("--log-format", metavar="FORMAT", help="auto, human or json.  [default: auto]")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, ...  [default: info]")
 @click.option("--set", "others", metavar="NAME=VALUE", multiple=True, help="Any other setting.")
+@click.option("--example", is_flag=True, help="Start workers as well that serve quotes and trades.")
 @click.option("--json", "as_json", is_flag=True, help="Say where the node is as a line of JSON.")
-def up(file: str | None, *, others: tuple[str, ...], as_json: bool, **options: object) -> None:
+def up(
+    file: str | None,
+    *,
+    others: tuple[str, ...],
+    example: bool,
+    as_json: bool,
+    **options: object,
+) -> None:
     """Start a node, and stay until it is stopped.
 
     Ctrl-C or SIGTERM stops it: no new work is taken, what is under way is finished. A second one
@@ -72,12 +83,13 @@ def up(file: str | None, *, others: tuple[str, ...], as_json: bool, **options: o
 
     settings = load(file, os.environ, _flags(options, others))
     log = logger(settings.log)
+    pool = _example(settings, log) if example else None
 
     def announce(running: Running) -> None:
-        _announce(running, settings, log, as_json=as_json)
+        _announce(running, settings, log, pool, as_json=as_json)
 
     async def run() -> int:
-        return await Supervisor(settings, settings.shards or cores(), log).run(announce)
+        return await Supervisor(settings, settings.shards or cores(), log, pool).run(announce)
 
     sys.exit(asyncio.run(run()))
 
@@ -96,12 +108,22 @@ def _flags(options: Mapping[str, object], others: tuple[str, ...]) -> dict[str, 
     return flags
 
 
-def _announce(running: Running, settings: Node, log: Logger, *, as_json: bool) -> None:
+def _example(settings: Node, log: Logger) -> ExamplePool:
+    from maitred.cli.up_example import ExamplePool, check
+
+    check(settings)
+    return ExamplePool(lambda running: _url(running, settings), log)
+
+
+def _announce(
+    running: Running, settings: Node, log: Logger, pool: ExamplePool | None, *, as_json: bool
+) -> None:
     try:
         if as_json:
-            click.echo(json.dumps(_facts(running, settings)))
+            workers = {"workers": pool.pids} if pool else {}
+            click.echo(json.dumps(_facts(running, settings) | workers))
         else:
-            _print(running, settings)
+            _print(running, settings, with_example=pool is not None)
         if sys.stdout is not None:  # it was closed before we began
             sys.stdout.flush()
     except OSError as problem:
@@ -143,7 +165,7 @@ def _facts(running: Running, settings: Node) -> dict[str, object]:
     }
 
 
-def _print(running: Running, settings: Node) -> None:
+def _print(running: Running, settings: Node, *, with_example: bool) -> None:
     host = _bracketed(running.host)
     count = len(running.pids)
     click.secho(
@@ -167,10 +189,10 @@ def _print(running: Running, settings: Node) -> None:
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
     if running.source_port:
         click.echo(f"drivers  {host}:{running.source_port} for ScyllaDB's, by their source port")
-    _print_next_steps(_url(running, settings), settings)
+    _print_next_steps(_url(running, settings), settings, with_example=with_example)
 
 
-def _print_next_steps(url: str, settings: Node) -> None:
+def _print_next_steps(url: str, settings: Node, *, with_example: bool) -> None:
     from maitred.settings import PORT
 
     is_default = url == f"maitred://127.0.0.1:{PORT}"
@@ -179,6 +201,12 @@ def _print_next_steps(url: str, settings: Node) -> None:
         url = url.replace("://", "://USER:SECRET@")
         option = f" --url {url}"
     command = "maitred" if shutil.which("maitred") else sys.argv[0]
+    if with_example:
+        from maitred.cli.up_example import print_next_steps
+
+        print_next_steps(url, option, command, None)
+        click.echo(_LAST_WORDS)
+        return
     click.echo("\nTry, in another terminal:\n")
     click.echo(f"  {command} status{option}")
     click.echo(f"  {command} ping{option}")
@@ -194,4 +222,4 @@ def _print_next_steps(url: str, settings: Node) -> None:
             "\nA certificate of your own authority needs ?ca=FILE at the end of the address,"
         )
         click.echo("and clients that have to show one &cert=FILE&key=FILE.")
-    click.echo("\nCtrl-C stops it, and lets it finish what is under way; twice: at once.")
+    click.echo(_LAST_WORDS)

@@ -147,16 +147,16 @@ def check(settings: Node) -> None:
         )
 
 
-SQL = "select * from quote where sym = 'FDP' limit 3"
+SQL = "select * from quote limit 3"
 
 
 def print_next_steps(url: str, option: str, command: str, door: str | None) -> None:
     """The paper's session: a query, a service that is none, the query table."""
     click.echo(
-        f"\n{WORKERS} workers with {SLOTS} slots each serve {', '.join(QUEUES)} (quotes and trades)."
+        f"\n{WORKERS} workers with {SLOTS} slots each serve quotes and trades: {', '.join(QUEUES)}."
     )
     click.echo(
-        "Try, in another terminal, a query, a stream, a queue that is none, the query table:\n"
+        "Try, in another terminal, a query, a stream, a queue that is none, and the table:\n"
     )
     if door is not None:
         path = f"{door}/v1/default/queues"
@@ -175,5 +175,4 @@ def print_next_steps(url: str, option: str, command: str, door: str | None) -> N
 
 
 def _curl(url: str, arguments: list[object], options: str = "") -> str:
-    body = json.dumps(arguments).replace("'", "'\\''")
-    return f"curl {options}-d '{body}' {url}"
+    return f"curl {options}-d '{json.dumps(arguments)}' {url}"
