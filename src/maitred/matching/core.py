@@ -7,7 +7,7 @@ from heapq import heapify, heappush
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from maitred.errors import MaitredError, OutcomeUnknown
+from maitred.errors import InternalError, MaitredError, OutcomeUnknown
 from maitred.matching.backlog import Backlog
 from maitred.matching.effects import (
     Ended,
@@ -21,6 +21,8 @@ from maitred.matching.limits import Limiter
 from maitred.matching.measures import Rate, Waits
 from maitred.matching.offers import Offer, Offers
 from maitred.matching.outcomes import Outcomes
+from maitred.matching.presence import Attendance, Presence
+from maitred.matching.queries import Wanted, WantedLines
 from maitred.matching.records import SEQUENCES_PER_RANGE
 from maitred.matching.task import (
     OVER,
@@ -31,6 +33,8 @@ from maitred.matching.task import (
 from maitred.routing.tree import parent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from maitred.balancing.interface import RandomSource
     from maitred.matching.effects import Effect
     from maitred.matching.records import (
@@ -78,7 +82,11 @@ class Told:
         """Whether it does, or comes too late; as long as nobody knows, None."""
 
 
-Waiting = Offer | Task | HeldBeat
+Waiting = Offer | Task | HeldBeat | Wanted | Attendance
+
+
+def _no_secrets(_: int) -> bytes:
+    raise InternalError("Nobody said where this partition's secrets come from.")
 
 
 class Core:
@@ -93,6 +101,7 @@ class Core:
         random: RandomSource,
         now: float,
         wall: float,
+        secret: Callable[[int], bytes] = _no_secrets,
     ) -> None:
         self.key = key
         self.settings = settings
@@ -108,6 +117,11 @@ class Core:
         )
         self.later = LaterTasks(settings.buffer_tasks, settings.buffer_bytes, stored=stored)
         self.offers = Offers()
+        self.wanted = WantedLines()
+        self.presence = Presence(now)
+        self.secret = secret
+        self._tokens: list[bytes] = []
+        """Secrets that were made in advance."""
         self.outcomes = Outcomes(settings.results_kept, settings.results_bytes)
         self.tasks: dict[int, Task] = {}
         """Ours, in memory and not over."""
@@ -137,6 +151,8 @@ class Core:
         """The same for tasks."""
         self.added = Rate(now)
         self.finished = Rate(now)
+        self.allocated = Rate(now)
+        """Slots that were given to queries here."""
         self.waits = Waits()
         self.failed = self.lost = self.matched_at_once = self.never_written = 0
         self.passed_tasks = self.passed_offers = 0
@@ -239,6 +255,7 @@ class Core:
                 )
 
     def _heard(self, session: bytes, worker: str, now: float) -> None:
+        self.presence.spoke(session, now)
         workers = self.workers
         workers[session] = (worker, now)
         workers.move_to_end(session)
@@ -256,8 +273,10 @@ class Core:
             self._timers_swept_at = 2 * len(self._timers) + TIMERS_SWEPT_AT
 
     def _waits(self, waiting: Waiting) -> bool:
-        if isinstance(waiting, Offer):
+        if isinstance(waiting, Offer | Wanted):
             return waiting.is_open
+        if isinstance(waiting, Attendance):
+            return self.presence.workers.get(waiting.session) is waiting
         if isinstance(waiting, HeldBeat):
             return self._beats.get(waiting.session) is waiting
         return waiting.state is not OVER
@@ -315,6 +334,8 @@ class Core:
             self.open_tasks
             or self.backlog.ready
             or self.offers.slots
+            or self.wanted.total
+            or self.presence.workers
             or self._waiters
             or self._beats
             or self.ledger.pending

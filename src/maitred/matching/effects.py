@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, msgpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from maitred.errors import MaitredError
     from maitred.matching.backlog import Reading
     from maitred.matching.offers import Offer
+    from maitred.matching.queries import Reservation, Wanted
     from maitred.matching.records import Later
     from maitred.matching.task import Task, Ticket, Token
 
@@ -48,6 +50,10 @@ class Give(NamedTuple):
     offer: Offer
     tasks: list[Task]
     foreign: list[Foreign]
+    reserved: Sequence[Reservation] = ()
+    """Slots that queries will take."""
+    reserved_above: Sequence[Any] = ()
+    """The same, as the parent has put it."""
 
 
 class NothingFor(NamedTuple):
@@ -84,6 +90,40 @@ class RecallTask(NamedTuple):
     """Ask the parent to send it back, unless somebody has it already."""
 
     task: Task
+
+
+class Allocate(NamedTuple):
+    """Answer a gateway with these slots of ours, and those that the parent had."""
+
+    wanted: Wanted
+    reserved: Sequence[Reservation]
+    above: Sequence[Any] = ()
+
+
+class RefuseWanted(NamedTuple):
+    """There is no slot for a gateway, and this is why."""
+
+    wanted: Wanted
+    problem: MaitredError
+
+
+class PassWanted(NamedTuple):
+    """Send it to the parent; from now on it waits there."""
+
+    wanted: Wanted
+
+
+class RecallWanted(NamedTuple):
+    """The parent need not look for a slot any more."""
+
+    wanted: Wanted
+
+
+class AnswerAttend(NamedTuple):
+    """Tell a worker that attends what is wanted of it."""
+
+    token: Token
+    order: Literal["", "offline", "online"]
 
 
 class VisitorTaken(NamedTuple):
@@ -155,6 +195,11 @@ Effect = (
     | RecallOffer
     | PassTask
     | RecallTask
+    | Allocate
+    | RefuseWanted
+    | PassWanted
+    | RecallWanted
+    | AnswerAttend
     | VisitorTaken
     | VisitorUnwanted
     | VisitorLost

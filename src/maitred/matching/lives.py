@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.matching.core import Core
+from maitred.matching.allocating import Allocating
 from maitred.matching.effects import (
     Ended,
     Foreign,
@@ -44,13 +44,17 @@ RUN_KEPT = 0.9
 """Of the mean run time, at each new one."""
 
 
-class Lives(Core):
+class Lives(Allocating):
     """The ways that a task can go."""
 
     def _seat(self, now: float) -> None:
-        """As many tasks as there are offers, in the order of both."""
+        """As many queries and then tasks as there are offers, in the order of both."""
         backlog, offers = self.backlog, self.offers
+        if self.wanted.slots and offers.slots:
+            self._seat_queries()
         if not offers.slots or self.recovering or not (backlog.ready or self.away):
+            return
+        if self.wanted.slots_away and now < self._tasks_may_be_seated_at():
             return
         if self.away and self._wait_for_those_away(now):
             return
@@ -139,8 +143,10 @@ class Lives(Core):
                 ]
                 for task in visitors:
                     task.state = OVER
-                self.effects.append(Give(offer, ours, foreign))
+                self.effects.append(Give(offer, ours, foreign, offer.reserved))
                 offer.given = []  # its timer remembers it for a while, and need not keep them
+                offer.reserved = []
+        self._flush_queries(now)  # last: the worker should hear first
 
     def _come_back(self, task: Task, now: float) -> None:
         """Nobody began it: it stands where it stood, before those that went to the parent since."""

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maitred.matching.queries import Reservation
     from maitred.matching.task import Task, Token
 
 
@@ -34,6 +35,14 @@ class Offer(Struct, eq=False):
     away: bool = False
     """Whether it waits at the parent as well."""
     is_open: bool = True
+    address: str = ""
+    """Where gateways reach the worker; empty: nowhere."""
+    reserved: list[Reservation] = field(default_factory=list)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether it got nothing yet."""
+        return not self.given and not self.reserved
 
 
 class Offers:
@@ -51,19 +60,43 @@ class Offers:
 
     def take(self, task: Task) -> Offer:
         """Seat the task at the first offer, which there must be."""
-        line = self._line
-        offer = next(iter(line))
-        given = offer.given
-        if not given:
+        offer = next(iter(self._line))
+        if not offer.given and not offer.reserved:
             self._answerable.append(offer)
-        given.append(task)
+        offer.given.append(task)
+        self._one_less(offer)
+        return offer
+
+    def first(self) -> Offer:
+        """The one whose turn it is; there must be one."""
+        return next(iter(self._line))
+
+    def reserve(self, reservation: Reservation) -> None:
+        """Seat a query at the first offer, as `take` does with a task."""
+        offer = reservation.offer
+        if not offer.given and not offer.reserved:
+            self._answerable.append(offer)
+        offer.reserved.append(reservation)
+        self._one_less(offer)
+
+    def _one_less(self, offer: Offer) -> None:
         self.slots -= 1
         offer.slots -= 1
         if offer.slots:
-            line.move_to_end(offer)
+            self._line.move_to_end(offer)
         else:
-            del line[offer]
-        return offer
+            del self._line[offer]
+
+    def give_back(self, reservation: Reservation) -> None:
+        """Nobody wants the slot after all, and nobody has heard of it yet: it goes first."""
+        offer = reservation.offer
+        offer.reserved.remove(reservation)
+        offer.slots += 1
+        self.slots += 1
+        self._line[offer] = None
+        self._line.move_to_end(offer, last=False)
+        if offer.untouched:
+            self._answerable.remove(offer)
 
     def close(self, offer: Offer) -> bool:
         """It is answered, or nobody waits for the answer; False if that was so already."""

@@ -28,6 +28,8 @@ from maitred.matching.effects import (
     VisitorUnwanted,
 )
 from maitred.matching.offers import Offer
+from maitred.matching.presence import Attendance
+from maitred.matching.queries import Wanted
 from maitred.matching.recalling import Recalling
 from maitred.matching.task import (
     AWAY,
@@ -66,7 +68,9 @@ class Partition(Recalling):
         if before:
             size = self.later.read_size(len(self.tasks))
             self.effects.append(ReadLater(before, size, self.later.read_bytes(self.tasks.values())))
-        return self._next_look(now, self._pass_on(now))
+        self._pass_wanted()
+        without = self._without_workers(now)
+        return min(self._next_look(now, self._pass_on(now)), without)
 
     def _next_look(self, now: float, passing: float) -> float:
         at = min(passing, self._next_due(), self.later.read_wanted_at())
@@ -78,6 +82,9 @@ class Partition(Recalling):
             at = min(at, self._limit.next_at(now))
         if self.leases:
             at = min(at, next(iter(self.leases.values())).lease_until)
+        if self.wanted.slots_away and self.offers.slots and self.backlog.ready:
+            first = self._tasks_may_be_seated_at()
+            at = min(at, first if first > now else inf)
         if self._timers:
             at = min(at, self._timers[0][0])
         return max(at, now)
@@ -115,7 +122,12 @@ class Partition(Recalling):
         while timers and timers[0][0] <= now:
             _, _, waiting = heappop(timers)
             if isinstance(waiting, Offer):
+                self.presence.seen = now
                 self._offer_time_is_up(waiting)
+            elif isinstance(waiting, Wanted):
+                self._wanted_time_is_up(waiting)
+            elif isinstance(waiting, Attendance):
+                self._attendance_rings(waiting, now)
             elif isinstance(waiting, HeldBeat):
                 self._beat_time_is_up(waiting)
             else:
@@ -127,7 +139,7 @@ class Partition(Recalling):
             self.effects.append(Beat(held.token, [], []))
 
     def _offer_time_is_up(self, offer: Offer) -> None:
-        if offer.is_open and not offer.given:
+        if offer.is_open and offer.untouched:
             self.offers.close(offer)
             if offer.away:
                 self.effects.append(RecallOffer(offer))
@@ -139,13 +151,23 @@ class Partition(Recalling):
             task.state = OVER
             self.effects.append(VisitorUnwanted(task))
 
+    def suspect(self, session: bytes, now: float) -> int:
+        """A gateway says that it took a query and does not answer: nobody gets its slots until it
+        offers them again. How many offers there were."""
+        offers = [one for one in self.offers.waiting() if one.session == session and one.untouched]
+        for offer in offers:
+            self._offer_time_is_up(offer)
+        self.presence.suspect(session, now)
+        return len(offers)
+
     # The end
 
     def stop_waiting(self) -> None:
         """Nothing more will be given out: offers and heartbeats are answered."""
         for offer in list(self.offers.waiting()):
-            if not offer.given:
+            if offer.untouched:
                 self._offer_time_is_up(offer)
+        self._stop_queries()
         for held in list(self._beats.values()):
             self._beat_time_is_up(held)
 
@@ -161,6 +183,7 @@ class Partition(Recalling):
             if isinstance(waiting, Task) and waiting.state is not OVER
         ]
         tokens += [held.token for held in self._beats.values()]
+        tokens += self._query_tokens()
         tokens += [token for waiting in self._waiters.values() for token in waiting]
         tickets = {task.ticket: None for task in self.tasks.values() if task.ticket is not None}
         begun = {task.ticket for task in self.tasks.values() if task.state in (GIVEN, AWAY)}

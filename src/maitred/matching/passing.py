@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from maitred.matching.effects import (
     Foreign,
@@ -27,6 +27,8 @@ from maitred.matching.task import (
 from maitred.matching.working import Working
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from maitred.matching.offers import Offer
 
 VISIT_SECONDS = 1.0
@@ -39,18 +41,21 @@ REST_SECONDS = 0.05
 class Passing(Working):
     """To the parent and from the children."""
 
-    def offer_answered(self, offer: Offer, found: list[Foreign], now: float) -> None:
+    def offer_answered(
+        self, offer: Offer, found: list[Foreign], now: float, reserved: Sequence[Any] = ()
+    ) -> None:
         """What the parent had for an offer that was passed on; nothing, if it was not reached."""
         self.offers_away -= 1
         was_away, offer.away = offer.away, False
-        if not found:
-            if was_away and offer.is_open and not offer.given:
+        if not found and not reserved:
+            if was_away and offer.is_open and offer.untouched:
                 self._offers_rest_until = now + REST_SECONDS
             return
-        if was_away and offer.is_open and not offer.given:
+        if was_away and offer.is_open and offer.untouched:
             self.offers.close(offer)
-            self.effects.append(Give(offer, [], found))
+            self.effects.append(Give(offer, [], found, (), reserved))
             return
+        # Reservations are dropped: the worker refuses those queries, and they are asked again.
         for task in found:
             self.effects.append(GiveBack(task, offer.session))
 
@@ -135,21 +140,22 @@ class Passing(Working):
 
     def _pass_on(self, now: float) -> float:
         """What waited long enough goes up the tree; returns when more will have."""
-        if self.parent is None or self.recovering:
+        queries = self.wanted.slots_away
+        if self.parent is None or (self.recovering and not queries):
             return inf
         limits = self.settings.forwarding
         if self.offers.slots:
-            if self.backlog.ready:
+            if self.backlog.ready and not queries:
                 return inf  # held up by the rate limit, at home as anywhere
             if now < self._offers_rest_until:
                 return self._offers_rest_until
-            if self.away and now < self._home_by:
+            if self.away and now < self._home_by and not queries:
                 return self._home_by  # they are on their way home
-            wait = limits.offer_wait_seconds
+            wait = 0.0 if queries else limits.offer_wait_seconds
             for offer in self.offers.waiting():
-                if offer.away or offer.given:
+                if offer.away or not offer.untouched:
                     continue
-                if self.offers_away >= limits.offers:
+                if self.offers_away >= limits.offers + queries:
                     return inf
                 if now < offer.since + wait and not offer.hops:
                     return offer.since + wait
@@ -157,6 +163,8 @@ class Passing(Working):
                 self.offers_away += 1
                 self.passed_offers += 1
                 self.effects.append(PassOffer(offer))
+            return inf
+        if self.recovering:
             return inf
         if self.away and now < self._home_by:
             return self._home_by  # so that they go up again in their order

@@ -51,6 +51,9 @@ class Working(Producing):
         for task in offer.given:
             self._come_back(task, now)
         offer.given = []
+        self._reservations_fall(offer.reserved)
+        offer.reserved = []
+        self.presence.seen = now
         self._seat(now)
 
     def finish(

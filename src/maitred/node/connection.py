@@ -96,6 +96,8 @@ class Connection(Handshake):
             raise Overloaded(
                 "The requests under way take as much memory as they may.", remedy="Try later."
             )
+        if opcode in shard.admissions and not self._peer:
+            shard.admissions[opcode](message, self)
         if owner != shard.number and not self._peer:
             shard.forward(ForwardedWork(self, stream, opcode, size, owner), message, deadline)
             return

@@ -22,6 +22,8 @@ from maitred.errors import (
 from maitred.matching import effects
 from maitred.matching.passing import VISIT_SECONDS
 from maitred.node.asking import ask
+from maitred.node.query_limits import QueryLimits
+from maitred.protocol.queries import Allocate, Allocated, Allocation, Attended
 from maitred.protocol.tasks import (
     RETURNED,
     Counts,
@@ -34,6 +36,7 @@ from maitred.protocol.tasks import (
     Offer,
     Offered,
     Outcome,
+    Reserved,
 )
 from maitred.routing.counts import PartitionCounts
 
@@ -64,6 +67,9 @@ ANSWERS: Final = (
     effects.GiveBack,
     effects.Tell,
     effects.Beat,
+    effects.Allocate,
+    effects.RefuseWanted,
+    effects.AnswerAttend,
 )
 """What somebody waits for; these are still carried out for a partition that is let go."""
 
@@ -107,6 +113,7 @@ class Driving:
         self.owned: dict[PartitionKey, Owned] = {}
         self._writer = writer
         self._surroundings = surroundings
+        self.query_limits = QueryLimits(shard)
         self._touched: list[Owned] = []
         self._carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.Give: self._give,
@@ -116,6 +123,11 @@ class Driving:
             effects.RecallOffer: self._recall_offer,
             effects.PassTask: self._pass_task,
             effects.RecallTask: self._recall_task,
+            effects.Allocate: self._allocate,
+            effects.RefuseWanted: self._refuse_wanted,
+            effects.PassWanted: self._pass_wanted,
+            effects.RecallWanted: self._recall_wanted,
+            effects.AnswerAttend: self._answer_attend,
             effects.VisitorTaken: self._visitor_taken,
             effects.VisitorUnwanted: self._visitor_unwanted,
             effects.VisitorLost: self._visitor_lost,
@@ -193,10 +205,15 @@ class Driving:
             for task in effect.tasks
         ]
         given += [Given(*foreign) for foreign in effect.foreign]
-        self._offered(owned, effect.offer, given, partition, now)
+        reserved: list[Reserved] = [*effect.reserved_above]
+        for one in effect.reserved:
+            user = one.wanted.user
+            limits = self.query_limits.of(partition.settings.queries, user)
+            reserved.append(Reserved(number, one.token, user, *limits))
+        self._offered(owned, effect.offer, given, partition, now, reserved)
 
     def _nothing_for(self, owned: Owned, effect: effects.NothingFor) -> None:
-        self._offered(owned, effect.offer, [], owned.partition, self.loop.time())
+        self._offered(owned, effect.offer, [], owned.partition, self.loop.time(), [])
 
     def _offered(
         self,
@@ -205,6 +222,7 @@ class Driving:
         given: list[Given],
         partition: Partition,
         now: float,
+        reserved: list[Reserved],
     ) -> None:
         held, version = offer.token
         held.answer(
@@ -214,6 +232,7 @@ class Driving:
                 partition.waiting,
                 round(partition.added.per_second(now), 3),
                 self.newer(owned, version),
+                reserved,
             )
         )
 
@@ -246,12 +265,15 @@ class Driving:
             offer.worker,
             offer.slots,
             offer.hops + 1,
+            offer.address,
         )
 
         def done(outcome: Struct | MaitredError) -> None:
             owned.asked.pop(offer, None)
             found = []
+            reserved: list[Reserved] = []
             if isinstance(outcome, Offered):
+                reserved = outcome.reserved
                 self._learn(owned, outcome.counts)
                 found = [
                     effects.Foreign(
@@ -264,7 +286,7 @@ class Driving:
                     )
                     for one in outcome.tasks
                 ]
-            partition.offer_answered(offer, found, self.loop.time())
+            partition.offer_answered(offer, found, self.loop.time(), reserved)
             self.touch(owned)
 
         seconds = partition.settings.offer_seconds
@@ -355,6 +377,66 @@ class Driving:
 
     def _beat(self, _owned: Owned, effect: effects.Beat) -> None:
         effect.token.answer(Heard(effect.lost, effect.revoked))
+
+    # Queries
+
+    def _allocate(self, owned: Owned, effect: effects.Allocate) -> None:
+        number = owned.key.partition
+        wanted = effect.wanted
+        if wanted.slots and wanted.user and not wanted.hops:
+            self.query_limits.give_back(wanted.user, wanted.slots)
+        held, version = wanted.token
+        allocations: list[Allocation] = [*effect.above]
+        for one in effect.reserved:
+            offer = one.offer
+            allocations.append(
+                Allocation(number, one.token, offer.session, offer.worker, offer.address)
+            )
+        held.answer(Allocated(allocations, self.newer(owned, version)))
+
+    def _refuse_wanted(self, _owned: Owned, effect: effects.RefuseWanted) -> None:
+        effect.wanted.token[0].refuse(effect.problem)
+
+    def _pass_wanted(self, owned: Owned, effect: effects.PassWanted) -> None:
+        wanted = effect.wanted
+        key, partition = owned.key, owned.partition
+        if partition.parent is None:
+            return
+        now = self.loop.time()
+        message = Allocate(
+            key.namespace,
+            key.queue,
+            key.queue_type,
+            partition.parent,
+            0,
+            partition.counts.version,
+            wanted.session,
+            wanted.slots,
+            wanted.priority,
+            max(0.0, now - wanted.since),
+            wanted.user,
+            wanted.hops + 1,
+        )
+
+        def done(outcome: Struct | MaitredError) -> None:
+            owned.asked.pop(wanted, None)
+            if isinstance(outcome, Allocated):
+                self._learn(owned, outcome.counts)
+                partition.wanted_answered(wanted, outcome.allocations)
+            elif isinstance(outcome, MaitredError):
+                partition.wanted_answered(wanted, outcome)
+            self.touch(owned)
+
+        owned.asked[wanted] = ask(self.shard, message, max(wanted.until - now, 0.0), done)
+
+    def _recall_wanted(self, owned: Owned, effect: effects.RecallWanted) -> None:
+        # What the parent may have given already is free again when the reservation's time is up.
+        asked = owned.asked.pop(effect.wanted, None)
+        if asked is not None:
+            asked.give_up()
+
+    def _answer_attend(self, owned: Owned, effect: effects.AnswerAttend) -> None:
+        effect.token.answer(Attended(effect.order, self.newer(owned, 0)))
 
     # Reading
 

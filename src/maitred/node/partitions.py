@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from maitred.errors import (
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 ANSWER_EARLY_SECONDS: Final = 0.2
 """So long before the caller's patience ends an offer is answered with nothing."""
 
+NEAREST: Final = 3
+"""Queues that are named to somebody who asked for one that there is not."""
+
 Serve = Callable[["Owned", Any, "Held"], None]
 """Serves a request at a partition that is loaded."""
 
@@ -61,10 +65,13 @@ class Partitions(Driving):
 
     # Finding
 
-    def holder(self, serve: Serve, *, makes: bool = True) -> Callable[[Any, Held], None]:
+    def holder(
+        self, serve: Serve, *, makes: bool = True, of_known: bool = False
+    ) -> Callable[[Any, Held], None]:
         """What the shard calls for a request: serves it as soon as the partition is there.
 
-        Unless it `makes` partitions, it is refused for one that nobody ever used.
+        Unless it `makes` partitions, it is refused for one that nobody ever used; if it makes those
+        `of_known` queues, for a queue that nobody ever used.
         """
 
         def hold(message: PartitionRequest, held: Held) -> None:
@@ -73,7 +80,7 @@ class Partitions(Driving):
             )
             owned = self.owned.get(key)
             if owned is None:
-                self._load_for(key, serve, message, held, makes=makes)
+                self._load_for(key, serve, message, held, makes=makes, of_known=of_known)
                 return
             owned.last_used = self.loop.time()
             serve(owned, message, held)
@@ -90,23 +97,21 @@ class Partitions(Driving):
         held: Held,
         *,
         makes: bool,
+        of_known: bool,
     ) -> None:
         waiting = self._loading.get(key)
         if waiting is not None:
             waiting.append((serve, message, held))
             return
         self._loading[key] = [(serve, message, held)]
-        self.shard.spawn(self._load(key, makes=makes))
+        self.shard.spawn(self._load(key, makes=makes, of_known=of_known))
 
-    async def _load(self, key: PartitionKey, *, makes: bool) -> None:
+    async def _load(self, key: PartitionKey, *, makes: bool, of_known: bool = False) -> None:
         problem: MaitredError | None = None
         owned: Owned | None = None
         try:
-            if not makes and not await self.store.exists(key):
-                raise UnknownQueue(  # noqa: TRY301 - the same way out for all
-                    f"Nobody ever used partition {key.partition} of the queue "
-                    f"{key.namespace}/{key.queue}."
-                )
+            if not makes and not await self._is_known(key, of_known=of_known):
+                raise await self._unknown(key)  # noqa: TRY301 - the same way out for all
             owned = await self._acquired(key)
         except MaitredError as refused:
             problem = refused
@@ -132,6 +137,31 @@ class Partitions(Driving):
         for serve, message, held in waiting:
             self._serve_who_waited(owned, serve, message, held)
         self.touch(owned)
+
+    async def _is_known(self, key: PartitionKey, *, of_known: bool) -> bool:
+        if await self.store.exists(key):
+            return True
+        root = key._replace(partition=0)
+        return of_known and root != key and await self.store.exists(root)
+
+    async def _unknown(self, key: PartitionKey) -> UnknownQueue:
+        """Names the nearest queues of the namespace: most who err have mistyped."""
+        known = {
+            one.queue: None
+            for one in await self.store.partitions()
+            if one.namespace == key.namespace and one.queue_type == key.queue_type
+        }
+        near = get_close_matches(key.queue, known, n=NEAREST, cutoff=0.5)
+        remedy = f"Did you mean {' or '.join(map(repr, near))}?" if near else None
+        if key.queue in known:
+            remedy = "The queue has others."
+        elif not near and known:
+            some = ", ".join(sorted(known)[:NEAREST])
+            remedy = f"The namespace has {len(known):,} queues, among them {some}."
+        return UnknownQueue(
+            f"Nobody ever used partition {key.partition} of the queue {key.namespace}/{key.queue}.",
+            remedy=remedy,
+        )
 
     def _serve_who_waited(self, owned: Owned, serve: Serve, message: Any, held: Held) -> None:  # noqa: ANN401
         has_left = not held.wanted
@@ -161,7 +191,10 @@ class Partitions(Driving):
             raise Draining("The node is stopping.")
         now = self.loop.time()
         wall = self._surroundings.wall_clock() - now
-        partition = Partition(key, acquired, counts, settings, self._surroundings.random, now, wall)
+        around = self._surroundings
+        partition = Partition(
+            key, acquired, counts, settings, around.random, now, wall, around.secret
+        )
         self.shard.log.debug(
             "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +32,7 @@ from maitred.node.caretaker import Caretaker
 from maitred.node.connection import Connection
 from maitred.node.partitions import Partitions
 from maitred.node.peers import Peer
+from maitred.node.query_requests import QueryRequests
 from maitred.node.queue_requests import QueueRequests
 from maitred.node.system_tables import SystemTables
 from maitred.node.task_requests import TaskRequests
@@ -106,6 +107,8 @@ class Place:
     """The port on which the client's source port picks the shard; 0: there is none."""
     restarts: int = 0
     """How often this shard was started again since the node came up."""
+    gateway_secret: str = field(default="", repr=False)
+    """With this the node's own gateway shows who it is; made anew at each start."""
 
 
 class Shard:
@@ -129,7 +132,7 @@ class Shard:
         self.settings = settings
         self.limits = settings.limits
         self.log = log
-        self.users = Directory(settings)
+        self.users = Directory(settings, place.gateway_secret)
         self.tables = SystemTables(place.node.bytes)
         self.description = Description(
             node=str(place.node),
@@ -171,6 +174,8 @@ class Shard:
         }
         self.holders: dict[int, Callable[[Any, Held], None]] = {}
         """Requests that are answered later, by whoever holds them."""
+        self.admissions: dict[int, Callable[[Any, Accepted], None]] = {}
+        """What is done with requests of clients where they come in, before they are passed on."""
         self._forwarded = 0
         self.errors: Counter[str] = Counter()
         """Given as answers, by code."""
@@ -210,6 +215,7 @@ class Shard:
         caretaker = Caretaker(self._partitions)
         TaskRequests(self._partitions)
         QueueRequests(self._partitions, caretaker)
+        QueryRequests(self._partitions)
         caretaker.begin()
 
     async def start(self) -> None:

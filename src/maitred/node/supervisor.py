@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import secrets
 import shutil
 import signal
 import tempfile
@@ -131,6 +132,7 @@ class Supervisor:
             own_ports=tuple(range(port + 1, port + 1 + shards)),
             peer_paths=held.enter_context(peer_paths(shards)),
             source_port=source_port if self._source_port_sockets else 0,
+            gateway_secret=secrets.token_hex(32),
         )
         return place, data.path, data.lock
 

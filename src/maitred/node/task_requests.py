@@ -228,6 +228,7 @@ class TaskRequests:
             message.slots,
             now,
             message.hops,
+            address=message.address,
         )
 
         def withdraw() -> None:

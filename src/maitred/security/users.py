@@ -11,6 +11,9 @@ from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.secrets import check_hashed
 from maitred.settings import Schema, User
 
+GATEWAY = "maitred-gateway"
+"""The node's own gateway, which says whose queries it brings. No user can have this name."""
+
 
 class UsersFile(Schema, frozen=True, kw_only=True):
     """What `users_file` holds: `[users.alice]`, as in the settings, and nothing else."""
@@ -36,6 +39,11 @@ def read_users(path: str) -> dict[str, User]:
 
 def check_user(name: str, user: User, source: str) -> None:
     """Refuse a secret that cannot be verified, and namespaces that cannot exist."""
+    if name == GATEWAY:
+        raise InvalidSetting(
+            f"users.{name} (from {source}) cannot be used: the node's own gateway is called so.",
+            remedy="Give the user another name.",
+        )
     check_hashed(user.secret, f"users.{name}.secret (from {source})")
     for namespace in user.permissions:
         if namespace != EVERY_NAMESPACE:

@@ -1,0 +1,191 @@
+"""What gateways wait for at a partition: free slots for queries, and in which order they get them.
+
+A query is served before every task, whatever the store or the rate limit say: somebody waits for
+its answer. Among queries the priority counts and then the age, over all gateways together.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from maitred.matching.records import PRIORITIES
+
+if TYPE_CHECKING:
+    from maitred.matching.offers import Offer
+    from maitred.matching.task import Token
+
+SWEPT_AT = 1_000
+"""So many that do not wait any more are kept in a line before it is swept."""
+
+
+class Reservation(Struct, eq=False):
+    """One slot of an offer, for one query. Both ends hear of it at the end of the turn."""
+
+    token: bytes
+    """What the gateway shows and the worker knows."""
+    offer: Offer
+    wanted: Wanted
+
+
+class Wanted(Struct, eq=False):
+    """A gateway's request for slots."""
+
+    token: Token
+    session: bytes
+    """The gateway's."""
+    user: str
+    slots: int
+    """That it still wants."""
+    since: float
+    """When its oldest query came, here or elsewhere."""
+    until: float
+    """Then nobody waits for the answer any more."""
+    priority: int = 2
+    hops: int = 0
+    given: list[Reservation] = field(default_factory=list)
+    away: bool = False
+    """Whether it waits at the parent, and only there."""
+    is_open: bool = True
+
+
+class WantedLines:
+    """All that wait here, a line for each priority."""
+
+    def __init__(self) -> None:
+        self._lines: tuple[list[tuple[float, int, Wanted]], ...] = tuple(
+            [] for _ in range(PRIORITIES)
+        )
+        self._count = 0
+        self._gone = 0
+        self._answerable: list[Wanted] = []
+        self.slots = 0
+        """That are waited for in the lines."""
+        self.users: dict[str, int] = {}
+        """The same by user, with those that are away."""
+        self.away: dict[Wanted, None] = {}
+        """Those that wait at the parent, in the order in which they went."""
+        self.slots_away = 0
+
+    @property
+    def total(self) -> int:
+        """Slots that are waited for, here or at the parent."""
+        return self.slots + self.slots_away
+
+    def add(self, wanted: Wanted) -> None:
+        """It waits here."""
+        self._count += 1
+        heappush(self._lines[wanted.priority], (wanted.since, self._count, wanted))
+        self.slots += wanted.slots
+        users = self.users
+        users[wanted.user] = users.get(wanted.user, 0) + wanted.slots
+
+    def first(self) -> Wanted | None:
+        """Whose turn it is."""
+        if self.slots:
+            for line in self._lines:
+                while line:
+                    wanted = line[0][2]
+                    if wanted.is_open and wanted.slots and not wanted.away:
+                        return wanted
+                    heappop(line)
+        return None
+
+    def take(self, reservation: Reservation) -> None:
+        """Seat one query of the one whose turn it is."""
+        wanted = reservation.wanted
+        if not wanted.given:
+            self._answerable.append(wanted)
+        wanted.given.append(reservation)
+        wanted.slots -= 1
+        self.slots -= 1
+        self._user_waits_less(wanted.user, 1)
+        if not self.slots:
+            self._lines[wanted.priority].clear()
+
+    def put_back(self, reservation: Reservation) -> None:
+        """The slot is gone, before anybody heard of it: its query stands where it stood."""
+        wanted = reservation.wanted
+        wanted.given.remove(reservation)
+        if not wanted.slots:  # it may have left its line
+            self._count += 1
+            heappush(self._lines[wanted.priority], (wanted.since, self._count, wanted))
+        wanted.slots += 1
+        self.slots += 1
+        self.users[wanted.user] = self.users.get(wanted.user, 0) + 1
+
+    def goes_away(self, wanted: Wanted) -> None:
+        """From now on it waits at the parent."""
+        wanted.away = True
+        self.slots -= wanted.slots
+        self.slots_away += wanted.slots
+        self.away[wanted] = None
+        self._left_its_line()
+
+    def close(self, wanted: Wanted) -> bool:
+        """It is answered, or nobody waits for the answer; False if that was so already."""
+        if not wanted.is_open:
+            return False
+        wanted.is_open = False
+        if wanted.away:
+            self.slots_away -= wanted.slots
+            del self.away[wanted]
+        else:
+            self.slots -= wanted.slots
+            if wanted.slots:
+                self._left_its_line()
+        self._user_waits_less(wanted.user, wanted.slots)
+        return True
+
+    def answerable(self) -> list[Wanted]:
+        """Those that got slots since the last time."""
+        found, self._answerable = self._answerable, []
+        return found
+
+    def waiting(self) -> list[Wanted]:
+        """All that wait in the lines, those first whose turn comes first."""
+        if not self.slots:
+            return []
+        found: dict[Wanted, None] = {}
+        for line in self._lines:
+            for _, _, wanted in sorted(line, key=_place):
+                if wanted.is_open and wanted.slots and not wanted.away:
+                    found[wanted] = None
+        return list(found)
+
+    def unanswered(self) -> list[Wanted]:
+        """All that are open, wherever they wait."""
+        found = dict.fromkeys(self.waiting())
+        found.update(dict.fromkeys(one for one in self._answerable if one.is_open))
+        return [*found, *self.away]
+
+    def _user_waits_less(self, user: str, slots: int) -> None:
+        if not slots:
+            return
+        left = self.users[user] - slots
+        if left:
+            self.users[user] = left
+        else:
+            del self.users[user]
+
+    def _left_its_line(self) -> None:
+        """It is still in its heap, where it is passed over; many are taken out together."""
+        if not self.slots:
+            self._gone = 0
+            for line in self._lines:
+                line.clear()
+            return
+        self._gone += 1
+        if self._gone >= SWEPT_AT and self._gone > sum(map(len, self._lines)) // 2:
+            self._gone = 0
+            for line in self._lines:
+                line[:] = [
+                    one for one in line if one[2].is_open and one[2].slots and not one[2].away
+                ]
+                heapify(line)
+
+
+def _place(entry: tuple[float, int, Wanted]) -> tuple[float, int]:
+    return entry[:2]

@@ -1,0 +1,103 @@
+"""What the queries of a user may take, at one shard.
+
+Each shard counts for itself: a user's rate is what one shard lets through. A queue with one
+partition has one shard, so for most queues it is the whole rate.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import Overloaded, PermissionDenied
+from maitred.matching.limits import Limiter
+from maitred.settings import QueryLimits as UserLimits
+
+if TYPE_CHECKING:
+    from maitred.node.shard import Shard
+    from maitred.settings import Queries
+
+LIMITERS_KEPT: Final = 10_000
+"""Users whose rate is remembered; whoever asked longest ago goes first."""
+
+NO_LIMITS: Final = UserLimits()
+
+Reach = tuple[float, float, int, int]
+"""How long a reservation lasts and a query runs, how large a result and a stream may be."""
+
+
+class QueryLimits:
+    """Of all users."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._limiters: OrderedDict[str, Limiter] = OrderedDict()
+        self._reach: dict[tuple[int, str], Reach] = {}
+        self._generation = 0
+
+    def user(self, name: str) -> UserLimits:
+        """What is set for a user; for nobody in particular, nothing is."""
+        known = self._shard.users.user(name) if name else None
+        return known.queries if known is not None else NO_LIMITS
+
+    def of(self, queue: Queries, user: str) -> Reach:
+        """The lower of the queue's and the user's, as a worker is told."""
+        if self._generation != self._shard.users.generation:
+            self._generation = self._shard.users.generation
+            self._reach = {}
+        known = self._reach.get((id(queue), user))
+        if known is None:
+            if len(self._reach) >= LIMITERS_KEPT:
+                self._reach = {}
+            self._reach[id(queue), user] = known = self._worked_out(queue, self.user(user))
+        return known
+
+    def _worked_out(self, queue: Queries, theirs: UserLimits) -> Reach:
+        most = theirs.result_bytes
+        streams = [size for size in (queue.stream_bytes, most) if size]
+        return (
+            queue.reservation_seconds,
+            min(queue.run_seconds, theirs.run_seconds or queue.run_seconds),
+            min(queue.result_bytes, most or queue.result_bytes),
+            min(streams, default=0),
+        )
+
+    def check_queue(self, namespace: str, queue: str, user: str) -> None:
+        """Whether the user may ask this queue; `PermissionDenied`."""
+        allowed = self.user(user).queues
+        if allowed is None:
+            return
+        if f"{namespace}/{queue}" in allowed or f"{namespace}/*" in allowed:
+            return
+        raise PermissionDenied(
+            f"{user} may not query {namespace}/{queue}.",
+            remedy="Whoever keeps the node's users can grant it: users.*.queries.queues.",
+        )
+
+    def count(self, user: str, queries: int, now: float) -> None:
+        """So many come; `Overloaded` if that is too fast."""
+        rate = self.user(user).rate_per_second
+        if rate is None:
+            return
+        limiter = self._limiters.get(user)
+        if limiter is None or limiter.rate != rate:
+            limiter = self._limiters[user] = Limiter(rate, rate, now)
+            if len(self._limiters) > LIMITERS_KEPT:
+                self._limiters.popitem(last=False)
+        self._limiters.move_to_end(user)
+        at = limiter.next_at(now)
+        if at > now:
+            raise Overloaded(
+                f"{user} asks more than {rate:g} queries a second.",
+                remedy="Ask more slowly.",
+                retry_after=round(max(at - now, 0.001), 3),
+            )
+        for _ in range(queries):
+            limiter.count()
+
+    def give_back(self, user: str, queries: int) -> None:
+        """So many were counted, and nothing was done about them: they will come again."""
+        limiter = self._limiters.get(user)
+        if limiter is not None:
+            for _ in range(queries):
+                limiter.give_back()

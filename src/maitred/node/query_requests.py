@@ -1,0 +1,156 @@
+"""What gateways ask of a partition, what workers tell its root, and what people want of both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import InvalidArgument
+from maitred.matching.presence import Attendance
+from maitred.matching.queries import Wanted
+from maitred.node.asking import ask
+from maitred.node.driving import ASK_SECONDS
+from maitred.protocol.frames import Opcode
+from maitred.protocol.queries import (
+    Allocate,
+    Attend,
+    Suspect,
+    Suspected,
+    WorkerRow,
+    Workers,
+    WorkersFound,
+)
+from maitred.security.users import GATEWAY
+
+if TYPE_CHECKING:
+    from maitred.node.accepted import Accepted
+    from maitred.node.driving import Owned
+    from maitred.node.held import Held
+    from maitred.node.partitions import Partitions
+
+ATTEND_EARLY_SECONDS: Final = 0.1
+"""So long before its patience ends a worker that attends is answered."""
+
+
+class QueryRequests:
+    """Serves them."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._shard = partitions.shard
+        self._loop = partitions.loop
+        self._limits = partitions.query_limits
+        holders = self._shard.holders
+        holders[Opcode.ALLOCATE] = partitions.holder(self._allocate, makes=False, of_known=True)
+        for opcode, serve, makes in (
+            (Opcode.SUSPECT, self._suspect, False),
+            (Opcode.ATTEND, self._attend, True),
+            (Opcode.WORKERS, self._workers, False),
+        ):
+            holders[opcode] = partitions.holder(serve, makes=makes)
+        self._shard.admissions[Opcode.ALLOCATE] = self._admit
+
+    # Gateways
+
+    def _admit(self, message: Allocate, connection: Accepted) -> None:
+        """Who asks? Where there are users, only our own gateway says so for others."""
+        identity = connection.identity
+        message.hops = 0
+        if identity is not None and identity.name != GATEWAY:
+            message.user = identity.name
+        elif identity is None and self._shard.users.required:
+            message.user = ""
+        if message.user:
+            self._limits.check_queue(message.namespace, message.queue, message.user)
+
+    def _allocate(self, owned: Owned, message: Allocate, held: Held) -> None:
+        partition = owned.partition
+        now = self._loop.time()
+        user, asked = message.user, message.slots
+        if user and not message.hops:
+            self._limits.count(user, asked, now)
+        wanted = Wanted(
+            (held, message.version),
+            message.session,
+            user,
+            asked,
+            now - message.waited,
+            now + message.timeout_milliseconds * 0.001,
+            message.priority,
+            message.hops,
+        )
+
+        def no_more() -> None:
+            partition.want_no_more(wanted)
+            self._partitions.touch(owned)
+
+        held.on_stop = no_more
+        waiting = self._limits.user(user).waiting if user else None
+        partition.want(wanted, now, waiting)
+
+    def _suspect(self, owned: Owned, message: Suspect, held: Held) -> None:
+        now = self._loop.time()
+        held.answer(Suspected(owned.partition.suspect(message.worker_session, now)))
+        key = owned.key
+        if key.partition:
+            # The root knows who is there, and should hear of it.
+            told = Suspect(key.namespace, key.queue, key.queue_type, 0, 0, message.worker_session)
+            ask(self._shard, told, ASK_SECONDS, lambda _: None)
+
+    # Workers
+
+    def _attend(self, owned: Owned, message: Attend, held: Held) -> None:
+        self._only_root(owned)
+        partition = owned.partition
+        now = self._loop.time()
+        patience = message.timeout_milliseconds * 0.001 - ATTEND_EARLY_SECONDS
+        told = Attendance(
+            message.session,
+            message.worker,
+            message.address,
+            message.slots,
+            message.busy,
+            message.state,
+            now,
+            held,
+            now + max(patience, 0.0),
+        )
+
+        def no_more() -> None:
+            partition.attend_no_more(message.session, held, self._loop.time())
+            self._partitions.touch(owned)
+
+        held.on_stop = no_more
+        partition.attend(told, now)
+
+    # People
+
+    def _workers(self, owned: Owned, message: Workers, held: Held) -> None:
+        self._only_root(owned)
+        partition = owned.partition
+        now = self._loop.time()
+        if message.action == "list":
+            found = list(partition.presence.workers.values())
+            if message.worker:
+                found = partition.presence.find(message.worker)
+        else:
+            if not message.worker:
+                raise InvalidArgument("Which worker?", remedy="Name it, or its session.")
+            found = partition.order(message.worker, message.action, now)
+        held.answer(WorkersFound([_row(one, now) for one in found]))
+
+    def _only_root(self, owned: Owned) -> None:
+        if owned.key.partition:
+            raise InvalidArgument("Only the root, partition 0, knows who is there.")
+
+
+def _row(one: Attendance, now: float) -> WorkerRow:
+    return WorkerRow(
+        session=one.session,
+        worker=one.worker,
+        address=one.address,
+        slots=one.slots,
+        busy=one.busy,
+        state=one.state,
+        heard_seconds=round(max(0.0, now - one.heard), 3),
+        suspected=one.suspected,
+    )
