@@ -522,3 +522,23 @@ class Worker(Schema, frozen=True, kw_only=True):
     chunk_bytes: Annotated[int, Meta(ge=1024, le=16 * 2**20)] = 256 * 1024
     """Rows of a stream that are sent together, at most; those of one turn of the loop are sent at
     its end."""
+
+    links: Count = 1_024
+    """Connections of gateways at a time; each gateway has one. More are refused."""
+
+    link_frame_bytes: Annotated[int, Meta(ge=1024, le=256 * 2**20)] = 16 * 2**20
+    """Largest query that is taken from a gateway; as large as what a node takes."""
+
+    link_seconds: Seconds = 10.0
+    """For a gateway's first words, and for the rest of a frame that has begun. Long enough for a
+    bad line."""
+
+    stalled_seconds: Seconds = 30.0
+    """A gateway that takes nothing of its answers for so long is given up, with its queries."""
+
+    early_queries: Count = 1_024
+    """Queries that may wait for the word of their reservation, of all gateways together. Many more
+    than slots make no sense."""
+
+    early_bytes: Count = 64 * 2**20
+    """The same, in bytes of their arguments."""

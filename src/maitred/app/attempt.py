@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class Attempt:
-    """One attempt at a task. Outside of a worker there is one as well, which nobody stops."""
+    """One attempt at a task, or a query. Outside of a worker there is one as well, which nobody
+    stops."""
 
     __slots__ = ("cancelled", "key", "origin")
 
@@ -40,8 +41,19 @@ class Attempt:
         return self.key[1]
 
     @property
+    def user(self) -> str:
+        """Whose query it is; empty for a task."""
+        return ""
+
+    @property
+    def query_id(self) -> str:
+        """The gateway and its number for the query, as its query table has them; empty for a
+        task."""
+        return ""
+
+    @property
     def task_id(self) -> str:
-        """As `Task.id` has it."""
+        """As `Task.id` has it; empty for a query."""
         return f"{self.origin.name}/{self.origin.partition}/{self.key[0]}"
 
     def __repr__(self) -> str:

@@ -41,7 +41,7 @@ class Bench:
         self.threads = ThreadPoolExecutor(settings.slots, "maitred-task")
         """They start when they are first needed."""
         self.closed = False
-        """Whatever arrives from now on is given back."""
+        """Whatever task arrives from now on is given back: we are stopping, or offline."""
         self._ends = ends
         self._statistics = statistics
         self._freed = freed
@@ -50,6 +50,19 @@ class Bench:
     def free(self) -> int:
         """Slots that nobody sits in."""
         return 0 if self.closed else self._statistics.slots - self._statistics.busy
+
+    def take(self) -> bool:
+        """Have a slot for something else than a task; False if none is free."""
+        statistics = self._statistics
+        if statistics.busy >= statistics.slots:
+            return False
+        statistics.busy += 1
+        return True
+
+    def leave(self) -> None:
+        """That slot is free again."""
+        self._statistics.busy -= 1
+        self._freed()
 
     def seat(self, served: Served, given: Given, origin: Origin, now: float) -> None:
         """Begin a task, or give it back if there is no room for it."""
@@ -78,7 +91,7 @@ class Bench:
             execution.limit(given.timeout)
 
     def _unreadable(self, origin: Origin, key: tuple[int, int], ending: Ending) -> None:
-        self._count(FAILED)
+        self.count(FAILED)
         self._ends.add(origin, End(*key, *ending))
         self._freed()
 
@@ -88,10 +101,7 @@ class Bench:
         origin, (sequence, attempt), (how, body) = execution.origin, execution.key, ending
         origin.running.pop(execution.key, None)
         self._ends.add(origin, End(sequence, attempt, how, body))
-        if how == DONE:
-            self._statistics.done += 1
-        else:
-            self._count(how)
+        self.count(how)
 
     def ended(self, execution: Execution, ending: Ending) -> None:
         """The handler has ended, and its slot is free."""
@@ -106,9 +116,12 @@ class Bench:
         self._statistics.lost += 1
         execution.lose()
 
-    def _count(self, how: int) -> None:
+    def count(self, how: int) -> None:
+        """Something ended like this."""
         statistics = self._statistics
-        if how == FAILED:
+        if how == DONE:
+            statistics.done += 1
+        elif how == FAILED:
             statistics.failed += 1
         elif how == TIMED_OUT:
             statistics.timed_out += 1

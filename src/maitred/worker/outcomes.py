@@ -6,6 +6,7 @@ import traceback
 from typing import TYPE_CHECKING, Final
 
 from maitred.app.signature import UNWRITABLE, encode
+from maitred.errors import ResultTooLarge
 from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT, Failure
 
 if TYPE_CHECKING:
@@ -24,9 +25,18 @@ TRACEBACK_LETTERS: Final = 8_000
 
 UNSERIALISABLE: Final = "unserialisable-result"
 TOO_LARGE: Final = "payload-too-large"
+QUERY_TOO_LARGE: Final = ResultTooLarge.code
 
 
-def returned(result: object, most_bytes: int) -> Ending:
+class Unfit(Exception):
+    """Rows that cannot be carried, and what is said about it."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending)
+        self.ending = ending
+
+
+def returned(result: object, most_bytes: int, too_large: str = TOO_LARGE) -> Ending:
     """The handler returned this."""
     if result is None:
         return DONE, NIL
@@ -38,14 +48,27 @@ def returned(result: object, most_bytes: int) -> Ending:
         return failure(UNSERIALISABLE, f"The result cannot be written down: {_text(problem)}")
     if len(body) > most_bytes:
         return failure(
-            TOO_LARGE,
+            too_large,
             f"The result has {len(body):,} bytes; the node allows {most_bytes:,}.",
         )
     return DONE, body
 
 
+def row(value: object) -> bytes:
+    """One row of a stream. Raises `Unfit`."""
+    try:
+        return encode(value)
+    except UNWRITABLE as problem:
+        why = str(problem)
+    except Exception as problem:  # noqa: BLE001 - somebody's class, whose attributes may do anything
+        why = _text(problem)
+    raise Unfit(failure(UNSERIALISABLE, f"A row cannot be written down: {why}"))
+
+
 def raised(problem: BaseException) -> Ending:
     """The handler raised this."""
+    if isinstance(problem, Unfit):
+        return problem.ending
     return failure(type(problem).__qualname__, _text(problem), _traceback(problem))
 
 
@@ -55,14 +78,14 @@ def misfit(problem: InvalidArguments) -> Ending:
     return failure(problem.code, str(problem))
 
 
-def timed_out(seconds: float) -> Ending:
+def timed_out(seconds: float, what: str = "attempt") -> Ending:
     """It took longer than it may."""
-    return TIMED_OUT, encode(Failure("timed-out", f"The attempt took longer than {seconds:g} s."))
+    return TIMED_OUT, encode(Failure("timed-out", f"The {what} took longer than {seconds:g} s."))
 
 
-def stopped() -> Ending:
-    """Somebody cancelled the task."""
-    return STOPPED, encode(Failure("cancelled", "The task was cancelled."))
+def stopped(what: str = "task") -> Ending:
+    """Somebody cancelled it."""
+    return STOPPED, encode(Failure("cancelled", f"The {what} was cancelled."))
 
 
 def failure(kind: str, message: str, trace: str = "") -> Ending:
@@ -75,11 +98,15 @@ def failure(kind: str, message: str, trace: str = "") -> Ending:
 
 
 def called(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], most_bytes: int
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    most_bytes: int,
+    too_large: str = TOO_LARGE,
 ) -> Ending:
     """Call a plain function, and tell how that ended; for threads, which must not lose anything."""
     try:
-        return returned(function(*args, **kwargs), most_bytes)
+        return returned(function(*args, **kwargs), most_bytes, too_large)
     except BaseException as problem:  # noqa: BLE001 - also what would end the thread
         return raised(problem)
 

@@ -16,8 +16,10 @@ class Served:
     """The handler, where its tasks come from, and what is on offer to it."""
 
     __slots__ = (
+        "asked",
         "function",
         "is_async",
+        "is_stream",
         "name",
         "offers",
         "on_offer",
@@ -29,8 +31,12 @@ class Served:
     def __init__(self, handler: Handler[Any, Any, Any], view: QueueView) -> None:
         self.name = handler.queue
         self.view = view
+        self.asked = handler.signature.function
+        """What a query calls."""
         self.function = handler.signature.function
+        """What a task calls: of a generator, all of it."""
         self.is_async = handler.is_async
+        self.is_stream = False
         self.read = handler.signature.read
         self.offers: dict[Held, None] = {}
         self.on_offer = 0

@@ -10,7 +10,7 @@ class Statistics(Struct):
 
     slots: int
     busy: int = 0
-    """Slots that are taken now."""
+    """Slots that are taken now, reserved ones too."""
     begun: int = 0
     done: int = 0
     failed: int = 0
@@ -26,3 +26,13 @@ class Statistics(Struct):
     """Ends that the node no longer waited for."""
     unreported: int = 0
     """Ends that the node refused to hear."""
+    queries: int = 0
+    """Queries that were begun; how they ended is counted with the tasks."""
+    relayed: int = 0
+    """Of these, those that came by the node."""
+    refused: int = 0
+    """Queries whose reservation was not good."""
+    unused: int = 0
+    """Reservations that no query came for."""
+    offers: int = 0
+    """Messages with free slots."""

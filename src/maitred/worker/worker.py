@@ -19,8 +19,10 @@ from maitred.errors import Cancelled, ConnectionLost, CutOff, DeadlineExceeded, 
 from maitred.protocol.tasks import Offer, Offered
 from maitred.worker.beats import Beats
 from maitred.worker.bench import Bench
+from maitred.worker.door import Door, reachable
 from maitred.worker.ends import Ends
 from maitred.worker.outage import Outage
+from maitred.worker.querying import Querying
 from maitred.worker.served import Served
 from maitred.worker.statistics import Statistics
 from maitred.worker.supply import spread, to_offer
@@ -96,6 +98,10 @@ class Worker:
             self._outage,
             self._origins,
         )
+        self.querying = Querying(settings, self._bench, self.statistics, log)
+        self._door = Door(self._loop, settings, self._session, name, self.querying)
+        self.address = ""
+        """Where gateways reach it; empty: nowhere, or not yet."""
         self._offering: dict[asyncio.Task[None], None] = {}
         """In their order, as everything here that is gone through: a simulated run must replay."""
         self._supply_soon = False
@@ -105,13 +111,18 @@ class Worker:
 
     async def run(self) -> bool:
         """Work until `stop` is called; False if something had to be left behind."""
+        await self._door.open()
+        if self._settings.host is not None:
+            self.address = reachable(self._settings.host, self._door.port)
         self._supply()
         await self._stopping.wait()
         try:
             finished = await self._drain()
         finally:
             self._beats.stop()
+            self.querying.stop()
             self._bench.threads.shutdown(wait=False, cancel_futures=True)
+            await self._door.close()
         return finished
 
     def stop(self) -> None:
@@ -159,6 +170,8 @@ class Worker:
                 origin = served.origin(given.partition)
                 origin.lease_seconds = offered.lease_seconds
                 seat(served, given, origin, now)
+            for reserved in offered.reserved:
+                self.querying.reserved(served, reserved, now)
         finally:
             served.on_offer -= slots
             self._slot_freed()
@@ -168,8 +181,17 @@ class Worker:
         asked_at = self._loop.time()
         with view.to_read() as poll:
             message = Offer(
-                *view.id, poll.partition, 0, view.counts.version, self._session, self._name, slots
+                *view.id,
+                poll.partition,
+                0,
+                view.counts.version,
+                self._session,
+                self._name,
+                slots,
+                0,
+                self.address,
             )
+            self.statistics.offers += 1
             held: Held | None = None
             try:
                 held = self._client.hold(message, self._settings.offer_seconds)
@@ -188,7 +210,8 @@ class Worker:
                     served.offers.pop(held, None)
             self._outage.worked(served.name, poll.partition)
             self._outage.forget(served.name, served.view.counts.read)
-        if not offered.tasks and self._loop.time() - asked_at < HASTY_SECONDS:
+        nothing = not offered.tasks and not offered.reserved
+        if nothing and self._loop.time() - asked_at < HASTY_SECONDS:
             await self._rest(HASTY_SECONDS)
         return offered
 

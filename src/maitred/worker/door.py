@@ -1,0 +1,373 @@
+"""Where gateways come in: a listener, and one link for each gateway.
+
+A link begins with HELLO, which names the session of the worker that is meant: whoever listens at an
+address may be another one by now. Then queries come, each on a stream of its own, each with its
+reservation. Whoever knows neither gets no further than a sentence: garbage is answered with a typed
+error or closed, and nothing else is disturbed by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import (
+    Cancelled,
+    CannotStart,
+    InvalidArgument,
+    MaitredError,
+    ProtocolViolation,
+    TooManyConnections,
+    TooSlow,
+    UnknownRequest,
+    UnknownWorker,
+    UnsupportedVersion,
+)
+from maitred.protocol.frames import (
+    ANSWER,
+    EVENT_STREAM,
+    HEADER,
+    REQUEST,
+    RESPONSE,
+    Frame,
+    FrameDecoder,
+    Opcode,
+)
+from maitred.protocol.messages import UNREADABLE, not_understood
+from maitred.protocol.refusals import encode_error
+from maitred.protocol.seats import (
+    CREDIT,
+    SEATS_VERSION,
+    Hello,
+    decode_hello,
+    decode_seat,
+    encode_hello,
+    encode_seated,
+)
+from maitred.wire.link import GATHERED_BYTES, Link
+from maitred.worker.query import Query
+
+if TYPE_CHECKING:
+    from maitred.protocol.seats import Seated
+    from maitred.settings import Worker as WorkerSettings
+    from maitred.worker.querying import Querying
+
+HELLO_BYTES: Final = 1_024
+"""Largest frame before a gateway has said who it wants: strangers get little memory."""
+
+TURN_FRAMES: Final = 64
+"""Of one link, before others get their turn."""
+
+WRITE_BUFFER_BYTES: Final = 8 * 2**20
+"""Unsent answers from which on nothing more is read from that gateway: two streams' windows."""
+
+PARTS_MAX: Final = 8
+"""Of a frame that is written without joining it first; more would cost more than the copy."""
+
+TOKEN_BYTES: Final = 16
+
+SWEEP_SECONDS: Final = 1.0
+FAREWELL_SECONDS: Final = 5.0
+"""For a gateway to close after our last words."""
+
+_pack: Final = HEADER.pack
+_SEAT: Final = int(Opcode.SEAT)
+_SEATED: Final = Opcode.SEAT + ANSWER
+_ROWS: Final = Opcode.ROWS + ANSWER
+
+
+class SeatLink(Link):
+    """The worker's end of a connection to a gateway."""
+
+    __slots__ = (
+        "_door",
+        "_querying",
+        "_unsent_seen",
+        "body_bytes",
+        "gateway",
+        "opened_at",
+        "ready",
+        "streams",
+    )
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(door.loop, FrameDecoder(REQUEST, HELLO_BYTES), RESPONSE, TURN_FRAMES)
+        self.opened_at = self.arrived_at
+        self.ready = False
+        """Whether HELLO was said."""
+        self.gateway = ""
+        """Its name, for people to read."""
+        self.body_bytes = HELLO_BYTES
+        """Largest frame that the gateway takes."""
+        self.streams: dict[int, Query | bytes] = {}
+        """What was asked and not answered yet; a token, if it waits for its reservation."""
+        self._door = door
+        self._querying = door.querying
+        self._unsent_seen = 0
+
+    # Beginning and end
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        name = self.transport.get_extra_info("peername")
+        self.gateway = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
+        if not self._door.entered(self):
+            self.say_farewell(
+                TooManyConnections("This worker has as many connections as it may."), 0
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
+        self.closing = True
+        self._door.left(self)
+        self._drop_all()
+
+    def _drop_all(self) -> None:
+        streams, self.streams = self.streams, {}
+        for asked in streams.values():
+            if isinstance(asked, Query):
+                asked.abandon()
+            else:
+                self._querying.release(asked)
+
+    def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
+        self.say_farewell(problem, EVENT_STREAM if self.ready else max(stream, 0))
+
+    def say_farewell(self, problem: MaitredError, stream: int = EVENT_STREAM) -> None:
+        """Say why, and close; what is under way is stopped."""
+        if self.closing:
+            return
+        self._door.querying.complaints.say("a connection was refused", self.gateway, problem)
+        self.send(0, stream, Opcode.ERROR, encode_error(problem))
+        self.finish()
+        self._drop_all()
+
+    def look_at_clock(self, now: float, settings: WorkerSettings) -> None:
+        """Called about once a second: is it still worth keeping?"""
+        if self.closing_since is not None:
+            if now - self.closing_since > FAREWELL_SECONDS:
+                self.abort()
+            return
+        if self.write_paused_since is not None:
+            unsent = self.transport.get_write_buffer_size()
+            if unsent < self._unsent_seen:
+                self.write_paused_since = now
+            self._unsent_seen = unsent
+            if now - self.write_paused_since > settings.stalled_seconds:
+                problem = TooSlow("The gateway does not take its answers.")
+                self._door.querying.complaints.say("a gateway is given up", self.gateway, problem)
+                self.abort()
+            return
+        since = self.partial_since if self.ready else self.opened_at
+        if since is not None and now - since > settings.link_seconds:
+            what = "a frame" if self.ready else "HELLO"
+            self.say_farewell(
+                TooSlow(f"It took longer than {settings.link_seconds:g} s for {what}.")
+            )
+
+    # What comes in
+
+    def frames_received(self, frames: list[Frame], now: float) -> None:
+        for flags, stream, opcode, body in frames:
+            if opcode == _SEAT and self.ready and stream >= 0 and not flags:
+                if stream in self.streams:
+                    # An answer on this stream could be taken for either query's.
+                    self.say_farewell(
+                        ProtocolViolation(f"Stream {stream} has a query under way already.")
+                    )
+                    return
+                try:
+                    seat = decode_seat(body)
+                except UNREADABLE as problem:
+                    self._refuse(stream, not_understood(opcode, problem))
+                    continue
+                token = self._querying.seat(self, stream, seat, now)
+                if token is not None:
+                    self.streams[stream] = token
+            elif self.ready:
+                self._other(flags, stream, opcode, body)
+            else:
+                self._hello(flags, stream, opcode, body)
+            if self.closing:
+                return
+
+    def _hello(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
+        door = self._door
+        try:
+            if opcode != Opcode.HELLO or stream or flags:
+                raise ProtocolViolation("The first thing said to a worker is HELLO, on stream 0.")
+            hello = decode_hello(body)
+            if hello.version != SEATS_VERSION:
+                raise UnsupportedVersion(
+                    f"This worker speaks version {SEATS_VERSION} of its protocol, "
+                    f"not {hello.version}."
+                )
+            if hello.session != door.session:
+                raise UnknownWorker("Another worker listens at this address by now.")
+            if hello.frame_bytes < HELLO_BYTES:
+                raise InvalidArgument(
+                    f"A gateway takes frames of {HELLO_BYTES:,} bytes at least, "
+                    f"not {hello.frame_bytes:,}."
+                )
+        except UNREADABLE as problem:
+            self.say_farewell(not_understood(Opcode.HELLO, problem), max(stream, 0))
+        except MaitredError as problem:
+            self.say_farewell(problem, max(stream, 0))
+        else:
+            self.ready = True
+            self.gateway = hello.name or self.gateway
+            self.body_bytes = hello.frame_bytes
+            self.decoder.max_body_bytes = door.settings.link_frame_bytes
+            answer = Hello(door.session, SEATS_VERSION, door.name, door.settings.link_frame_bytes)
+            self.send(0, 0, Opcode.HELLO + ANSWER, encode_hello(answer))
+
+    def _other(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
+        asked = self.streams.get(stream)
+        if flags or stream < 0:
+            self.say_farewell(ProtocolViolation("A frame with flags, or on a stream below 0."))
+        elif opcode == Opcode.CREDIT:
+            if len(body) != CREDIT.size:
+                self._violated(stream, "CREDIT has four bytes.")
+            elif isinstance(asked, Query):  # otherwise it is over, and they did not know yet
+                asked.credit(CREDIT.unpack(body)[0])
+        elif opcode == Opcode.CANCEL:
+            if isinstance(asked, Query):
+                asked.cancel()
+            elif asked is not None:
+                self._querying.release(asked)
+                self.refused(stream, Cancelled("The query was taken back before it began."))
+        elif opcode == Opcode.RELEASE:
+            if len(body) != TOKEN_BYTES:
+                self._violated(stream, f"RELEASE has {TOKEN_BYTES} bytes.")
+            else:
+                self._querying.release(body)
+        elif opcode == Opcode.PING:
+            self.send(0, stream, Opcode.PING + ANSWER, body)
+        else:
+            self._violated(
+                stream, f"A worker does not know the opcode 0x{opcode:02x}.", UnknownRequest
+            )
+
+    def _violated(
+        self, stream: int, sentence: str, kind: type[MaitredError] = InvalidArgument
+    ) -> None:
+        if stream in self.streams:  # an ERROR there would be taken for the query's answer
+            self.say_farewell(ProtocolViolation(sentence))
+        else:
+            self._refuse(stream, kind(sentence))
+
+    def _refuse(self, stream: int, problem: MaitredError) -> None:
+        self._door.querying.complaints.say("a frame was refused", self.gateway, problem)
+        self.refused(stream, problem)
+
+    # What goes out (see `query.Asker`)
+
+    def begun(self, stream: int, query: Query) -> None:
+        """It runs from now on."""
+        self.streams[stream] = query
+
+    def rows(self, stream: int, parts: list[bytes], size: int) -> None:
+        """Some rows."""
+        header = _pack(RESPONSE, 0, stream, _ROWS, size)
+        if size < GATHERED_BYTES or len(parts) > PARTS_MAX:
+            self.write(b"".join((header, *parts)))
+        elif not self.closing:
+            self.flush()
+            self.transport.writelines((header, *parts))
+
+    def over(self, stream: int, seated: Seated) -> None:
+        """The last word on a query that was begun."""
+        self.streams.pop(stream, None)
+        body = encode_seated(seated)
+        self.write(_pack(RESPONSE, 0, stream, _SEATED, len(body)) + body)
+
+    def refused(self, stream: int, problem: MaitredError) -> None:
+        """The last word on one that was not."""
+        self.streams.pop(stream, None)
+        self.send(0, stream, Opcode.ERROR, encode_error(problem))
+
+
+class Door:
+    """The listener, and all links."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: WorkerSettings,
+        session: bytes,
+        name: str,
+        querying: Querying,
+    ) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.session = session
+        self.name = name
+        self.querying = querying
+        self.links: dict[SeatLink, None] = {}
+        self.port = 0
+        """Where it listens."""
+        self._server: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        """Set while there are no links."""
+        self._empty.set()
+
+    async def open(self) -> None:
+        """Listen; without a host, nowhere."""
+        settings = self.settings
+        if settings.host is None:
+            return
+        try:
+            self._server = await self.loop.create_server(
+                lambda: SeatLink(self), settings.host, settings.port
+            )
+        except OSError as problem:
+            raise CannotStart(
+                f"The worker cannot listen at {settings.host}:{settings.port}: {problem}.",
+                remedy="Choose another --listen and --listen-port; none for no listener at all.",
+            ) from None
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    def entered(self, link: SeatLink) -> bool:
+        """A connection was made; False if there are too many."""
+        self.links[link] = None
+        self._empty.clear()
+        if self._sweep is None:
+            self._sweep = self.loop.call_later(SWEEP_SECONDS, self._look_at_clocks)
+        return len(self.links) <= self.settings.links
+
+    def left(self, link: SeatLink) -> None:
+        """A connection is gone."""
+        self.links.pop(link, None)
+        if not self.links:
+            self._empty.set()
+
+    async def close(self) -> None:
+        """Take no more, say goodbye to those who are there, and let go of who does not leave."""
+        if self._server is not None:
+            self._server.close()
+        for link in list(self.links):
+            link.finish()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await self._empty.wait()
+        finally:
+            if self._sweep is not None:
+                self._sweep.cancel()
+            for link in list(self.links):
+                link.abort()
+
+    def _look_at_clocks(self) -> None:
+        self._sweep = None
+        now = self.loop.time()
+        for link in list(self.links):
+            link.look_at_clock(now, self.settings)
+        if self.links:
+            self._sweep = self.loop.call_later(SWEEP_SECONDS, self._look_at_clocks)
+
+
+def reachable(host: str, port: int) -> str:
+    """As gateways dial it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

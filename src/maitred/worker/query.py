@@ -1,0 +1,288 @@
+"""One query, from the call of its handler to its end.
+
+As for tasks, an async handler is a task of the loop and a plain function runs in a thread, and the
+slot is taken until the handler has really ended. The answer may come earlier: whoever is told to
+stop is answered for at once, since nobody waits for what it has to clean up. Exactly one answer is
+given, whatever happens in which order.
+"""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from maitred.app.attempt import Attempt, running
+from maitred.protocol.seats import Seated
+from maitred.worker import outcomes
+from maitred.worker.streams import Gathered, Rows, ThreadRows
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from typing import Protocol
+
+    from maitred.errors import MaitredError
+    from maitred.protocol.seats import Seat
+    from maitred.protocol.tasks import Reserved
+    from maitred.worker.outcomes import Ending
+    from maitred.worker.querying import Querying
+    from maitred.worker.served import Served
+
+    class Asker(Protocol):
+        """Who has a query, and gets the answer: a link to a gateway, or a relay."""
+
+        @property
+        def gateway(self) -> str: ...
+        @property
+        def body_bytes(self) -> int: ...
+        def rows(self, stream: int, parts: list[bytes], size: int) -> None: ...
+        def over(self, stream: int, seated: Seated) -> None: ...
+        def refused(self, stream: int, problem: MaitredError) -> None: ...
+        def begun(self, stream: int, query: Query) -> None: ...
+
+
+SEATED_BYTES = 64
+"""What a `Seated` has around its result, at most."""
+
+
+class Query(Attempt):
+    """What `maitred.current()` shows, and what the worker knows besides."""
+
+    __slots__ = (
+        "_asker",
+        "_begun_at",
+        "_entered",
+        "_host",
+        "_most_bytes",
+        "_rows",
+        "_sequence",
+        "_task",
+        "_user",
+        "deadline",
+        "stream",
+        "told",
+    )
+
+    def __init__(
+        self, host: Querying, asker: Asker, stream: int, seat: Seat, terms: Reserved, now: float
+    ) -> None:
+        self.key = (0, 1)
+        self.cancelled = False
+        self.stream = stream
+        self.told = False
+        """Whether the gateway has its answer, or does not want one."""
+        seconds = terms.run_seconds
+        asked = seat.timeout_milliseconds / 1000
+        if asked and asked < seconds:
+            seconds = asked
+        self.deadline = now + seconds
+        self._begun_at = now
+        self._host = host
+        self._asker = asker
+        self._sequence = seat.sequence
+        self._user = terms.user
+        most = asker.body_bytes - SEATED_BYTES
+        self._most_bytes = min(most, terms.result_bytes)
+        self._rows: Rows | Gathered | None = None
+        self._entered = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def user(self) -> str:
+        """Whose query it is."""
+        return self._user
+
+    @property
+    def query_id(self) -> str:
+        """The gateway, and its number for the query."""
+        return f"{self._asker.gateway}/{self._sequence}"
+
+    @property
+    def task_id(self) -> str:
+        """It is none."""
+        return ""
+
+    def __repr__(self) -> str:
+        return f"<Query {self.query_id}>"
+
+    # Begin
+
+    def begin(
+        self,
+        served: Served,
+        seat: Seat,
+        terms: Reserved,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> None:
+        """Call the handler."""
+        host = self._host
+        function = served.asked
+        if served.is_stream:
+            rows: Rows | Gathered
+            if seat.rows:
+                rows = (Rows if served.is_async else ThreadRows)(
+                    self._asker,
+                    self.stream,
+                    seat.window_bytes,
+                    host.chunk_bytes,
+                    terms.stream_bytes,
+                    host.loop,
+                )
+            else:
+                rows = Gathered(self._most_bytes, outcomes.QUERY_TOO_LARGE)
+            self._rows = rows
+            if served.is_async:
+                self._task = host.loop.create_task(self._stream(function, args, named, rows))
+            else:
+                self._begin_in_thread(self._pump, function, args, named, rows)
+        elif served.is_async:
+            self._task = host.loop.create_task(self._run(function, args, named))
+        else:
+            self._begin_in_thread(
+                outcomes.called, function, args, named, self._most_bytes, outcomes.QUERY_TOO_LARGE
+            )
+
+    def fail(self, ending: Ending) -> None:
+        """It cannot even begin."""
+        self._end(ending)
+
+    def _begin_in_thread(self, *call: Any) -> None:  # noqa: ANN401 - whatever is called
+        context = copy_context()
+        context.run(running.set, self)
+        self._host.loop.run_in_executor(self._host.threads, context.run, *call).add_done_callback(
+            self._thread_ended
+        )
+
+    # From outside
+
+    def credit(self, taken: int) -> None:
+        """The gateway has taken so many bytes of rows."""
+        if self._rows is not None:
+            self._rows.credit(taken)
+
+    def cancel(self) -> None:
+        """Whoever asked does not want it any more."""
+        self._stop(outcomes.stopped("query"))
+
+    def abandon(self) -> None:
+        """There is nobody to answer."""
+        self.told = True
+        self._stop(outcomes.stopped("query"))
+
+    def time_is_over(self) -> None:
+        """It took longer than it may."""
+        self._stop(outcomes.timed_out(self.deadline - self._begun_at, "query"))
+
+    def _stop(self, why: Ending) -> None:
+        if self.cancelled:
+            return
+        self.cancelled = True
+        if self._rows is not None:
+            self._rows.close()
+        if not self.told:
+            self._answer(why)
+        if self._task is not None:
+            self._task.cancel()
+            if not self._entered:  # it will never run, not even our own part of it
+                self._task.add_done_callback(self._never_ran)
+
+    # On the loop
+
+    async def _run(
+        self,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> None:
+        self._entered = True
+        running.set(self)  # in the task's own context, so that there is nothing to set back
+        try:
+            result = await function(*args, **named)
+        except GeneratorExit:
+            raise
+        except KeyboardInterrupt as problem:
+            # Somebody's Ctrl-C, where nobody has a handler for the signal: it is meant for all.
+            self._end(outcomes.raised(problem))
+            raise
+        except BaseException as problem:  # noqa: BLE001 - SystemExit would end the loop
+            self._end(outcomes.raised(problem))
+        else:
+            self._end(outcomes.returned(result, self._most_bytes, outcomes.QUERY_TOO_LARGE))
+
+    async def _stream(
+        self,
+        function: Callable[..., AsyncGenerator[Any, None]],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        rows: Rows | Gathered,
+    ) -> None:
+        self._entered = True
+        running.set(self)
+        try:
+            generator = function(*args, **named)
+            try:
+                async for row in generator:
+                    if rows.put(row):
+                        await rows.pause()
+                while rows.blocked:
+                    await rows.pause()
+            finally:
+                await generator.aclose()
+        except GeneratorExit:
+            raise
+        except KeyboardInterrupt as problem:
+            self._end(outcomes.raised(problem))
+            raise
+        except BaseException as problem:  # noqa: BLE001 - SystemExit would end the loop
+            self._end(outcomes.raised(problem))
+        else:
+            self._end(rows.ending())
+
+    def _never_ran(self, _: object) -> None:
+        self._end(outcomes.stopped("query"))
+
+    # In a thread
+
+    def _pump(
+        self,
+        function: Callable[..., Generator[Any, None, None]],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        rows: Rows | Gathered,
+    ) -> Ending:
+        try:
+            generator = function(*args, **named)
+            try:
+                for row in generator:
+                    rows.put(row)
+                    if self.cancelled:
+                        break
+            finally:
+                generator.close()
+            return rows.ending()
+        except BaseException as problem:  # noqa: BLE001 - also what would end the thread
+            return outcomes.raised(problem)
+
+    def _thread_ended(self, future: asyncio.Future[Ending]) -> None:
+        self._end(outcomes.stopped("query") if future.cancelled() else future.result())
+
+    # The end
+
+    def _end(self, ending: Ending) -> None:
+        self._host.ended(self)
+        if not self.told:
+            self._answer(ending)
+
+    def _answer(self, ending: Ending) -> None:
+        self.told = True
+        rows = self._rows
+        count, streamed = 0, False
+        if rows is not None:
+            rows.flush()
+            count, streamed = rows.count, isinstance(rows, Rows)
+        how, body = ending
+        host = self._host
+        host.count(how)
+        seconds = host.loop.time() - self._begun_at
+        self._asker.over(self.stream, Seated(how, body, streamed, count, seconds))

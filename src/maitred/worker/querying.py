@@ -1,0 +1,179 @@
+"""Queries at a worker: reservations from the node, queries from gateways, and both together.
+
+A reservation has a slot from the moment that it is known, so no task and no other query gets it
+meanwhile; the query that shows it runs in that slot. Everything here that has a moment shares one
+alarm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from maitred.errors import InvalidArguments, Overloaded, SlotTaken
+from maitred.worker import outcomes, reservations
+from maitred.worker.alarm import Alarm
+from maitred.worker.complaints import Complaints
+from maitred.worker.query import Query
+from maitred.worker.reservations import Reservation, Reservations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.errors import MaitredError
+    from maitred.logs import Logger
+    from maitred.protocol.seats import Seat
+    from maitred.protocol.tasks import Reserved
+    from maitred.settings import Worker as WorkerSettings
+    from maitred.worker.bench import Bench
+    from maitred.worker.query import Asker
+    from maitred.worker.served import Served
+    from maitred.worker.statistics import Statistics
+
+
+class Asked(NamedTuple):
+    """A query that is early."""
+
+    asker: Asker
+    stream: int
+    seat: Seat
+
+
+class Querying:
+    """All of one worker."""
+
+    def __init__(
+        self, settings: WorkerSettings, bench: Bench, statistics: Statistics, log: Logger
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.threads = bench.threads
+        self.chunk_bytes = settings.chunk_bytes
+        self.count = bench.count
+        self.running: dict[Query, None] = {}
+        """Whose handlers have not ended."""
+        self.fetch: Callable[[Reservation[Served]], None] | None = None
+        """Asks the node whether the query is being relayed."""
+        self.fetch_seconds = settings.fetch_seconds
+        """How long after a reservation; 0 without a listener."""
+        self.complaints = Complaints(self.loop, log)
+        self._early_seconds = settings.early_seconds
+        self._bench = bench
+        self._statistics = statistics
+        self._log = log
+        self._book: Reservations[Served, Asked] = Reservations(
+            settings.early_queries, settings.early_bytes
+        )
+        self._alarm = Alarm(self.loop, self._look)
+
+    # From the node
+
+    def reserved(self, served: Served, terms: Reserved, now: float) -> None:
+        """A slot is to be kept for a query."""
+        book, token = self._book, terms.token
+        if book.is_over(token):
+            return  # given back before we heard of it
+        if not self._bench.take():
+            early = book.refuse(token)
+            if early is not None:
+                self._refuse(early.who.asker, early.who.stream, reservations.taken())
+            return
+        fetch_at = now + self.fetch_seconds
+        expires_at = now + terms.reservation_seconds
+        early = book.add(Reservation(terms, served, expires_at, fetch_at))
+        if early is None:
+            self._alarm.by(min(fetch_at, expires_at))
+        else:
+            self._begin(*early.who, served, terms, now)
+
+    # From gateways
+
+    def seat(self, asker: Asker, stream: int, seat: Seat, now: float) -> bytes | None:
+        """Run a query; its token, if it has to wait for its reservation."""
+        token = seat.token
+        reservation = self._book.use(token)
+        if reservation is not None:
+            self._begin(asker, stream, seat, reservation.where, reservation.terms, now)
+            return None
+        problem = self._book.why_not(token)
+        if problem is None:
+            until = now + self._early_seconds
+            if self._book.park(token, Asked(asker, stream, seat), len(seat.payload), until):
+                self._alarm.by(until)
+                return token
+            problem = Overloaded("Too many queries wait here for the word of their reservation.")
+        self._refuse(asker, stream, problem)
+        return None
+
+    def release(self, token: bytes) -> None:
+        """It will not be used, known or not."""
+        if self._book.release(token) is not None:
+            self._bench.leave()
+
+    @property
+    def reservations(self) -> int:
+        """Slots that wait for their query."""
+        return len(self._book.known)
+
+    def is_known(self, token: bytes) -> bool:
+        """Whether the query for this reservation has not come."""
+        return token in self._book.known
+
+    # The end of a query
+
+    def ended(self, query: Query) -> None:
+        """Its handler has ended, and its slot is free."""
+        self.running.pop(query, None)
+        self._bench.leave()
+
+    def stop(self) -> None:
+        """Give up what runs still."""
+        self._alarm.stop()
+        for query in list(self.running):
+            query.cancel()
+
+    # Inside
+
+    def _begin(
+        self, asker: Asker, stream: int, seat: Seat, served: Served, terms: Reserved, now: float
+    ) -> None:
+        query = Query(self, asker, stream, seat, terms, now)
+        self._statistics.queries += 1
+        self.running[query] = None
+        asker.begun(stream, query)
+        try:
+            args, named = served.read(seat.payload)
+        except InvalidArguments as problem:
+            query.fail(outcomes.misfit(problem))
+            return
+        except Exception as problem:  # noqa: BLE001 - somebody's class
+            query.fail(outcomes.raised(problem))
+            return
+        self._alarm.by(query.deadline)
+        query.begin(served, seat, terms, args, named)
+
+    def _refuse(self, asker: Asker, stream: int, problem: MaitredError) -> None:
+        self._statistics.refused += 1
+        if not isinstance(problem, SlotTaken):  # which is nobody's fault
+            self.complaints.say("a query was refused", asker.gateway, problem)
+        asker.refused(stream, problem)
+
+    def _look(self, now: float) -> float | None:
+        due = self._book.due(now)
+        for early in due.late:
+            self._refuse(early.who.asker, early.who.stream, reservations.unknown())
+        for reservation in due.expired:
+            self._statistics.unused += 1
+            self._log.debug("nobody came for a reserved slot", queue=reservation.where.name)
+            self._bench.leave()
+        if self.fetch is not None:
+            for reservation in due.to_fetch:
+                self.fetch(reservation)
+        following = self._book.next_at()
+        for query in list(self.running):
+            if query.cancelled:
+                continue
+            if query.deadline <= now:
+                query.time_is_over()
+            elif following is None or query.deadline < following:
+                following = query.deadline
+        return following

@@ -1,0 +1,218 @@
+"""Which reservations a worker knows of, and what became of them. Pure.
+
+The word of a reservation comes from the node, in the answer to an offer; the query comes from a
+gateway, and shows the same token. Either may be first. A query that is early is kept for a moment;
+a reservation that no query comes for is over after a while, and its slot is free again. What is
+over is remembered, as far as there is room, so that whoever comes with it is told what is wrong.
+
+Who has a slot is not known here: whoever calls takes one for every reservation that is `known`, and
+has it back for every one that leaves without a query.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from maitred.errors import InvalidReservation, SlotTaken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.errors import MaitredError
+    from maitred.protocol.tasks import Reserved
+
+Where = TypeVar("Where")
+"""What the caller keeps with a reservation: whose it is."""
+Who = TypeVar("Who")
+"""What the caller keeps with a query that is early."""
+
+REMEMBERED: Final = 4_096
+"""Reservations that are over and still known by their token; some hundred bytes each. At a thousand
+queries a second, four seconds: twice as long as a reservation lasts."""
+
+
+class Reservation(Generic[Where]):
+    """A slot that waits for its query."""
+
+    __slots__ = ("expires_at", "fetch_at", "terms", "where")
+
+    def __init__(
+        self, terms: Reserved, where: Where, expires_at: float, fetch_at: float | None
+    ) -> None:
+        self.terms = terms
+        self.where = where
+        self.expires_at = expires_at
+        self.fetch_at = fetch_at
+        """When to ask the node whether the query is being relayed; None: that was done."""
+
+
+class Early(Generic[Who]):
+    """A query that waits for the word of its reservation."""
+
+    __slots__ = ("size", "token", "until", "who")
+
+    def __init__(self, token: bytes, who: Who, size: int, until: float) -> None:
+        self.token = token
+        self.who = who
+        self.size = size
+        self.until = until
+
+
+class Due(Generic[Where, Who]):
+    """What the time has come for."""
+
+    __slots__ = ("expired", "late", "to_fetch")
+
+    def __init__(self) -> None:
+        self.expired: list[Reservation[Where]] = []
+        """Nobody came; their slots are free."""
+        self.late: list[Early[Who]] = []
+        """The word of their reservation never came."""
+        self.to_fetch: list[Reservation[Where]] = []
+        """Perhaps the query is being relayed."""
+
+
+class Reservations(Generic[Where, Who]):
+    """Of one worker."""
+
+    def __init__(self, most_early: int, most_early_bytes: int) -> None:
+        self.known: dict[bytes, Reservation[Where]] = {}
+        """By token; each has a slot."""
+        self.early: dict[bytes, Early[Who]] = {}
+        self.early_bytes = 0
+        self._over: dict[bytes, Callable[[], MaitredError]] = {}
+        """Token, and what is said to whoever comes with it. The oldest first."""
+        self._most_early = most_early
+        self._most_early_bytes = most_early_bytes
+
+    # The node's word
+
+    def is_over(self, token: bytes) -> bool:
+        """Whether it was used or released before; a gateway may give it back before we hear of
+        it."""
+        return token in self._over
+
+    def add(self, reservation: Reservation[Where]) -> Early[Who] | None:
+        """A reservation that has a slot; the query for it, if it is there already."""
+        token = reservation.terms.token
+        early = self._unpark(token)
+        if early is not None:
+            self._remember(token, used)
+            return early
+        self.known[token] = reservation
+        return None
+
+    def refuse(self, token: bytes) -> Early[Who] | None:
+        """There is no slot for it; the query that has to hear so, if it is there already."""
+        self._remember(token, taken)
+        return self._unpark(token)
+
+    # The gateway's
+
+    def use(self, token: bytes) -> Reservation[Where] | None:
+        """The reservation, for the query that shows it; None if it is not known, or no longer."""
+        found = self.known.pop(token, None)
+        if found is not None:
+            self._remember(token, used)
+        return found
+
+    def why_not(self, token: bytes) -> MaitredError | None:
+        """Why it can never be used; None if the word of it may still come."""
+        over = self._over.get(token)
+        if over is not None:
+            return over()
+        return twice() if token in self.early else None
+
+    def park(self, token: bytes, who: Who, size: int, until: float) -> bool:
+        """Keep a query whose reservation is not known yet; False if there is no room for it."""
+        if (
+            len(self.early) >= self._most_early
+            or self.early_bytes + size > self._most_early_bytes
+            or token in self.early
+        ):
+            return False
+        self.early[token] = Early(token, who, size, until)
+        self.early_bytes += size
+        return True
+
+    def release(self, token: bytes) -> Reservation[Where] | None:
+        """It will not be used; what had a slot for it, if it was known. A query that waits for it
+        is forgotten."""
+        self._unpark(token)
+        found = self.known.pop(token, None)
+        if found is not None or token not in self._over:
+            self._remember(token, released)
+        return found
+
+    # Time
+
+    def next_at(self) -> float | None:
+        """When to ask for what is `due`."""
+        moments = [early.until for early in self.early.values()]
+        for one in self.known.values():
+            moments.append(one.expires_at)
+            if one.fetch_at is not None:
+                moments.append(one.fetch_at)
+        return min(moments, default=None)
+
+    def due(self, now: float) -> Due[Where, Who]:
+        """What the time has come for by now; each is told once."""
+        found: Due[Where, Who] = Due()
+        for token, early in list(self.early.items()):
+            if early.until <= now:
+                self._unpark(token)
+                found.late.append(early)
+        for token, one in list(self.known.items()):
+            if one.expires_at <= now:
+                del self.known[token]
+                self._remember(token, expired)
+                found.expired.append(one)
+            elif one.fetch_at is not None and one.fetch_at <= now:
+                one.fetch_at = None
+                found.to_fetch.append(one)
+        return found
+
+    # Inside
+
+    def _unpark(self, token: bytes) -> Early[Who] | None:
+        early = self.early.pop(token, None)
+        if early is not None:
+            self.early_bytes -= early.size
+        return early
+
+    def _remember(self, token: bytes, what: Callable[[], MaitredError]) -> None:
+        over = self._over
+        over.pop(token, None)
+        over[token] = what
+        if len(over) > REMEMBERED:
+            del over[next(iter(over))]
+
+
+def unknown() -> MaitredError:
+    """Nobody here has heard of it."""
+    return InvalidReservation("This worker knows of no such reservation.")
+
+
+def used() -> MaitredError:
+    """Once is all that it is good for."""
+    return InvalidReservation("The reservation was used already.")
+
+
+def twice() -> MaitredError:
+    """Two queries with one reservation; the first counts."""
+    return InvalidReservation("Another query came with the same reservation.")
+
+
+def released() -> MaitredError:
+    """It was given back."""
+    return InvalidReservation("The reservation was given back.")
+
+
+def expired() -> MaitredError:
+    """Nobody came in time."""
+    return InvalidReservation("The reservation is over; the query came too late.")
+
+
+def taken() -> MaitredError:
+    """The slot was on offer in two places, and went to the other one."""
+    return SlotTaken("The slot was taken by something else in the same moment.")

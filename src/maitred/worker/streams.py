@@ -1,0 +1,286 @@
+"""The rows of a stream on their way out: gathered into frames, and never more than the window.
+
+The rows of one turn of the loop go out together, at most `chunk_bytes` at a time. What the gateway
+has not taken yet is bounded by the window: a row that does not fit waits, and the generator waits
+with it. One row may be larger than the window; then it is alone.
+
+`Rows` belongs to the loop. `ThreadRows` is filled by the thread that a plain generator runs in, and
+emptied by the loop. `Gathered` is for callers who take no rows: they get a list in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from struct import Struct as Layout
+from threading import Condition
+from typing import TYPE_CHECKING, Final
+
+from maitred.protocol.tasks import DONE
+from maitred.worker import outcomes
+from maitred.worker.outcomes import NIL, QUERY_TOO_LARGE, TOO_LARGE, Unfit
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from maitred.worker.outcomes import Ending
+
+    class Outlet(Protocol):
+        """Where frames with rows go."""
+
+        @property
+        def body_bytes(self) -> int:
+            """Largest body of a frame there."""
+
+        def rows(self, stream: int, parts: list[bytes], size: int) -> None: ...
+
+
+TURN_ROWS: Final = 1_024
+"""Rows after which a generator that never waits for anything lets others have their turn."""
+
+_array16: Final = Layout(">BH").pack
+_array32: Final = Layout(">BI").pack
+
+
+class Rows:
+    """Of one query, on the loop."""
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        stream: int,
+        window: int,
+        chunk_bytes: int,
+        most_bytes: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.count = 0
+        self.blocked = False
+        """Whether what has gathered has to wait for the gateway."""
+        self.closed = False
+        self._total = 0
+        self._outlet = outlet
+        self._stream = stream
+        self._window = window
+        self._most_bytes = most_bytes
+        """Of the whole stream; 0: no limit."""
+        self._frame_bytes = outlet.body_bytes
+        self._chunk_bytes = min(chunk_bytes, self._frame_bytes)
+        self._loop = loop
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._untaken = 0
+        self._flush_soon = False
+        self._unblocked: asyncio.Future[None] | None = None
+
+    # The generator's side
+
+    def put(self, row: object) -> bool:
+        """Take a row; whether to `pause` before the next one. Raises `Unfit`."""
+        return self._put(self._written(row))
+
+    async def pause(self) -> None:
+        """Until there is room; at least until everybody else has had a turn."""
+        if not self.blocked:
+            await asyncio.sleep(0)
+            return
+        self._unblocked = self._loop.create_future()
+        try:
+            await self._unblocked
+        finally:
+            self._unblocked = None
+
+    def ending(self) -> Ending:
+        """What is said when the generator has ended."""
+        return DONE, NIL
+
+    # The gateway's side
+
+    def credit(self, taken: int) -> None:
+        """The gateway has taken so many bytes."""
+        self._untaken = max(0, self._untaken - taken)
+        if self.blocked and self._fits():
+            self.blocked = False
+            self._send()
+            if self._unblocked is not None and not self._unblocked.done():
+                self._unblocked.set_result(None)
+
+    def flush(self) -> None:
+        """Send what has gathered, unless it has to wait."""
+        self._flush_soon = False
+        if self._parts and not self.blocked and not self.closed:
+            self._send()
+
+    def close(self) -> None:
+        """Nobody wants them any more."""
+        self.closed = True
+        self._parts = []
+
+    # Inside
+
+    def _written(self, row: object) -> bytes:
+        body = outcomes.row(row)
+        self._total += len(body)
+        self.count += 1
+        if len(body) > self._frame_bytes:
+            raise Unfit(
+                outcomes.failure(
+                    QUERY_TOO_LARGE,
+                    f"A row of {len(body):,} bytes is more than the {self._frame_bytes:,} that "
+                    "fit into one frame.",
+                )
+            )
+        if self._most_bytes and self._total > self._most_bytes:
+            raise Unfit(_too_large("stream", self._most_bytes, QUERY_TOO_LARGE))
+        return body
+
+    def _put(self, body: bytes) -> bool:
+        size = len(body)
+        more = self._size + size
+        if self._size and (self._untaken + more > self._window or more > self._frame_bytes):
+            self._send()
+            more = size
+        self._parts.append(body)
+        self._size = more
+        if not self._fits():
+            self.blocked = True
+            return True
+        if more >= self._chunk_bytes:
+            self._send()
+            return True
+        if not self._flush_soon:
+            self._flush_soon = True
+            self._call_flush()
+        return not self.count % TURN_ROWS
+
+    def _fits(self) -> bool:
+        return not self._untaken or self._untaken + self._size <= self._window
+
+    def _send(self) -> None:
+        parts, size = self._parts, self._size
+        self._parts, self._size = [], 0
+        self._untaken += size
+        self._hand_over(parts, size)
+
+    def _call_flush(self) -> None:
+        self._loop.call_soon(self.flush)
+
+    def _hand_over(self, parts: list[bytes], size: int) -> None:
+        if not self.closed:
+            self._outlet.rows(self._stream, parts, size)
+
+
+class ThreadRows(Rows):
+    """Of one query, whose generator runs in a thread."""
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        stream: int,
+        window: int,
+        chunk_bytes: int,
+        most_bytes: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(outlet, stream, window, chunk_bytes, most_bytes, loop)
+        self._changed = Condition()
+        self._ready: list[tuple[list[bytes], int]] = []
+
+    def put(self, row: object) -> bool:
+        """In the thread: take a row, and wait while there is no room."""
+        body = self._written(row)
+        with self._changed:
+            self._put(body)
+            while self.blocked and not self.closed:
+                self._changed.wait()
+        return False
+
+    def credit(self, taken: int) -> None:
+        """On the loop."""
+        with self._changed:
+            self._flush_soon = True  # below, so nobody needs to ask for it
+            super().credit(taken)
+            self._changed.notify()
+        self.flush()
+
+    def flush(self) -> None:
+        """On the loop."""
+        with self._changed:
+            self._flush_soon = True
+            if self._parts and not self.blocked and not self.closed:
+                self._send()
+            self._flush_soon = False
+            ready, self._ready = self._ready, []
+        for parts, size in ready:
+            super()._hand_over(parts, size)
+
+    def close(self) -> None:
+        """On the loop."""
+        with self._changed:
+            super().close()
+            self._changed.notify()
+
+    def _call_flush(self) -> None:
+        self._loop.call_soon_threadsafe(self.flush)
+
+    def _hand_over(self, parts: list[bytes], size: int) -> None:
+        self._ready.append((parts, size))
+        if not self._flush_soon:
+            self._flush_soon = True
+            self._call_flush()
+
+
+class Gathered:
+    """Rows that become one list."""
+
+    blocked = False
+
+    def __init__(self, most_bytes: int, too_large: str = TOO_LARGE) -> None:
+        self.count = 0
+        self.closed = False
+        self._most_bytes = most_bytes
+        self._too_large = too_large
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def put(self, row: object) -> bool:
+        """See `Rows.put`."""
+        body = outcomes.row(row)
+        self._parts.append(body)
+        self._size += len(body)
+        self.count += 1
+        if self._size > self._most_bytes:
+            raise Unfit(_too_large("result", self._most_bytes, self._too_large))
+        return not self.count % TURN_ROWS
+
+    async def pause(self) -> None:
+        """Others have their turn."""
+        await asyncio.sleep(0)
+
+    def body(self) -> bytes:
+        """The list, as msgpack has it."""
+        count = self.count
+        if count < 16:
+            head = bytes((0x90 | count,))
+        elif count < 2**16:
+            head = _array16(0xDC, count)
+        else:
+            head = _array32(0xDD, count)
+        return b"".join((head, *self._parts))
+
+    def ending(self) -> Ending:
+        """What is said when the generator has ended."""
+        return DONE, self.body()
+
+    def credit(self, taken: int) -> None:
+        """There is nothing to take."""
+
+    def flush(self) -> None:
+        """There is nothing to send."""
+
+    def close(self) -> None:
+        """Nobody wants it any more."""
+        self.closed = True
+
+
+def _too_large(what: str, most_bytes: int, kind: str) -> Ending:
+    return outcomes.failure(kind, f"The {what} has more than the {most_bytes:,} bytes allowed.")

@@ -1,0 +1,196 @@
+"""What tests of queries need: a node that reserves slots by hand, and a gateway on a bare link."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from maitred.errors import MaitredError
+from maitred.protocol.frames import ANSWER, REQUEST, RESPONSE, Frame, FrameDecoder, Opcode
+from maitred.protocol.seats import (
+    CREDIT,
+    Hello,
+    Seat,
+    Seated,
+    decode_hello,
+    decode_seated,
+    encode_hello,
+    encode_seat,
+)
+from maitred.protocol.tasks import Failure, Offer, Offered, Reserved
+from maitred.wire.caller import error_of
+from maitred.wire.link import Link
+from tests.app.fake_node import FakeNode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from maitred.errors import ProtocolViolation
+    from maitred.worker.worker import Worker
+
+PATIENCE_SECONDS = 10
+WINDOW = 4 * 2**20
+
+encode = msgspec.msgpack.encode
+decode = msgspec.msgpack.decode
+read_failure = msgspec.msgpack.Decoder(Failure).decode
+
+
+class ReservingNode(FakeNode):
+    """Answers offers with the reservations that the test makes."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - whatever a fake node takes
+        super().__init__(**options)
+        self.tokens = 0
+        self.to_reserve: dict[str, list[Reserved]] = {}
+
+    def token(self) -> bytes:
+        self.tokens += 1
+        return self.tokens.to_bytes(16, "big")
+
+    def reserve(self, queue: str, token: bytes | None = None, **terms: Any) -> bytes:  # noqa: ANN401
+        """The next offer for the queue is answered with it."""
+        token = self.token() if token is None else token
+        reserved = Reserved(
+            0,
+            token,
+            terms.get("user", "ann"),
+            terms.get("reservation_seconds", 5.0),
+            terms.get("run_seconds", 60.0),
+            terms.get("result_bytes", 2**20),
+            terms.get("stream_bytes", 0),
+        )
+        self.to_reserve.setdefault(queue, []).append(reserved)
+        self.partition(queue).tell()
+        return token
+
+    async def _offer(self, message: Offer) -> Offered:
+        partition = self.partition(message.queue, message.partition)
+        waiting = self.to_reserve.setdefault(message.queue, [])
+        loop = asyncio.get_running_loop()
+        end = loop.time() + message.timeout_milliseconds / 1000 - 0.02
+        while not waiting and not partition.waiting and loop.time() < end:
+            try:
+                async with asyncio.timeout_at(end):
+                    await partition.changed.wait()
+            except TimeoutError:
+                break
+        if not waiting:
+            return await super()._offer(message)
+        taken, waiting[:] = waiting[: message.slots], waiting[message.slots :]
+        return Offered([], self.lease_seconds, 0, 0.0, None, taken)
+
+
+class RawGateway(Link):
+    """Says what it is told to, and keeps what it hears."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            asyncio.get_running_loop(), FrameDecoder(RESPONSE, 256 * 2**20), REQUEST, 256
+        )
+        self.heard: dict[int, asyncio.Queue[Frame]] = {}
+        self.lost = asyncio.Event()
+        self.next_stream = 0
+
+    def frames_received(self, frames: list[Frame], now: float) -> None:  # noqa: ARG002
+        for frame in frames:
+            self._queue(frame.stream).put_nowait(frame)
+
+    def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
+        raise AssertionError(problem, stream)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.closing = True
+        self.lost.set()
+
+    def eof_received(self) -> None:
+        self.lost.set()
+
+    def _queue(self, stream: int) -> asyncio.Queue[Frame]:
+        return self.heard.setdefault(stream, asyncio.Queue())
+
+    async def hear(self, stream: int) -> Frame:
+        """The next frame on that stream."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self._queue(stream).get()
+
+    async def gone(self) -> None:
+        """Until the worker has closed."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self.lost.wait()
+
+    # Saying
+
+    def say(self, stream: int, opcode: int, body: bytes = b"") -> None:
+        self.send(0, stream, opcode, body)
+        self.flush()
+
+    async def hello(self, session: bytes, **fields: Any) -> Hello:  # noqa: ANN401
+        self.say(0, Opcode.HELLO, encode_hello(Hello(session, **fields)))
+        frame = await self.hear(0)
+        if frame.opcode == Opcode.ERROR:
+            raise error_of(frame)
+        assert frame.opcode == Opcode.HELLO + ANSWER
+        return decode_hello(frame.body)
+
+    def seat(
+        self,
+        token: bytes,
+        *args: object,
+        named: dict[str, object] | None = None,
+        timeout: float = 30.0,
+        window: int = WINDOW,
+        rows: bool = True,
+        payload: bytes | None = None,
+        sequence: int = 7,
+    ) -> int:
+        """Ask; returns the stream."""
+        self.next_stream += 1
+        if payload is None:
+            payload = encode(args if named is None else named)
+        seat = Seat(token, sequence, round(timeout * 1000), window, payload, rows)
+        self.say(self.next_stream, Opcode.SEAT, encode_seat(seat))
+        return self.next_stream
+
+    def credit(self, stream: int, size: int) -> None:
+        self.say(stream, Opcode.CREDIT, CREDIT.pack(size))
+
+    async def over(self, stream: int) -> Seated:
+        """The last frame; raises the error if it is one. Rows before it are a mistake."""
+        frame = await self.hear(stream)
+        if frame.opcode == Opcode.ERROR:
+            raise error_of(frame)
+        assert frame.opcode == Opcode.SEAT + ANSWER, frame
+        return decode_seated(frame.body)
+
+    async def result(self, stream: int) -> Any:  # noqa: ANN401 - what the handler returned
+        seated = await self.over(stream)
+        assert seated.how == 0, read_failure(seated.body)
+        return decode(seated.body)
+
+    async def failure(self, stream: int) -> Failure:
+        return read_failure((await self.over(stream)).body)
+
+    async def error(self, stream: int) -> MaitredError:
+        frame = await self.hear(stream)
+        assert frame.opcode == Opcode.ERROR, frame
+        return error_of(frame)
+
+
+@asynccontextmanager
+async def a_gateway(worker: Worker, *, hello: bool = True) -> AsyncIterator[RawGateway]:
+    """Connected to the worker."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not worker.address:
+            await asyncio.sleep(0)
+    host, port = worker.address.rsplit(":", 1)
+    _, link = await asyncio.get_running_loop().create_connection(RawGateway, host, int(port))
+    try:
+        if hello:
+            await link.hello(worker._session, name="gw")
+        yield link
+    finally:
+        link.transport.abort()
