@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from maitred.protocol.messages import AnyRequest
 
 
-ALSO_WHILE_DRAINING: Final = frozenset({Opcode.STATUS, Opcode.FINISH})
-"""What a stopping node still does: say how it is, and write down what workers have finished."""
+ALSO_WHILE_DRAINING: Final = frozenset(
+    {Opcode.STATUS, Opcode.FINISH, Opcode.RELAY, Opcode.FETCH, Opcode.DELIVER}
+)
+"""What a stopping node still does: say how it is, write down what workers have finished, and relay
+what was begun."""
 
 
 class Connection(Handshake):
@@ -135,6 +138,8 @@ class Connection(Handshake):
                 raise PermissionDenied("Only shards say this to each other.")
             return
         namespace = message.namespace if isinstance(message, PartitionRequest) else "*"
+        if message.anywhere and self.permissions.namespaces(message.permission) != []:
+            return
         if not self.permissions.allows(namespace, message.permission):
             place = f"in the namespace {namespace!r}" if namespace != "*" else "on this node"
             name = self.identity.name if self.identity else "This connection"

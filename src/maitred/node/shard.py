@@ -34,9 +34,11 @@ from maitred.node.partitions import Partitions
 from maitred.node.peers import Peer
 from maitred.node.query_requests import QueryRequests
 from maitred.node.queue_requests import QueueRequests
+from maitred.node.relays import Relays
 from maitred.node.system_tables import SystemTables
 from maitred.node.task_requests import TaskRequests
 from maitred.node.vitals import LoadGauge, Vitals
+from maitred.node.watching import Watching
 from maitred.node.writer import Writer
 from maitred.protocol import cql
 from maitred.protocol.description import VERSIONS, Description
@@ -176,6 +178,8 @@ class Shard:
         """Requests that are answered later, by whoever holds them."""
         self.admissions: dict[int, Callable[[Any, Accepted], None]] = {}
         """What is done with requests of clients where they come in, before they are passed on."""
+        self.on_drain: list[Callable[[], None]] = []
+        """Called when the shard stops: whoever waits for what will not come is told."""
         self._forwarded = 0
         self.errors: Counter[str] = Counter()
         """Given as answers, by code."""
@@ -216,6 +220,8 @@ class Shard:
         TaskRequests(self._partitions)
         QueueRequests(self._partitions, caretaker)
         QueryRequests(self._partitions)
+        Relays(self._partitions)
+        Watching(self, self._surroundings)
         caretaker.begin()
 
     async def start(self) -> None:
@@ -252,6 +258,8 @@ class Shard:
             connection.announce_drain()
         if self._partitions is not None:
             self._partitions.stop_waiting()
+        for told in self.on_drain:
+            told()
         finished = await self._until(lambda: not self.in_flight, self.settings.drain_seconds)
         if self._partitions is not None:
             await self._partitions.leave()

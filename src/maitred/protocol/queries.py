@@ -285,6 +285,7 @@ class Watch(ShardRequest, array_like=True, gc=False):
     opcode = Opcode.WATCH
     permission = "query"
     repeatable = True
+    anywhere = True
 
     session: Session
     name: WorkerName
@@ -310,6 +311,7 @@ class Report(ShardRequest, array_like=True, gc=False):
     opcode = Opcode.REPORT
     permission = "query"
     repeatable = True
+    anywhere = True
 
     session: Session
     number: Natural
@@ -325,9 +327,12 @@ class Queries(ShardRequest, array_like=True, gc=False):
 
     opcode = Opcode.QUERIES
     permission = "admin"
+    anywhere = True
 
     action: Literal["list", "cancel"]
     filter: QueryFilter = field(default_factory=QueryFilter)
+    within: list[str] | None = None
+    """Namespaces in which the asker is admin; nothing: everywhere. The node fills it in."""
 
 
 class QueriesFound(Answer, array_like=True, gc=False):

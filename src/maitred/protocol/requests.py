@@ -31,6 +31,9 @@ class Request(Struct, array_like=True, gc=False):
     repeatable: ClassVar[bool] = False
     """Whether doing it twice is the same as doing it once; only then is it ever sent again after
     it may have arrived."""
+    anywhere: ClassVar[bool] = False
+    """Of a request that has no namespace: whether the permission in any one is enough, and whoever
+    serves it sees to it that it reaches no further."""
     between_shards: ClassVar[bool] = False
     """Said by shards to each other; clients may not."""
 

@@ -38,6 +38,12 @@ class Permissions:
         """May they? `admin` of a namespace may do everything there."""
         return permission in self._by_namespace.get(namespace, self._elsewhere)
 
+    def namespaces(self, permission: Permission) -> list[str] | None:
+        """Where they may; None: everywhere."""
+        if permission in self._elsewhere:
+            return None
+        return [name for name, given in self._by_namespace.items() if permission in given]
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Permissions):
             return NotImplemented
