@@ -11,10 +11,12 @@ from contextlib import suppress
 from math import isnan
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from maitred.client.asking import Stream, asked, read_anything, read_whole, written
 from maitred.client.call import Call
 from maitred.client.dialing import Terms
 from maitred.client.held import GRACE_SECONDS, Held, HeldCall
 from maitred.client.pool import HOPELESS, Pool
+from maitred.client.querying import Querying
 from maitred.client.router import Router, closed
 from maitred.client.statistics import Statistics, summed
 from maitred.client.views import NodeView, Unreachable
@@ -42,15 +44,17 @@ from maitred.protocol.messages import (
     decode_answer,
     without_home,
 )
+from maitred.settings import Querying as QueryingSettings
 from maitred.wire.caller import error_of
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
     from types import TracebackType
 
     from maitred.client.address import Address
     from maitred.client.connection import Connection
+    from maitred.client.running import Running
     from maitred.protocol.messages import AnyRequest
     from maitred.settings import Client as ClientSettings
     from maitred.surroundings import Surroundings
@@ -86,6 +90,8 @@ class AsyncClient:
         )
         self._watchers: list[asyncio.Future[None]] = []
         self._closing: asyncio.Task[None] | None = None
+        self._querying: Querying | None = None
+        self._user = address.credentials.user if address.credentials is not None else ""
 
     def __repr__(self) -> str:
         if self._router.closed:
@@ -125,7 +131,8 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Take nothing new, wait for what is under way (`close_seconds` at most), disconnect."""
-        self._router.closed = True
+        if self._querying is None:
+            self._router.closed = True
         if self._closing is None:
             self._closing = self._loop.create_task(self._close(self.settings.close_seconds))
         await asyncio.shield(self._closing)
@@ -142,6 +149,10 @@ class AsyncClient:
         await self.close()
 
     async def _close(self, within: float) -> None:
+        if self._querying is not None:
+            began = self._loop.time()
+            await self._querying.close(within)
+            within = max(0.0, within - (self._loop.time() - began))
         self._router.closed = True
         pools = list(self._router.pools.values())
         self._room.empty(closed())
@@ -356,6 +367,85 @@ class AsyncClient:
             return await self.status(shard, address, seconds)
         except MaitredError as problem:
             return Unreachable(address=address, shard=shard, error=problem)
+
+    # Queries
+
+    @property
+    def querying(self) -> Querying:
+        """What asks this client's queries: its own gateway, made when it is first needed."""
+        if self._querying is None:
+            if self._router.closed:
+                raise closed()
+            self._querying = Querying(self, QueryingSettings(), self._surroundings)
+        return self._querying
+
+    def ask_with(self, querying: Querying) -> None:
+        """Have queries asked by this one, which has settings of its own; before the first query."""
+        if self._querying is not None:
+            raise InvalidArgument("This client asks queries already.")
+        self._querying = querying
+
+    async def query(
+        self,
+        queue: str,
+        *args: Any,  # noqa: ANN401 - the handler says which
+        named: Mapping[str, Any] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the query
+        namespace: str | None = None,
+        priority: int = 2,
+        idempotent: bool = False,
+    ) -> Any:  # noqa: ANN401 - what the handler returns
+        """Have a free worker of the queue run this, and return what it returns.
+
+        The queue may be `namespace/queue`; the namespace is `default` otherwise. `idempotent`: it
+        may be run again elsewhere if its worker is lost. Cancelling stops the handler, too.
+        """
+        payload = written(args, named)
+        running = self._begin(queue, payload, timeout, namespace, priority, idempotent, rows=False)
+        return read_whole(await running.answer(), read_anything)
+
+    def stream(
+        self,
+        queue: str,
+        *args: Any,  # noqa: ANN401 - the handler says which
+        named: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        namespace: str | None = None,
+        priority: int = 2,
+        idempotent: bool = False,
+    ) -> Stream:
+        """The same for a handler that is a generator: its rows, as they come."""
+        payload = written(args, named)
+
+        async def begin() -> Running:
+            return self._begin(queue, payload, timeout, namespace, priority, idempotent, rows=True)
+
+        return Stream(begin)
+
+    def _begin(
+        self,
+        queue: str,
+        payload: bytes,
+        timeout: float | None,
+        namespace: str | None,
+        priority: int,
+        idempotent: bool,
+        *,
+        rows: bool,
+    ) -> Running:
+        querying = self._querying or self.querying
+        seconds = querying.settings.timeout_seconds if timeout is None else _checked(timeout)
+        ask = asked(
+            queue,
+            payload,
+            self._loop.time() + seconds,
+            namespace=namespace,
+            priority=priority,
+            idempotent=idempotent,
+            rows=rows,
+            user=self._user,
+        )
+        return querying.begin(ask)
 
     # What is known
 

@@ -44,7 +44,7 @@ class HeldCall(Call):
 
 
 class Held:
-    """Made by `AsyncClient.hold`. Await `answer`, once."""
+    """Made by `AsyncClient.hold`. Await `answer`, once, or have it told."""
 
     __slots__ = ("_call", "_read", "_taken_back")
 
@@ -64,6 +64,23 @@ class Held:
         if isinstance(outcome, MaitredError):
             raise outcome
         return outcome
+
+    def tell(self, told: Callable[[Any], None]) -> None:
+        """Instead of awaiting it: have the answer, or the error, told when it is there."""
+        call = self._call
+
+        def done(future: asyncio.Future[Frame]) -> None:
+            if future.cancelled():
+                return  # the loop is ending, and nobody is left to tell
+            problem = future.exception()
+            if problem is None:
+                told(self._read(call, future.result()))
+            elif isinstance(problem, MaitredError):
+                told(problem)
+            else:
+                raise problem
+
+        call.future.add_done_callback(done)
 
     def take_back(self) -> None:
         """The node need not go on."""

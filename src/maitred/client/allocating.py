@@ -1,0 +1,238 @@
+"""Asking the node for free slots: what is wanted in one turn of the loop is asked for together.
+
+What is refused is refused for everybody who was asked for; what merely failed (a shard that is
+started again, say) is asked for again after a pause, as old as it is by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from maitred.client.queues import TASKS, QueueView
+from maitred.errors import (
+    Cancelled,
+    ConnectionLost,
+    CutOff,
+    DeadlineExceeded,
+    InvalidArgument,
+    MaitredError,
+    NoWorker,
+    ProtocolViolation,
+    Unavailable,
+)
+from maitred.matching.records import PRIORITIES
+from maitred.protocol.queries import SLOTS_MAX, Allocate, Allocated
+from maitred.protocol.tasks import NEVER
+from maitred.queries.demand import Demand
+from maitred.routing.names import QueueId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from maitred.client.client import AsyncClient
+    from maitred.client.held import Held
+    from maitred.client.running import Running
+    from maitred.protocol.messages import AnyAnswer
+    from maitred.protocol.queries import Allocation
+    from maitred.queries.demand import Group
+
+    Problem = TypeVar("Problem", bound=MaitredError)
+
+LINES_MAX: Final = 10_000
+"""Queues, priorities and users that are remembered though nobody waits there."""
+
+LEAST_SECONDS: Final = 0.001
+SELECTION: Final = "weighted"
+
+_AGAIN: Final = (ConnectionLost, CutOff, Unavailable, DeadlineExceeded, Cancelled)
+"""Nothing was allocated, or nobody knows; unused slots are free again soon."""
+
+
+class Line:
+    """Queries that wait for the same thing."""
+
+    __slots__ = ("demand", "held", "priority", "user", "view")
+
+    def __init__(self, view: QueueView, priority: int, user: str) -> None:
+        self.view = view
+        self.priority = priority
+        self.user = user
+        self.demand: Demand[Running] = Demand(SLOTS_MAX)
+        self.held: dict[Group[Running], Held] = {}
+
+
+class Allocating:
+    """All lines of one gateway."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        session: bytes,
+        random: Random,
+        surplus: Callable[[Allocation], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._session = session
+        self._random = random
+        self._surplus = surplus
+        self._lines: dict[tuple[str, str, int, str], Line] = {}
+        self._views: dict[tuple[str, str], QueueView] = {}
+        self._touched: dict[Line, None] = {}
+        self._pauses: dict[Group[Running], asyncio.TimerHandle] = {}
+        self._closed = False
+
+    def line(self, namespace: str, queue: str, priority: int, user: str) -> Line:
+        """Where such a query waits; typed errors for what can be no queue."""
+        key = (namespace, queue, priority, user)
+        line = self._lines.get(key)
+        if line is not None:
+            return line
+        if type(priority) is not int or not 0 <= priority < PRIORITIES:
+            raise InvalidArgument(
+                f"A priority is a whole number from 0 to {PRIORITIES - 1}, not {priority!r}."
+            )
+        view = self._views.get((namespace, queue))
+        if view is None:
+            view = QueueView(QueueId(namespace, queue, TASKS), SELECTION, self._loop, self._random)
+            self._views[(namespace, queue)] = view
+        if len(self._lines) >= LINES_MAX:
+            self._forget()
+        line = self._lines[key] = Line(view, priority, user)
+        return line
+
+    def _forget(self) -> None:
+        for key in [key for key, line in self._lines.items() if line.demand.idle]:
+            del self._lines[key]
+        used = {line.view.id[:2] for line in self._lines.values()}
+        self._views = {key: view for key, view in self._views.items() if key in used}
+
+    def add(self, line: Line, running: Running) -> None:
+        """It waits for a slot from now on."""
+        line.demand.add(running)
+        running.line = line
+        self._touch(line)
+
+    def remove(self, running: Running) -> None:
+        """It does not need one any more."""
+        line, running.line = running.line, None
+        if line is None:
+            return
+        group = line.demand.remove(running)
+        if group is None:
+            return
+        held = line.held.get(group)
+        if held is not None:
+            held.take_back()
+        pause = self._pauses.pop(group, None)
+        if pause is not None:
+            pause.cancel()
+            line.demand.failed(group)
+
+    def close(self) -> None:
+        """Ask for nothing more; whoever waits has been told."""
+        self._closed = True
+        for pause in self._pauses.values():
+            pause.cancel()
+        self._pauses.clear()
+        for line in self._lines.values():
+            for held in line.held.values():
+                held.take_back()
+
+    # Asking
+
+    def _touch(self, line: Line) -> None:
+        touched = self._touched
+        if not touched:
+            self._loop.call_soon(self._flush)
+        touched[line] = None
+
+    def _flush(self) -> None:
+        touched, self._touched = self._touched, {}
+        if self._closed:
+            return
+        now = self._loop.time()
+        for line in touched:
+            for group in line.demand.to_ask():
+                self._ask(line, group, now)
+
+    def _ask(self, line: Line, group: Group[Running], now: float) -> None:
+        view = line.view
+        namespace, queue, queue_type = view.id
+        message = Allocate(
+            namespace,
+            queue,
+            queue_type,
+            view.to_write(),
+            0,
+            view.counts.version,
+            self._session,
+            len(group.members),
+            line.priority,
+            min(NEVER, max(0.0, now - group.since)),
+            line.user,
+        )
+        try:
+            held = self._client.hold(message, max(LEAST_SECONDS, group.deadline - now))
+        except MaitredError as problem:
+            self._failed(line, group, problem)
+            return
+        line.held[group] = held
+        held.tell(partial(self._told, line, group))
+
+    def _told(self, line: Line, group: Group[Running], outcome: AnyAnswer | MaitredError) -> None:
+        line.held.pop(group, None)
+        if isinstance(outcome, MaitredError):
+            self._failed(line, group, outcome)
+        elif isinstance(outcome, Allocated):
+            with suppress(ProtocolViolation):  # the slots are good all the same
+                line.view.learn(outcome.counts)
+            self._given(line, group, outcome.allocations)
+        else:
+            self._failed(line, group, ProtocolViolation("The answer to ALLOCATE is another one's."))
+
+    def _given(self, line: Line, group: Group[Running], allocations: list[Allocation]) -> None:
+        demand = line.demand
+        given = demand.answered(group, len(allocations))
+        if len(demand):
+            self._touch(line)
+        for running, allocation in zip(given, allocations, strict=False):
+            running.allocated(allocation)
+        for allocation in allocations[len(given) :]:
+            self._surplus(allocation)
+
+    def _failed(self, line: Line, group: Group[Running], problem: MaitredError) -> None:
+        demand = line.demand
+        if isinstance(problem, _AGAIN) and not isinstance(problem, NoWorker) and not self._closed:
+            if demand.failed(group):
+                settings = self._client.settings
+                pause = settings.backoff_first_seconds * 2 ** min(group.tries - 1, 30)
+                pause = min(pause, settings.backoff_longest_seconds)
+                pause *= 0.5 + 0.5 * self._random.random()
+                self._pauses[group] = self._loop.call_later(pause, self._again, line, group)
+            if len(demand):
+                self._touch(line)  # others may have waited for this one to end
+            return
+        for running in demand.refused(group):
+            running.line = None
+            running.refused_by_node(another(problem))
+        if len(demand):
+            self._touch(line)
+
+    def _again(self, line: Line, group: Group[Running]) -> None:
+        self._pauses.pop(group, None)
+        line.demand.again(group)
+        self._touch(line)
+
+
+def another(problem: Problem) -> Problem:
+    """The same error once more: one that is raised in many tasks would gather their tracebacks."""
+    kind = type(problem)
+    made = kind.__new__(kind)
+    made.args = problem.args
+    made.__dict__.update(problem.__dict__)
+    return made

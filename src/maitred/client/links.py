@@ -1,0 +1,162 @@
+"""Connections to workers: one for each that was ever allocated, made when it is first needed.
+
+A worker that cannot be reached is not tried again for a while; the node relays what is for it. One
+that turns out to be another worker by now is gone: what was for it is asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from maitred.client.seats import SeatLink
+from maitred.errors import MaitredError, UnknownWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.protocol.queries import Allocation
+    from maitred.settings import Querying
+
+REMEMBERED_MAX: Final = 10_000
+"""Workers that are remembered as unreachable."""
+
+
+class Party(Protocol):
+    """Who waits for a link."""
+
+    def linked(self, link: SeatLink) -> None:
+        """Here it is."""
+
+    def unreachable(self) -> None:
+        """It cannot be had: let the node relay."""
+
+    def gone(self, why: str) -> None:
+        """The worker is no more."""
+
+
+class Links:
+    """All of one gateway."""
+
+    def __init__(
+        self,
+        settings: Querying,
+        frame_bytes: int,
+        name: str,
+        on_hung: Callable[[SeatLink], None],
+        on_stray: Callable[[SeatLink], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._frame_bytes = frame_bytes
+        self._name = name
+        self._on_hung = on_hung
+        self._on_stray = on_stray
+        self.open: dict[bytes, SeatLink] = {}
+        """By the worker's session."""
+        self._waiting: dict[bytes, list[Party]] = {}
+        self._dialing: dict[asyncio.Task[None], None] = {}
+        self._unreachable: dict[bytes, float] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self.open)
+
+    def get(self, allocation: Allocation, party: Party) -> None:
+        """Tell the party, now or later, whether there is a link to the worker."""
+        session = allocation.session
+        link = self.open.get(session)
+        if link is not None:
+            party.linked(link)
+            return
+        waiting = self._waiting.get(session)
+        if waiting is not None:
+            waiting.append(party)
+        elif not allocation.address or self._is_unreachable(session):
+            party.unreachable()
+        elif self._closed:
+            party.gone("the gateway is closed")
+        else:
+            self._waiting[session] = [party]
+            task = self._loop.create_task(self._dial(session, allocation.address))
+            self._dialing[task] = None
+            task.add_done_callback(self._dialing.pop)
+
+    def _is_unreachable(self, session: bytes) -> bool:
+        until = self._unreachable.get(session)
+        if until is None:
+            return False
+        if self._loop.time() < until:
+            return True
+        del self._unreachable[session]
+        return False
+
+    async def _dial(self, session: bytes, address: str) -> None:
+        link = SeatLink(
+            self._loop,
+            session,
+            self._settings,
+            self._frame_bytes,
+            self._name,
+            self._ended,
+            self._on_stray,
+        )
+        why = ""
+        gone = False
+        try:
+            host, _, port = address.rpartition(":")
+            async with asyncio.timeout(self._settings.dial_seconds):
+                await self._loop.create_connection(lambda: link, host.strip("[]"), int(port))
+                await link.greeted
+        except UnknownWorker as problem:
+            why, gone = problem.sentence, True
+        except (OSError, ValueError, MaitredError) as problem:
+            why = str(problem) or type(problem).__name__
+        except BaseException:
+            self._drop(link)
+            for party in self._waiting.pop(session, ()):
+                party.gone("the gateway is closed")
+            raise
+        waiting = self._waiting.pop(session, [])
+        if not why and not link.closing:
+            self.open[session] = link
+            for party in waiting:
+                # What one of them does may end it for the others.
+                if self.open.get(session) is link:
+                    party.linked(link)
+                else:
+                    party.gone("its connection was lost")
+            return
+        self._drop(link)
+        if not gone:
+            if len(self._unreachable) >= REMEMBERED_MAX:
+                self._unreachable.clear()
+            self._unreachable[session] = self._loop.time() + self._settings.unreachable_seconds
+        for party in waiting:
+            if gone:
+                party.gone(why)
+            else:
+                party.unreachable()
+
+    def _drop(self, link: SeatLink) -> None:
+        if hasattr(link, "transport"):
+            link.end("it is not needed")
+        elif not link.greeted.done():
+            link.greeted.cancel()
+
+    def _ended(self, link: SeatLink, why: str, hung: bool) -> None:  # noqa: ARG002
+        if self.open.get(link.session) is link:
+            del self.open[link.session]
+        if hung:
+            self._on_hung(link)
+
+    async def close(self) -> None:
+        """Close them all."""
+        self._closed = True
+        dialing = list(self._dialing)
+        for task in dialing:
+            task.cancel()
+        for link in list(self.open.values()):
+            link.end("the gateway is closed")
+        if dialing:
+            await asyncio.wait(dialing)

@@ -1,0 +1,164 @@
+"""A query whose worker cannot be reached directly: the node carries it there, and the answer back.
+
+The answer comes in pieces, each asked for by us; so a caller that does not take rows stops the
+worker as it would on a link. To stop it for good, the request for the next piece is taken back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maitred.client.queues import TASKS
+from maitred.errors import (
+    Cancelled,
+    ConnectionLost,
+    CutOff,
+    InvalidReservation,
+    MaitredError,
+    ProtocolViolation,
+    Unavailable,
+)
+from maitred.protocol.frames import ANSWER, Opcode
+from maitred.protocol.queries import Relay, Relayed
+from maitred.protocol.refusals import decode_error
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from maitred.client.client import AsyncClient
+    from maitred.client.held import Held
+    from maitred.client.running import Running
+    from maitred.client.seats import Guest
+    from maitred.protocol.messages import AnyAnswer
+    from maitred.protocol.queries import Allocation
+
+LEAST_SECONDS: Final = 0.001
+
+
+class Relaying:
+    """One query, carried by the node."""
+
+    __slots__ = (
+        "_allocation",
+        "_ask",
+        "_client",
+        "_gathered",
+        "_held",
+        "_loop",
+        "_ordinal",
+        "_running",
+        "_stopped",
+        "_untaken",
+        "_window",
+    )
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        running: Running,
+        allocation: Allocation,
+        window_bytes: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._client = client
+        self._loop = loop
+        self._running = running
+        self._allocation = allocation
+        self._ask = running.ask
+        self._window = window_bytes
+        self._untaken = 0
+        self._ordinal = 0
+        self._gathered: list[bytes] = []
+        """Pieces of a result that did not fit into one."""
+        self._held: Held | None = None
+        self._stopped = False
+
+    def begin(self, seat: bytes) -> None:
+        """Hand it over; raises if that cannot be done at all."""
+        self._hold(seat)
+
+    def stop(self, stream: int, guest: Guest) -> None:  # noqa: ARG002
+        """Nobody waits for it any more."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._held is None:
+            # Between two pieces: ask for the next one, only to take that back.
+            try:
+                self._hold(b"")
+            except MaitredError:
+                return  # the node notices by itself, later
+        if self._held is not None:
+            self._held.take_back()
+
+    def taken(self, stream: int, size: int) -> None:  # noqa: ARG002
+        """So many bytes of rows were taken."""
+        self._untaken -= size
+        self._next()
+
+    def _next(self) -> None:
+        if self._held is None and not self._stopped and self._untaken < self._window:
+            try:
+                self._hold(b"")
+            except MaitredError as problem:
+                self._stopped = True
+                self._running.lost(problem.sentence.rstrip("."), hung=False)
+
+    def _hold(self, seat: bytes) -> None:
+        message = Relay(
+            self._ask.namespace,
+            self._ask.queue,
+            TASKS,
+            self._allocation.partition,
+            0,
+            self._allocation.token,
+            self._ordinal,
+            seat,
+        )
+        left = max(LEAST_SECONDS, self._running.deadline - self._loop.time())
+        self._held = self._client.hold(message, left)
+        self._held.tell(self._told)
+
+    def _told(self, outcome: AnyAnswer | MaitredError) -> None:
+        self._held = None
+        if self._stopped:
+            return
+        if isinstance(outcome, Relayed):
+            self._piece(outcome)
+            return
+        self._stopped = True
+        if not isinstance(outcome, MaitredError):
+            outcome = ProtocolViolation("The answer to RELAY is another one's.")
+        began = self._ordinal > 0
+        unknown = (ConnectionLost, CutOff, Cancelled)
+        if isinstance(outcome, unknown) or (
+            began and isinstance(outcome, Unavailable | InvalidReservation)
+        ):
+            self._running.lost(outcome.sentence.rstrip("."), hung=False)
+        else:
+            self._running.refused(outcome)
+
+    def _piece(self, piece: Relayed) -> None:
+        self._ordinal += 1
+        kind = piece.kind & ~ANSWER
+        running = self._running
+        if kind == Opcode.ROWS and piece.more:
+            self._untaken += len(piece.body)
+            running.rows_came(piece.body)
+            self._next()
+        elif kind == Opcode.SEAT:
+            self._gathered.append(piece.body)
+            if piece.more:
+                self._next()
+            else:
+                self._stopped = True
+                running.seated(b"".join(self._gathered))
+        elif kind == Opcode.ERROR:
+            self._stopped = True
+            try:
+                running.refused(decode_error(piece.body))
+            except ProtocolViolation as problem:
+                running.refused(problem)
+        else:
+            self._stopped = True
+            running.lost("the node relayed what is no answer", hung=False)

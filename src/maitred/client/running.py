@@ -1,0 +1,394 @@
+"""One query on its way: it waits, gets a slot, is sent, and comes to exactly one end.
+
+Whatever happens to it is looked up in `queries.states`; every way out goes through `_finish`, once,
+and takes the query out of everything that knew it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from msgspec import DecodeError, msgpack
+
+from maitred.client.answers import Rows, Whole
+from maitred.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArguments,
+    MaitredError,
+    Overloaded,
+    PayloadTooLarge,
+    ProtocolViolation,
+    QueryFailed,
+    ResultTooLarge,
+    Unavailable,
+    WorkerLost,
+)
+from maitred.protocol.messages import UNREADABLE
+from maitred.protocol.queries import Allocation
+from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
+from maitred.protocol.seats import Seat, decode_seated, encode_seat
+from maitred.protocol.tasks import DONE, STOPPED, TIMED_OUT, Failure
+from maitred.queries.states import Accident, Stage, Verdict, after
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from maitred.client.allocating import Line
+    from maitred.client.querying import Querying
+    from maitred.client.seats import Guest, SeatLink
+    from maitred.queries.ask import Ask
+    from maitred.queries.states import Status
+    from maitred.queries.table import Entry
+
+    class Carrier(Protocol):
+        """Who brings the answer: a link, or the node."""
+
+        def stop(self, stream: int, guest: Guest) -> None: ...
+        def taken(self, stream: int, size: int) -> None: ...
+
+
+_read_failure: Final = msgpack.Decoder(Failure).decode
+
+SEAT_OVERHEAD_BYTES: Final = 256
+"""Of a query's frame, besides its payload."""
+
+_OVER: Final = Stage.OVER
+_NONE: Final = Allocation(0, b"", b"", "", "")
+
+
+class Running:
+    """Made by `Querying.begin`."""
+
+    __slots__ = (
+        "_carrier",
+        "_outcome",
+        "_querying",
+        "_rows",
+        "_stream",
+        "_waiter",
+        "allocation",
+        "ask",
+        "deadline",
+        "entry",
+        "line",
+        "sequence",
+        "since",
+        "stage",
+        "tries",
+    )
+
+    def __init__(self, querying: Querying, ask: Ask, entry: Entry, now: float) -> None:
+        self.ask = ask
+        self.entry = entry
+        self.sequence = entry.sequence
+        self.since = now
+        """When it came; whoever has waited longer is served first."""
+        self.deadline = ask.deadline
+        self.stage = Stage.WAITING
+        self.line: Line | None = None
+        """Where it waits for a slot."""
+        self.tries = 0
+        """How often it had to be asked for again."""
+        self.allocation = _NONE
+        """The last one that it got."""
+        self._querying = querying
+        self._carrier: Carrier | None = None
+        self._stream = 0
+        self._rows: Rows | None = None
+        self._outcome: Whole | Rows | MaitredError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Running {self.sequence}, {self.stage.value}>"
+
+    # For whoever asked
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where it runs."""
+        return self._querying.loop
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.stage is _OVER
+
+    async def answer(self) -> Whole | Rows:
+        """What came of it: the result, or a stream that has begun; or the error, raised."""
+        if self._outcome is None:
+            self._waiter = waiter = asyncio.get_running_loop().create_future()
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        outcome = self._outcome
+        if outcome is None or isinstance(outcome, MaitredError):
+            raise outcome or Cancelled("The query was cancelled.")
+        return outcome
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more; of no effect if it is over."""
+        if self.stage is not _OVER:
+            self.happen(Accident.CANCELLED, Cancelled("The query was cancelled."))
+
+    def taken(self, size: int) -> None:
+        """So many bytes of its rows were taken."""
+        if self.stage is Stage.STREAMING and self._carrier is not None:
+            self._carrier.taken(self._stream, size)
+
+    # What becomes of it
+
+    def allocated(self, allocation: Allocation) -> None:
+        """It has a slot."""
+        self.line = None
+        self.stage = Stage.SEATING
+        self.allocation = allocation
+        self._querying.links.get(allocation, self)
+
+    def linked(self, link: SeatLink) -> None:
+        """The worker can be reached: send it, or give the slot back."""
+        allocation = self.allocation
+        if self.stage is not Stage.SEATING:
+            link.release(allocation.token)
+            return
+        payload = self.ask.payload
+        if len(payload) + SEAT_OVERHEAD_BYTES > link.frame_bytes:
+            link.release(allocation.token)
+            problem = PayloadTooLarge(
+                f"Arguments of {len(payload):,} bytes are more than the worker "
+                f"{allocation.worker} takes ({link.frame_bytes:,})."
+            )
+            self.happen(Accident.REFUSED, problem)
+            return
+        now = self._querying.loop.time()
+        body = self.seat(now)
+        try:
+            self._stream = link.seat(self, body, now)
+        except MaitredError as problem:
+            self.happen(Accident.NOTHING_DONE, problem)
+            return
+        self.sent(link)
+
+    def seat(self, now: float) -> bytes:
+        """What the worker gets."""
+        ask = self.ask
+        left = (self.deadline - now) * 1000
+        return encode_seat(
+            Seat(
+                self.allocation.token,
+                self.sequence,
+                max(1, int(min(left, TIMEOUT_MAX_MILLISECONDS))),
+                self._querying.window_bytes,
+                ask.payload,
+                ask.rows,
+            )
+        )
+
+    def sent(self, carrier: Carrier, *, relayed: bool = False) -> None:
+        """It is on its way to the worker."""
+        self.stage = Stage.SENT
+        self._carrier = carrier
+        querying, entry = self._querying, self.entry
+        entry.worker = self.allocation.worker
+        entry.attempts += 1
+        entry.relayed = relayed
+        querying.table.move(entry, "running", wall := querying.wall_clock())
+        entry.sent_at = wall
+        if querying.admission is not None:
+            querying.admission.sent(self.ask.user, self.ask.namespace, self.ask.queue)
+
+    def unreachable(self) -> None:
+        """The worker cannot be reached directly."""
+        if self.stage is Stage.SEATING:
+            self._querying.relay(self)
+
+    def gone(self, why: str) -> None:
+        """The worker is no more, and never got the query."""
+        if self.stage is Stage.SEATING:
+            self.happen(Accident.NOTHING_DONE, Unavailable(f"The worker is gone: {why}."))
+
+    def rows_came(self, chunk: bytes) -> None:
+        """Of its stream."""
+        querying = self._querying
+        self.entry.bytes_out += len(chunk)
+        rows = self._rows
+        if rows is None:
+            self.stage = Stage.STREAMING
+            rows = self._rows = self._outcome = Rows(self, querying.window_bytes)
+            querying.table.move(self.entry, "streaming", querying.wall_clock())
+            rows.came(chunk)
+            self._wake()
+            return
+        rows.came(chunk)
+        if rows.waiting > querying.window_bytes + querying.frame_bytes:
+            problem = ProtocolViolation("The worker sent more rows than it was allowed to.")
+            self._stop_carrier()
+            self._finish("lost", problem, at_once=True)
+
+    def seated(self, body: bytes) -> None:
+        """The worker says that it is over."""
+        self._carrier = None
+        try:
+            seated = decode_seated(body)
+        except UNREADABLE as problem:
+            self._finish(
+                "lost", ProtocolViolation(f"The worker's answer cannot be read: {problem}.")
+            )
+            return
+        if seated.how == DONE:
+            if seated.streamed or self._rows is not None:
+                if self._rows is None:  # a stream without rows
+                    self._rows = self._outcome = Rows(self, self._querying.window_bytes)
+                self._finish("done", None)
+            else:
+                self.entry.bytes_out = len(seated.body)
+                self._outcome = Whole(seated.body)
+                self._finish("done", None)
+        elif seated.how == TIMED_OUT:
+            self._finish("late", self._too_late(by_worker=True))
+        elif seated.how == STOPPED:
+            self._finish("cancelled", Cancelled("The query was stopped at its worker."))
+        else:
+            self._failed(seated.body)
+
+    def _failed(self, body: bytes) -> None:
+        try:
+            failure = _read_failure(body)
+        except (DecodeError, *UNREADABLE):
+            failure = Failure("unknown", "The reason cannot be read.")
+        problem: MaitredError
+        if failure.kind == ResultTooLarge.code:
+            problem = ResultTooLarge(failure.message)
+        elif failure.kind == InvalidArguments.code:
+            problem = InvalidArguments(failure.message)
+        else:
+            problem = QueryFailed(
+                f"{self._name} failed: {failure.kind}: {failure.message}",
+                kind=failure.kind,
+                message=failure.message,
+                remote_traceback=failure.traceback,
+            )
+        self._finish("failed", problem, error=f"{failure.kind}: {failure.message}")
+
+    def refused(self, problem: MaitredError) -> None:
+        """It was not begun, says the worker or the node."""
+        self._carrier = None
+        if isinstance(problem, WorkerLost):
+            self.happen(Accident.LINK_LOST, problem)
+        elif isinstance(problem, DeadlineExceeded):
+            self.happen(Accident.DEADLINE, self._too_late())
+        elif isinstance(problem, Unavailable | Overloaded):
+            self.happen(Accident.NOTHING_DONE, problem)
+        else:
+            self.happen(Accident.REFUSED, problem)
+
+    def refused_by_node(self, problem: MaitredError) -> None:
+        """The node gives it no slot, and says why."""
+        self.happen(Accident.REFUSED, problem)
+
+    def lost(self, why: str, *, hung: bool) -> None:
+        """The way to the worker is gone."""
+        self._carrier = None
+        worker = self.entry.worker or "the worker"
+        self.happen(
+            Accident.HUNG if hung else Accident.LINK_LOST,
+            WorkerLost(
+                f"The worker {worker} was lost while it ran {self._name}: {why}. Whether it was "
+                "done is not known.",
+                remedy=None
+                if self._rows is not None
+                else "Ask again; a query marked idempotent is run elsewhere by itself.",
+            ),
+        )
+
+    def expired(self) -> None:
+        """Its time is over."""
+        self.happen(Accident.DEADLINE, self._too_late())
+
+    # How it ends
+
+    def happen(self, accident: Accident, problem: MaitredError) -> None:
+        """An accident, and what it means."""
+        verdict = after(accident, self.stage, idempotent=self.ask.idempotent)
+        if verdict is Verdict.NOTHING:
+            return
+        if verdict is Verdict.AGAIN:
+            self._again()
+            return
+        self._stop_carrier()
+        if verdict is Verdict.LATE:
+            self._finish("late", problem, at_once=True)
+        elif verdict is Verdict.CANCEL:
+            self._finish("cancelled", problem, at_once=True)
+        elif verdict is Verdict.LOST:
+            self._finish("lost", problem)
+        else:
+            self._finish("refused" if self.stage is not Stage.STREAMING else "lost", problem)
+
+    def _again(self) -> None:
+        querying = self._querying
+        was_sent = self.stage is Stage.SENT
+        self._carrier = None
+        self.stage = Stage.WAITING
+        self.tries += 1
+        if was_sent:
+            querying.table.move(self.entry, "waiting", querying.wall_clock())
+            if querying.admission is not None:
+                ask = self.ask
+                querying.admission.waits_again(ask.user, ask.namespace, ask.queue)
+        querying.ask_again(self)
+
+    def _stop_carrier(self) -> None:
+        carrier, self._carrier = self._carrier, None
+        if carrier is not None:
+            carrier.stop(self._stream, self)
+
+    def _finish(
+        self,
+        status: Status,
+        problem: MaitredError | None,
+        *,
+        at_once: bool = False,
+        error: str = "",
+    ) -> None:
+        stage = self.stage
+        if stage is _OVER:
+            return
+        self.stage = _OVER
+        querying = self._querying
+        querying.left(self, waited=stage is Stage.WAITING or stage is Stage.SEATING)
+        if problem is None:
+            querying.table.move(self.entry, status, querying.wall_clock())
+        else:
+            text = error or f"{problem.code}: {problem.sentence}"
+            querying.table.fail(self.entry, status, text, querying.wall_clock())
+        if self._rows is not None:
+            self._rows.ended(problem, at_once=at_once)
+        if problem is not None and self._outcome is None:
+            self._outcome = problem
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.ask.namespace}/{self.ask.queue}"
+
+    def _too_late(self, *, by_worker: bool = False) -> DeadlineExceeded:
+        if by_worker:
+            return DeadlineExceeded(
+                f"{self._name} took longer than it may, and was stopped.",
+                remedy="Give it more time, or have the queue's run_seconds raised.",
+            )
+        seconds = self.deadline - self.since
+        doing = {
+            Stage.WAITING: "no worker was free for it",
+            Stage.SEATING: "its worker could not be reached",
+        }.get(self.stage, "it was not finished, and its worker is told to stop")
+        return DeadlineExceeded(f"{self._name} did not answer within {seconds:.3g} s: {doing}.")

@@ -1,0 +1,331 @@
+"""The gateway's end of a connection to a worker: queries go out, answers come back.
+
+One request may have many answers here: rows, and one last frame. A stream that nobody waits for any
+more keeps its number until that last frame has come; numbers are used in turn, so that an answer
+that comes twice finds nobody rather than somebody else.
+
+One timer a link looks whether the worker still speaks, and whether anybody still needs the link.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from maitred.errors import (
+    MaitredError,
+    ProtocolViolation,
+    TooManyInFlight,
+    Unavailable,
+    UnknownWorker,
+    UnsupportedVersion,
+)
+from maitred.protocol.frames import (
+    ANSWER,
+    EVENT_STREAM,
+    HEADER,
+    REQUEST,
+    RESPONSE,
+    STREAMS_MAX,
+    Frame,
+    FrameDecoder,
+    Opcode,
+)
+from maitred.protocol.messages import UNREADABLE
+from maitred.protocol.seats import CREDIT, SEATS_VERSION, Hello, decode_hello, encode_hello
+from maitred.wire.caller import error_of
+from maitred.wire.link import GATHERED_BYTES, Link
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from maitred.settings import Querying
+
+SEATED: Final = Opcode.SEAT + ANSWER
+ROWS: Final = Opcode.ROWS + ANSWER
+_PONG: Final = Opcode.PING + ANSWER
+_HELLOS: Final = (Opcode.HELLO, Opcode.HELLO + ANSWER)
+_ERROR: Final = int(Opcode.ERROR)
+_SEAT: Final = int(Opcode.SEAT)
+_pack: Final = HEADER.pack
+_credit: Final = CREDIT.pack
+
+TURN_FRAMES: Final = 256
+"""Answers that are handed out before the rest of the program gets its turn."""
+
+LOOKS: Final = 2
+"""How often in `ping_seconds` a link is looked at."""
+
+
+class Guest(Protocol):
+    """A query that has a seat. Of `seated`, `refused` and `lost` one is called, once."""
+
+    def rows_came(self, chunk: bytes) -> None:
+        """Rows of a stream."""
+
+    def seated(self, body: bytes) -> None:
+        """The end: a `Seated`."""
+
+    def refused(self, problem: MaitredError) -> None:
+        """It was not begun."""
+
+    def lost(self, why: str, *, hung: bool) -> None:
+        """The link is gone, and the answer with it."""
+
+
+class _Nobody:
+    """Receives what nobody waits for any more."""
+
+    def rows_came(self, chunk: bytes) -> None:
+        pass
+
+    def seated(self, body: bytes) -> None:
+        pass
+
+    def refused(self, problem: MaitredError) -> None:
+        pass
+
+    def lost(self, why: str, *, hung: bool) -> None:
+        pass
+
+
+_NOBODY: Final = _Nobody()
+
+
+class SeatLink(Link):
+    """Made by `Links`."""
+
+    __slots__ = (
+        "_busy_since",
+        "_ended",
+        "_name",
+        "_next",
+        "_on_end",
+        "_on_stray",
+        "_pinged_at",
+        "_settings",
+        "_timer",
+        "frame_bytes",
+        "greeted",
+        "session",
+        "strays",
+        "streams",
+        "used_at",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        session: bytes,
+        settings: Querying,
+        frame_bytes: int,
+        name: str,
+        on_end: Callable[[SeatLink, str, bool], None],
+        on_stray: Callable[[SeatLink], None],
+    ) -> None:
+        super().__init__(loop, FrameDecoder(RESPONSE, frame_bytes), REQUEST, TURN_FRAMES)
+        self.session = session
+        self.streams: dict[int, Guest] = {}
+        self.frame_bytes = 0
+        """Largest body that the worker takes."""
+        self.greeted: asyncio.Future[None] = loop.create_future()
+        """Done when the worker has said that it is the one."""
+        self.strays = 0
+        """Answers to questions that nobody asked."""
+        self.used_at = loop.time()
+        self._settings = settings
+        self._name = name
+        self._on_end = on_end
+        self._on_stray = on_stray
+        self._next = 1
+        self._ended = False
+        self._busy_since = 0.0
+        self._pinged_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.send(
+            0,
+            0,
+            Opcode.HELLO,
+            encode_hello(
+                Hello(self.session, SEATS_VERSION, self._name, self.decoder.max_body_bytes)
+            ),
+        )
+        self.flush()
+
+    # Asking
+
+    def seat(self, guest: Guest, body: bytes, now: float) -> int:
+        """Send a query; returns its stream."""
+        streams = self.streams
+        if self.closing:
+            raise Unavailable("The connection to the worker is closed.")
+        if len(streams) >= STREAMS_MAX - 1:
+            raise TooManyInFlight(f"The worker has {len(streams):,} queries of ours already.")
+        stream = self._next
+        while stream in streams:
+            stream = stream + 1 if stream < STREAMS_MAX - 1 else 1
+        self._next = stream + 1 if stream < STREAMS_MAX - 1 else 1
+        if not streams:
+            self._busy_since = now
+        streams[stream] = guest
+        self.used_at = now
+        frame = _pack(REQUEST, 0, stream, _SEAT, len(body)) + body
+        self._gathered.append(frame)
+        self._gathered_bytes += len(frame)
+        if len(streams) == 1 or self._gathered_bytes >= GATHERED_BYTES:
+            self.flush()  # one that is alone has nobody to wait for
+        elif not self._flush_soon:
+            self._flush_soon = True
+            self.loop.call_soon(self._flush_in_turn)
+        return stream
+
+    def stop(self, stream: int, guest: Guest) -> None:
+        """Nobody waits for this any more."""
+        if self.streams.get(stream) is guest:
+            self.streams[stream] = _NOBODY
+            if not self.closing:
+                self.send(0, stream, Opcode.CANCEL, b"")
+
+    def taken(self, stream: int, size: int) -> None:
+        """So many bytes of rows were taken."""
+        if not self.closing and stream in self.streams:
+            self.send(0, stream, Opcode.CREDIT, _credit(size))
+
+    def release(self, token: bytes) -> None:
+        """This reservation will not be used."""
+        if not self.closing:
+            self.used_at = self.loop.time()
+            self.send(0, 0, Opcode.RELEASE, token)
+
+    # Answers
+
+    def frames_received(self, frames: list[Frame], now: float) -> None:
+        streams = self.streams
+        for _, stream, opcode, body in frames:
+            if opcode == SEATED:
+                guest = streams.pop(stream, None)
+                if guest is not None:
+                    guest.seated(body)
+                    continue
+            elif opcode == ROWS:
+                guest = streams.get(stream)
+                if guest is not None:
+                    guest.rows_came(body)
+                    continue
+            elif opcode == _ERROR:
+                guest = streams.pop(stream, None)
+                problem = error_of(Frame(0, stream, opcode, body))
+                if guest is not None:
+                    guest.refused(problem)
+                    continue
+                if not self.greeted.done() or stream == EVENT_STREAM:
+                    self.fail(problem)  # its last words
+                    return
+            elif opcode == _PONG:
+                continue
+            elif opcode in _HELLOS and not self.greeted.done():
+                self._greet(body)
+                continue
+            else:
+                self.fail(ProtocolViolation(f"A worker said something with opcode {opcode:#04x}."))
+                return
+            self.strays += 1
+            if self.strays == 1:
+                self._on_stray(self)
+        if not streams:
+            self.used_at = now
+
+    def _greet(self, body: bytes) -> None:
+        try:
+            hello = decode_hello(body)
+        except UNREADABLE as problem:
+            self.fail(ProtocolViolation(f"The worker's HELLO is not as it should be: {problem}."))
+            return
+        if hello.session != self.session:
+            self.fail(UnknownWorker("Another worker listens there by now."))
+        elif hello.version != SEATS_VERSION:
+            self.fail(UnsupportedVersion(f"The worker speaks version {hello.version} of the link."))
+        else:
+            self.frame_bytes = hello.frame_bytes
+            self.greeted.set_result(None)
+            self._look_later()
+
+    def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:  # noqa: ARG002
+        self.fail(problem)
+
+    # Answers are read however much is unsent, as at every end that asks: see `wire.caller`.
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
+    # Does it live?
+
+    def _look_later(self) -> None:
+        self._timer = self.loop.call_later(self._settings.ping_seconds / LOOKS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self.closing:
+            return
+        now = self.loop.time()
+        settings = self._settings
+        if not self.streams:
+            if now - self.used_at >= settings.idle_seconds:
+                self.end("nobody needed it")
+                return
+        elif self._pinged_at > self.arrived_at:
+            if now - self._pinged_at >= settings.hung_seconds:
+                self._over(
+                    f"it has been silent for {now - self.arrived_at:.1f} s, even when asked",
+                    hung=True,
+                )
+                return
+        elif now - max(self.arrived_at, self._busy_since) >= settings.ping_seconds:
+            self._pinged_at = now
+            self.send(0, 0, Opcode.PING, b"")
+        self._look_later()
+
+    # The end
+
+    def fail(self, problem: MaitredError) -> None:
+        """Give it up for this reason."""
+        if not self.greeted.done():
+            self.greeted.set_exception(problem)
+        self.end(problem.sentence.rstrip("."))
+
+    def end(self, why: str) -> None:
+        """Close it; whoever waits for an answer is told."""
+        self._over(why, hung=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closing = True
+        self._over(str(exc) if exc else "it closed the connection", hung=False)
+
+    def _over(self, why: str, *, hung: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.closing:
+            self.flush()
+            self.closing = True
+            if hung or self.streams:
+                self.transport.abort()
+            else:
+                self.transport.close()
+        if not self.greeted.done():
+            self.greeted.set_exception(Unavailable(f"The worker is gone: {why}."))
+        self.greeted.exception()  # so that nobody has to ask for it
+        guests = list(self.streams.values())
+        self._on_end(self, why, hung)
+        self.streams.clear()
+        for guest in guests:
+            guest.lost(why, hung=hung)

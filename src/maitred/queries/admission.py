@@ -1,0 +1,140 @@
+"""What the queries of each user may take at this gateway.
+
+The node holds users to their limits as well, across all gateways. What can be told here is told
+here: it is earlier, and it costs the node nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import Overloaded, PermissionDenied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.settings import QueryLimits
+
+CONCURRENT_RETRY_SECONDS: Final = 0.5
+"""When to come back if too many are under way: nobody can tell when one of them ends."""
+
+USERS_MAX: Final = 10_000
+"""Users that are remembered while they have nothing under way."""
+
+
+class _Usage:
+    """What a user has under way."""
+
+    __slots__ = ("at", "tokens", "under_way", "waiting")
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.waiting: dict[tuple[str, str], int] = {}
+        self.tokens = -1.0
+        """Queries that the rate allows now; below nothing: never asked."""
+        self.at = 0.0
+
+
+class Admission:
+    """Lets queries in, and counts them until they are over."""
+
+    def __init__(self, limits_of: Callable[[str], QueryLimits | None]) -> None:
+        self._limits_of = limits_of
+        self._usage: dict[str, _Usage] = {}
+
+    def enter(self, user: str, namespace: str, queue: str, now: float) -> None:
+        """Count it, or raise `PermissionDenied` or `Overloaded`."""
+        limits = self._limits_of(user)
+        usage = self._usage.get(user)
+        if usage is None:
+            if len(self._usage) >= USERS_MAX:
+                self._forget()
+            usage = self._usage[user] = _Usage()
+        key = (namespace, queue)
+        waiting = usage.waiting.get(key, 0)
+        if limits is not None:
+            check_queue(user, limits, namespace, queue)
+            _check(user, limits, usage, waiting, queue)
+            _take_token(user, limits, usage, now)
+        usage.under_way += 1
+        usage.waiting[key] = waiting + 1
+
+    def sent(self, user: str, namespace: str, queue: str) -> None:
+        """It does not wait any more: it has a worker."""
+        usage = self._usage.get(user)
+        if usage is not None:
+            _less(usage, (namespace, queue))
+
+    def waits_again(self, user: str, namespace: str, queue: str) -> None:
+        """It lost its worker."""
+        usage = self._usage.get(user)
+        if usage is not None:
+            key = (namespace, queue)
+            usage.waiting[key] = usage.waiting.get(key, 0) + 1
+
+    def leave(self, user: str, namespace: str, queue: str, *, waited: bool) -> None:
+        """It is over; `waited`: it was still waiting."""
+        usage = self._usage.get(user)
+        if usage is None:
+            return
+        usage.under_way -= 1
+        if waited:
+            _less(usage, (namespace, queue))
+
+    def under_way(self, user: str) -> int:
+        """Queries of the user that are not over."""
+        usage = self._usage.get(user)
+        return usage.under_way if usage is not None else 0
+
+    def _forget(self) -> None:
+        for user in [user for user, usage in self._usage.items() if not usage.under_way]:
+            del self._usage[user]
+
+
+def check_queue(user: str, limits: QueryLimits, namespace: str, queue: str) -> None:
+    """`PermissionDenied` unless the user may ask that queue."""
+    allowed = limits.queues
+    if allowed is None or f"{namespace}/{queue}" in allowed or f"{namespace}/*" in allowed:
+        return
+    raise PermissionDenied(
+        f"The user {user!r} may not ask {namespace}/{queue}.",
+        remedy="Ask one of the queues that the user is allowed, or have it added there.",
+    )
+
+
+def _check(user: str, limits: QueryLimits, usage: _Usage, waiting: int, queue: str) -> None:
+    if limits.concurrent is not None and usage.under_way >= limits.concurrent:
+        raise Overloaded(
+            f"The user {user!r} has {usage.under_way:,} queries under way, as many as allowed.",
+            retry_after=CONCURRENT_RETRY_SECONDS,
+        )
+    if limits.waiting is not None and waiting >= limits.waiting:
+        raise Overloaded(
+            f"The user {user!r} has {waiting:,} queries waiting in {queue!r}, as many as allowed.",
+            retry_after=CONCURRENT_RETRY_SECONDS,
+        )
+
+
+def _take_token(user: str, limits: QueryLimits, usage: _Usage, now: float) -> None:
+    rate = limits.rate_per_second
+    if rate is None:
+        return
+    most = max(1.0, rate)
+    grown = usage.tokens + max(0.0, now - usage.at) * rate
+    tokens = most if usage.tokens < 0 else min(most, grown)
+    usage.at = now
+    if tokens < 1:
+        usage.tokens = tokens
+        raise Overloaded(
+            f"The user {user!r} asks more than {rate:g} queries a second.",
+            retry_after=(1 - tokens) / rate,
+        )
+    usage.tokens = tokens - 1
+
+
+def _less(usage: _Usage, key: tuple[str, str]) -> None:
+    left = usage.waiting.get(key, 0) - 1
+    if left > 0:
+        usage.waiting[key] = left
+    else:
+        usage.waiting.pop(key, None)

@@ -1,0 +1,189 @@
+"""Queries that wait for slots, of one queue, one priority and one user: how many slots to ask for,
+and who gets them.
+
+Those that come in one turn of the loop are a *group*, asked for together and as old as the oldest
+of them. A group that got fewer slots than it wanted asks again, and stays as old as it is; so the
+node, which serves the oldest first, serves across all gateways in the order in which queries came.
+Slots that nobody of the group needs any more go to the next group, and what nobody needs is
+surplus.
+
+There are only so many groups at a time: when everything waits, those that come then are gathered
+into one.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+GROUPS_MAX: Final = 16
+"""Requests for slots that one line has under way. More would take the streams of the connection
+from everybody else, and those who wait behind sixteen groups do not wait longer for it."""
+
+APART_SECONDS: Final = 0.01
+"""Queries that came further apart than this are not asked for together: one that has to be asked
+for again does not take others with it to the front."""
+
+
+class Waiting(Protocol):
+    """A query, as far as its line needs to know it."""
+
+    since: float
+    deadline: float
+
+
+Query = TypeVar("Query", bound=Waiting)
+
+
+class Group(Generic[Query]):
+    """Queries that are asked for together."""
+
+    __slots__ = ("asked", "members", "since", "tries")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.members: dict[Query, None] = {}
+        """In the order in which they are served."""
+        self.asked = False
+        """Whether a request for it is under way, or about to be made again."""
+        self.tries = 0
+        """How often in a row asking came to nothing."""
+
+    @property
+    def deadline(self) -> float:
+        """The latest of any member: until then the slots are wanted."""
+        return max((one.deadline for one in self.members), default=-inf)
+
+
+class Demand(Generic[Query]):
+    """One line."""
+
+    __slots__ = ("_by_query", "_groups", "_most")
+
+    def __init__(self, most_slots: int) -> None:
+        self._most = most_slots
+        self._groups: dict[Group[Query], None] = {}
+        self._by_query: dict[Query, Group[Query]] = {}
+
+    def __len__(self) -> int:
+        """Queries that wait."""
+        return len(self._by_query)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits and nothing is asked for."""
+        return not self._groups
+
+    def add(self, query: Query) -> None:
+        """It waits from now on. Its group is the newest one that is not asked for yet."""
+        group = None
+        for one in reversed(self._groups):
+            if one.asked:
+                break
+            if abs(one.since - query.since) <= APART_SECONDS or self._is_full():
+                group = one
+                break
+        if group is None or len(group.members) >= self._most:
+            group = Group(query.since)
+            self._groups[group] = None
+        elif query.since < group.since:
+            group.since = query.since
+        group.members[query] = None
+        self._by_query[query] = group
+
+    def _is_full(self) -> bool:
+        return len(self._groups) >= GROUPS_MAX
+
+    def remove(self, query: Query) -> Group[Query] | None:
+        """It does not wait any more; returns its group if that is asked for in vain now."""
+        group = self._by_query.pop(query, None)
+        if group is None:
+            return None
+        del group.members[query]
+        if group.members:
+            return None
+        if group.asked:
+            return group
+        self._groups.pop(group, None)
+        return None
+
+    def to_ask(self) -> list[Group[Query]]:
+        """Groups to ask for now; they count as asked for from here on."""
+        under_way = 0
+        found: list[Group[Query]] = []
+        for group in self._groups:
+            if group.asked:
+                under_way += 1
+            elif under_way + len(found) < GROUPS_MAX:
+                found.append(group)
+        for group in found:
+            group.asked = True
+        return found
+
+    def answered(self, group: Group[Query], slots: int) -> list[Query]:
+        """So many slots were given to the group: who gets them; fewer, if there is surplus.
+
+        Those of the group that got none are to be asked for again (`to_ask`).
+        """
+        group.asked = False
+        group.tries = 0
+        given = self._take(group, slots)
+        if len(given) < slots:
+            for other in sorted(self._groups, key=_age):
+                if other is not group:
+                    given += self._take(other, slots - len(given))
+                if len(given) == slots:
+                    break
+        self._tidy(group)
+        return given
+
+    def failed(self, group: Group[Query]) -> bool:
+        """Asking came to nothing, and may be tried again; False if nobody needs that any more."""
+        group.tries += 1
+        if not group.members:
+            self._groups.pop(group, None)
+            return False
+        return True
+
+    def again(self, group: Group[Query]) -> None:
+        """Now is the time to ask for it again."""
+        group.asked = False
+        self._tidy(group)
+
+    def refused(self, group: Group[Query]) -> Iterable[Query]:
+        """The node takes none of them; returns who was in the group."""
+        members = list(group.members)
+        for query in members:
+            self._by_query.pop(query, None)
+        group.members.clear()
+        self._groups.pop(group, None)
+        return members
+
+    def _take(self, group: Group[Query], most: int) -> list[Query]:
+        members = group.members
+        taken = list(members) if most >= len(members) else [*_first(members, most)]
+        by_query = self._by_query
+        for query in taken:
+            del members[query]
+            del by_query[query]
+        return taken
+
+    def _tidy(self, group: Group[Query]) -> None:
+        if not group.members:
+            self._groups.pop(group, None)
+
+
+def _first(members: dict[Query, None], most: int) -> list[Query]:
+    found: list[Query] = []
+    for one in members:
+        if len(found) == most:
+            break
+        found.append(one)
+    return found
+
+
+def _age(group: Group[Query]) -> float:
+    return group.since

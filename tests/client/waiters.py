@@ -1,0 +1,230 @@
+"""A node that has slots to give, and workers that can be told what to do; both fake, on real
+sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec import msgpack
+
+from maitred.protocol.frames import ANSWER, REQUEST, RESPONSE, Frame, FrameDecoder, Opcode
+from maitred.protocol.messages import encode
+from maitred.protocol.queries import (
+    Allocate,
+    Allocated,
+    Allocation,
+    Suspect,
+    Suspected,
+    Watch,
+    Watched,
+)
+from maitred.protocol.refusals import encode_error
+from maitred.protocol.seats import Hello, Seat, Seated, decode_hello, decode_seat
+from maitred.protocol.tasks import DONE, FAILED, Failure
+from maitred.wire.link import Link
+from tests.client.nodes import HOST, RunningNode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from maitred.errors import MaitredError
+
+SEATED = Opcode.SEAT + ANSWER
+ROWS = Opcode.ROWS + ANSWER
+
+
+class FakeDoor(Link):
+    """One link at the worker's end."""
+
+    def __init__(self, worker: FakeWorker) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(loop, FrameDecoder(REQUEST, 2**24), RESPONSE, 256)
+        self.worker = worker
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.worker.links.append(self)
+        self.worker.tell()
+
+    def frames_received(self, frames: list[Frame], now: float) -> None:  # noqa: ARG002
+        for frame in frames:
+            self.worker.frame(self, frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.closing = True
+        self.worker.lost.append(self)
+        self.worker.tell()
+
+
+class Seating:
+    """A query that a fake worker has."""
+
+    def __init__(self, link: FakeDoor, stream: int, seat: Seat) -> None:
+        self.link = link
+        self.stream = stream
+        self.seat = seat
+        self.cancelled = False
+        self.credit = 0
+
+    @property
+    def arguments(self) -> Any:  # noqa: ANN401
+        return msgpack.decode(self.seat.payload)
+
+    def rows(self, *rows: object) -> None:
+        self.link.send(0, self.stream, ROWS, b"".join(map(msgpack.encode, rows)))
+
+    def chunk(self, body: bytes) -> None:
+        self.link.send(0, self.stream, ROWS, body)
+
+    def end(self, how: int = DONE, value: object = None, *, streamed: bool = False) -> None:
+        seated = Seated(how, msgpack.encode(value), streamed)
+        self.link.send(0, self.stream, SEATED, encode(seated))
+
+    def fail(self, kind: str, message: str, traceback: str = "") -> None:
+        self.end(FAILED, Failure(kind, message, traceback))
+
+    def refuse(self, problem: MaitredError) -> None:
+        self.link.send(0, self.stream, Opcode.ERROR, encode_error(problem))
+
+
+class FakeWorker:
+    """Answers at once with its arguments, unless `serve` says otherwise."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.session = bytes([number]) * 16
+        self.name = f"worker-{number}"
+        self.address = ""
+        self.links: list[FakeDoor] = []
+        self.lost: list[FakeDoor] = []
+        self.seats: list[Seating] = []
+        self.released: list[bytes] = []
+        self.pings = 0
+        self.answers_pings = True
+        self.greets_as = self.session
+        self.serve: Callable[[Seating], None] = lambda seating: seating.end(DONE, seating.arguments)
+        self.news = asyncio.Event()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: FakeDoor(self), HOST, 0)
+        self.address = f"{HOST}:{self._server.sockets[0].getsockname()[1]}"
+
+    def kill(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for link in self.links:
+            if not link.closing:
+                link.abort()
+
+    def frame(self, link: FakeDoor, frame: Frame) -> None:
+        if frame.opcode == Opcode.HELLO:
+            decode_hello(frame.body)
+            link.send(0, 0, Opcode.HELLO, encode(Hello(self.greets_as)))
+        elif frame.opcode == Opcode.SEAT:
+            seating = Seating(link, frame.stream, decode_seat(frame.body))
+            self.seats.append(seating)
+            self.serve(seating)
+        elif frame.opcode == Opcode.PING:
+            self.pings += 1
+            if self.answers_pings:
+                link.send(0, frame.stream, Opcode.PING + ANSWER, frame.body)
+        elif frame.opcode == Opcode.RELEASE:
+            self.released.append(frame.body)
+        elif frame.opcode == Opcode.CANCEL:
+            self._of(link, frame).cancelled = True
+        elif frame.opcode == Opcode.CREDIT:
+            self._of(link, frame).credit += int.from_bytes(frame.body)
+        self.tell()
+
+    def _of(self, link: FakeDoor, frame: Frame) -> Seating:
+        return next(
+            one for one in reversed(self.seats) if one.link is link and one.stream == frame.stream
+        )
+
+    def tell(self) -> None:
+        self.news.set()
+        self.news = asyncio.Event()
+
+    async def until(self, condition: Callable[[], object], seconds: float = 10) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await self.news.wait()
+
+
+class FakeFloor(RunningNode):
+    """A node with one shard, whose slots are those of fake workers: as many as anybody wants."""
+
+    def __init__(self, *workers: FakeWorker, **settings: Any) -> None:  # noqa: ANN401
+        super().__init__(1, **settings)
+        self.workers = list(workers)
+        self.asked: list[Allocate] = []
+        self.suspected: list[bytes] = []
+        self.tokens = 0
+        self.most: int | None = None
+        """Slots in one answer, at most."""
+        self.open = asyncio.Event()
+        """While it is not set, nobody gets a slot."""
+        self.open.set()
+        self.problems: list[MaitredError] = []
+        """Raised, one after the other, instead of answering."""
+        self.direct = True
+        self.stopped = 0
+        self.before: Callable[[Any], Awaitable[Any]] | None = None
+
+    async def start(self, *numbers: int) -> None:
+        await super().start(*numbers)
+        for worker in self.workers:
+            if not worker.address and self.direct:
+                await worker.start()
+        for shard in self.shards:
+            for opcode in (Opcode.ALLOCATE, Opcode.SUSPECT, Opcode.WATCH):
+                shard.holders.pop(opcode, None)
+            shard.handlers |= {
+                Opcode.ALLOCATE: self._allocate,
+                Opcode.SUSPECT: self._suspect,
+                Opcode.WATCH: self._watch,
+            }
+
+    async def _allocate(self, message: Allocate) -> Allocated:
+        self.asked.append(message)
+        if self.before is not None:
+            await self.before(message)
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.stopped += 1
+            raise
+        if self.problems:
+            raise self.problems.pop(0)
+        count = message.slots if self.most is None else min(self.most, message.slots)
+        return Allocated([self.allocation() for _ in range(count)])
+
+    def allocation(self) -> Allocation:
+        worker = self.workers[self.tokens % len(self.workers)]
+        self.tokens += 1
+        return Allocation(0, self.tokens.to_bytes(16), worker.session, worker.name, worker.address)
+
+    async def _suspect(self, message: Suspect) -> Suspected:
+        self.suspected.append(message.worker_session)
+        return Suspected(1)
+
+    async def _watch(self, message: Watch) -> Watched:
+        await asyncio.sleep(message.timeout_milliseconds / 1000)
+        return Watched()
+
+
+@asynccontextmanager
+async def floor(
+    count: int = 1,
+    **settings: Any,  # noqa: ANN401 - of the node
+) -> AsyncIterator[tuple[FakeFloor, list[FakeWorker]]]:
+    workers = [FakeWorker(number + 1) for number in range(count)]
+    async with FakeFloor(*workers, **settings) as node:
+        try:
+            yield node, workers
+        finally:
+            for worker in workers:
+                worker.kill()
