@@ -1,0 +1,1 @@
+"""Where users come in: the doors, and the process behind them."""

@@ -1,0 +1,256 @@
+"""A gateway: a client of a node that asks queries and adds tasks for those who come in by a door.
+
+Doors are all that differs between one way in and another. A door listens, reads what its callers
+say, and uses the gateway; it knows nothing of shards and workers, and the gateway nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from maitred.client.adding import Adding
+from maitred.client.connecting import Connecting
+from maitred.client.queues import TASKS, QueueView
+from maitred.errors import (
+    DeadlineExceeded,
+    Draining,
+    MaitredError,
+    Overloaded,
+    Unavailable,
+)
+from maitred.gateway.guard import Guard
+from maitred.gateway.hooks import load_hook
+from maitred.protocol.tasks import Await, Describe, Outcome, PartitionDescription, Revoke, Revoked
+from maitred.routing.names import QueueId
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from maitred.client.adding import Conditions, Place
+    from maitred.client.client import AsyncClient
+    from maitred.gateway.asking import Asking
+    from maitred.logs import Logger
+    from maitred.settings import Node
+    from maitred.surroundings import Surroundings
+
+QUEUES_MAX: Final = 10_000
+"""Queues whose partition counts are remembered for adding tasks; the oldest goes first."""
+
+RETRY_SECONDS: Final = 1.0
+"""Between two attempts to find a node that was not there; each has its own backoff inside."""
+
+COME_BACK_SECONDS: Final = 1.0
+"""Longest pause before a node that went away is tried again."""
+
+PEEK_SECONDS: Final = 0.1
+"""How long the question takes whether a task is over, if nobody wants to wait for it."""
+
+SLICE_SECONDS: Final = 60.0
+"""Longest single question for a result."""
+
+
+class Door(Protocol):
+    """A way in: HTTP today. It is started with the gateway that it leads to."""
+
+    async def start(self, gateway: Gateway) -> str:
+        """Listen, and say where, as an address that people can use; raises `CannotStart`."""
+
+    async def drain(self, seconds: float) -> bool:
+        """Take nothing new, finish what is under way; False if some was cut off."""
+
+    def close(self) -> None:
+        """End at once."""
+
+
+class Gateway:
+    """What doors lead to."""
+
+    def __init__(
+        self,
+        url: str,
+        settings: Node,
+        surroundings: Surroundings,
+        log: Logger,
+        *,
+        name: str = "",
+        tls: ssl.SSLContext | None = None,
+        asking: Callable[[AsyncClient], Asking] | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.surroundings = surroundings
+        self.log = log
+        self.name = name
+        self.guard = Guard(settings, log)
+        self.hook = load_hook(settings.gateway.hook)
+        self.client: AsyncClient | None = None
+        self.querying: Asking | None = None
+        """None until a node was found."""
+        self.connected = asyncio.Event()
+        self._url = url
+        self._tls = tls
+        self._asking = asking or self._ask
+        self._addings: OrderedDict[tuple[str, str], Adding] = OrderedDict()
+        self._doors: list[Door] = []
+        self._connecting: asyncio.Task[None] | None = None
+        self._problem: MaitredError | None = None
+
+    # Begin and end
+
+    def connect(self) -> None:
+        """Find the node, for as long as it takes; `connected` tells when."""
+        self._connecting = self.loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        told = False
+        while True:
+            try:
+                self.client = await Connecting(
+                    self._url,
+                    tls=self._tls,
+                    surroundings=self.surroundings,
+                    backoff_longest_seconds=COME_BACK_SECONDS,
+                )
+                break
+            except (Unavailable, Overloaded, DeadlineExceeded) as problem:
+                self._problem = problem
+                if not told:
+                    told = True
+                    self.log.warning("no node yet; trying until there is one", error=problem)
+            await asyncio.sleep(RETRY_SECONDS)
+        self.querying = self._asking(self.client)
+        self.connected.set()
+        if told:
+            self.log.info("node found", node=str(self.client.address))
+
+    def _ask(self, client: AsyncClient) -> Asking:
+        from maitred.client.querying import Querying
+
+        return Querying(
+            client,
+            self.settings.gateway.querying,
+            self.surroundings,
+            self.log,
+            name=self.name,
+            hook=self.hook,
+        )
+
+    async def failed(self) -> None:
+        """Returns never, or raises why there will never be a connection: we are not let in."""
+        if self._connecting is not None:
+            await asyncio.shield(self._connecting)
+        await self.loop.create_future()
+
+    async def open(self, door: Door) -> str:
+        """Start a door, and say where it is."""
+        address = await door.start(self)
+        self._doors.append(door)
+        return address
+
+    async def drain(self, seconds: float) -> bool:
+        """Doors first; then what they led to."""
+        done = await asyncio.gather(*(door.drain(seconds) for door in self._doors))
+        await self.close()
+        return all(done)
+
+    async def close(self) -> None:
+        """Cut off what is still under way, and disconnect."""
+        for door in self._doors:
+            door.close()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self.querying is not None:
+            await self.querying.close()
+        if self.client is not None:
+            await self.client.close()
+
+    # What doors ask
+
+    @property
+    def is_ready(self) -> bool:
+        """Is there a connection to a node?"""
+        return self.client is not None and any(node.covered for node in self.client.nodes())
+
+    def ask(self) -> Asking:
+        """Whoever asks queries, or why there is nobody."""
+        if self.querying is None:
+            raise self._nobody()
+        return self.querying
+
+    def _node(self) -> AsyncClient:
+        if self.client is None:
+            raise self._nobody()
+        return self.client
+
+    def _nobody(self) -> MaitredError:
+        why = f": {self._problem.sentence.rstrip('.')}" if self._problem is not None else ""
+        return Unavailable(f"The gateway has found no node yet{why}.", remedy="Try again later.")
+
+    async def add(
+        self, namespace: str, queue: str, conditions: Conditions, payload: bytes
+    ) -> Place:
+        """Add a task; its place when it is durable."""
+        return await self._adding(namespace, queue).add(conditions, payload)
+
+    def _adding(self, namespace: str, queue: str) -> Adding:
+        key = (namespace, queue)
+        adding = self._addings.get(key)
+        if adding is None:
+            client = self._node()
+            view = QueueView(
+                QueueId(namespace, queue, TASKS),
+                "weighted",
+                self.loop,
+                self.surroundings.random,
+            )
+            adding = self._addings[key] = Adding(client, view)
+            if len(self._addings) > QUEUES_MAX:
+                self._addings.popitem(last=False)
+        return adding
+
+    async def outcome(
+        self, namespace: str, queue: str, partition: int, sequence: int, seconds: float
+    ) -> Outcome | None:
+        """What became of a task; None if it is not over within this time."""
+        client = self._node()
+        end = self.loop.time() + max(seconds, PEEK_SECONDS)
+        while True:
+            left = end - self.loop.time()
+            if left <= 0:
+                return None
+            message = Await(namespace, queue, TASKS, partition, 0, sequence)
+            try:
+                return cast("Outcome", await client.request(message, min(left, SLICE_SECONDS)))
+            except DeadlineExceeded:
+                continue
+            except Draining:
+                raise
+            except (Unavailable, Overloaded):
+                if seconds <= SLICE_SECONDS:
+                    raise
+
+    async def revoke(self, namespace: str, queue: str, partition: int, sequence: int) -> str:
+        """Cancel a task; what that came to."""
+        message = Revoke(namespace, queue, TASKS, partition, 0, sequence)
+        return cast("Revoked", await self._node().request(message)).state
+
+    async def describe(
+        self, namespace: str, queue: str
+    ) -> list[PartitionDescription | MaitredError]:
+        """Every partition of a queue; of the root, it raises why there is none."""
+        root = await self._describe(namespace, queue, 0)
+        others: list[Any] = await asyncio.gather(
+            *(self._describe(namespace, queue, one) for one in range(1, root.counts.read)),
+            return_exceptions=True,
+        )
+        for one in others:
+            if isinstance(one, BaseException) and not isinstance(one, MaitredError):
+                raise one
+        return [root, *others]
+
+    async def _describe(self, namespace: str, queue: str, partition: int) -> PartitionDescription:
+        message = Describe(namespace, queue, TASKS, partition, 0)
+        return cast("PartitionDescription", await self._node().request(message))

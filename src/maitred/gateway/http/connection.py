@@ -1,0 +1,582 @@
+"""One HTTP connection: requests out of bytes, answered in the order in which they came.
+
+httptools calls us for every part of a request. A complete one is served at once if nothing else is
+under way, and waits for its turn otherwise. An answer is one write. Nothing here has a timer: the
+door looks at all connections once a second (`look_at_clock`).
+
+What could be read in two ways is refused: whoever stands between may have read it in the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, cast
+
+from httptools import (
+    HttpParserCallbackError,
+    HttpParserError,
+    HttpParserUpgrade,
+    HttpRequestParser,
+)
+
+from maitred.errors import (
+    ExpectationFailed,
+    HeadersTooLarge,
+    InternalError,
+    MaitredError,
+    MalformedRequest,
+    PayloadTooLarge,
+    TooManyConnections,
+    TooSlow,
+    UnsupportedHttp,
+)
+from maitred.gateway.http.formats import AS_JSON
+from maitred.gateway.http.request import Request
+from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told
+
+if TYPE_CHECKING:
+    from maitred.gateway.http.door import HttpDoor
+    from maitred.security.directory import Identity
+
+IDLE, HEAD, BODY = range(3)
+"""Where in a request its bytes are."""
+
+PIPELINED_MAX: Final = 16
+"""Requests that wait behind the one that is under way; then nothing more is read."""
+
+WRITE_HIGH_BYTES: Final = 128 * 1024
+"""Unsent bytes of answers from which on nothing more is written or read."""
+
+LINGER_SECONDS: Final = 2.0
+"""How long a connection that was refused is kept open to let the answer arrive: closing it while
+the other end still sends would destroy what it has not read yet."""
+
+ONCE: Final = frozenset(
+    (
+        b"host",
+        b"content-length",
+        b"content-type",
+        b"transfer-encoding",
+        b"authorization",
+        b"expect",
+        b"maitred-timeout",
+        b"maitred-priority",
+        b"maitred-idempotent",
+    )
+)
+"""Headers of which there may be one only; of others the values are joined."""
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Connection(asyncio.Protocol):
+    """The server's end."""
+
+    __slots__ = (
+        "_began",
+        "_body",
+        "_body_bytes",
+        "_callback_bytes",
+        "_current",
+        "_deaf",
+        "_drained",
+        "_fresh",
+        "_head_bytes",
+        "_headers",
+        "_is_10",
+        "_keep_alive",
+        "_linger_since",
+        "_parser",
+        "_phase",
+        "_pumping",
+        "_queue",
+        "_reading_paused",
+        "_seen_at",
+        "_stuck_bytes",
+        "_target",
+        "_wants_continue",
+        "_write_paused",
+        "authorized",
+        "closed",
+        "door",
+        "peer",
+        "transport",
+    )
+
+    def __init__(self, door: HttpDoor) -> None:
+        self.door = door
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.peer = ""
+        self.closed = False
+        self.authorized: tuple[bytes, int, Identity] | None = None
+        """The last Authorization header that was right, when the users were of that generation."""
+        self._parser = HttpRequestParser(self)
+        self._phase = IDLE
+        self._queue: deque[Request | MaitredError] = deque()
+        self._current: Request | None = None
+        self._pumping = False
+        self._deaf = False
+        """Nothing that comes is read any more."""
+        self._linger_since = 0.0
+        self._reading_paused = False
+        self._write_paused = False
+        self._drained: asyncio.Future[None] | None = None
+        self._stuck_bytes = 0
+        self._seen_at = 0.0
+        """When the sweep first saw it in the state it is in; 0: not yet."""
+        self._began = 0.0
+        self._head_bytes = 0
+        self._callback_bytes = 0
+        self._fresh = False
+        self._target = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._keep_alive = True
+        self._is_10 = False
+        self._wants_continue = False
+
+    # Begin and end
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        door = self.door
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "somewhere"
+        door.metrics.accepted += 1
+        door.connections[self] = None
+        if len(door.connections) > door.settings.connections:
+            self._refuse(
+                TooManyConnections(
+                    f"This gateway has {door.settings.connections:,} connections already.",
+                    remedy="Close some, or raise gateway.connections.",
+                )
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - it is gone either way
+        self.closed = True
+        self._deaf = True
+        self.door.connections.pop(self, None)
+        self._queue.clear()
+        current, self._current = self._current, None
+        self.resume_writing()
+        if current is not None:
+            current.drop()
+
+    def eof_received(self) -> bool:
+        """Whoever stops sending has left: there is no other sign by which to know."""
+        return False
+
+    @property
+    def is_busy(self) -> bool:
+        """Is there a request that is not answered?"""
+        return self._current is not None or bool(self._queue)
+
+    def drain(self) -> None:
+        """Close as soon as nothing is under way; what comes from now on is refused."""
+        if not self.is_busy and self._phase == IDLE:
+            self._say_goodbye()
+
+    # Bytes
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self.door.metrics.bytes_in += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            # Nothing else is spoken here. The request itself is answered, and what follows it is
+            # in a language that nobody has agreed to.
+            self._deaf = True
+            self._last_one()
+            return
+        except HttpParserCallbackError as problem:
+            self._stop_reading(problem.__context__)
+            return
+        except HttpParserError as problem:
+            self._garbage(str(problem))
+            return
+        if self._phase == HEAD:
+            if self._fresh:
+                self._fresh = False
+            else:
+                self._head_bytes += len(data)
+            if max(self._head_bytes, self._callback_bytes) > self.door.settings.header_bytes:
+                self._stop_reading(self._too_many_headers())
+
+    def _garbage(self, what: str) -> None:
+        self.door.malformed(self.peer, what)
+        self._stop_reading(
+            MalformedRequest(
+                f"This is no HTTP request that is understood here: {what}.",
+                remedy="Speak HTTP/1.1.",
+            )
+        )
+
+    def _stop_reading(self, problem: BaseException | None) -> None:
+        """Refuse the request that is being read, when its turn comes, and end."""
+        if not isinstance(problem, MaitredError):
+            self.door.log.error("http request failed", exc_info=problem)
+            problem = InternalError("The gateway failed at reading the request.")
+        self._deaf = True
+        self._queue.append(problem)
+        self._pump()
+
+    def _last_one(self) -> None:
+        """The request that was read last ends the connection."""
+        last = self._queue[-1] if self._queue else self._current
+        if isinstance(last, Request):
+            last.keep_alive = False
+        elif last is None and not self.closed:
+            self._say_goodbye()
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        self._phase = HEAD
+        self._seen_at = 0.0
+        self._fresh = True
+        self._began = self.door.loop.time()
+        self._head_bytes = self._callback_bytes = 0
+        self._target = b""
+        self._headers = {}
+
+    def on_url(self, url: bytes) -> None:
+        self._target = self._target + url if self._target else url
+        self._callback_bytes += len(url)
+        if self._callback_bytes > self.door.settings.header_bytes:
+            raise self._too_many_headers()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._callback_bytes += len(name) + len(value) + 4
+        if self._phase == BODY:  # a trailer, which nobody needs
+            if self._callback_bytes > self.door.settings.header_bytes:
+                raise self._too_many_headers()
+            return
+        name = name.lower()
+        headers = self._headers
+        if name in headers:
+            if name in ONCE:
+                raise MalformedRequest(f"The header {name.decode('latin-1')} is there twice.")
+            value = headers[name] + b", " + value
+        headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        settings = self.door.settings
+        if self._callback_bytes > settings.header_bytes:
+            raise self._too_many_headers()
+        headers = self._headers
+        self._phase = BODY
+        self._body = []
+        self._body_bytes = 0
+        self._keep_alive = self._parser.should_keep_alive()
+        self._is_10 = False
+        if not self._keep_alive or b"host" not in headers or b"connection" in headers:
+            self._check_version()
+        if b"transfer-encoding" in headers:
+            self._check_coding()
+        elif b"content-length" in headers and int(headers[b"content-length"]) > settings.body_bytes:
+            raise self._too_large()
+        if b"expect" in headers:
+            self._expect(headers[b"expect"])
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes > self.door.settings.body_bytes:
+            raise self._too_large()
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self._phase = IDLE
+        self._seen_at = 0.0
+        self._wants_continue = False
+        body = self._body
+        request = Request(
+            self._parser.get_method(),
+            self._target,
+            self._headers,
+            body[0] if len(body) == 1 else b"".join(body),
+            self._began,
+            keep_alive=self._keep_alive,
+            is_10=self._is_10,
+        )
+        if not self._keep_alive:
+            self._deaf = True
+        if self._current is None and not self._queue and not self._write_paused:
+            self._current = request
+            self.door.serve(self, request)
+            return
+        self._queue.append(request)
+        if len(self._queue) >= PIPELINED_MAX:
+            self._look_at_reading()
+        self._pump()
+
+    def _check_version(self) -> None:
+        version = self._parser.get_http_version()
+        if version == "1.1":
+            if b"host" not in self._headers:
+                raise MalformedRequest("The request has no Host.")
+        elif version == "1.0":
+            self._is_10 = True
+        else:
+            raise UnsupportedHttp(f"HTTP/{version} is not spoken here.", remedy="Speak HTTP/1.1.")
+
+    def _check_coding(self) -> None:
+        if b"content-length" in self._headers:
+            raise MalformedRequest(
+                "The request has both a Content-Length and a Transfer-Encoding, and could be read "
+                "in two ways."
+            )
+        if self._headers[b"transfer-encoding"].strip().lower() != b"chunked" or self._is_10:
+            raise MalformedRequest("The only transfer coding that is read here is 'chunked'.")
+
+    def _expect(self, expected: bytes) -> None:
+        if expected.strip().lower() != b"100-continue":
+            raise ExpectationFailed("Only 100-continue can be expected here.")
+        if self._is_10:
+            return
+        if self.is_busy:
+            self._wants_continue = True  # its turn comes after the answers before it
+        else:
+            self._write(CONTINUE)
+
+    def _too_many_headers(self) -> HeadersTooLarge:
+        return HeadersTooLarge(
+            f"The request line and the headers have more than the "
+            f"{self.door.settings.header_bytes:,} bytes allowed.",
+            remedy="Send less, or raise gateway.header_bytes.",
+        )
+
+    def _too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(
+            f"The body has more than the {self.door.settings.body_bytes:,} bytes allowed.",
+            remedy="Put it into a store and send a reference, or raise gateway.body_bytes.",
+        )
+
+    # Taking turns
+
+    def _pump(self) -> None:
+        """Serve what waits, as long as answers come at once and are taken."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._queue and self._current is None and not self._write_paused:
+                following = self._queue.popleft()
+                if isinstance(following, MaitredError):
+                    self._refuse(following)
+                    return
+                self._current = following
+                self.door.serve(self, following)
+        finally:
+            self._pumping = False
+        if self._reading_paused:
+            self._look_at_reading()
+        if self._wants_continue and not self.is_busy:
+            self._wants_continue = False
+            self._write(CONTINUE)
+
+    def _look_at_reading(self) -> None:
+        pause = self._write_paused or len(self._queue) >= PIPELINED_MAX
+        if pause != self._reading_paused and not self.transport.is_closing():
+            self._reading_paused = pause
+            if pause:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._seen_at = 0.0
+        self._look_at_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._seen_at = 0.0
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if not self.closed:
+            self._look_at_reading()
+            self._pump()
+
+    # Answers
+
+    def answer(
+        self,
+        request: Request,
+        status: int,
+        content_type: bytes,
+        body: bytes,
+        extra: bytes = b"",
+    ) -> None:
+        """The whole answer; nothing happens if nobody waits for it any more."""
+        if self._current is not request:
+            return
+        door = self.door
+        if door.draining:
+            request.keep_alive = False
+        shown = b"" if request.method == b"HEAD" else body
+        self._write(
+            b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b%b\r\n%b"
+            % (
+                status,
+                REASONS[status],
+                content_type,
+                len(body),
+                door.date,
+                extra,
+                _connection(request),
+                shown,
+            )
+        )
+        door.metrics.answered(request.route, status, door.loop.time() - request.began)
+        self._finished(request)
+
+    def answer_error(self, request: Request, problem: MaitredError, extra: bytes = b"") -> None:
+        """The same for an error."""
+        form = request.form or AS_JSON
+        if form.name == "events":
+            form = AS_JSON
+        body = form.value(told(problem, tracebacks=self.door.settings.tracebacks))
+        extra += extra_headers(problem)
+        self.answer(request, status_of(problem), form.content_type, body, extra)
+
+    def begin_stream(self, request: Request, content_type: bytes, extra: bytes) -> None:
+        """The head of an answer whose body comes in pieces."""
+        if request.is_10:
+            request.keep_alive = False
+        if self.door.draining:
+            request.keep_alive = False
+        chunked = b"" if request.is_10 else b"Transfer-Encoding: chunked\r\n"
+        self._write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%bCache-Control: no-store\r\n%b%b%b\r\n"
+            % (content_type, chunked, self.door.date, extra, _connection(request))
+        )
+        self.door.metrics.answered(request.route, 200, self.door.loop.time() - request.began)
+
+    async def send_piece(self, request: Request, data: bytes) -> None:
+        """A piece of the body; returns when the caller has taken enough for the next one."""
+        if self._current is not request or not data:
+            return
+        self.door.metrics.bytes_out += len(data)
+        if request.is_10:
+            self.transport.write(data)
+        else:
+            self.transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
+        while self._write_paused and self._current is request:
+            self._drained = self.door.loop.create_future()
+            await self._drained
+
+    def end_stream(self, request: Request) -> None:
+        """The body is complete."""
+        if self._current is not request:
+            return
+        if not request.is_10:
+            self._write(b"0\r\n\r\n")
+        self._finished(request)
+
+    def break_off(self, request: Request, last_words: bytes) -> None:
+        """The body is not complete, and nobody shall take it for that: its end never comes."""
+        if self._current is not request:
+            return
+        self._current = None
+        self._deaf = True
+        self._queue.clear()
+        if last_words:
+            if request.is_10:
+                self._write(last_words)
+            else:
+                self._write(b"%x\r\n%b\r\n" % (len(last_words), last_words))
+        if request.is_10 and not last_words:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _write(self, data: bytes) -> None:
+        if not self.closed:
+            self.door.metrics.bytes_out += len(data)
+            self.transport.write(data)
+
+    def _finished(self, request: Request) -> None:
+        self._current = None
+        self._seen_at = 0.0
+        if not request.keep_alive:
+            self._queue.clear()
+            self._say_goodbye()
+        elif self._queue or self._wants_continue or self._reading_paused:
+            self._pump()
+
+    def _refuse(self, problem: MaitredError) -> None:
+        """An error for a request that was never complete; the connection ends with it."""
+        body = AS_JSON.value(told(problem, tracebacks=False))
+        status = status_of(problem)
+        self._write(
+            b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+            b"%b%bConnection: close\r\n\r\n%b"
+            % (status, REASONS[status], len(body), self.door.date, extra_headers(problem), body)
+        )
+        self.door.metrics.answered("none", status, 0.0)
+        self._queue.clear()
+        self._linger()
+
+    def _say_goodbye(self) -> None:
+        """Close; at once if the other end has sent all it wanted, as far as one can tell."""
+        self._deaf = True
+        if not self.closed:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        self._deaf = True
+        if self.closed:
+            return
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        with suppress(OSError, RuntimeError):
+            self.transport.write_eof()
+        self._linger_since = self.door.loop.time()
+
+    # Once a second
+
+    def look_at_clock(self, now: float) -> None:
+        """End what takes too long."""
+        settings = self.door.settings
+        if self._linger_since:
+            if now - self._linger_since > LINGER_SECONDS:
+                self.transport.abort()
+        elif self._write_paused:
+            self._look_at_stuck(now)
+        elif self.is_busy or self._deaf:
+            return
+        elif self._phase == HEAD:
+            if now - self._began > settings.header_seconds:
+                self._stop_reading(self._too_slow("the headers", settings.header_seconds))
+        elif not self._seen_at:
+            self._seen_at = now
+        elif self._phase == BODY:
+            if now - self._seen_at > settings.body_seconds:
+                self._stop_reading(self._too_slow("the body", settings.body_seconds))
+        elif now - self._seen_at > settings.idle_seconds:
+            self._say_goodbye()
+
+    def _look_at_stuck(self, now: float) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if not self._seen_at or unsent != self._stuck_bytes:
+            self._seen_at, self._stuck_bytes = now, unsent
+        elif now - self._seen_at > self.door.settings.body_seconds:
+            self.door.log.info("http caller takes nothing; cut off", peer=self.peer, unsent=unsent)
+            self.transport.abort()
+
+    @staticmethod
+    def _too_slow(what: str, seconds: float) -> TooSlow:
+        return TooSlow(f"It took more than {seconds:g} s for {what} of the request to arrive.")
+
+
+def _connection(request: Request) -> bytes:
+    if not request.keep_alive:
+        return b"Connection: close\r\n"
+    return b"Connection: keep-alive\r\n" if request.is_10 else b""

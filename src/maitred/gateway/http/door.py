@@ -1,0 +1,325 @@
+"""The HTTP door: listens, finds out who asks and for what, and hands it on.
+
+One timer looks at all connections; a connection has none of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from contextlib import suppress
+from email.utils import formatdate
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from maitred.errors import (
+    CannotStart,
+    Draining,
+    InternalError,
+    InvalidArgument,
+    MaitredError,
+    Unauthenticated,
+)
+from maitred.gateway.http.connection import Connection
+from maitred.gateway.http.letting_in import credentials
+from maitred.gateway.http.metrics import Metrics
+from maitred.gateway.http.pages import Pages
+from maitred.gateway.http.parameters import parsed
+from maitred.gateway.http.queries import Queries
+from maitred.gateway.http.routes import NotAllowed, Route, Routes
+from maitred.gateway.http.statuses import behind_us
+from maitred.gateway.http.tasks import Tasks
+from maitred.settings import HTTP_PORT
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Coroutine
+
+    from maitred.gateway.gateway import Gateway
+    from maitred.gateway.http.request import Request
+    from maitred.security.directory import Identity
+
+ACCEPT_BACKLOG: Final = 4_096
+"""Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn."""
+
+SWEEP_SECONDS: Final = 1.0
+"""How often connections are looked at, at least; shorter limits are looked at more often."""
+
+SWEEP_PORTION: Final = 256
+"""Connections looked at before requests get their turn again."""
+
+DRAIN_LOOK_SECONDS: Final = 0.02
+"""How often a stopping door looks whether it is done."""
+
+MALFORMED_SECONDS: Final = 10.0
+"""From one line in the log about bytes that are no HTTP to the next, which tells how many."""
+
+STAYS_OPEN: Final = frozenset(("health", "metrics_page"))
+"""What a stopping gateway still answers."""
+
+
+class HttpDoor:
+    """See `gateway.Door`."""
+
+    def __init__(
+        self, *, port: int | None = None, tls: ssl.SSLContext | None = None, reuse: bool = False
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.connections: dict[Connection, None] = {}
+        self.metrics = Metrics()
+        self.draining = False
+        self.date = b""
+        """The header of that name, ready to be written."""
+        self._port = port
+        self._tls = tls
+        self._reuse = reuse
+        self._server: asyncio.Server | None = None
+        self._routes = Routes()
+        self._handlers: dict[str, Callable[..., Coroutine[Any, Any, None] | None]] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._malformed_told_at = -inf
+        self._malformed_untold = 0
+
+    # Begin and end
+
+    async def start(self, gateway: Gateway) -> str:
+        """Listen; raises `CannotStart` if the address cannot be had."""
+        self.gateway = gateway
+        self.guard = gateway.guard
+        self.settings = settings = gateway.settings.gateway
+        self.log = gateway.log
+        queries, tasks, pages = Queries(self), Tasks(self), Pages(self)
+        self.serve_query = queries.query
+        self._handlers = {
+            "query": queries.query,
+            "list_queries": queries.list_queries,
+            "cancel_query": queries.cancel_query,
+            "add_task": tasks.add_task,
+            "task_result": tasks.task_result,
+            "cancel_task": tasks.cancel_task,
+            "describe_queue": tasks.describe_queue,
+            "health": pages.health,
+            "ready": pages.ready,
+            "metrics_page": pages.metrics_page,
+            "document": pages.document,
+        }
+        port = self._port if self._port is not None else settings.port
+        port = HTTP_PORT if port is None else port
+        self._look_at_date()
+        try:
+            self._server = await self.loop.create_server(
+                partial(Connection, self),
+                settings.host,
+                port,
+                ssl=self._tls,
+                backlog=ACCEPT_BACKLOG,
+                reuse_port=self._reuse or None,
+            )
+        except OSError as problem:
+            raise cannot_listen(settings.host, port, problem) from problem
+        self.spawn(self._sweep())
+        bound = self._server.sockets[0].getsockname()
+        host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        return f"{'https' if self._tls else 'http'}://{host}:{bound[1]}"
+
+    async def drain(self, seconds: float) -> bool:
+        """See `Door`."""
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.drain()
+        deadline = self.loop.time() + seconds
+        while any(connection.is_busy for connection in self.connections):
+            if self.loop.time() >= deadline:
+                return False
+            await asyncio.sleep(DRAIN_LOOK_SECONDS)
+        # What was written last is on its way; whoever does not take it is cut off soon.
+        deadline = min(deadline, self.loop.time() + 1.0)
+        while self.connections and self.loop.time() < deadline:
+            for connection in list(self.connections):
+                connection.drain()
+            await asyncio.sleep(DRAIN_LOOK_SECONDS)
+        return True
+
+    def close(self) -> None:
+        """End at once."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+    # Requests
+
+    def serve(self, connection: Connection, request: Request) -> None:
+        """Answer it, now or later. Raises nothing: the connection goes on."""
+        try:
+            target = request.target
+            path, _, query = target.partition(b"?") if b"?" in target else (target, b"", b"")
+            if not path.startswith(b"/"):
+                path = _path_of(path)
+            route, values = self._routes.find(request.method, path)
+            request.route = name = route.handler
+            if self.draining and name not in STAYS_OPEN:
+                raise _stopping()  # noqa: TRY301 - answered like all others
+            if query or route.parameters:
+                parsed(request, route, query)
+            if self.guard.required and not route.is_open:
+                request.identity = self._known(connection, request)
+                if request.identity is None:
+                    self._start(
+                        connection, request, self._let_in(connection, request, route, values)
+                    )
+                    return
+            later = self._handlers[name](connection, request, *values)
+            if later is not None:
+                self._start(connection, request, later)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            self.fail(connection, request, problem)
+
+    def fail(self, connection: Connection, request: Request, problem: BaseException) -> None:
+        """Answer with an error."""
+        if not isinstance(problem, MaitredError):
+            self.log.error("http request failed", route=request.route, exc_info=problem)
+            problem = InternalError("The gateway failed at this request; its log says more.")
+        extra = (
+            b"Allow: %b\r\n" % problem.allow.encode() if isinstance(problem, NotAllowed) else b""
+        )
+        try:
+            connection.answer_error(request, problem, extra)
+        except Exception:
+            self.log.exception("http error could not be answered")
+            connection.transport.abort()
+
+    def _start(
+        self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]
+    ) -> None:
+        request.task = self.spawn(self._finish(connection, request, work))
+
+    async def _finish(
+        self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]
+    ) -> None:
+        try:
+            await work
+        except MaitredError as problem:
+            self.fail(connection, request, behind_us(problem))
+        except Exception as problem:  # noqa: BLE001 - likewise
+            self.fail(connection, request, problem)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run it until it ends or the door does."""
+        task = self.loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    # Who asks
+
+    def _known(self, connection: Connection, request: Request) -> Identity | None:
+        """Who it is, if that is known already."""
+        header = request.headers.get(b"authorization")
+        before = connection.authorized
+        generation = self.guard.users.generation
+        if before is not None and before[0] == header and before[1] == generation:
+            return before[2]
+        identity = self.guard.remembered(*credentials(header))
+        if identity is not None and header is not None:
+            connection.authorized = (header, generation, identity)
+        return identity
+
+    async def _let_in(
+        self, connection: Connection, request: Request, route: Route, values: tuple[Any, ...]
+    ) -> None:
+        user, secret = credentials(request.headers.get(b"authorization"))
+        try:
+            request.identity = await self.guard.verified(
+                user, secret, lambda: not connection.closed
+            )
+        except Unauthenticated as problem:
+            if not connection.closed:
+                self.guard.failed(connection.peer, user)
+            connection.answer_error(request, problem)
+            return
+        later = self._handlers[route.handler](connection, request, *values)
+        if later is not None:
+            await later
+
+    def malformed(self, peer: str, what: str) -> None:
+        """Somebody speaks no HTTP: told once, then rarely."""
+        self.metrics.malformed += 1
+        now = self.loop.time()
+        if now - self._malformed_told_at < MALFORMED_SECONDS:
+            self._malformed_untold += 1
+            return
+        more = {"more": self._malformed_untold} if self._malformed_untold else {}
+        self.log.warning("no http on the http port", peer=peer, reason=what, **more)
+        self._malformed_told_at, self._malformed_untold = now, 0
+
+    # Once a second
+
+    async def _sweep(self) -> None:
+        settings = self.settings
+        shortest = min(settings.header_seconds, settings.body_seconds, settings.idle_seconds)
+        interval = min(SWEEP_SECONDS, shortest / 4)
+        while True:
+            await asyncio.sleep(interval)
+            self._guarded(self._look_at_date)
+            if self.guard.required:
+                self._guarded(self.guard.look, self.spawn)
+            connections = list(self.connections)
+            for start in range(0, len(connections), SWEEP_PORTION):
+                now = self.loop.time()
+                for connection in connections[start : start + SWEEP_PORTION]:
+                    if not connection.closed:
+                        self._guarded(connection.look_at_clock, now)
+                await asyncio.sleep(0)
+
+    def _guarded(self, look: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401
+        """Without this, one failure would be the end of all limits of time."""
+        try:
+            look(*arguments)
+        except Exception:
+            self.log.exception("a look around failed")
+
+    def _look_at_date(self) -> None:
+        now = self.gateway.surroundings.wall_clock()
+        with suppress(ValueError, OverflowError, OSError):  # a clock that is years off
+            self.date = b"Date: %b\r\n" % formatdate(now, usegmt=True).encode()
+
+
+def _path_of(target: bytes) -> bytes:
+    """Of `http://host/path`, which proxies send; everything else is no path."""
+    scheme, slashes, rest = target.partition(b"://")
+    if slashes and scheme.lower() in {b"http", b"https"}:
+        return b"/" + rest.partition(b"/")[2]
+    raise InvalidArgument("The request is for no path.")
+
+
+def _stopping() -> Draining:
+    return Draining(
+        "The gateway is stopping and takes no new requests. Nothing was done.",
+        remedy="Ask another gateway, or again in a moment.",
+    )
+
+
+def cannot_listen(host: str, port: int, problem: OSError) -> CannotStart:
+    """Why there is no door, in words."""
+    number = problem.errno
+    if number == errno.EADDRINUSE or (number is None and "in use" in str(problem)):
+        return CannotStart(
+            f"Port {port} on {host}, for the HTTP door, is in use.",
+            remedy="Stop whoever has it, or name another one: --set gateway.port=0 finds a free "
+            "one, --set gateway.enabled=false does without.",
+        )
+    if number == errno.EACCES:
+        return CannotStart(
+            f"This user may not listen on port {port}, for the HTTP door.",
+            remedy="Name another one with --set gateway.port=...; those below 1024 are for root.",
+        )
+    return CannotStart(
+        f"The HTTP door cannot listen on {host}:{port}: {cast('Any', problem).strerror or problem}.",
+        remedy="Name an address of this machine with --set gateway.host=...",
+    )

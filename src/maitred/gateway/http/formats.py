@@ -1,0 +1,258 @@
+"""JSON and msgpack: what comes in, what goes out, and what the caller takes.
+
+A body is the arguments of a handler: an array in their order, an object by name, anything else is
+the only one. They travel to the worker as msgpack, and so does the result; who speaks msgpack gets
+it as it came.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import json, msgpack
+
+from maitred.errors import (
+    InvalidArguments,
+    NotAcceptable,
+    UnserialisableResult,
+    UnsupportedMediaType,
+)
+from maitred.queries.rows import as_array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+JSON: Final = b"application/json"
+MSGPACK: Final = b"application/msgpack"
+NDJSON: Final = b"application/x-ndjson"
+EVENTS: Final = b"text/event-stream"
+
+_MSGPACK_NAMES: Final = frozenset((MSGPACK, b"application/x-msgpack", b"application/vnd.msgpack"))
+_NDJSON_NAMES: Final = frozenset((NDJSON, b"application/ndjson", b"application/jsonl"))
+_JSON_NAMES: Final = frozenset((JSON, b"application/*"))
+
+NO_ARGUMENTS: Final = b"\x90"
+
+_read_json: Final = json.Decoder().decode
+_read_msgpack: Final = msgpack.Decoder().decode
+_write_json: Final = json.Encoder().encode
+_write_lines: Final = json.Encoder().encode_lines
+_write_msgpack: Final = msgpack.Encoder().encode
+_look_at_value: Final = msgpack.Decoder(msgspec.Raw).decode
+_look_at_names: Final = msgpack.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class Format:
+    """How an answer is written."""
+
+    __slots__ = ("content_type", "gather", "name", "row_type")
+
+    def __init__(
+        self, name: str, content_type: bytes, row_type: bytes, *, gather: bool = False
+    ) -> None:
+        self.name = name
+        self.content_type = content_type
+        """Of a result in one piece."""
+        self.row_type = row_type
+        """Of a stream."""
+        self.gather = gather
+        """Whether the caller takes results in one piece only."""
+
+    def whole(self, body: bytes) -> bytes:
+        """A result, which came as msgpack."""
+        return result_as_json(body)
+
+    def value(self, value: object) -> bytes:
+        """Something of ours."""
+        return _write_json(value)
+
+    def rows(self, chunk: bytes) -> bytes:
+        """Some rows of a stream."""
+        return _guarded(_rows_as_json, chunk)
+
+    def error(self, said: Mapping[str, Any]) -> bytes:
+        """The last words of a stream that broke."""
+        return _write_json(said) + b"\n"
+
+    def end(self) -> bytes:
+        """The last words of one that did not."""
+        return b""
+
+
+class Msgpack(Format):
+    """What workers and we speak anyway: nothing to do."""
+
+    __slots__ = ()
+
+    def whole(self, body: bytes) -> bytes:
+        return body
+
+    def value(self, value: object) -> bytes:
+        return _write_msgpack(value)
+
+    def rows(self, chunk: bytes) -> bytes:
+        return chunk
+
+    def error(self, said: Mapping[str, Any]) -> bytes:  # noqa: ARG002 - it would look like a row
+        return b""
+
+
+class Events(Format):
+    """Server-sent events: a row each, and one at the end, so that nobody connects again."""
+
+    __slots__ = ()
+
+    def whole(self, body: bytes) -> bytes:
+        return b"data: %b\n\n" % result_as_json(body) + self.end()
+
+    def rows(self, chunk: bytes) -> bytes:
+        lines = _guarded(_rows_as_json, chunk).split(b"\n")
+        return b"".join(b"data: %b\n\n" % line for line in lines[:-1])
+
+    def error(self, said: Mapping[str, Any]) -> bytes:
+        return b"event: error\ndata: %b\n\n" % _write_json(said)
+
+    def end(self) -> bytes:
+        return b"event: end\ndata: \n\n"
+
+
+AS_JSON: Final = Format("json", JSON, NDJSON)
+AS_ONE_JSON: Final = Format("json", JSON, NDJSON, gather=True)
+AS_MSGPACK: Final = Msgpack("msgpack", MSGPACK, MSGPACK)
+AS_EVENTS: Final = Events("events", EVENTS, EVENTS)
+
+
+def result_as_json(body: bytes) -> bytes:
+    """The same in JSON; raises `UnserialisableResult` if it cannot be."""
+    return _guarded(_one_as_json, body)
+
+
+def _one_as_json(body: bytes) -> bytes:
+    return _write_json(_read_msgpack(body))
+
+
+def _rows_as_json(chunk: bytes) -> bytes:
+    return _write_lines(_read_msgpack(as_array(chunk)))
+
+
+def _guarded(work: Callable[[bytes], bytes], body: bytes) -> bytes:
+    try:
+        return work(body)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
+        raise UnserialisableResult(
+            f"The result cannot be written as JSON: {problem}."[:300],
+            remedy="Ask for it with Accept: application/msgpack.",
+        ) from None
+
+
+# What comes in
+
+
+def is_msgpack(content_type: bytes | None) -> bool:
+    """How the body is written; raises `UnsupportedMediaType` if it is neither."""
+    if content_type is None or content_type == JSON:
+        return False
+    name, _, parameters = content_type.partition(b";")
+    name = name.strip().lower()
+    if name in _MSGPACK_NAMES:
+        return True
+    if name == JSON:
+        charset = parameters.strip().lower()
+        if not charset or charset.replace(b'"', b"") in {b"charset=utf-8", b"charset=utf8"}:
+            return False
+    raise UnsupportedMediaType(
+        f"A body of the type {content_type[:60].decode('latin-1')!r} is not read here.",
+        remedy="Send application/json (UTF-8) or application/msgpack, and say so in Content-Type.",
+    )
+
+
+def arguments(body: bytes, *, packed: bool) -> bytes:
+    """The arguments as they travel; raises `InvalidArguments` for what cannot be read."""
+    if not body:
+        return NO_ARGUMENTS
+    if packed:
+        return _packed_arguments(body)
+    try:
+        value = _read_json(body)
+        return _write_msgpack(value if isinstance(value, list | dict) else [value])
+    except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
+        raise InvalidArguments(
+            f"The body cannot be read as JSON: {problem}."[:300],
+            remedy="An array has the arguments in order, an object by name; whole numbers have 64 "
+            "bits.",
+        ) from None
+
+
+def _packed_arguments(body: bytes) -> bytes:
+    first = body[0]
+    try:
+        if 0x80 <= first <= 0x8F or first in {0xDE, 0xDF}:
+            _look_at_names(body)
+            return body
+        _look_at_value(body)
+    except (ValueError, RecursionError, msgspec.MsgspecError) as problem:
+        raise InvalidArguments(
+            f"The body cannot be read as msgpack: {problem}."[:300],
+            remedy="An array has the arguments in order, a map with names as keys by name.",
+        ) from None
+    return body if 0x90 <= first <= 0x9F or first in {0xDC, 0xDD} else b"\x91" + body
+
+
+# What the caller takes
+
+
+def accepted(accept: bytes | None, *, packed: bool) -> Format:
+    """How to answer; raises `NotAcceptable` if the caller takes nothing that we have.
+
+    Without a wish, or if everything is fine, the answer is written like the request.
+    """
+    usual = AS_MSGPACK if packed else AS_JSON
+    if accept is None or accept == b"*/*":
+        return usual
+    best, best_quality = None, 0.0
+    wishes = _wishes(accept)
+    for name, quality in wishes:
+        if quality > best_quality:
+            found = _format(name, usual)
+            if found is not None:
+                best, best_quality = found, quality
+    if best is None:
+        raise NotAcceptable(
+            f"An answer of the type {accept[:60].decode('latin-1')!r} is not written here.",
+            remedy="Accept application/json, application/x-ndjson, application/msgpack or "
+            "text/event-stream.",
+        )
+    if best is AS_ONE_JSON and any(
+        quality > 0 and (name in _NDJSON_NAMES or name == b"*/*") for name, quality in wishes
+    ):
+        return AS_JSON
+    return best
+
+
+def _format(name: bytes, usual: Format) -> Format | None:
+    if name == b"*/*":
+        return usual
+    if name in _JSON_NAMES:
+        return AS_ONE_JSON
+    if name in _NDJSON_NAMES:
+        return AS_JSON
+    if name in _MSGPACK_NAMES:
+        return AS_MSGPACK
+    return AS_EVENTS if name in {EVENTS, b"text/*"} else None
+
+
+def _wishes(accept: bytes) -> list[tuple[bytes, float]]:
+    found = []
+    for part in accept.split(b","):
+        name, *parameters = part.split(b";")
+        quality = 1.0
+        for parameter in parameters:
+            key, _, value = parameter.partition(b"=")
+            if key.strip().lower() == b"q":
+                try:
+                    quality = float(value)
+                except ValueError:
+                    quality = 0.0
+        found.append((name.strip().lower(), quality))
+    return found

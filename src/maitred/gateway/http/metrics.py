@@ -1,0 +1,117 @@
+"""What the HTTP door counts, in the text format of Prometheus."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+BUCKETS: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
+"""Seconds: from what a query needs at least to what most callers allow."""
+
+
+class Latency:
+    """How long the requests of one route took."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.total += seconds
+
+
+class Metrics:
+    """Of one door."""
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, int], int] = {}
+        """By route and status."""
+        self.latencies: dict[str, Latency] = {}
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.accepted = 0
+        self.malformed = 0
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """A request is over, or its stream has begun."""
+        key = (route, status)
+        requests = self.requests
+        requests[key] = requests.get(key, 0) + 1
+        latency = self.latencies.get(route)
+        if latency is None:
+            latency = self.latencies[route] = Latency()
+        latency.add(seconds)
+
+    def families(self) -> list[str]:
+        """All lines."""
+        lines = counter(
+            "maitred_http_requests_total",
+            "Requests that were answered, by route and status.",
+            [({"route": route, "status": s}, n) for (route, s), n in sorted(self.requests.items())],
+        )
+        lines += _head(
+            "maitred_http_request_seconds", "From the first byte in to the answer.", "histogram"
+        )
+        for route, latency in sorted(self.latencies.items()):
+            sums = list(accumulate(latency.counts))
+            for bound, count in zip((*map(str, BUCKETS), "+Inf"), sums, strict=True):
+                labels = {"route": route, "le": bound}
+                lines.append(_line("maitred_http_request_seconds_bucket", labels, count))
+            labels = {"route": route}
+            lines.append(_line("maitred_http_request_seconds_sum", labels, latency.total))
+            lines.append(_line("maitred_http_request_seconds_count", labels, sums[-1]))
+        for name, text, value in (
+            ("maitred_http_connections_total", "Connections that were accepted.", self.accepted),
+            ("maitred_http_malformed_total", "Connections that spoke no HTTP.", self.malformed),
+            ("maitred_http_received_bytes_total", "Of requests.", self.bytes_in),
+            ("maitred_http_sent_bytes_total", "Of answers.", self.bytes_out),
+        ):
+            lines += counter(name, text, [({}, value)])
+        return lines
+
+
+def counter(
+    name: str, text: str, samples: Iterable[tuple[Mapping[str, object], float]]
+) -> list[str]:
+    """What only grows."""
+    return [*_head(name, text, "counter"), *(_line(name, *one) for one in samples)]
+
+
+def gauge(name: str, text: str, value: float) -> list[str]:
+    """What goes up and down."""
+    return [*_head(name, text, "gauge"), _line(name, {}, value)]
+
+
+def _head(name: str, text: str, kind: str) -> list[str]:
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+
+
+def _line(name: str, labels: Mapping[str, object], value: float) -> str:
+    inside = ",".join(f'{key}="{_escaped(str(one))}"' for key, one in labels.items())
+    return f"{name}{{{inside}}} {value}" if inside else f"{name} {value}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

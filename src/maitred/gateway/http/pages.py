@@ -1,0 +1,77 @@
+"""What machines look at: alive, ready, the counters, the document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import json
+
+from maitred.errors import Unavailable
+from maitred.gateway.http.formats import AS_JSON, JSON
+from maitred.gateway.http.metrics import counter, gauge
+from maitred.gateway.http.openapi import document
+
+if TYPE_CHECKING:
+    from maitred.gateway.http.connection import Connection
+    from maitred.gateway.http.door import HttpDoor
+    from maitred.gateway.http.request import Request
+
+PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class Pages:
+    """Handlers of the door."""
+
+    def __init__(self, door: HttpDoor) -> None:
+        self._door = door
+        self._gateway = door.gateway
+        self._document = json.encode(document(with_users=door.guard.required))
+
+    def health(self, connection: Connection, request: Request) -> None:
+        """Whoever answers is alive."""
+        state = "stopping" if self._door.draining else "alive"
+        connection.answer(request, 200, JSON, AS_JSON.value({"status": state}))
+
+    def ready(self, connection: Connection, request: Request) -> None:
+        """Whether there is a node behind us."""
+        if not self._gateway.is_ready:
+            raise Unavailable("The gateway has no connection to its node.", remedy="Try later.")
+        connection.answer(request, 200, JSON, AS_JSON.value({"status": "ready"}))
+
+    def document(self, connection: Connection, request: Request) -> None:
+        """OpenAPI."""
+        connection.answer(request, 200, JSON, self._document)
+
+    def metrics_page(self, connection: Connection, request: Request) -> None:
+        """For Prometheus."""
+        door = self._door
+        lines = door.metrics.families()
+        lines += gauge("maitred_http_connections", "Open now.", len(door.connections))
+        busy = sum(one.is_busy for one in door.connections)
+        lines += gauge("maitred_http_requests_under_way", "Not answered yet.", busy)
+        lines += gauge(
+            "maitred_gateway_ready", "1: its node is reached.", int(self._gateway.is_ready)
+        )
+        querying = self._gateway.querying
+        if querying is not None:
+            table = querying.table
+            lines += counter(
+                "maitred_queries_total",
+                "How often queries reached each status.",
+                [({"status": status}, count) for status, count in sorted(table.counts.items())],
+            )
+            lines += gauge("maitred_queries_under_way", "Waiting or running.", table.under_way)
+            for name, text in OTHERS.items():
+                value = getattr(querying, name, None)
+                if isinstance(value, int | float):
+                    lines += gauge(f"maitred_queries_{name}", text, value)
+        body = ("\n".join(lines) + "\n").encode()
+        connection.answer(request, 200, PROMETHEUS, body)
+
+
+OTHERS = {
+    "waiting": "Queries that wait for a worker now.",
+    "links": "Connections to workers.",
+    "relayed": "Queries that went through the node, because their worker was out of reach.",
+}
+"""What else is known of queries, by the attribute that has it."""

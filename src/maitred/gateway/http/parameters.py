@@ -1,0 +1,56 @@
+"""What stands behind the question mark, or in a header of the same name: `delay=5` is
+`Maitred-Delay: 5`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
+
+from maitred.errors import InvalidArgument, UnknownChoice
+
+if TYPE_CHECKING:
+    from maitred.gateway.http.request import Request
+    from maitred.gateway.http.routes import Route
+
+PARAMETERS_MAX: Final = 32
+"""Of one request; no route has as many."""
+
+PREFIX: Final = "Maitred-"
+
+
+def parsed(request: Request, route: Route, query: bytes) -> None:
+    """Fill `request.query`; raises for what the route does not know."""
+    found = request.query
+    parts = query.split(b"&", PARAMETERS_MAX) if query else []
+    if len(parts) > PARAMETERS_MAX:
+        raise InvalidArgument(f"The request has more than {PARAMETERS_MAX} parameters.")
+    for part in filter(None, parts):
+        key, _, text = part.partition(b"=")
+        name = _decoded(key)
+        if name not in route.parameters or name.startswith(PREFIX):
+            known = [one for one in route.parameters if not one.startswith(PREFIX)]
+            if not known:
+                raise InvalidArgument("This path takes no parameters behind a question mark.")
+            raise UnknownChoice.named("parameter", name[:60], known)
+        if name in found:
+            raise InvalidArgument(f"The parameter {name!r} is given twice.")
+        found[name] = _decoded(text)
+    for name in route.parameters:
+        if name.startswith(PREFIX):
+            header = name.lower().encode()
+        elif route.body:
+            header = b"maitred-" + name.encode()
+        else:
+            continue
+        value = request.headers.get(header)
+        if value is not None:
+            if name in found:
+                raise InvalidArgument(f"{name!r} is given twice: as a parameter and as a header.")
+            found[name] = value.decode("latin-1")
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return unquote_to_bytes(text.replace(b"+", b" ")).decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument("A parameter is not UTF-8 when it is decoded.") from None

@@ -1,0 +1,192 @@
+"""Queries over HTTP: the hot route, its streams, and the query table.
+
+The way of a query through here is kept short: one look for the route, the body read and written
+once, one write for the answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import quote
+
+from msgspec import to_builtins
+
+from maitred.errors import InvalidArgument, MaitredError, PermissionDenied, UnknownQuery
+from maitred.gateway.guard import check
+from maitred.gateway.http.formats import AS_EVENTS, AS_JSON, accepted, arguments, is_msgpack
+from maitred.gateway.http.request import seconds, truth, whole
+from maitred.gateway.http.statuses import behind_us, told
+from maitred.matching.records import PRIORITIES
+from maitred.protocol.queries import QueryFilter
+from maitred.queries.ask import Ask
+from maitred.queries.states import FOLLOWS
+
+if TYPE_CHECKING:
+    from maitred.gateway.asking import Rows, Running
+    from maitred.gateway.http.connection import Connection
+    from maitred.gateway.http.door import HttpDoor
+    from maitred.gateway.http.formats import Format
+    from maitred.gateway.http.request import Request
+
+TIMEOUT_MAX_SECONDS: Final = 86_400.0
+"""A day, as everywhere: who waits longer wants a task."""
+
+ROWS_MAX: Final = 10_000
+"""Of the query table, in one answer."""
+
+NAMES_MAX: Final = 1_024
+"""Workers whose names are remembered as they stand in headers."""
+
+
+class Queries:
+    """Handlers of the door."""
+
+    def __init__(self, door: HttpDoor) -> None:
+        self._door = door
+        self._gateway = door.gateway
+        self._default_seconds = door.settings.querying.timeout_seconds
+        self._names: dict[str, bytes] = {}
+
+    def query(self, connection: Connection, request: Request, namespace: str, queue: str) -> None:
+        """Ask it; the answer comes when it comes."""
+        headers = request.headers
+        packed = is_msgpack(headers.get(b"content-type"))
+        form = request.form = accepted(headers.get(b"accept"), packed=packed)
+        identity = request.identity
+        if identity is not None:
+            check(identity, namespace, "query")
+        limit, priority, idempotent = self._default_seconds, 2, False
+        if request.query:
+            limit, priority, idempotent = self._wishes(request.query)
+        door = self._door
+        running = self._gateway.ask().begin(
+            Ask(
+                namespace=namespace,
+                queue=queue,
+                payload=arguments(request.body, packed=packed),
+                deadline=request.began + limit,
+                priority=priority,
+                idempotent=idempotent,
+                rows=not form.gather,
+                user=identity.name if identity is not None else "",
+                connection=f"http {connection.peer}",
+            )
+        )
+        request.running = running
+        request.task = door.spawn(self._answer(connection, request, running, form))
+
+    def _wishes(self, given: dict[str, str]) -> tuple[float, int, bool]:
+        limit, priority, idempotent = self._default_seconds, 2, False
+        for name, text in given.items():
+            if name == "Maitred-Timeout":
+                limit = seconds(name, text, 0.001, TIMEOUT_MAX_SECONDS)
+            elif name == "Maitred-Priority":
+                priority = whole(name, text, 0, PRIORITIES - 1)
+            else:
+                idempotent = truth(name, text)
+        return limit, priority, idempotent
+
+    async def _answer(
+        self, connection: Connection, request: Request, running: Running, form: Format
+    ) -> None:
+        try:
+            answer = await running.answer()
+            body = getattr(answer, "body", None)
+            request.running = None if body is not None else running
+            extra = self._extra(running)
+            if body is not None:
+                connection.answer(request, 200, form.content_type, form.whole(body), extra)
+            else:
+                await self._stream(connection, request, cast("Rows", answer), form, extra)
+        except MaitredError as problem:
+            extra = self._extra(running)
+            connection.answer_error(request, behind_us(problem), extra)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            self._door.fail(connection, request, problem)
+
+    async def _stream(
+        self, connection: Connection, request: Request, rows: Rows, form: Format, extra: bytes
+    ) -> None:
+        """Pass rows on as they come, and as fast as the caller takes them."""
+        extra += b"Maitred-Stream: true\r\n"
+        connection.begin_stream(request, form.row_type, extra)
+        try:
+            async for chunk in rows:
+                await connection.send_piece(request, form.rows(chunk))
+            await connection.send_piece(request, form.end())
+            connection.end_stream(request)
+        except MaitredError as problem:
+            said = told(behind_us(problem), tracebacks=self._door.settings.tracebacks)
+            connection.break_off(request, form.error(said))
+        except Exception:
+            self._door.log.exception("http stream failed")
+            connection.break_off(request, b"")
+        finally:
+            request.running = None
+            await rows.aclose()
+
+    def _extra(self, running: Running) -> bytes:
+        """Who has answered, and which query it was."""
+        worker = getattr(running, "worker", "")
+        if not worker:
+            return b"Maitred-Query: %d\r\n" % running.sequence
+        name = self._names.get(worker)
+        if name is None:
+            if len(self._names) >= NAMES_MAX:
+                self._names.clear()
+            name = self._names[worker] = quote(worker, safe=" :@.,;/+-_()[]").encode()
+        return b"Maitred-Query: %d\r\nMaitred-Worker: %b\r\n" % (running.sequence, name)
+
+    # The table
+
+    def list_queries(self, connection: Connection, request: Request, namespace: str) -> None:
+        """Rows of the table; without `admin`, one's own."""
+        request.form = form = plain_form(request)
+        wanted = QueryFilter(namespace=namespace)
+        for name, text in request.query.items():
+            if name == "most":
+                wanted.most = whole(name, text, 1, ROWS_MAX)
+            elif name == "status" and text not in FOLLOWS:
+                raise InvalidArgument(
+                    f"There is no status {text[:60]!r}.", remedy=f"There are {', '.join(FOLLOWS)}."
+                )
+            else:
+                setattr(wanted, name, text)
+        self._only_own(request, namespace, wanted)
+        rows = self._gateway.ask().table.rows(wanted)
+        body = form.value({"queries": to_builtins(rows)})
+        connection.answer(request, 200, form.content_type, body)
+
+    def cancel_query(
+        self, connection: Connection, request: Request, namespace: str, sequence: int
+    ) -> None:
+        """Stop it."""
+        request.form = form = plain_form(request)
+        wanted = QueryFilter(namespace=namespace, sequence=sequence, most=1)
+        self._only_own(request, namespace, wanted)
+        asking = self._gateway.ask()
+        rows = asking.table.rows(wanted)
+        if not rows:
+            raise UnknownQuery(
+                f"This gateway knows no query {sequence} in the namespace {namespace!r}.",
+                remedy=f"GET /v1/{quote(namespace, safe='')}/queries has those that it knows.",
+            )
+        state = "cancelling" if asking.cancel(sequence) else "over"
+        body = form.value({"sequence": sequence, "state": state})
+        connection.answer(request, 200, form.content_type, body)
+
+    @staticmethod
+    def _only_own(request: Request, namespace: str, wanted: QueryFilter) -> None:
+        identity = request.identity
+        if identity is None or identity.permissions.allows(namespace, "admin"):
+            return
+        check(identity, namespace, "query")
+        if wanted.user not in {"", identity.name}:
+            raise PermissionDenied("Others' queries are shown to those who may look after queues.")
+        wanted.user = identity.name
+
+
+def plain_form(request: Request) -> Format:
+    """How an answer of ours is written."""
+    form = accepted(request.headers.get(b"accept"), packed=False)
+    return AS_JSON if form is AS_EVENTS else form

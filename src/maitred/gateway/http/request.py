@@ -1,0 +1,108 @@
+"""One HTTP request, and what is under way for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from maitred.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from maitred.gateway.asking import Running
+    from maitred.gateway.http.formats import Format
+    from maitred.security.directory import Identity
+
+NUMBER_LETTERS: Final = 30
+"""Longest number in a header or a parameter; nobody counts further."""
+
+
+class Request:
+    """Complete: headers and body are there."""
+
+    __slots__ = (
+        "began",
+        "body",
+        "form",
+        "headers",
+        "identity",
+        "is_10",
+        "keep_alive",
+        "method",
+        "query",
+        "route",
+        "running",
+        "target",
+        "task",
+    )
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: dict[bytes, bytes],
+        body: bytes,
+        began: float,
+        *,
+        keep_alive: bool,
+        is_10: bool,
+    ) -> None:
+        self.method = method
+        self.target = target
+        """Path and query, as they came."""
+        self.headers = headers
+        """By name in small letters."""
+        self.body = body
+        self.began = began
+        self.keep_alive = keep_alive
+        self.is_10 = is_10
+        """HTTP/1.0: no chunks."""
+        self.route = "unknown"
+        """For the metrics."""
+        self.query: dict[str, str] = {}
+        """The parameters behind the question mark."""
+        self.identity: Identity | None = None
+        self.form: Format | None = None
+        """How the answer is written, when that is known."""
+        self.running: Running | None = None
+        """The query that it asks."""
+        self.task: asyncio.Task[Any] | None = None
+        """What works on the answer, if something does."""
+
+    def drop(self) -> None:
+        """Nobody waits for the answer."""
+        if self.running is not None:
+            self.running.cancel()
+        if self.task is not None:
+            self.task.cancel()
+
+
+def seconds(name: str, text: str, least: float, most: float) -> float:
+    """A time from a header or a parameter, or `InvalidArgument`."""
+    try:
+        value = float(text) if len(text) <= NUMBER_LETTERS and "_" not in text else -1.0
+    except ValueError:
+        value = -1.0
+    if not least <= value <= most:
+        raise InvalidArgument(
+            f"{name} is {text[:60]!r}; it has to be a number of seconds from {least:g} to {most:g}."
+        )
+    return value
+
+
+def whole(name: str, text: str, least: int, most: int) -> int:
+    """A whole number from one, or `InvalidArgument`."""
+    plain = text.isascii() and text.isdecimal() and len(text) <= NUMBER_LETTERS
+    value = int(text) if plain else -1
+    if not least <= value <= most:
+        raise InvalidArgument(
+            f"{name} is {text[:60]!r}; it has to be a whole number from {least} to {most}."
+        )
+    return value
+
+
+def truth(name: str, text: str) -> bool:
+    """`true` or `false`, or `InvalidArgument`."""
+    if text not in {"true", "false"}:
+        raise InvalidArgument(f"{name} is {text[:60]!r}; it has to be true or false.")
+    return text == "true"

@@ -1,0 +1,158 @@
+"""Which path leads where: one table, for serving, for the OpenAPI document and for the metrics.
+
+A path that was found before, with names that were checked, is found again by one look into a
+dictionary: programs ask the same queue over and over.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from maitred.errors import InvalidArgument, MethodNotAllowed, UnknownRoute
+from maitred.routing.keys import check_partition
+from maitred.routing.names import check_name
+
+REMEMBERED_MAX: Final = 4_096
+"""Paths that are remembered; then all are forgotten, and those in use come back."""
+
+SEQUENCE_MAX: Final = 2**63 - 1
+
+
+class Route(NamedTuple):
+    """One method of one path."""
+
+    method: str
+    path: str
+    handler: str
+    """The door's method that serves it, and its name in the metrics and in the document."""
+    summary: str
+    parameters: tuple[str, ...] = ()
+    """Those beside the path's own; `openapi.py` says what they are."""
+    body: bool = False
+    is_open: bool = False
+    """Whether it can be asked without saying who one is."""
+
+
+QUEUE: Final = "/v1/{namespace}/queues/{queue}"
+TASK: Final = QUEUE + "/tasks/{partition}/{sequence}"
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        f"{QUEUE}/query",
+        "query",
+        "Ask a query, and get its answer",
+        ("Maitred-Timeout", "Maitred-Priority", "Maitred-Idempotent"),
+        body=True,
+    ),
+    Route(
+        "POST",
+        f"{QUEUE}/tasks",
+        "add_task",
+        "Add a task, which is run at least once from now on",
+        ("delay", "priority", "expires", "retries", "timeout", "retention"),
+        body=True,
+    ),
+    Route("GET", TASK, "task_result", "What became of a task", ("wait",)),
+    Route("DELETE", TASK, "cancel_task", "Do not run a task; stop it if it runs"),
+    Route("GET", QUEUE, "describe_queue", "How a queue is"),
+    Route(
+        "GET",
+        "/v1/{namespace}/queries",
+        "list_queries",
+        "The query table of this gateway, the newest last",
+        ("queue", "user", "status", "worker", "most"),
+    ),
+    Route(
+        "DELETE",
+        "/v1/{namespace}/queries/{sequence}",
+        "cancel_query",
+        "Cancel a query that waits or runs",
+    ),
+    Route("GET", "/health", "health", "Is this gateway alive?", is_open=True),
+    Route("GET", "/ready", "ready", "Can it reach its node?", is_open=True),
+    Route("GET", "/metrics", "metrics_page", "Counters in the format of Prometheus", is_open=True),
+    Route("GET", "/openapi.json", "document", "This document", is_open=True),
+)
+
+
+class Found(NamedTuple):
+    """A route, with what stands in its path."""
+
+    route: Route
+    values: tuple[str | int, ...]
+
+
+class Routes:
+    """Finds routes."""
+
+    def __init__(self, table: tuple[Route, ...] = ROUTES) -> None:
+        self._by_length: dict[int, list[tuple[list[str], Route]]] = {}
+        for route in table:
+            parts = route.path.split("/")
+            self._by_length.setdefault(len(parts), []).append((parts, route))
+        self._remembered: dict[tuple[bytes, bytes], Found] = {}
+
+    def find(self, method: bytes, path: bytes) -> Found:
+        """The route, or `UnknownRoute`, `MethodNotAllowed`, or what is wrong with a name."""
+        key = (method, path)
+        found = self._remembered.get(key)
+        if found is None:
+            found = self._look(method.decode("latin-1"), path)
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[key] = found
+        return found
+
+    def _look(self, method: str, path: bytes) -> Found:
+        try:
+            parts = [unquote_to_bytes(part).decode() for part in path.split(b"/")]
+        except UnicodeDecodeError:
+            raise InvalidArgument("The path is not UTF-8 when it is decoded.") from None
+        fits = [
+            (pattern, route)
+            for pattern, route in self._by_length.get(len(parts), ())
+            if all(
+                part == given or part.startswith("{")
+                for part, given in zip(pattern, parts, strict=True)
+            )
+        ]
+        if not fits:
+            raise UnknownRoute(
+                f"Nothing is at {path[:120].decode('latin-1')!r}.",
+                remedy="GET /openapi.json has all paths.",
+            )
+        wanted = "GET" if method == "HEAD" else method
+        for pattern, route in fits:
+            if route.method == wanted:
+                values = [
+                    _value(part[1:-1], given)
+                    for part, given in zip(pattern, parts, strict=True)
+                    if part.startswith("{")
+                ]
+                return Found(route, tuple(values))
+        raise NotAllowed(
+            f"{method} is not one of the methods of this path.", [route.method for _, route in fits]
+        )
+
+
+class NotAllowed(MethodNotAllowed):
+    """With the methods that there are, for the header Allow."""
+
+    def __init__(self, sentence: str, methods: list[str]) -> None:
+        allowed = [*methods, "HEAD"] if "GET" in methods else methods
+        self.allow = ", ".join(allowed)
+        super().__init__(sentence, remedy=f"There are: {self.allow}.")
+
+
+def _value(name: str, given: str) -> str | int:
+    if name in {"namespace", "queue"}:
+        return check_name(name, given)
+    plain = given.isascii() and given.isdecimal() and len(given) <= 19
+    number = int(given) if plain else -1
+    if name == "partition" and plain:
+        return check_partition(number)
+    if not 0 <= number <= SEQUENCE_MAX:
+        raise InvalidArgument(f"The {name} {given[:60]!r} is no number that one can have.")
+    return number

@@ -1,0 +1,136 @@
+"""Which HTTP status an error has, and how its body looks: one table for all of them.
+
+The most special class counts. Whoever adds an error to the taxonomy gets its parent's status.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any, Final
+
+from maitred import errors
+from maitred.errors import MaitredError, Overloaded, QueryFailed, TaskFailed, Unavailable
+
+STATUSES: Final[dict[type[MaitredError], int]] = {
+    MaitredError: 500,
+    # What the caller can put right.
+    errors.InvalidArgument: 400,
+    errors.MalformedRequest: 400,
+    errors.Unauthenticated: 401,
+    errors.PermissionDenied: 403,
+    errors.UnknownRoute: 404,
+    errors.UnknownQueue: 404,
+    errors.UnknownTask: 404,
+    errors.UnknownQuery: 404,
+    errors.UnknownWorker: 404,
+    errors.MethodNotAllowed: 405,
+    errors.NotAcceptable: 406,
+    errors.UnserialisableResult: 406,
+    errors.TooSlow: 408,
+    errors.IdleTooLong: 408,
+    errors.Cancelled: 409,
+    errors.TaskCancelled: 409,
+    errors.TaskExpired: 410,
+    errors.PayloadTooLarge: 413,
+    errors.UnsupportedMediaType: 415,
+    errors.ExpectationFailed: 417,
+    errors.Overloaded: 429,
+    errors.HeadersTooLarge: 431,
+    # The handler's own.
+    errors.QueryFailed: 500,
+    errors.TaskFailed: 500,
+    # Ours, or of those behind us.
+    errors.InternalError: 500,
+    errors.UnsupportedHttp: 505,
+    errors.ProtocolViolation: 502,
+    errors.ConnectionLost: 502,
+    errors.CutOff: 502,
+    errors.OutcomeUnknown: 502,
+    errors.InvalidResult: 502,
+    errors.QueryNotAnswered: 502,
+    errors.WorkerLost: 502,
+    errors.ResultTooLarge: 502,
+    errors.RemoteError: 502,
+    errors.Closed: 503,
+    errors.Unavailable: 503,
+    errors.TooManyConnections: 503,
+    errors.DeadlineExceeded: 504,
+}
+
+REASONS: Final = {
+    200: b"OK",
+    202: b"Accepted",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    406: b"Not Acceptable",
+    408: b"Request Timeout",
+    409: b"Conflict",
+    410: b"Gone",
+    413: b"Content Too Large",
+    415: b"Unsupported Media Type",
+    417: b"Expectation Failed",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+    505: b"HTTP Version Not Supported",
+}
+
+ARGUMENTS: Final = frozenset((errors.InvalidArguments.code, errors.InvalidArgument.code))
+"""A handler that could not be called with these arguments is the caller's fault, not its own."""
+
+RETRY_SECONDS: Final = 1
+"""After which to try again, if nobody can tell better."""
+
+
+def status_of(problem: MaitredError) -> int:
+    """The status of an error."""
+    if isinstance(problem, QueryFailed) and problem.kind in ARGUMENTS:
+        return 400
+    for kind in type(problem).__mro__:
+        status = STATUSES.get(kind)
+        if status is not None:
+            return status
+    return 500
+
+
+def extra_headers(problem: MaitredError) -> bytes:
+    """What goes with the status of some errors."""
+    status = status_of(problem)
+    if status in {429, 503}:
+        after = problem.retry_after if isinstance(problem, Overloaded) else None
+        return b"Retry-After: %d\r\n" % (RETRY_SECONDS if after is None else max(1, ceil(after)))
+    if status == 401:
+        return b'WWW-Authenticate: Basic realm="maitred", charset="UTF-8"\r\n'
+    return b""
+
+
+def told(problem: MaitredError, *, tracebacks: bool) -> dict[str, Any]:
+    """The body of an error, before it is written in one format or the other."""
+    said: dict[str, Any] = {
+        "code": problem.code,
+        "message": problem.sentence,
+        "remedy": problem.remedy,
+    }
+    if isinstance(problem, QueryFailed | TaskFailed):
+        said["kind"] = problem.kind
+        said["message"] = problem.message or problem.sentence
+        if tracebacks and problem.remote_traceback:
+            said["traceback"] = problem.remote_traceback
+    return {"error": said}
+
+
+def behind_us(problem: MaitredError) -> MaitredError:
+    """An error of the node, as the caller should hear it: that the node does not let *us* in is
+    nothing that the caller could log in against."""
+    if isinstance(problem, errors.Unauthenticated):
+        return Unavailable(
+            "The node does not let the gateway in.",
+            remedy="Check the user and the secret of the address that the gateway was given.",
+        )
+    return problem

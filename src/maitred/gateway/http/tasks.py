@@ -1,0 +1,160 @@
+"""Tasks over HTTP: added, asked for, cancelled; and how their queue is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import msgspec
+from msgspec import to_builtins
+
+from maitred.app.options import RETRIES_MAX, conditions
+from maitred.errors import MaitredError, TaskCancelled, TaskExpired, TaskFailed
+from maitred.gateway.guard import check
+from maitred.gateway.http.formats import arguments, is_msgpack
+from maitred.gateway.http.queries import plain_form
+from maitred.gateway.http.request import seconds, whole
+from maitred.gateway.http.statuses import told
+from maitred.matching.records import PRIORITIES
+from maitred.protocol.tasks import NEVER, Failure, Outcome, PartitionDescription
+
+if TYPE_CHECKING:
+    from maitred.gateway.http.connection import Connection
+    from maitred.gateway.http.door import HttpDoor
+    from maitred.gateway.http.request import Request
+
+WAIT_MAX_SECONDS: Final = 300.0
+"""Longest that one request waits for a result. Most things between give up earlier; whoever waits
+longer asks again."""
+
+_read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
+
+
+class Tasks:
+    """Handlers of the door."""
+
+    def __init__(self, door: HttpDoor) -> None:
+        self._gateway = door.gateway
+        self._door = door
+
+    async def add_task(
+        self, connection: Connection, request: Request, namespace: str, queue: str
+    ) -> None:
+        """Answered when it is safe."""
+        request.form = form = plain_form(request)
+        check(request.identity, namespace, "produce")
+        packed = is_msgpack(request.headers.get(b"content-type"))
+        payload = arguments(request.body, packed=packed)
+        wanted = conditions({name: _option(name, text) for name, text in request.query.items()})
+        place = await self._gateway.add(namespace, queue, wanted, payload)
+        path = _path(namespace, queue, place.partition, place.sequence)
+        body = form.value(
+            {
+                "id": f"{namespace}/{queue}/{place.partition}/{place.sequence}",
+                "partition": place.partition,
+                "sequence": place.sequence,
+                "location": path,
+            }
+        )
+        connection.answer(
+            request, 202, form.content_type, body, b"Location: %b\r\n" % path.encode()
+        )
+
+    async def task_result(
+        self,
+        connection: Connection,
+        request: Request,
+        namespace: str,
+        queue: str,
+        partition: int,
+        sequence: int,
+    ) -> None:
+        """The result; 202 if it is not over yet."""
+        request.form = form = plain_form(request)
+        check(request.identity, namespace, "produce")
+        text = request.query.get("wait")
+        wait = 0.0 if text is None else seconds("wait", text, 0.0, WAIT_MAX_SECONDS)
+        outcome = await self._gateway.outcome(namespace, queue, partition, sequence, wait)
+        if outcome is None:
+            body = form.value({"status": "pending"})
+            connection.answer(request, 202, form.content_type, body, b"Retry-After: 1\r\n")
+            return
+        if outcome.status != "done":
+            raise _why_not(f"{namespace}/{queue}/{partition}/{sequence}", outcome)
+        connection.answer(request, 200, form.content_type, form.whole(outcome.body))
+
+    async def cancel_task(
+        self,
+        connection: Connection,
+        request: Request,
+        namespace: str,
+        queue: str,
+        partition: int,
+        sequence: int,
+    ) -> None:
+        """Do not run it, or stop it."""
+        request.form = form = plain_form(request)
+        check(request.identity, namespace, "produce")
+        state = await self._gateway.revoke(namespace, queue, partition, sequence)
+        connection.answer(request, 200, form.content_type, form.value({"state": state}))
+
+    async def describe_queue(
+        self, connection: Connection, request: Request, namespace: str, queue: str
+    ) -> None:
+        """All partitions, and their sums."""
+        request.form = form = plain_form(request)
+        check(request.identity, namespace, "admin")
+        found = await self._gateway.describe(namespace, queue)
+        answered = [one for one in found if isinstance(one, PartitionDescription)]
+        body = {
+            "namespace": namespace,
+            "queue": queue,
+            "backlog": sum(one.backlog for one in answered),
+            "running": sum(one.running for one in answered),
+            "later": sum(one.later for one in answered),
+            "dead": sum(one.dead for one in answered),
+            "offers": sum(one.offers for one in answered),
+            "workers": sorted({worker for one in answered for worker in one.workers}),
+            "partitions": [_told(number, one) for number, one in enumerate(found)],
+        }
+        connection.answer(request, 200, form.content_type, form.value(body))
+
+
+def _option(name: str, text: str) -> int | float:
+    if name == "priority":
+        return whole(name, text, 0, PRIORITIES - 1)
+    if name == "retries":
+        return whole(name, text, 0, RETRIES_MAX)
+    return seconds(name, text, 0.0, NEVER)
+
+
+def _path(namespace: str, queue: str, partition: int, sequence: int) -> str:
+    names = (quote(name, safe="") for name in (namespace, queue))
+    return "/v1/{}/queues/{}/tasks/{}/{}".format(*names, partition, sequence)
+
+
+def _told(number: int, one: PartitionDescription | MaitredError) -> dict[str, Any]:
+    if isinstance(one, MaitredError):
+        return {"partition": number, "state": "unreachable"} | told(one, tracebacks=False)
+    plain: dict[str, Any] = to_builtins(one)
+    counts = one.counts
+    plain["counts"] = {"read": counts.read, "write": counts.write, "version": counts.version}
+    return plain
+
+
+def _why_not(name: str, outcome: Outcome) -> MaitredError:
+    if outcome.status == "cancelled":
+        return TaskCancelled(f"The task {name} was cancelled.")
+    if outcome.status == "expired":
+        return TaskExpired(f"The task {name} had not begun when its time was over.")
+    try:
+        failure = _read_failure(outcome.body)
+    except msgspec.DecodeError:
+        failure = Failure("unknown", "The reason cannot be read.")
+    return TaskFailed(
+        f"The task {name} failed: {failure.kind}: {failure.message}",
+        kind=failure.kind,
+        message=failure.message,
+        remote_traceback=failure.traceback,
+        attempts=outcome.attempts,
+    )
