@@ -32,7 +32,7 @@ from maitred.errors import (
 )
 from maitred.protocol.queries import Suspect
 from maitred.queries.admission import Admission
-from maitred.queries.states import Accident
+from maitred.queries.states import Accident, Stage
 from maitred.queries.table import Table
 from maitred.wire.caller import TIMER_SLACK_SECONDS
 
@@ -60,6 +60,8 @@ AGAIN_LONGEST_SECONDS: Final = 1.0
 The second time is at once."""
 
 SUSPECT_SECONDS: Final = 5.0
+
+_WITHOUT_WORKER: Final = (Stage.WAITING, Stage.SEATING)
 
 
 class Log(Protocol):
@@ -159,6 +161,11 @@ class Querying:
     def under_way(self) -> int:
         """Queries that are not over."""
         return len(self._under_way)
+
+    @property
+    def waiting(self) -> int:
+        """Those of them that have no worker yet."""
+        return sum(one.stage in _WITHOUT_WORKER for one in self._under_way.values())
 
     async def close(self, within: float = 0.0) -> None:
         """Take nothing new, wait so long for what is under way, then end it all."""

@@ -33,6 +33,7 @@ from maitred.protocol.tasks import DONE, STOPPED, TIMED_OUT, Failure
 from maitred.queries.states import Accident, Stage, Verdict, after
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Protocol
 
     from maitred.client.allocating import Line
@@ -67,6 +68,7 @@ class Running:
         "_querying",
         "_rows",
         "_stream",
+        "_then",
         "_waiter",
         "allocation",
         "ask",
@@ -99,6 +101,7 @@ class Running:
         self._rows: Rows | None = None
         self._outcome: Whole | Rows | MaitredError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._then: Callable[[Whole | Rows | MaitredError], None] | None = None
 
     def __repr__(self) -> str:
         return f"<Running {self.sequence}, {self.stage.value}>"
@@ -128,6 +131,19 @@ class Running:
         if outcome is None or isinstance(outcome, MaitredError):
             raise outcome or Cancelled("The query was cancelled.")
         return outcome
+
+    def then(self, told: Callable[[Whole | Rows | MaitredError], None]) -> None:
+        """Instead of `answer`, for those who have no task to wait in: call this, once, with what
+        came of it."""
+        if self._outcome is None:
+            self._then = told
+        else:
+            told(self._outcome)
+
+    @property
+    def worker(self) -> str:
+        """Who runs it, or did last."""
+        return self.entry.worker
 
     def cancel(self) -> None:
         """Nobody waits for it any more; of no effect if it is over."""
@@ -375,6 +391,10 @@ class Running:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+        then = self._then
+        if then is not None and self._outcome is not None:
+            self._then = None
+            then(self._outcome)
 
     @property
     def _name(self) -> str:

@@ -136,6 +136,7 @@ class Gateway:
             self.log,
             name=self.name,
             hook=self.hook,
+            limits=self.guard.limits_of if self.guard.required else None,
         )
 
     async def failed(self) -> None:

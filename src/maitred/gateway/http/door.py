@@ -11,7 +11,7 @@ from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from maitred.errors import (
     CannotStart,
@@ -320,6 +320,6 @@ def cannot_listen(host: str, port: int, problem: OSError) -> CannotStart:
             remedy="Name another one with --set gateway.port=...; those below 1024 are for root.",
         )
     return CannotStart(
-        f"The HTTP door cannot listen on {host}:{port}: {cast('Any', problem).strerror or problem}.",
+        f"The HTTP door cannot listen on {host}:{port}: {problem.strerror or problem}.",
         remedy="Name an address of this machine with --set gateway.host=...",
     )
