@@ -211,6 +211,8 @@ class Running:
         entry.worker = self.allocation.worker
         entry.attempts += 1
         entry.relayed = relayed
+        if relayed:
+            querying.table.relayed += 1
         querying.table.move(entry, "running", wall := querying.wall_clock())
         entry.sent_at = wall
         if querying.admission is not None:

@@ -3,20 +3,15 @@ has it, and so have fakes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Callable
 
+    from maitred.client.answers import Rows, Whole
+    from maitred.errors import MaitredError
     from maitred.protocol.queries import QueryFilter, QueryRow
     from maitred.queries.ask import Ask
-
-
-class Rows(Protocol):
-    """A stream that has begun."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
-    async def aclose(self) -> None: ...
 
 
 class Running(Protocol):
@@ -24,15 +19,19 @@ class Running(Protocol):
 
     @property
     def sequence(self) -> int: ...
-    async def answer(self) -> Any: ...  # noqa: ANN401 - a whole result, which has a body, or rows
+    @property
+    def worker(self) -> str: ...
+    def then(self, told: Callable[[Whole | Rows | MaitredError], None]) -> None: ...
     def cancel(self) -> None: ...
 
 
 class Table(Protocol):
     """The query table."""
 
-    under_way: int
-    counts: dict[str, int]
+    @property
+    def under_way(self) -> int: ...
+    @property
+    def counts(self) -> dict[str, int]: ...
 
     def rows(self, wanted: QueryFilter | None = None) -> list[QueryRow]: ...
 

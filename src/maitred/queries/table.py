@@ -70,6 +70,8 @@ class Table:
         self.most_under_way = settings.under_way
         self.counts: dict[str, int] = dict.fromkeys(FOLLOWS, 0)
         """How often each status was reached."""
+        self.relayed = 0
+        """How often a query went through the node."""
         self._most = settings.table_rows
         self._letters = settings.text_letters
         self._kept_bytes = 0 if settings.mask else settings.text_letters * _BYTES_A_LETTER

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import json
 
+from maitred.client.querying import Querying
 from maitred.errors import Unavailable
 from maitred.gateway.http.formats import AS_JSON, JSON
 from maitred.gateway.http.metrics import counter, gauge
@@ -61,17 +62,14 @@ class Pages:
                 [({"status": status}, count) for status, count in sorted(table.counts.items())],
             )
             lines += gauge("maitred_queries_under_way", "Waiting or running.", table.under_way)
-            for name, text in OTHERS.items():
-                value = getattr(querying, name, None)
-                if isinstance(value, int | float):
-                    lines += gauge(f"maitred_queries_{name}", text, value)
+            if isinstance(querying, Querying):
+                text = "Queries that wait for a worker now."
+                lines += gauge("maitred_queries_waiting", text, querying.waiting)
+                text = "Connections to workers."
+                lines += gauge("maitred_queries_links", text, len(querying.links.open))
+                text = "Queries that went through the node, because their worker was out of reach."
+                lines += counter(
+                    "maitred_queries_relayed_total", text, [({}, querying.table.relayed)]
+                )
         body = ("\n".join(lines) + "\n").encode()
         connection.answer(request, 200, PROMETHEUS, body)
-
-
-OTHERS = {
-    "waiting": "Queries that wait for a worker now.",
-    "links": "Connections to workers.",
-    "relayed": "Queries that went through the node, because their worker was out of reach.",
-}
-"""What else is known of queries, by the attribute that has it."""

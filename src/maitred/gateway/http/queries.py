@@ -6,11 +6,13 @@ once, one write for the answer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from msgspec import to_builtins
 
+from maitred.client.answers import Rows, Whole
 from maitred.errors import InvalidArgument, MaitredError, PermissionDenied, UnknownQuery
 from maitred.gateway.guard import check
 from maitred.gateway.http.formats import AS_EVENTS, AS_JSON, accepted, arguments, is_msgpack
@@ -22,7 +24,7 @@ from maitred.queries.ask import Ask
 from maitred.queries.states import FOLLOWS
 
 if TYPE_CHECKING:
-    from maitred.gateway.asking import Rows, Running
+    from maitred.gateway.asking import Running
     from maitred.gateway.http.connection import Connection
     from maitred.gateway.http.door import HttpDoor
     from maitred.gateway.http.formats import Format
@@ -73,7 +75,7 @@ class Queries:
             )
         )
         request.running = running
-        request.task = door.spawn(self._answer(connection, request, running, form))
+        running.then(partial(self._came, connection, request, running, form))
 
     def _wishes(self, given: dict[str, str]) -> tuple[float, int, bool]:
         limit, priority, idempotent = self._default_seconds, 2, False
@@ -86,21 +88,24 @@ class Queries:
                 idempotent = truth(name, text)
         return limit, priority, idempotent
 
-    async def _answer(
-        self, connection: Connection, request: Request, running: Running, form: Format
+    def _came(
+        self,
+        connection: Connection,
+        request: Request,
+        running: Running,
+        form: Format,
+        outcome: Whole | Rows | MaitredError,
     ) -> None:
+        """What came of it. Raises nothing: others wait for theirs behind it."""
         try:
-            answer = await running.answer()
-            body = getattr(answer, "body", None)
-            request.running = None if body is not None else running
-            extra = self._extra(running)
-            if body is not None:
-                connection.answer(request, 200, form.content_type, form.whole(body), extra)
+            if isinstance(outcome, Whole):
+                body = form.whole(outcome.body)
+                connection.answer(request, 200, form.content_type, body, self._extra(running))
+            elif isinstance(outcome, Rows):
+                streaming = self._stream(connection, request, outcome, form, self._extra(running))
+                request.task = self._door.spawn(streaming)
             else:
-                await self._stream(connection, request, cast("Rows", answer), form, extra)
-        except MaitredError as problem:
-            extra = self._extra(running)
-            connection.answer_error(request, behind_us(problem), extra)
+                connection.answer_error(request, behind_us(outcome), self._extra(running))
         except Exception as problem:  # noqa: BLE001 - whatever it is, the caller gets an answer
             self._door.fail(connection, request, problem)
 
@@ -127,7 +132,7 @@ class Queries:
 
     def _extra(self, running: Running) -> bytes:
         """Who has answered, and which query it was."""
-        worker = getattr(running, "worker", "")
+        worker = running.worker
         if not worker:
             return b"Maitred-Query: %d\r\n" % running.sequence
         name = self._names.get(worker)
