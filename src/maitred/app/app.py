@@ -14,6 +14,8 @@
 
     app.task(task.id)                                        # a handle again, later or elsewhere
 
+    await thumbnail.query("https://...", size=128)           # now, by a worker that is free
+
 `maitred worker shop:app` runs the handlers. Which node: the argument `node`, else the variable
 MAITRED_URL, else the one on this machine. Each event loop that uses an app has a connection of its
 own; ordinary code shares one, on a loop in a thread that is started when it is first needed.
@@ -28,7 +30,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
 from maitred.app.handler import Handler
-from maitred.app.options import Options, conditions
+from maitred.app.options import Options, conditions, is_idempotent
 from maitred.app.session import Session
 from maitred.app.signature import Signature
 from maitred.app.task import SyncTask, Task, parse_id
@@ -42,7 +44,7 @@ from maitred.settings import PORT
 from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from types import TracebackType
     from typing import Protocol, Unpack
 
@@ -50,6 +52,16 @@ if TYPE_CHECKING:
 
     class Decorating(Protocol):
         """What `App.handler` returns."""
+
+        @overload
+        def __call__(
+            self, function: Callable[Parameters, AsyncIterator[Row]]
+        ) -> Handler[Parameters, list[Row], AsyncIterator[Row]]: ...
+
+        @overload
+        def __call__(
+            self, function: Callable[Parameters, Iterator[Row]]
+        ) -> Handler[Parameters, list[Row], Iterator[Row]]: ...
 
         @overload
         def __call__(
@@ -64,6 +76,7 @@ if TYPE_CHECKING:
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Row = TypeVar("Row")
 
 DEFAULT_NODE: Final = f"maitred://127.0.0.1:{PORT}"
 NODE_VARIABLE: Final = "MAITRED_URL"
@@ -105,6 +118,7 @@ class App:
         """
         of = QueueId(self.namespace, queue, TASKS)
         wanted = conditions(options)
+        idempotent = is_idempotent(options, base=False)
         if selection not in ALGORITHMS:
             raise UnknownAlgorithm.named("selection algorithm", str(selection), ALGORITHMS)
 
@@ -115,7 +129,9 @@ class App:
                     f"The queue {queue!r} has a handler already: {other.signature.name}.",
                     remedy="Give each handler a queue of its own.",
                 )
-            made: Handler[Any, Any, Any] = Handler(self, of, Signature(function), wanted, selection)
+            made: Handler[Any, Any, Any] = Handler(
+                self, of, Signature(function), wanted, selection, idempotent=idempotent
+            )
             self.handlers[queue] = made
             return made
 

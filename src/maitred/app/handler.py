@@ -1,8 +1,11 @@
-"""A handler: a function that a queue's tasks are calls of.
+"""A handler: a function that a queue's tasks and queries are calls of.
 
 Called, it is the function that it was. Enqueued, the call is a task: the arguments are checked,
 written down, and taken by the node; when `enqueue` returns, they are durable. What `ParamSpec`
 knows of the function holds for both, so a type checker sees wrong arguments of either.
+
+Queried, the call is run by a worker that is free, now, and its result comes back; nothing is
+written down. A generator's rows come as a list, or one by one from `stream`.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from maitred.app.options import Options, conditions
+from maitred.app.options import Options, conditions, is_idempotent
 from maitred.app.task import SyncTask, Task, parse_id
+from maitred.client.asking import Stream, SyncStream, asked, read_any_rows, read_whole
 from maitred.errors import InvalidArguments, InvalidTaskId
 
 if TYPE_CHECKING:
@@ -22,10 +26,13 @@ if TYPE_CHECKING:
     from maitred.app.app import App
     from maitred.app.signature import Signature
     from maitred.client.adding import Adding, Conditions
+    from maitred.client.querying import Querying
+    from maitred.client.running import Running
     from maitred.routing.names import QueueId
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Row = TypeVar("Row")
 Called = TypeVar("Called")
 """What calling the function itself gives: the result, or a coroutine for it."""
 
@@ -50,6 +57,8 @@ class Handler(Generic[Parameters, Result, Called]):
         signature: Signature,
         wanted: Conditions,
         selection: str,
+        *,
+        idempotent: bool = False,
     ) -> None:
         self.app = app
         self.id = queue
@@ -61,6 +70,9 @@ class Handler(Generic[Parameters, Result, Called]):
         self._write = signature.write
         self._read_result = signature.read_result
         self._adding: Adding | None = None
+        self.idempotent = idempotent
+        """Whether its queries may be run again elsewhere."""
+        self._querying: Querying | None = None
         functools.update_wrapper(self, signature.function)
 
     def __repr__(self) -> str:
@@ -103,15 +115,69 @@ class Handler(Generic[Parameters, Result, Called]):
         app, queue, read = self.app, self.queue, self._read_result
         return [Task(app, queue, partition, sequence, read) for partition, sequence in places]
 
+    async def query(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        """Have a free worker run it now, and return what it returns; of a generator, all rows.
+
+        Raises `QueryFailed` for the handler's own error, and what else can become of a query:
+        `DeadlineExceeded`, `NoWorker`, `WorkerLost`, ... Cancelling it stops the handler.
+        """
+        payload = self._write(args, kwargs)
+        querying = self._querying
+        if querying is None or querying.closed or querying.loop is not asyncio.get_running_loop():
+            querying = await self._begin_querying()
+        answer = await self._begin(querying, payload, rows=False).answer()
+        result: Result = read_whole(answer, self._read_result)
+        return result
+
+    def stream(
+        self: Handler[Parameters, list[Row], Any],
+        *args: Parameters.args,
+        **kwargs: Parameters.kwargs,
+    ) -> Stream[Row]:
+        """The rows of a generator, as they come; leaving early stops it."""
+        payload = self._write(args, kwargs)
+
+        async def begin() -> Running:
+            return self._begin(await self._begin_querying(), payload, rows=True)
+
+        return Stream(begin, self._read_rows)
+
+    def _begin(self, querying: Querying, payload: bytes, *, rows: bool) -> Running:
+        wanted = self.conditions
+        seconds = wanted.terms.timeout or querying.settings.timeout_seconds
+        ask = asked(
+            self.queue,
+            payload,
+            querying.loop.time() + seconds,
+            namespace=self.id.namespace,
+            priority=wanted.priority,
+            idempotent=self.idempotent,
+            rows=rows,
+            user=querying.client.user,
+        )
+        return querying.begin(ask)
+
+    async def _begin_querying(self) -> Querying:
+        session = await self.app.session()
+        self._querying = querying = session.client.querying
+        return querying
+
+    def _read_rows(self, body: bytes) -> list[Any]:
+        if not self.signature.is_stream:
+            return read_any_rows(body)
+        rows: list[Any] = self._read_result(body)
+        return rows
+
     def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Parameters]:
         """Arguments for `enqueue_many`; checked here, so that the error is here, too."""
         return Call(self.signature, self._write(args, kwargs))
 
     def options(self, **options: Unpack[Options]) -> Handler[Parameters, Result, Called]:
-        """The same handler with other options for what is enqueued through it."""
+        """The same handler with other options for what is enqueued or asked through it."""
         other: Handler[Parameters, Result, Called] = object.__new__(Handler)
         other.__dict__.update(self.__dict__)
         other.conditions = conditions(options, self.conditions)
+        other.idempotent = is_idempotent(options, self.idempotent)
         return other
 
     def task(self, id: str) -> Task[Result]:  # noqa: A002 - users' word
@@ -154,6 +220,18 @@ class SyncHandler(Generic[Parameters, Result]):
         listed = list(calls)  # in this thread: making them may be somebody's slow code
         tasks = self._app.sync.run(lambda: self._handler.enqueue_many(listed))
         return [SyncTask(self._app, task) for task in tasks]
+
+    def query(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        """See `Handler.query`."""
+        return self._app.sync.run(lambda: self._handler.query(*args, **kwargs))
+
+    def stream(
+        self: SyncHandler[Parameters, list[Row]],
+        *args: Parameters.args,
+        **kwargs: Parameters.kwargs,
+    ) -> SyncStream[Row]:
+        """See `Handler.stream`; close it if you leave early."""
+        return SyncStream(self._handler.stream(*args, **kwargs), self._app.sync.run)
 
     def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Parameters]:
         """See `Handler.call`."""

@@ -1,7 +1,8 @@
-"""What can be wished for a task: on the decorator, and for one call.
+"""What can be wished for a task or a query: on the decorator, and for one call.
 
     @app.handler("thumbnails", retries=3, timeout=30)
     await thumbnail.options(delay=5, priority=0).enqueue(...)
+    await thumbnail.options(timeout=5, idempotent=True).query(...)
 
 Everything is checked where it is said, with the name of the option in the error.
 """
@@ -37,9 +38,11 @@ class Options(TypedDict, total=False):
     """Before the first retry, doubled each time, with jitter; or that and the longest. Unless told,
     1 and 300."""
     timeout: float
-    """For one attempt; 0: none."""
+    """For one attempt, 0: none; for a query, in all, 0: the client's own."""
     retention: float
     """How long the result is kept; 60 unless told."""
+    idempotent: bool
+    """Of queries: whether one may be run again elsewhere if its worker is lost."""
 
 
 NAMES: Final = tuple(Options.__annotations__)
@@ -67,6 +70,14 @@ def conditions(options: Mapping[str, object], base: Conditions | None = None) ->
             _seconds("retention", options.get("retention", terms.retention)),
         ),
     )
+
+
+def is_idempotent(options: Mapping[str, object], base: bool) -> bool:
+    """Whether queries may be run again elsewhere."""
+    value = options.get("idempotent", base)
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"The option 'idempotent' is {value!r}; it has to be True or False.")
+    return value
 
 
 def _backoff(value: object, longest: float) -> tuple[float, float]:

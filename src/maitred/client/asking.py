@@ -6,13 +6,13 @@ Arguments are written as msgpack here and results read; everything between is `q
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 import msgspec
 from msgspec import msgpack
 
 from maitred.client.answers import Rows
-from maitred.errors import InvalidArgument, InvalidArguments, InvalidResult
+from maitred.errors import InvalidArgument, InvalidArguments, InvalidResult, MaitredError
 from maitred.queries.ask import Ask
 from maitred.queries.rows import as_array
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from maitred.client.answers import Whole
     from maitred.client.running import Running
+
+Row = TypeVar("Row")
 
 NAMESPACE: Final = "default"
 
@@ -91,7 +93,7 @@ def read_whole(whole: Whole | Rows, read: Callable[[bytes], Any]) -> Any:  # noq
         raise InvalidResult(f"The result is no msgpack, or not what was said: {problem}.") from None
 
 
-class Stream:
+class Stream(Generic[Row]):
     """Rows of a query, one by one: `async for row in client.stream(...)`.
 
     Begins when the first row is asked for. Leaving early stops the handler: with `aclose()`, by the
@@ -104,25 +106,25 @@ class Stream:
     def __init__(
         self,
         begin: Callable[[], Coroutine[Any, Any, Running]],
-        read: Callable[[bytes], list[Any]] = read_any_rows,
+        read: Callable[[bytes], list[Row]],
     ) -> None:
         self._begin = begin
         self._read = read
         self._running: Running | None = None
         self._rows: Rows | None = None
-        self._batch: list[Any] = []
+        self._batch: list[Row] = []
         """What was read and not taken, the next one last."""
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:  # noqa: ANN401 - a row
+    async def __anext__(self) -> Row:
         while not self._batch:
             self._batch = await self.batch()
             self._batch.reverse()
         return self._batch.pop()
 
-    async def batch(self) -> list[Any]:
+    async def batch(self) -> list[Row]:
         """Rows that came together; `StopAsyncIteration` at the end."""
         if self._running is None:
             self._running = await self._begin()
@@ -138,8 +140,11 @@ class Stream:
         except UNREADABLE as problem:
             await self.aclose()
             raise InvalidResult(f"A row is not what was said: {problem}.") from None
+        except MaitredError:
+            await self.aclose()
+            raise
 
-    def _read_list(self, body: bytes) -> list[Any]:
+    def _read_list(self, body: bytes) -> list[Row]:
         try:
             value = read_anything(body)
             if isinstance(value, list):
@@ -181,3 +186,51 @@ class Stream:
             running.cancel()
         else:
             loop.call_soon_threadsafe(running.cancel)
+
+
+class SyncStream(Generic[Row]):
+    """The same for ordinary code: `for row in client.stream(...)`.
+
+    Rows are fetched as they are taken, so a slow program slows its handler down. `close()`, the end
+    of `with`, or forgetting the stream stops the handler.
+    """
+
+    __slots__ = ("_batch", "_run", "_stream")
+
+    def __init__(
+        self,
+        stream: Stream[Row],
+        run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any],
+    ) -> None:
+        self._stream = stream
+        self._run = run
+        self._batch: list[Row] = []
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Row:
+        while not self._batch:
+            batch = self._run(self._next_batch)
+            if batch is None:
+                raise StopIteration
+            self._batch = batch
+            self._batch.reverse()
+        return self._batch.pop()
+
+    def close(self) -> None:
+        """Nobody wants the rest."""
+        self._batch = []
+        self._run(self._stream.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _next_batch(self) -> list[Row] | None:
+        try:
+            return await self._stream.batch()
+        except StopAsyncIteration:
+            return None

@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import isnan
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from maitred.client.asking import Stream, asked, read_anything, read_whole, written
+from maitred.client.asking import Stream, asked, read_any_rows, read_anything, read_whole, written
 from maitred.client.call import Call
 from maitred.client.dialing import Terms
 from maitred.client.held import GRACE_SECONDS, Held, HeldCall
@@ -91,7 +91,8 @@ class AsyncClient:
         self._watchers: list[asyncio.Future[None]] = []
         self._closing: asyncio.Task[None] | None = None
         self._querying: Querying | None = None
-        self._user = address.credentials.user if address.credentials is not None else ""
+        self.user = address.credentials.user if address.credentials is not None else ""
+        """Who this is to the node, as far as the address says."""
 
     def __repr__(self) -> str:
         if self._router.closed:
@@ -413,14 +414,14 @@ class AsyncClient:
         namespace: str | None = None,
         priority: int = 2,
         idempotent: bool = False,
-    ) -> Stream:
+    ) -> Stream[Any]:
         """The same for a handler that is a generator: its rows, as they come."""
         payload = written(args, named)
 
         async def begin() -> Running:
             return self._begin(queue, payload, timeout, namespace, priority, idempotent, rows=True)
 
-        return Stream(begin)
+        return Stream(begin, read_any_rows)
 
     def _begin(
         self,
@@ -443,7 +444,7 @@ class AsyncClient:
             priority=priority,
             idempotent=idempotent,
             rows=rows,
-            user=self._user,
+            user=self.user,
         )
         return querying.begin(ask)
 

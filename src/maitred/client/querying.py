@@ -158,6 +158,11 @@ class Querying:
         return True
 
     @property
+    def closed(self) -> bool:
+        """Whether nothing more can be asked."""
+        return self._closed
+
+    @property
     def under_way(self) -> int:
         """Queries that are not over."""
         return len(self._under_way)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import uvloop
 
+from maitred.client.asking import SyncStream
 from maitred.client.router import closed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -112,6 +113,51 @@ class Client:
     def statistics(self) -> Statistics:
         """See `AsyncClient.statistics`."""
         return self._wait(_called(self._client.statistics))
+
+    def query(
+        self,
+        queue: str,
+        *args: Any,  # noqa: ANN401 - the handler says which
+        named: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        namespace: str | None = None,
+        priority: int = 2,
+        idempotent: bool = False,
+    ) -> Any:  # noqa: ANN401 - what the handler returns
+        """See `AsyncClient.query`."""
+        return self._wait(
+            self._client.query(
+                queue,
+                *args,
+                named=named,
+                timeout=timeout,
+                namespace=namespace,
+                priority=priority,
+                idempotent=idempotent,
+            )
+        )
+
+    def stream(
+        self,
+        queue: str,
+        *args: Any,  # noqa: ANN401 - the handler says which
+        named: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        namespace: str | None = None,
+        priority: int = 2,
+        idempotent: bool = False,
+    ) -> SyncStream[Any]:
+        """See `AsyncClient.stream`; close it if you leave early."""
+        stream = self._client.stream(
+            queue,
+            *args,
+            named=named,
+            timeout=timeout,
+            namespace=namespace,
+            priority=priority,
+            idempotent=idempotent,
+        )
+        return SyncStream(stream, lambda work: self._wait(work()))
 
     def call(self, work: Callable[[AsyncClient], Coroutine[Any, Any, _Result]]) -> _Result:
         """Have the client's own loop do this, and wait for what comes of it."""
