@@ -14,6 +14,8 @@ from maitred.errors import MaitredError, StoreUnavailable
 from maitred.matching import effects
 from maitred.matching.offers import Offer
 from maitred.matching.partition import Partition
+from maitred.matching.presence import Attendance
+from maitred.matching.queries import Wanted
 from maitred.matching.records import PartitionKey, Terms
 from maitred.matching.task import GIVEN, READY, Task, Ticket
 from maitred.routing.counts import PartitionCounts
@@ -43,6 +45,8 @@ class Asked:
     over: bool = False
     """Taken back, or its partition is gone: no answer is wanted."""
     offer: Offer | None = None
+    wanted: Wanted | None = None
+    reserved: list[bytes] = field(default_factory=list)
     session: bytes = b""
     slots: int = 0
 
@@ -116,6 +120,9 @@ class Driver:
         self.passed_tasks: list[Task] = []
         self.recalled_tasks: list[Task] = []
         self.visitors: dict[Task, Asked] = {}
+        self.passed_wanted: list[Wanted] = []
+        self.allocated: list[tuple[bytes, bytes]] = []
+        """Every slot that a query got: the reservation, and whose."""
         self.given_back: list[effects.GiveBack] = []
         self.next_look = inf
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -126,6 +133,11 @@ class Driver:
             effects.RecallOffer: lambda effect: self.recalled_offers.append(effect.offer),
             effects.PassTask: lambda effect: self.passed_tasks.append(effect.task),
             effects.RecallTask: lambda effect: self.recalled_tasks.append(effect.task),
+            effects.Allocate: self._allocate,
+            effects.RefuseWanted: lambda effect: effect.wanted.token.answer(effect.problem),
+            effects.PassWanted: lambda effect: self.passed_wanted.append(effect.wanted),
+            effects.RecallWanted: lambda effect: self.passed_wanted.remove(effect.wanted),
+            effects.AnswerAttend: lambda effect: effect.token.answer(effect.order),
             effects.VisitorTaken: self._visitor_taken,
             effects.VisitorUnwanted: lambda effect: self.visitors[effect.task].answer(None),
             effects.VisitorLost: lambda effect: self.visitors[effect.task].answer("lost"),
@@ -140,7 +152,14 @@ class Driver:
     def _load(self) -> Partition:
         acquired = self.store.acquire()
         partition = Partition(
-            self.key, acquired, self.counts, self.settings, self.random, self.now, self.wall
+            self.key,
+            acquired,
+            self.counts,
+            self.settings,
+            self.random,
+            self.now,
+            self.wall,
+            self.random.randbytes,
         )
         remember = partition._remember
 
@@ -191,6 +210,11 @@ class Driver:
             assert line.bytes == sum(len(task.payload) for task in line)
         alone = self.store.unfinished() - tasks.keys() if partition.open_tasks > len(tasks) else ()
         assert len(tasks) <= partition.open_tasks <= len(tasks) + len(alone)
+        lines = partition.wanted
+        assert lines.slots == sum(one.slots for one in lines.waiting())
+        assert lines.slots_away == sum(one.slots for one in lines.away)
+        assert lines.total == sum(lines.users.values())
+        assert partition.offers.slots == sum(one.slots for one in partition.offers.waiting())
         leases = [task.lease_until for task in partition.leases.values()]
         assert leases == sorted(leases)
 
@@ -288,6 +312,7 @@ class Driver:
         self.reads = []
         self.passed_offers, self.passed_tasks = [], []
         self.recalled_offers, self.visitors = [], {}
+        self.passed_wanted = []
         self.now += 333.0
         self.wall = wall_now - self.now
         self.partition = self._load()
@@ -346,6 +371,68 @@ class Driver:
         if turn:
             self.turn()
         return asked
+
+    def want(
+        self,
+        slots: int = 1,
+        *,
+        user: str = "",
+        priority: int = 2,
+        waited: float = 0.0,
+        seconds: float = 30.0,
+        user_waiting: int | None = None,
+        turn: bool = True,
+    ) -> Asked:
+        asked = self.ask("want", slots=slots)
+        since, until = self.now - waited, self.now + seconds
+        wanted = Wanted(asked, session_of("gateway"), user, slots, since, until, priority)
+        asked.wanted = wanted
+        self.partition.want(wanted, self.now, user_waiting)
+        if turn:
+            self.turn()
+        return asked
+
+    def want_no_more(self, asked: Asked, *, turn: bool = True) -> None:
+        assert asked.wanted is not None
+        asked.over = True
+        self.partition.want_no_more(asked.wanted)
+        if turn:
+            self.turn()
+
+    def answer_wanted(self, outcome: list[Any] | MaitredError) -> None:
+        """What the parent had for the first query that went there."""
+        self.partition.wanted_answered(self.passed_wanted.pop(0), outcome)
+        self.turn()
+
+    def attend(
+        self,
+        worker: int | str = 1,
+        seconds: float = 5.0,
+        *,
+        state: Any = "online",  # noqa: ANN401 - one of three words
+        turn: bool = True,
+    ) -> Asked:
+        asked = self.ask("attend", session=session_of(worker))
+        told = Attendance(
+            asked.session,
+            f"worker {worker}",
+            "host:1",
+            8,
+            0,
+            state,
+            self.now,
+            asked,
+            self.now + seconds,
+        )
+        self.partition.attend(told, self.now)
+        if turn:
+            self.turn()
+        return asked
+
+    def attend_no_more(self, asked: Asked) -> None:
+        asked.over = True
+        self.partition.attend_no_more(asked.session, asked, self.now)
+        self.turn()
 
     def withdraw(self, asked: Asked, *, turn: bool = True) -> None:
         assert asked.offer is not None
@@ -517,9 +604,19 @@ class Driver:
             Run(one.sequence, one.attempt, session, one.payload, self.now, one.partition)
             for one in effect.foreign
         ]
-        assert 0 < len(runs) <= asked.slots
+        asked.reserved = [one.token for one in effect.reserved]
+        asked.reserved += effect.reserved_above
+        assert 0 < len(runs) + len(asked.reserved) <= asked.slots
         self.given += runs
         asked.answer(runs)
+
+    def _allocate(self, effect: effects.Allocate) -> None:
+        asked = effect.wanted.token
+        slots = [one.token for one in effect.reserved]
+        self.allocated += [(one.token, one.offer.session) for one in effect.reserved]
+        slots += effect.above
+        assert 0 < len(slots) <= asked.slots
+        asked.answer(slots)
 
     def _visitor_taken(self, effect: effects.VisitorTaken) -> None:
         self.visitors[effect.task].answer(effect.session)
