@@ -81,7 +81,7 @@ def up(
     from maitred.logs import logger
     from maitred.node.supervisor import Supervisor
 
-    settings = load(file, os.environ, _flags(options, others))
+    settings = load(file, os.environ, flags(options, others))
     log = logger(settings.log)
     pool = _example(settings, log) if example else None
 
@@ -94,18 +94,19 @@ def up(
     sys.exit(asyncio.run(run()))
 
 
-def _flags(options: Mapping[str, object], others: tuple[str, ...]) -> dict[str, object]:
-    flags = {name.replace("log_", "log."): value for name, value in options.items()}
+def flags(options: Mapping[str, object], others: tuple[str, ...]) -> dict[str, object]:
+    """What was given on the command line, by the names of the settings."""
+    given = {name.replace("log_", "log."): value for name, value in options.items()}
     for other in others:
         name, equals, value = other.partition("=")
         if not equals:
             raise InvalidArgument(
                 f"--set {other!r} is no NAME=VALUE.", remedy="Write --set limits.connections=500."
             )
-        if flags.get(name) is not None:
+        if given.get(name) is not None:
             raise InvalidArgument(f"{name} is given twice.", remedy="Keep one of them.")
-        flags[name] = value
-    return flags
+        given[name] = value
+    return given
 
 
 def _example(settings: Node, log: Logger) -> ExamplePool:
@@ -147,6 +148,14 @@ def _has_users(settings: Node) -> bool:
     return bool(settings.users) or settings.users_file is not None
 
 
+def _http(running: Running, settings: Node) -> str | None:
+    if not running.http_port:
+        return None
+    host = _EVERYWHERE.get(running.http_host, running.http_host)
+    scheme = "https" if settings.tls else "http"
+    return f"{scheme}://{_bracketed(host)}:{running.http_port}"
+
+
 def _facts(running: Running, settings: Node) -> dict[str, object]:
     return {
         "url": _url(running, settings),
@@ -155,6 +164,8 @@ def _facts(running: Running, settings: Node) -> dict[str, object]:
         "host": running.host,
         "port": running.port,
         "source_port": running.source_port or None,
+        "http": _http(running, settings),
+        "gateway_pid": running.gateway_pid or None,
         "shards": [
             {"shard": number, "pid": pid, "port": port}
             for number, (pid, port) in enumerate(zip(running.pids, running.own_ports, strict=True))
@@ -187,6 +198,7 @@ def _print(running: Running, settings: Node, *, with_example: bool) -> None:
     )
     click.echo(f"auth     {users}")
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
+    click.echo(f"http     {_http(running, settings) or 'off'}")
     if running.source_port:
         click.echo(f"drivers  {host}:{running.source_port} for ScyllaDB's, by their source port")
     _print_next_steps(_url(running, settings), settings, with_example=with_example)

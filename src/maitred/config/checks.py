@@ -157,6 +157,13 @@ def _check_users(node: Node, origin: _Origins) -> None:
 def _check_open(node: Node, origin: _Origins) -> None:
     if node.users or node.users_file is not None or node.public_without_auth:
         return
+    if node.gateway.enabled and not is_loopback(node.gateway.host):
+        raise InvalidSetting(
+            f"{origin('gateway.host')} is {node.gateway.host!r}, where others can reach it, and "
+            "there are no users: whoever connects could do anything.",
+            remedy="Configure users (`maitred hash-secret` makes their secrets), or accept it with "
+            "public_without_auth = true or `--public-without-auth`.",
+        )
     if not is_loopback(node.host):
         raise InvalidSetting(
             f"{origin('host')} is {node.host!r}, where others can reach it, and there are no "

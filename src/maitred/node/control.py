@@ -1,9 +1,9 @@
-"""What a supervisor and its shard processes say to each other: lines of JSON on a socket pair.
+"""What a supervisor and its processes say to each other: lines of JSON on a socket pair.
 
-The supervisor begins with Start. The shard answers Ready, or Failed and ends. Stop, or the end of
-the channel because the supervisor is no more, makes it drain; how that went is its exit status. A
-shard that meets a fault of its own says Failed at any time, so that the supervisor knows what it
-died of.
+The supervisor begins with Start; with StartGateway if the process is to be the node's gateway. The
+process answers Ready, or Failed and ends. Stop, or the end of the channel because the supervisor is
+no more, makes it drain; how that went is its exit status. A process that meets a fault of its own
+says Failed at any time, so that the supervisor knows what it died of.
 """
 
 from __future__ import annotations
@@ -30,16 +30,28 @@ class Start(Struct, tag="start"):
     """The number of an inherited file."""
 
 
+class StartGateway(Struct, tag="start-gateway"):
+    """Be the gateway of this node."""
+
+    settings: Node
+    port: int
+    """Where the HTTP door listens; the supervisor holds it."""
+    node: str
+    """Where the node is: `host:port`."""
+    secret: str
+    """The gateway's own, new at each start of the node."""
+
+
 class Stop(Struct, tag="stop"):
     """Finish what is under way, and end."""
 
 
 class Ready(Struct, tag="ready"):
-    """The shard listens."""
+    """It listens."""
 
 
 class Failed(Struct, tag="failed"):
-    """The shard cannot go on."""
+    """It cannot go on."""
 
     code: str
     sentence: str
@@ -57,7 +69,7 @@ class Failed(Struct, tag="failed"):
         return kind(self.sentence, remedy=self.remedy)
 
 
-Command = Start | Stop
+Command = Start | StartGateway | Stop
 Report = Ready | Failed
 
 _command: Final[json.Decoder[Command]] = json.Decoder(Command)

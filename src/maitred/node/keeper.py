@@ -28,7 +28,11 @@ SLACK_SECONDS: Final = 5.0
 
 
 class Keeper:
-    """One shard, whichever process it is at the moment."""
+    """One shard, whichever process it is at the moment. Another kind of process says what differs:
+    its name, and how it is started."""
+
+    word = "shard"
+    """For the log."""
 
     def __init__(
         self,
@@ -48,6 +52,27 @@ class Keeper:
         self._stopping = False
 
     @property
+    def _name(self) -> str:
+        """For sentences."""
+        return f"Shard {self.place.number}"
+
+    @property
+    def _port(self) -> int:
+        return self.place.own_ports[self.place.number]
+
+    async def _begin(self) -> ShardProcess:
+        start = Start(self._settings, self.place, self._source_port_socket)
+        return await ShardProcess.launch(start, self._inherited)
+
+    def _pointless(self, reason: str, ended: str) -> RestartPolicy:
+        """It keeps dying: raises, or says how to go on."""
+        raise ShardsKeepDying(
+            f"{self._name} keeps dying: {reason}. The last time it {ended}.".replace("..", "."),
+            remedy="The log says what came before. Without a reason there, look at the "
+            "system's log: a machine without memory kills, too.",
+        )
+
+    @property
     def pid(self) -> int:
         """Of its process; 0 if it has none."""
         return self._process.pid if self._process is not None else 0
@@ -57,10 +82,10 @@ class Keeper:
         _, ended = await self._launch()
         if ended is not None:
             raise ended.problem or CannotStart(
-                f"Shard {self.place.number} {ended} before it was ready.",
+                f"{self._name} {ended} before it was ready.",
                 remedy="Its own words, if it had any, stand above.",
             )
-        self._log.info("shard ready", pid=self.pid, port=self.place.own_ports[self.place.number])
+        self._log.info(f"{self.word} ready", pid=self.pid, port=self._port)
 
     async def keep(self) -> None:
         """Restart it whenever it dies; raises `ShardsKeepDying` when that is pointless."""
@@ -72,15 +97,11 @@ class Keeper:
         while not self._stopping:
             decision = policy.died(loop.time())
             if isinstance(decision, GiveUp):
-                raise ShardsKeepDying(
-                    f"Shard {self.place.number} keeps dying: {decision.reason}. "
-                    f"The last time it {ended}.".replace("..", "."),
-                    remedy="The log says what came before. Without a reason there, look at the "
-                    "system's log: a machine without memory kills, too.",
-                )
+                policy = self._pointless(decision.reason, ended)
+                continue
             pause = decision.moment - loop.time()
             self._log.warning(
-                "shard died", pid=self.pid, reason=ended, restart_seconds=round(pause, 3)
+                f"{self.word} died", pid=self.pid, reason=ended, restart_seconds=round(pause, 3)
             )
             await asyncio.sleep(pause)
             ended = await self._live_again()
@@ -93,7 +114,7 @@ class Keeper:
         except CannotStart as problem:
             return f"was not even a process: {problem}"
         if ended is None:
-            self._log.info("shard ready again", pid=self.pid, restarts=self.place.restarts)
+            self._log.info(f"{self.word} ready again", pid=self.pid, restarts=self.place.restarts)
             ended = await process.ended()
         return str(ended)
 
@@ -102,12 +123,11 @@ class Keeper:
 
         Raises `CannotStart` if the system has no process or no files for it just now.
         """
-        start = Start(self._settings, self.place, self._source_port_socket)
         try:
-            process = await ShardProcess.launch(start, self._inherited)
+            process = await self._begin()
         except OSError as problem:
             raise CannotStart(
-                f"Shard {self.place.number} cannot be started: {problem.strerror or problem}."
+                f"{self._name} cannot be started: {problem.strerror or problem}."
             ) from problem
         self._process = process
         if self._stopping:
@@ -118,9 +138,7 @@ class Keeper:
         except TimeoutError:
             process.kill()
             return process, (await process.ended())._replace(
-                problem=CannotStart(
-                    f"Shard {self.place.number} was not ready within {START_SECONDS:g} s."
-                )
+                problem=CannotStart(f"{self._name} was not ready within {START_SECONDS:g} s.")
             )
 
     async def stop(self) -> bool:
@@ -135,7 +153,7 @@ class Keeper:
             async with asyncio.timeout(bound):
                 ended = await process.ended()
         except TimeoutError:
-            self._log.error("shard does not stop; killed", pid=process.pid)
+            self._log.error(f"{self.word} does not stop; killed", pid=process.pid)
             process.kill()
             ended = await process.ended()
         if not ended.finished:

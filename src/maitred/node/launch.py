@@ -17,6 +17,7 @@ from maitred.node.control import (
     Failed,
     Ready,
     Start,
+    StartGateway,
     Stop,
     decode_report,
     line,
@@ -74,10 +75,12 @@ class ShardProcess:
         self._ended = asyncio.create_task(self._watch(reader))
 
     @classmethod
-    async def launch(cls, start: Start, inherited: Iterable[int]) -> ShardProcess:
+    async def launch(
+        cls, start: Start | StartGateway, inherited: Iterable[int], module: str = MODULE
+    ) -> ShardProcess:
         """Start a process; it inherits these files besides the one in `start`."""
         files = [*inherited]
-        if start.source_port_socket is not None:
+        if isinstance(start, Start) and start.source_port_socket is not None:
             files.append(start.source_port_socket)
         ours, theirs = socket.socketpair()
         with theirs:
@@ -93,7 +96,7 @@ class ShardProcess:
                     sys.executable,
                     *_interpreter_options(),
                     "-m",
-                    MODULE,
+                    module,
                     str(theirs.fileno()),
                     pass_fds=(theirs.fileno(), *files),
                     stdin=asyncio.subprocess.DEVNULL,

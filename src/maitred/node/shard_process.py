@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import resource
 import signal
 import socket
 import sys
@@ -21,16 +20,8 @@ import uvloop
 
 from maitred.errors import CannotStart, InternalError, MaitredError, StoreUnavailable
 from maitred.logs import logger
-from maitred.node.control import (
-    LINE_BYTES,
-    Command,
-    Failed,
-    Ready,
-    Report,
-    Start,
-    decode_command,
-    line,
-)
+from maitred.node.channel import Channel, raise_file_limit, set_title, until_stopped
+from maitred.node.control import Failed, Ready, Start
 from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
 from maitred.node.shard import Shard
 from maitred.security.tls import server_context
@@ -49,39 +40,6 @@ SWITCH_SECONDS: Final = 0.0001
 """How long the loop's thread may keep Python's lock when the store's thread wants it. The store's
 has little to do between two calls that release it; with the default of 5 ms, a busy loop with short
 turns could keep it waiting for seconds."""
-
-
-class Channel:
-    """The shard's end of the control channel."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def on(cls, file: int) -> Channel:
-        inherited = socket.socket(fileno=file)
-        inherited.settimeout(0)
-        return cls(*await asyncio.open_connection(sock=inherited, limit=LINE_BYTES))
-
-    async def hear(self) -> Command | None:
-        """The supervisor's next word; None if it is no more."""
-        try:
-            said = await self._reader.readline()
-        except OSError:
-            return None
-        return decode_command(said) if said.endswith(b"\n") else None
-
-    async def say(self, report: Report) -> None:
-        with suppress(OSError):  # nobody is there to hear it
-            self._writer.write(line(report))
-            await self._writer.drain()
-
-    async def close(self) -> None:
-        """Returns when all that was said is on its way."""
-        with suppress(OSError):
-            self._writer.close()
-            await self._writer.wait_closed()
 
 
 async def serve(channel: Channel, start: Start, log: Logger) -> int:
@@ -111,7 +69,7 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
     except OSError as problem:
         raise _cannot_listen(start, problem) from problem
     await channel.say(Ready())
-    is_orphan = await _until_stopped(heard, stop)
+    is_orphan = await until_stopped(heard, stop)
     if is_orphan:
         log.warning("supervisor gone; stopping")
     finished = await shard.drain()
@@ -137,17 +95,6 @@ async def _open_store(start: Start, log: Logger) -> Store:
         await asyncio.sleep(STORE_PAUSE_SECONDS)
 
 
-async def _until_stopped(heard: asyncio.Task[Command | None], stop: asyncio.Event) -> bool:
-    """Wait for a signal or a word; true if the supervisor has gone without one."""
-    signalled = asyncio.create_task(stop.wait())
-    await asyncio.wait((heard, signalled), return_when=asyncio.FIRST_COMPLETED)
-    signalled.cancel()
-    if heard.done():
-        return heard.result() is None
-    heard.cancel()
-    return False
-
-
 def _cannot_listen(start: Start, problem: OSError) -> CannotStart:
     place = start.place
     if problem.errno == errno.EADDRINUSE:
@@ -169,19 +116,6 @@ def _remove_peer_path(start: Start) -> None:
             path.parent.rmdir()
 
 
-def _raise_file_limit() -> None:
-    """A shard has a file for each connection; the soft limit is for programs that use select."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # macOS calls it infinite, and means less
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _set_title(number: int) -> None:
-    """What `top` shows; there is no portable way, and it is not worth a dependency."""
-    with suppress(OSError):
-        Path("/proc/self/comm").write_text(f"maitred/{number}")
-
-
 async def main(file: int) -> int:
     """Hear which shard to be, and be it; returns the exit status of the process."""
     channel = await Channel.on(file)
@@ -194,9 +128,9 @@ async def main(file: int) -> int:
 
 
 async def _be(channel: Channel, start: Start) -> int:
-    _raise_file_limit()
+    raise_file_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
-    _set_title(start.place.number)
+    set_title(str(start.place.number))
     log = logger(start.settings.log, shard=start.place.number)
     try:
         return await serve(channel, start, log)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from maitred.errors import CannotStart, ShardsKeepDying
 from maitred.node import exits
+from maitred.node.gateway_keeper import GatewayKeeper, hold_port
 from maitred.node.identity import data_directory
 from maitred.node.keeper import Keeper
 from maitred.node.reservation import Reservation, resolve
@@ -57,6 +58,10 @@ class Running:
     source_port: int
     pids: tuple[int, ...]
     data: Path
+    http_host: str = ""
+    http_port: int = 0
+    """Of the HTTP door; 0: there is none."""
+    gateway_pid: int = 0
 
 
 class Companion(Protocol):
@@ -83,6 +88,7 @@ class Supervisor:
         self._log = log
         self._companion = companion
         self._keepers: list[Keeper] = []
+        self._gateway: GatewayKeeper | None = None
         self._source_port_sockets: list[socket.socket] = []
         self._signals: list[int] = []
         self._first_signal = asyncio.Event()
@@ -95,6 +101,9 @@ class Supervisor:
         with ExitStack() as held:
             place, data, lock = self._take(held)
             self._keepers = self._make_keepers(place, lock)
+            if self._settings.gateway.enabled:
+                http_port = hold_port(self._settings, held)
+                self._gateway = GatewayKeeper(place, self._settings, self._log, http_port)
             try:
                 if await self._before_signal(self._start()):
                     running = self._running(place, data)
@@ -174,6 +183,9 @@ class Supervisor:
             source_port=place.source_port,
             pids=tuple(keeper.pid for keeper in self._keepers),
             data=data,
+            http_host=self._settings.gateway.host,
+            http_port=self._gateway.port if self._gateway is not None else 0,
+            gateway_pid=self._gateway.pid if self._gateway is not None else 0,
         )
 
     # Start, keep, stop
@@ -186,10 +198,13 @@ class Supervisor:
             async with gate:
                 await keeper.start()
 
-        await _all(start(keeper) for keeper in self._keepers)
+        # The gateway at the same time: it finds the shards when they are there.
+        gateway = [] if self._gateway is None else [self._gateway]
+        await _all(start(keeper) for keeper in (*self._keepers, *gateway))
 
     async def _keep(self) -> None:
-        await _all(keeper.keep() for keeper in self._keepers)
+        gateway = [] if self._gateway is None else [self._gateway]
+        await _all(keeper.keep() for keeper in (*self._keepers, *gateway))
 
     async def _accompanied(self, running: Running) -> bool:
         if self._companion is None:
@@ -197,9 +212,11 @@ class Supervisor:
         return await self._before_signal(self._companion.start(running))
 
     async def _stop_all(self) -> list[bool]:
+        """Users first, then workers, then what both need."""
+        done = [] if self._gateway is None else [await self._gateway.stop()]
         if self._companion is not None:
             await self._companion.stop()
-        return await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+        return done + await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
 
     async def _stop(self) -> int:
         bound = self._settings.drain_seconds
@@ -224,7 +241,8 @@ class Supervisor:
     async def _kill(self) -> None:
         if self._companion is not None:
             self._companion.kill()
-        await asyncio.gather(*(keeper.kill() for keeper in self._keepers))
+        gateway = [] if self._gateway is None else [self._gateway]
+        await asyncio.gather(*(keeper.kill() for keeper in (*gateway, *self._keepers)))
 
     # Signals
 

@@ -60,7 +60,6 @@ class Queries:
         limit, priority, idempotent = self._default_seconds, 2, False
         if request.query:
             limit, priority, idempotent = self._wishes(request.query)
-        door = self._door
         running = self._gateway.ask().begin(
             Ask(
                 namespace=namespace,

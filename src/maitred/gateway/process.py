@@ -1,0 +1,178 @@
+"""A gateway as a process: of a node (`python -m maitred.gateway.process FILE`, started by the
+node's supervisor, like a shard), or on its own (`maitred gateway`).
+
+Of a node it talks to that node, as a user whose secret only the two know. On its own it talks to
+the node of an address, as the user that the address names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import sys
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from maitred.errors import InternalError, MaitredError
+from maitred.gateway.gateway import Gateway
+from maitred.gateway.http.door import HttpDoor
+from maitred.logs import logger
+from maitred.node.channel import Channel, raise_file_limit, set_title, until_stopped
+from maitred.node.control import Failed, Ready, StartGateway
+from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
+from maitred.security.tls import client_context, server_context
+from maitred.security.users import GATEWAY
+from maitred.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.logs import Logger
+    from maitred.settings import Node, Tls
+
+FIRST_SECONDS: Final = 10.0
+"""How long the gateway of a node waits for its first connection before it says that it is ready:
+the shards are up by then. Later it comes back by itself."""
+
+
+def default_name() -> str:
+    """For people to recognise it by."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+# Of a node
+
+
+async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
+    """From start to the end, and the exit status; raises typed errors if it cannot start."""
+    settings = start.settings
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    heard = asyncio.create_task(channel.hear())
+    tls = settings.tls
+    scheme = "maitreds" if tls is not None else "maitred"
+    gateway = Gateway(
+        f"{scheme}://{GATEWAY}:{start.secret}@{start.node}",
+        settings,
+        Surroundings.real(),
+        log,
+        name=default_name(),
+        tls=None if tls is None else own_node_context(tls),
+    )
+    door = HttpDoor(
+        port=start.port, tls=server_context(tls) if tls is not None else None, reuse=True
+    )
+    await gateway.open(door)
+    gateway.connect()
+    connected = asyncio.create_task(gateway.connected.wait())
+    failed = asyncio.create_task(gateway.failed())
+    await asyncio.wait(
+        (heard, connected, failed),
+        timeout=FIRST_SECONDS,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    connected.cancel()
+    if failed.done():
+        # The node's own gateway is let in, unless something is between the two: told, and
+        # the door says that there is no node.
+        log.error("the node does not let its gateway in", error=failed.exception())
+    await channel.say(Ready())
+    if await until_stopped(heard, stop):
+        log.warning("supervisor gone; stopping")
+    failed.cancel()
+    finished = await gateway.drain(settings.drain_seconds)
+    return FINISHED if finished else CUT_OFF
+
+
+def own_node_context(tls: Tls) -> ssl.SSLContext:
+    """For the way to one's own node: its certificate is known, whatever name stands in it. Where
+    clients have to show one, the gateway shows the node's."""
+    context = client_context(tls.certificate, tls.certificate, tls.key)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+async def main(file: int) -> int:
+    """Hear what to be, and be it; returns the exit status of the process."""
+    channel = await Channel.on(file)
+    try:
+        start = await channel.hear()
+        return await _be(channel, start) if isinstance(start, StartGateway) else FINISHED
+    finally:
+        await channel.close()
+
+
+async def _be(channel: Channel, start: StartGateway) -> int:
+    raise_file_limit()
+    set_title("gateway")
+    log = logger(start.settings.log, gateway=os.getpid())
+    try:
+        return await serve(channel, start, log)
+    except MaitredError as problem:
+        await channel.say(Failed.of(problem))
+        return CANNOT_START
+    except Exception as problem:
+        log.exception("gateway failed")
+        await channel.say(Failed.of(InternalError(f"{type(problem).__name__}: {problem}")))
+        return CANNOT_START
+
+
+# On its own
+
+
+async def stand_alone(
+    url: str,
+    settings: Node,
+    log: Logger,
+    announce: Callable[[str], None],
+    forced: Callable[[int], None],
+) -> bool:
+    """Serve until a signal comes; False if something was cut off.
+
+    A second signal calls `forced` with its number, which is to end the process.
+    """
+    raise_file_limit()
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+
+    def stop(number: int) -> None:
+        if stopping.is_set():
+            log.warning("forced to stop", signal=signal.Signals(number).name)
+            forced(number)
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    gateway = Gateway(url, settings, Surroundings.real(), log, name=default_name())
+    tls = settings.tls
+    address = await gateway.open(HttpDoor(tls=server_context(tls) if tls is not None else None))
+    gateway.connect()
+    failed = asyncio.create_task(gateway.failed())
+    stopped = asyncio.create_task(stopping.wait())
+    log.info("gateway is open", address=address)
+    announce(address)
+    await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if failed.done():
+        stopped.cancel()
+        await gateway.close()
+        failed.result()
+    failed.cancel()
+    log.info("stopping; finishing what is under way", drain_seconds=settings.drain_seconds)
+    finished = await gateway.drain(settings.drain_seconds)
+    log.info("gateway has stopped")
+    return finished
+
+
+def run() -> None:
+    """The entry point."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(main(int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    run()
