@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from maitred.errors import UnknownTask
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import encode
+from maitred.protocol.queries import Attend, Attended
 from maitred.protocol.tasks import (
     DONE,
     FAILED,
@@ -80,6 +81,10 @@ class FakeNode(RunningNode):
         self.partitions: dict[tuple[str, int], FakePartition] = {}
         self.said: list[Any] = []
         """Every request, in order."""
+        self.under_way: list[Any] = []
+        """Every request that is not answered yet."""
+        self.orders: dict[str, asyncio.Queue[Attended]] = {}
+        """For workers of a queue."""
         self.news = asyncio.Event()
         self.before: dict[type, Callable[[Any], Awaitable[Any] | None]] = {}
         """Called with the message first; what is awaited may raise."""
@@ -94,6 +99,7 @@ class FakeNode(RunningNode):
                 Opcode.OFFER: self._hooked(self._offer),
                 Opcode.FINISH: self._hooked(self._finish),
                 Opcode.HEARTBEAT: self._hooked(self._heartbeat),
+                Opcode.ATTEND: self._hooked(self._attend),
             }
 
     def app(self, app: App) -> App:
@@ -105,6 +111,10 @@ class FakeNode(RunningNode):
     def heard(self, kind: type[Any]) -> list[Any]:
         """What was said of that kind."""
         return [message for message in self.said if type(message) is kind]
+
+    def held(self, kind: type[Any]) -> list[Any]:
+        """Of these, what is not answered yet."""
+        return [message for message in self.under_way if type(message) is kind]
 
     async def until(self, condition: Callable[[], object], seconds: float = 10) -> None:
         """Wait for requests and answers until the condition holds."""
@@ -121,16 +131,18 @@ class FakeNode(RunningNode):
     def _hooked(self, handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Any]:
         async def handle(message: Any) -> Any:  # noqa: ANN401 - any request
             self.said.append(message)
+            self.under_way.append(message)
             self._tell()
             before = self.before.get(type(message))
             answer = None
-            if before is not None:
-                waited = before(message)
-                if waited is not None:
-                    answer = await waited
             try:
+                if before is not None:
+                    waited = before(message)
+                    if waited is not None:
+                        answer = await waited
                 return answer if answer is not None else await handler(message)
             finally:
+                self.under_way = [one for one in self.under_way if one is not message]
                 self._tell()
 
         return handle
@@ -206,6 +218,14 @@ class FakeNode(RunningNode):
         return Offered(
             given, self.lease_seconds, len(partition.waiting), 0.0, self._newer(message.version)
         )
+
+    async def _attend(self, message: Attend) -> Attended:
+        orders = self.orders.setdefault(message.queue, asyncio.Queue())
+        try:
+            async with asyncio.timeout(message.timeout_milliseconds / 1000 - EARLY_SECONDS):
+                return await orders.get()
+        except TimeoutError:
+            return Attended()
 
     async def _finish(self, message: Finish) -> Finished:
         partition = self.partition(message.queue, message.partition)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+from collections.abc import AsyncIterator, Generator, Iterator  # noqa: TC003 - annotations are read
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path  # noqa: TC003 - the handlers' annotations are read
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from maitred.app.signature import Signature, encode
 from maitred.errors import InvalidArguments, InvalidHandler, InvalidResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable
     from io import BytesIO
 
 
@@ -208,8 +209,24 @@ def generator() -> Iterator[int]:
     yield 1
 
 
-async def stream() -> AsyncIterator[int]:
+async def stream() -> AsyncIterator[Box]:
+    yield Box(1, [])
+
+
+def long_form() -> Generator[int, None, None]:
     yield 1
+
+
+def bare():  # type: ignore[no-untyped-def]  # noqa: ANN201
+    yield 1
+
+
+def misnamed() -> list[int]:  # type: ignore[misc]
+    yield 1
+
+
+def unwritable() -> Iterator[Path]:
+    yield Path()
 
 
 def test_what_is_awaited_is_known() -> None:
@@ -219,13 +236,42 @@ def test_what_is_awaited_is_known() -> None:
     assert not Signature(plain).is_async
 
 
+def test_generators_are_streams_of_rows() -> None:
+    for function, is_async in ((generator, False), (stream, True), (long_form, False)):
+        signature = Signature(function)
+        assert (signature.is_stream, signature.is_async) == (True, is_async)
+    assert not Signature(plain).is_stream
+    boxes = Signature(stream)
+    assert boxes.read_row(encode(Box(2, ["a"]))) == Box(2, ["a"])
+    assert boxes.read_result(encode([Box(2, ["a"])])) == [Box(2, ["a"])]
+    with pytest.raises(InvalidResult):
+        boxes.read_row(encode("no box"))
+    assert Signature(bare).read_result(encode([1, "a"])) == [1, "a"]
+
+
+def test_arguments_may_come_by_name() -> None:
+    read = Signature(keyword).read
+    assert read(encode({"url": "u", "name": "y"})) == (("u", 1), {"deep": None, "name": "y"})
+    assert read(encode({"size": 3, "url": "u"})) == (("u", 3), {"deep": None, "name": "x"})
+    many = {f"n{number}": number for number in range(20)}
+    assert Signature(untyped).read(encode({"first": many})) == ((many, None), {})
+    for wrong, words in (
+        ({"size": 3}, "missing required field `url`"),
+        ({"url": 3}, "argument 'url' of keyword does not fit"),
+        ({"url": "u", "deep": {"width": "w", "tags": []}}, r"at deep\.width"),
+        ({"url": "u", "colour": 1}, "unknown field `colour`"),
+    ):
+        with pytest.raises(InvalidArguments, match=words):
+            read(encode(wrong))
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (generator, "is a generator"),
+        (misnamed, "is a generator, and says"),
+        (unwritable, "result is or has a Path"),
         (Box, "is no function"),
         (functools.partial(plain, "u"), "is no function"),
-        (stream, "is a generator"),
         (variadic, r"takes \*urls"),
         (named, r"takes \*\*urls"),
         (path, "parameter 'place' is or has a Path"),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from maitred.errors import MaitredError
 from maitred.protocol.frames import ANSWER, REQUEST, RESPONSE, Frame, FrameDecoder, Opcode
 from maitred.protocol.seats import (
     CREDIT,
@@ -24,11 +23,12 @@ from maitred.protocol.tasks import Failure, Offer, Offered, Reserved
 from maitred.wire.caller import error_of
 from maitred.wire.link import Link
 from tests.app.fake_node import FakeNode
+from tests.node.in_process import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from maitred.errors import ProtocolViolation
+    from maitred.errors import MaitredError, ProtocolViolation
     from maitred.worker.worker import Worker
 
 PATIENCE_SECONDS = 10
@@ -183,9 +183,7 @@ class RawGateway(Link):
 @asynccontextmanager
 async def a_gateway(worker: Worker, *, hello: bool = True) -> AsyncIterator[RawGateway]:
     """Connected to the worker."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not worker.address:
-            await asyncio.sleep(0)
+    await until(lambda: bool(worker.address))
     host, port = worker.address.rsplit(":", 1)
     _, link = await asyncio.get_running_loop().create_connection(RawGateway, host, int(port))
     try:

@@ -9,13 +9,26 @@ microsecond.
 So a handler stays compatible with tasks that wait in the queue as long as parameters are added at
 the end, with a default, and keep their types. `*args` and `**kwargs` have no order or type to speak
 of, and are refused. Nothing is ever pickled.
+
+Queries that come from elsewhere may name their arguments instead: then they are a msgpack map.
+
+A generator, async or not, is a stream of rows: a query gets them one by one, a task the list of
+them.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import msgpack
@@ -24,11 +37,18 @@ from msgspec.structs import astuple
 from maitred.errors import InvalidArguments, InvalidHandler, InvalidResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNWRITABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _PLACE: Final = re.compile(r" - at `\$\[(\d+)\](.*)`$")
+_NAMED_PLACE: Final = re.compile(r" - at `\$\.(\w+)(.*)`$")
+
+_STREAMS: Final = (AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator)
+"""What a generator may say that it returns."""
+
+_MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
+"""First bytes of a msgpack map."""
 
 _NOTHING: Final[dict[str, Any]] = {}
 """Shared, and never changed: a new one for each task would be one more for the collector."""
@@ -46,10 +66,13 @@ class Signature:
         "_names",
         "_places",
         "_read_arguments",
+        "_read_named",
         "_read_result",
+        "_read_row",
         "_required",
         "function",
         "is_async",
+        "is_stream",
         "name",
     )
 
@@ -58,10 +81,15 @@ class Signature:
         self.name: str = getattr(function, "__name__", repr(function))
         if not inspect.isroutine(function):
             raise self._refused("it is no function", remedy="Write a function that calls it.")
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise self._refused("it is a generator", remedy="Return a list.")
-        self.is_async = inspect.iscoroutinefunction(function)
+        is_async_generator = inspect.isasyncgenfunction(function)
+        self.is_stream = is_async_generator or inspect.isgeneratorfunction(function)
+        """Whether it gives rows, one by one."""
+        self.is_async = is_async_generator or inspect.iscoroutinefunction(function)
         parameters, hints = self._inspected(function)
+        result = hints.get("return", Any)
+        row = self._row(result) if self.is_stream else Any
+        if self.is_stream:
+            result = list[row]  # type: ignore[valid-type]
         self._names = tuple(one.name for one in parameters)
         self._places = {
             one.name: place
@@ -74,16 +102,22 @@ class Signature:
         self._defaults = [one.default for one in parameters]
         for one in parameters:
             self._check(hints.get(one.name, Any), f"parameter {one.name!r}")
-        self._check(hints.get("return", Any), "result")
+        self._check(result, "result")
         try:
+            fields = [_field(place, one, hints) for place, one in enumerate(parameters)]
             shape = msgspec.defstruct(
+                "Arguments", fields, array_like=True, forbid_unknown_fields=True
+            )
+            named = msgspec.defstruct(
                 "Arguments",
-                [_field(place, one, hints) for place, one in enumerate(parameters)],
-                array_like=True,
+                fields,
+                rename={f"p{place}": name for place, name in enumerate(self._names)},
                 forbid_unknown_fields=True,
             )
             self._read_arguments = msgpack.Decoder(shape).decode
-            self._read_result = msgpack.Decoder(hints.get("return", Any)).decode
+            self._read_named = msgpack.Decoder(named).decode
+            self._read_result = msgpack.Decoder(result).decode
+            self._read_row = msgpack.Decoder(row).decode
         except (TypeError, ValueError) as problem:
             raise self._refused(str(problem).rstrip(".")) from None
 
@@ -106,9 +140,12 @@ class Signature:
         return payload
 
     def read(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as they are called with, or `InvalidArguments`."""
+        """The arguments as they are called with, or `InvalidArguments`; from an array or a map."""
+        read = self._read_arguments
+        if payload and payload[0] in _MAPS:
+            read = self._read_named
         try:
-            values = astuple(self._read_arguments(payload))
+            values = astuple(read(payload))
         except UNREADABLE as problem:
             raise self._misfit(problem, None) from None
         border = self._named_from
@@ -164,6 +201,13 @@ class Signature:
                 f"The argument {name!r} of {self.name} does not fit: "
                 f"{text[: found.start()]}{inside}."
             )
+        found = _NAMED_PLACE.search(text)
+        if found is not None and found[1] in self._names:
+            inside = f" (at {found[1]}{found[2]})" if found[2] else ""
+            return InvalidArguments(
+                f"The argument {found[1]!r} of {self.name} does not fit: "
+                f"{text[: found.start()]}{inside}."
+            )
         if given is not None and given < self._required:
             return self._missing(self._names[given])
         return InvalidArguments(f"The arguments do not fit {self.name}: {text.rstrip('.')}.")
@@ -174,16 +218,39 @@ class Signature:
     # Results
 
     def read_result(self, body: bytes) -> Any:  # noqa: ANN401 - what the annotation says
-        """What the handler returned, or `InvalidResult`."""
+        """What the handler returned, of a stream the list of its rows; or `InvalidResult`."""
         try:
             return self._read_result(body)
         except UNREADABLE as problem:
-            raise InvalidResult(
-                f"The result is not what {self.name} says it returns: {problem}.",
-                remedy="Does the worker run another version of it?",
-            ) from None
+            raise self._other_result(problem) from None
+
+    def read_row(self, body: bytes) -> Any:  # noqa: ANN401 - what the annotation says
+        """One row of a stream, or `InvalidResult`."""
+        try:
+            return self._read_row(body)
+        except UNREADABLE as problem:
+            raise self._other_result(problem) from None
+
+    def _other_result(self, problem: Exception) -> InvalidResult:
+        return InvalidResult(
+            f"The result is not what {self.name} says it returns: {problem}.",
+            remedy="Does the worker run another version of it?",
+        )
 
     # Decoration
+
+    def _row(self, hint: Any) -> Any:  # noqa: ANN401 - an annotation, and another one
+        """What the rows of a generator are."""
+        if hint is Any:
+            return Any
+        kind = get_origin(hint) or hint
+        if kind not in _STREAMS:
+            raise self._refused(
+                "it is a generator, and says that it returns something else",
+                remedy="Annotate it with Iterator[...] or AsyncIterator[...], or not at all.",
+            )
+        arguments = get_args(hint)
+        return arguments[0] if arguments else Any
 
     def _inspected(
         self, function: Callable[..., Any]

@@ -65,6 +65,9 @@ WRITE_BUFFER_BYTES: Final = 8 * 2**20
 PARTS_MAX: Final = 8
 """Of a frame that is written without joining it first; more would cost more than the copy."""
 
+SEATED_BYTES: Final = 64
+"""What a `Seated` has around its result, at most."""
+
 TOKEN_BYTES: Final = 16
 
 SWEEP_SECONDS: Final = 1.0
@@ -84,6 +87,7 @@ class SeatLink(Link):
         "_door",
         "_querying",
         "_unsent_seen",
+        "answer_bytes",
         "body_bytes",
         "gateway",
         "opened_at",
@@ -100,6 +104,8 @@ class SeatLink(Link):
         """Its name, for people to read."""
         self.body_bytes = HELLO_BYTES
         """Largest frame that the gateway takes."""
+        self.answer_bytes = 0
+        """Largest result that fits into one."""
         self.streams: dict[int, Query | bytes] = {}
         """What was asked and not answered yet; a token, if it waits for its reservation."""
         self._door = door
@@ -218,6 +224,7 @@ class SeatLink(Link):
             self.ready = True
             self.gateway = hello.name or self.gateway
             self.body_bytes = hello.frame_bytes
+            self.answer_bytes = hello.frame_bytes - SEATED_BYTES
             self.decoder.max_body_bytes = door.settings.link_frame_bytes
             answer = Hello(door.session, SEATS_VERSION, door.name, door.settings.link_frame_bytes)
             self.send(0, 0, Opcode.HELLO + ANSWER, encode_hello(answer))

@@ -34,15 +34,17 @@ if TYPE_CHECKING:
         @property
         def gateway(self) -> str: ...
         @property
-        def body_bytes(self) -> int: ...
+        def body_bytes(self) -> int:
+            """Largest frame with rows."""
+
+        @property
+        def answer_bytes(self) -> int:
+            """Largest result."""
+
         def rows(self, stream: int, parts: list[bytes], size: int) -> None: ...
         def over(self, stream: int, seated: Seated) -> None: ...
         def refused(self, stream: int, problem: MaitredError) -> None: ...
         def begun(self, stream: int, query: Query) -> None: ...
-
-
-SEATED_BYTES = 64
-"""What a `Seated` has around its result, at most."""
 
 
 class Query(Attempt):
@@ -81,8 +83,7 @@ class Query(Attempt):
         self._asker = asker
         self._sequence = seat.sequence
         self._user = terms.user
-        most = asker.body_bytes - SEATED_BYTES
-        self._most_bytes = min(most, terms.result_bytes)
+        self._most_bytes = min(asker.answer_bytes, terms.result_bytes)
         self._rows: Rows | Gathered | None = None
         self._entered = False
         self._task: asyncio.Task[None] | None = None
@@ -150,7 +151,8 @@ class Query(Attempt):
     def _begin_in_thread(self, *call: Any) -> None:  # noqa: ANN401 - whatever is called
         context = copy_context()
         context.run(running.set, self)
-        self._host.loop.run_in_executor(self._host.threads, context.run, *call).add_done_callback(
+        enter: Callable[..., Any] = context.run
+        self._host.loop.run_in_executor(self._host.threads, enter, *call).add_done_callback(
             self._thread_ended
         )
 

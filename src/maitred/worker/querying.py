@@ -53,6 +53,8 @@ class Querying:
         """Whose handlers have not ended."""
         self.fetch: Callable[[Reservation[Served]], None] | None = None
         """Asks the node whether the query is being relayed."""
+        self.arrived: Callable[[bytes], None] | None = None
+        """It need not ask any more."""
         self.fetch_seconds = settings.fetch_seconds
         """How long after a reservation; 0 without a listener."""
         self.complaints = Complaints(self.loop, log)
@@ -92,6 +94,8 @@ class Querying:
         token = seat.token
         reservation = self._book.use(token)
         if reservation is not None:
+            if reservation.fetch_at is None:
+                self._tell_arrived(token)
             self._begin(asker, stream, seat, reservation.where, reservation.terms, now)
             return None
         problem = self._book.why_not(token)
@@ -107,6 +111,7 @@ class Querying:
     def release(self, token: bytes) -> None:
         """It will not be used, known or not."""
         if self._book.release(token) is not None:
+            self._tell_arrived(token)
             self._bench.leave()
 
     @property
@@ -156,6 +161,10 @@ class Querying:
         if not isinstance(problem, SlotTaken):  # which is nobody's fault
             self.complaints.say("a query was refused", asker.gateway, problem)
         asker.refused(stream, problem)
+
+    def _tell_arrived(self, token: bytes) -> None:
+        if self.arrived is not None:
+            self.arrived(token)
 
     def _look(self, now: float) -> float | None:
         due = self._book.due(now)

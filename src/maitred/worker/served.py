@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from maitred.worker.gathering import gathering, gathering_in_thread
 from maitred.worker.origin import Origin
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ class Served:
 
     __slots__ = (
         "asked",
+        "asking",
         "function",
         "is_async",
         "is_stream",
@@ -28,19 +30,24 @@ class Served:
         "view",
     )
 
-    def __init__(self, handler: Handler[Any, Any, Any], view: QueueView) -> None:
+    def __init__(self, handler: Handler[Any, Any, Any], view: QueueView, most_bytes: int) -> None:
         self.name = handler.queue
         self.view = view
         self.asked = handler.signature.function
         """What a query calls."""
-        self.function = handler.signature.function
-        """What a task calls: of a generator, all of it."""
         self.is_async = handler.is_async
-        self.is_stream = False
+        self.is_stream = handler.signature.is_stream
+        self.function = self.asked
+        """What a task calls: of a generator, all of it."""
+        if self.is_stream:
+            gather = gathering if self.is_async else gathering_in_thread
+            self.function = gather(self.asked, most_bytes)
         self.read = handler.signature.read
         self.offers: dict[Held, None] = {}
         self.on_offer = 0
         """Slots."""
+        self.asking = 0
+        """Offers that they are in."""
         self.origins: dict[int, Origin] = {}
         """By partition; no more than the queue has."""
 

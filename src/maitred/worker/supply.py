@@ -5,6 +5,9 @@ them must not keep a slot from the others, so the same slot may be on offer in s
 queue gets its share of the free slots, and at least one, as long as any is free. If more tasks come
 than there is room for, they are given back; when nothing is free, all offers are taken back.
 
+Every offer that is answered costs another one, so what is freed while plenty is on offer need not
+be offered at once: a query that finds one slot of many free makes one message, not two.
+
 The slots for a queue are spread over its partitions: all of them at one could wait there for a
 minute while there is work at the next. (The tree would bring both together, at the price of asking
 its way up.)
@@ -24,6 +27,11 @@ def to_offer(free: int, on_offer: Sequence[int]) -> list[int]:
         return [0] * len(on_offer)
     share = max(1, free // len(on_offer))
     return [max(0, share - out) for out in on_offer]
+
+
+def worth_it(more: int, on_offer: int, offers: int, partitions: int) -> bool:
+    """Whether to offer so many more slots now, if so many are on offer already."""
+    return more > on_offer or offers < partitions
 
 
 def spread(slots: int, partitions: int) -> list[int]:

@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from maitred.client.queues import QueueView
 from maitred.errors import Cancelled, ConnectionLost, CutOff, DeadlineExceeded, MaitredError
 from maitred.protocol.tasks import Offer, Offered
+from maitred.worker.attending import Attending
 from maitred.worker.beats import Beats
 from maitred.worker.bench import Bench
 from maitred.worker.door import Door, reachable
 from maitred.worker.ends import Ends
+from maitred.worker.fetching import Fetching
 from maitred.worker.outage import Outage
 from maitred.worker.querying import Querying
 from maitred.worker.served import Served
 from maitred.worker.statistics import Statistics
-from maitred.worker.supply import spread, to_offer
+from maitred.worker.supply import spread, to_offer, worth_it
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,6 +88,7 @@ class Worker:
             Served(
                 handler,
                 QueueView(handler.id, handler.selection, self._loop, surroundings.random),
+                self._bench.most_bytes,
             )
             for handler in handlers
         ]
@@ -99,6 +102,19 @@ class Worker:
             self._origins,
         )
         self.querying = Querying(settings, self._bench, self.statistics, log)
+        self._fetching = Fetching(client, self.querying, self.statistics, self._slot_freed)
+        self.querying.fetch = self._fetching.begin
+        self.querying.arrived = self._fetching.arrived
+        self._attending = Attending(
+            client,
+            self._session,
+            name,
+            settings.attend_seconds,
+            self._outage,
+            self.statistics,
+            log,
+            self._ordered,
+        )
         self._door = Door(self._loop, settings, self._session, name, self.querying)
         self.address = ""
         """Where gateways reach it; empty: nowhere, or not yet."""
@@ -112,15 +128,20 @@ class Worker:
     async def run(self) -> bool:
         """Work until `stop` is called; False if something had to be left behind."""
         await self._door.open()
-        if self._settings.host is not None:
+        if self._settings.host is None:
+            self.querying.fetch_seconds = 0.0
+        else:
             self.address = reachable(self._settings.host, self._door.port)
+        self._attending.start(self._served, self.address)
         self._supply()
         await self._stopping.wait()
         try:
             finished = await self._drain()
         finally:
             self._beats.stop()
+            self._attending.stop()
             self.querying.stop()
+            self._fetching.stop()
             self._bench.threads.shutdown(wait=False, cancel_futures=True)
             await self._door.close()
         return finished
@@ -139,15 +160,19 @@ class Worker:
     def _supply(self) -> None:
         self._supply_soon = False
         self._quiet.set()
+        if not self._attending.online:
+            self._attending.changed()
         free = self._bench.free
         if not free:
             self._take_offers_back()
             return
         wanted = to_offer(free, [served.on_offer for served in self._served])
         for served, slots in zip(self._served, wanted, strict=True):
-            if slots:
+            partitions = served.view.counts.read
+            if slots and worth_it(slots, served.on_offer, served.asking, partitions):
                 served.on_offer += slots
-                for share in spread(slots, served.view.counts.read):
+                for share in spread(slots, partitions):
+                    served.asking += 1
                     offering = self._loop.create_task(self._offer(served, share))
                     self._offering[offering] = None
                     offering.add_done_callback(self._offering.pop)
@@ -174,6 +199,7 @@ class Worker:
                 self.querying.reserved(served, reserved, now)
         finally:
             served.on_offer -= slots
+            served.asking -= 1
             self._slot_freed()
 
     async def _ask(self, served: Served, slots: int) -> Offered | None:
@@ -225,10 +251,17 @@ class Worker:
         for served in self._served:
             yield from served.origins.values()
 
+    def _ordered(self) -> None:
+        """A person wants us offline, or back."""
+        if not self._stopping.is_set():
+            self._bench.closed = not self._attending.online
+            self._supply()
+
     # The end
 
     async def _drain(self) -> bool:
         self._bench.closed = True
+        self._attending.stopping()
         self._take_offers_back()
         busy = self.statistics.busy
         self._log.info("stopping", running=busy, seconds=self._settings.drain_seconds)
@@ -248,7 +281,7 @@ class Worker:
         return finished and told
 
     async def _all_ended(self) -> None:
-        while self.statistics.busy or self._offering:
+        while self.statistics.busy or self._offering or self._fetching.under_way:
             self._quiet.clear()
             await self._quiet.wait()
 

@@ -1,0 +1,152 @@
+"""Being there: the root of every queue that is served knows of the worker, busy or not.
+
+One question to each root is always under way; it is held for a few seconds and asked again, so the
+node hears of us in between, and a person's order finds us at once. The order is to go offline or to
+come back. It holds for the whole worker: the slots are shared by its queues, and so is the machine
+that somebody wants to look after. What the worker says of itself counts: a node that was started
+again learns from it who is offline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from maitred.errors import Cancelled, DeadlineExceeded, MaitredError, UnknownRequest
+from maitred.protocol.queries import Attend, Attended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maitred.client.client import AsyncClient
+    from maitred.client.held import Held
+    from maitred.logs import Logger
+    from maitred.protocol.queries import WorkerState
+    from maitred.worker.outage import Outage
+    from maitred.worker.served import Served
+    from maitred.worker.statistics import Statistics
+
+ROOT: Final = 0
+ATTENDANCE: Final = -1
+"""What an outage of this has for a partition: that offers are answered says nothing about it."""
+
+HASTY_SECONDS: Final = 0.1
+"""A node that is stopping answers at once; we need not ask as fast as it answers."""
+
+
+class Attending:
+    """Of one worker, at all its roots."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        session: bytes,
+        name: str,
+        seconds: float,
+        outage: Outage,
+        statistics: Statistics,
+        log: Logger,
+        ordered: Callable[[], None],
+    ) -> None:
+        self.address = ""
+        self.online = True
+        """What was ordered last."""
+        self._client = client
+        self._session = session
+        self._name = name
+        self._seconds = seconds
+        self._outage = outage
+        self._statistics = statistics
+        self._log = log
+        self._ordered = ordered
+        self._loop = asyncio.get_running_loop()
+        self._stopping = False
+        self._held: dict[Held, None] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._told: WorkerState = "online"
+
+    def start(self, queues: Sequence[Served], address: str) -> None:
+        """Be there from now on."""
+        self.address = address
+        self._tasks = [self._loop.create_task(self._attend(one)) for one in queues]
+
+    def changed(self) -> None:
+        """A slot became free, or we are stopping: say it, if it makes a difference."""
+        if self.state != self._told:
+            self._told = self.state
+            if self._told == "offline":
+                self._log.info("offline; waiting to be put back")
+            for held in list(self._held):
+                held.take_back()  # a new one follows, with the news in it
+
+    def stopping(self) -> None:
+        """We are about to leave."""
+        self._stopping = True
+        self.changed()
+
+    def stop(self) -> None:
+        """Be gone."""
+        for task in self._tasks:
+            task.cancel()
+
+    @property
+    def state(self) -> WorkerState:
+        """As people see it."""
+        if self._stopping:
+            return "draining"
+        if self.online:
+            return "online"
+        return "draining" if self._statistics.busy else "offline"
+
+    async def _attend(self, served: Served) -> None:
+        longest = self._client.settings.backoff_longest_seconds
+        while True:
+            asked_at = self._loop.time()
+            try:
+                attended = await self._ask(served)
+            except (Cancelled, DeadlineExceeded):
+                continue
+            except UnknownRequest:
+                # An older node, which has no queries; the next one may.
+                await asyncio.sleep(longest)
+                continue
+            except MaitredError as problem:
+                await asyncio.sleep(self._outage.failed(served.name, ATTENDANCE, problem))
+                continue
+            self._outage.worked(served.name, ATTENDANCE)
+            if not self._obey(attended.order) and self._loop.time() - asked_at < HASTY_SECONDS:
+                await asyncio.sleep(HASTY_SECONDS)
+
+    async def _ask(self, served: Served) -> Attended:
+        statistics = self._statistics
+        message = Attend(
+            *served.view.id,
+            ROOT,
+            0,
+            self._session,
+            self._name,
+            self.address,
+            statistics.slots,
+            statistics.busy,
+            self.state,
+        )
+        held = self._client.hold(message, self._seconds)
+        self._held[held] = None
+        try:
+            attended = cast("Attended", await held.answer())
+        finally:
+            del self._held[held]
+        served.view.learn(attended.counts)
+        return attended
+
+    def _obey(self, order: str) -> bool:
+        """Whether that changed anything."""
+        if not order or (order == "online") == self.online:
+            return False
+        self.online = order == "online"
+        self._log.info(
+            "put back online" if self.online else "taken offline", running=self._statistics.busy
+        )
+        self._ordered()
+        self.changed()
+        return True

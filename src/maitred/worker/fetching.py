@@ -1,0 +1,250 @@
+"""Queries that come by the node, because their gateway cannot reach us.
+
+If no query has come a moment after its reservation, we ask the node whether it is being relayed;
+without a listener, at once. What comes is run like any other. The answer goes back in pieces, one
+at a time, each when the gateway has taken the one before it; meanwhile a second question is held at
+the node, to hear when nobody wants the answer any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from maitred.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidReservation,
+    MaitredError,
+    UnknownRequest,
+)
+from maitred.protocol.frames import Opcode
+from maitred.protocol.messages import UNREADABLE, not_understood
+from maitred.protocol.queries import (
+    PIECE_MAX,
+    Deliver,
+    Delivered,
+    Fetch,
+    Fetched,
+)
+from maitred.protocol.refusals import encode_error
+from maitred.protocol.seats import decode_seat, encode_seated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.client.client import AsyncClient
+    from maitred.client.held import Held
+    from maitred.protocol.seats import Seat, Seated
+    from maitred.worker.query import Query
+    from maitred.worker.querying import Querying
+    from maitred.worker.reservations import Reservation
+    from maitred.worker.served import Served
+    from maitred.worker.statistics import Statistics
+
+HEAR_SECONDS: Final = 60.0
+"""How long one question whether to stop is held."""
+
+DELIVER_SECONDS: Final = 5.0
+"""For a gateway to take a piece, at least; usually it has as long as the query may run."""
+
+RESULT_BYTES: Final = 2**30
+"""Largest result in pieces; the reservation's own limit is lower."""
+
+AGAIN_SECONDS: Final = 0.1
+"""Before the node is asked again, if it did not hold the question."""
+
+
+class Fetching:
+    """All of one worker."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        querying: Querying,
+        statistics: Statistics,
+        ended: Callable[[], None],
+    ) -> None:
+        self.client = client
+        self.querying = querying
+        self._statistics = statistics
+        self._ended = ended
+        """Called when there is one less under way."""
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._held: dict[bytes, Held] = {}
+        """Questions for queries, by token."""
+
+    def begin(self, reservation: Reservation[Served]) -> None:
+        """Ask for this one."""
+        task = self._loop.create_task(self._fetch(reservation))
+        self._tasks[task] = None
+        task.add_done_callback(self._over)
+
+    def arrived(self, token: bytes) -> None:
+        """The query came directly, or will not come at all."""
+        held = self._held.get(token)
+        if held is not None:
+            held.take_back()
+
+    @property
+    def under_way(self) -> int:
+        """Questions, and answers that are not delivered yet."""
+        return len(self._tasks)
+
+    def stop(self) -> None:
+        """Give up."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        self._ended()
+
+    async def _fetch(self, reservation: Reservation[Served]) -> None:
+        token = reservation.terms.token
+        seat = b""
+        while not seat:
+            left = reservation.expires_at - self._loop.time()
+            if left <= 0 or not self.querying.is_known(token):
+                return
+            seat = await self._ask(reservation, left)
+            if not seat:
+                await asyncio.sleep(AGAIN_SECONDS)
+        relay = Relay(self, reservation)
+        self._statistics.relayed += 1
+        try:
+            relay.begin(decode_seat(seat))
+        except UNREADABLE as problem:
+            self.querying.release(token)
+            relay.refused(0, not_understood(Opcode.SEAT, problem))
+        except InvalidReservation as problem:
+            self.querying.release(token)
+            relay.refused(0, problem)
+        await relay.deliver()
+
+    async def _ask(self, reservation: Reservation[Served], left: float) -> bytes:
+        served, terms = reservation.where, reservation.terms
+        message = Fetch(*served.view.id, terms.partition, 0, terms.token)
+        try:
+            held = self._held[terms.token] = self.client.hold(message, left)
+            fetched = cast("Fetched", await held.answer())
+        except UnknownRequest:  # an older node, which relays nothing
+            await asyncio.sleep(left)
+            return b""
+        except MaitredError:  # it was taken back, or the node is away: there may be time to ask
+            return b""
+        finally:
+            self._held.pop(terms.token, None)
+        return fetched.seat
+
+
+class Relay:
+    """One query that came by the node; to it, a gateway like any other (see `query.Asker`)."""
+
+    body_bytes = PIECE_MAX
+    """Of rows; a result may be cut into pieces, rows may not."""
+
+    def __init__(self, fetching: Fetching, reservation: Reservation[Served]) -> None:
+        self._fetching = fetching
+        self._reservation = reservation
+        self._query: Query | None = None
+        self._pieces: list[tuple[int, bytes, bool]] = []
+        """What is to be delivered: kind, body, and whether more follows."""
+        self._news = asyncio.Event()
+        self._ordinal = 0
+        self.gateway = "relayed"
+        self.answer_bytes = RESULT_BYTES
+
+    def begin(self, seat: Seat) -> None:
+        """Run it."""
+        if seat.token != self._reservation.terms.token:
+            raise InvalidReservation("The query that was relayed is for another reservation.")
+        loop = asyncio.get_running_loop()
+        self._fetching.querying.seat(self, 0, seat, loop.time())
+
+    async def deliver(self) -> None:
+        """All of the answer, as far as anybody wants it."""
+        hearing = None
+        if self._query is not None and not self._query.told:
+            hearing = asyncio.ensure_future(self._hear())
+        try:
+            more = True
+            while more:
+                while not self._pieces:
+                    self._news.clear()
+                    await self._news.wait()
+                kind, body, more = self._pieces.pop(0)
+                if not await self._send(kind, body, more):
+                    return
+                if kind == Opcode.ROWS and self._query is not None:
+                    self._query.credit(len(body))
+        finally:
+            if self._query is not None:
+                self._query.abandon()  # unless it is over, as usual
+            if hearing is not None:
+                hearing.cancel()
+
+    async def _send(self, kind: int, body: bytes, more: bool) -> bool:
+        served, terms = self._reservation.where, self._reservation.terms
+        message = Deliver(
+            *served.view.id, terms.partition, 0, terms.token, self._ordinal, kind, body, more
+        )
+        self._ordinal += 1
+        seconds = DELIVER_SECONDS
+        if self._query is not None:
+            seconds += max(0.0, self._query.deadline - asyncio.get_running_loop().time())
+        try:
+            delivered = await self._fetching.client.request(message, seconds)
+        except MaitredError:
+            return False  # the gateway hears of it from the node
+        return not cast("Delivered", delivered).stop
+
+    async def _hear(self) -> None:
+        served, terms = self._reservation.where, self._reservation.terms
+        while True:
+            message = Fetch(*served.view.id, terms.partition, 0, terms.token, running=True)
+            asked_at = asyncio.get_running_loop().time()
+            try:
+                held = self._fetching.client.hold(message, HEAR_SECONDS)
+                fetched = cast("Fetched", await held.answer())
+            except (Cancelled, DeadlineExceeded):
+                continue
+            except MaitredError:
+                # The node, or that part of it, is gone, and with it the way back.
+                self._stop()
+                return
+            if fetched.stop:
+                self._stop()
+                return
+            if asyncio.get_running_loop().time() - asked_at < AGAIN_SECONDS:
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def _stop(self) -> None:
+        if self._query is not None:
+            self._query.cancel()
+
+    # From the query
+
+    def begun(self, stream: int, query: Query) -> None:  # noqa: ARG002 - there is only one
+        """It runs from now on."""
+        self._query = query
+
+    def rows(self, stream: int, parts: list[bytes], size: int) -> None:  # noqa: ARG002
+        """Some rows."""
+        self._add(Opcode.ROWS, b"".join(parts), more=True)
+
+    def over(self, stream: int, seated: Seated) -> None:  # noqa: ARG002
+        """The last word on a query that was begun."""
+        body = encode_seated(seated)
+        for start in range(0, len(body), PIECE_MAX):
+            piece = body[start : start + PIECE_MAX]
+            self._add(Opcode.SEAT, piece, more=start + PIECE_MAX < len(body))
+
+    def refused(self, stream: int, problem: MaitredError) -> None:  # noqa: ARG002
+        """The last word on one that was not."""
+        self._add(Opcode.ERROR, encode_error(problem), more=False)
+
+    def _add(self, kind: int, body: bytes, *, more: bool) -> None:
+        self._pieces.append((kind, body, more))
+        self._news.set()
