@@ -212,6 +212,7 @@ class Model:
     def do(self, what: str, number: int, *, turn: bool) -> None:
         getattr(self, what)(number, turn=turn)
         if turn:
+            self.driver.turn()
             self.check()
 
     def offer(self, number: int, *, turn: bool) -> None:
@@ -430,10 +431,10 @@ def test_a_suspected_worker_gets_nothing_until_it_speaks() -> None:
     assert [one.answered for one in offers] == [True, True, False]
     assert offers[0].value == []
     (one,) = driver.partition.presence.workers.values()
-    assert one.suspected
+    assert [one.suspected] == [True]
     assert not driver.partition.presence.anybody
     driver.offer(1)
-    assert not one.suspected
+    assert [one.suspected] == [False]
     assert driver.partition.presence.anybody
 
 
