@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 from msgspec.structs import replace
@@ -106,23 +106,22 @@ async def _one(client: AsyncClient, which: QueryId, done: Cancelled) -> None:
     done.not_done[str(which)] = f"Query {QueryId.of(row)} is over: {row.status}."
 
 
-async def _under_way(url: str, seconds: float, which: QueryFilter, action: str) -> Asked:
+async def _under_way(
+    url: str, seconds: float, which: QueryFilter, action: Literal["list", "cancel"]
+) -> Asked:
     """Whatever matches and is not over yet, by status, so that those over do not fill the answer.
 
-    A query that goes from waiting to running in between is met again where it is then.
+    All at once: a gateway whose queries were all cancelled may be gone in the next moment.
     """
-    rows: dict[QueryId, QueryRow] = {}
-    last: Asked | None = None
+    import asyncio
+
+    statuses = (which.status,) if which.status else UNDER_WAY
     async with connecting(url, seconds) as client:
-        for status in (which.status,) if which.status else UNDER_WAY:
-            last = await ask(
-                client,
-                "cancel" if action == "cancel" else "list",
-                replace(which, status=status),
-            )
-            rows |= {QueryId.of(row): row for row in last.rows}
-    assert last is not None  # noqa: S101 - there is one status at least
-    return last._replace(rows=list(rows.values()))
+        asked = await asyncio.gather(
+            *(ask(client, action, replace(which, status=status)) for status in statuses)
+        )
+    rows = {QueryId.of(row): row for one in asked for row in one.rows}
+    return asked[0]._replace(rows=list(rows.values()))
 
 
 def somebody_is_there() -> bool:

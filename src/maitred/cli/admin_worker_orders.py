@@ -193,7 +193,8 @@ async def _until_offline(client: AsyncClient, told: list[Known], *, quiet: bool)
         if not busy:
             return {one.session: "offline" if one.session in now else "gone" for one in told}
         text = ", ".join(
-            f"{one.row.worker} {one.row.state}, {one.row.busy} of {one.row.slots} slots busy"
+            f"{one.row.worker} {'told' if one.row.state == 'online' else one.row.state}, "
+            f"{one.row.busy} of {one.row.slots} slots busy"
             for one in busy
         )
         if text != said and not quiet:
