@@ -173,6 +173,7 @@ def test_a_worker_waits_for_its_node_and_can_be_stopped_meanwhile(tmp_path: Path
         (["shop:app", "--node", "http://x"], "invalid-address"),
         (["shop:app", "--name", "n" * 201], "--name"),
         (["shop:app", "--log-level", "loud"], "loud"),
+        (["shop:app", "--listen-port", "70000"], "--listen-port"),
     ],
 )
 def test_what_is_typed_wrong_is_said_in_words(

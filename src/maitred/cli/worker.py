@@ -30,12 +30,17 @@ MEANINGS: Final = (
     ("130, 143", "forced by a second signal (SIGINT, SIGTERM)"),
 )
 
+NOWHERE: Final = "none"
+
+_FLAGS: Final = {"host": "listen", "port": "listen_port"}
+"""Settings whose option has another name."""
+
 _EPILOG = "\b\nExit status:\n" + "\n".join(f"  {status:<9} {text}" for status, text in MEANINGS)
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("target", metavar="MODULE:APP")
-@click.option("--slots", metavar="N", help="Tasks that run at a time.  [default: 32]")
+@click.option("--slots", metavar="N", help="Tasks and queries at a time.  [default: 32]")
 @click.option(
     "--url",
     "--node",
@@ -45,6 +50,15 @@ _EPILOG = "\b\nExit status:\n" + "\n".join(f"  {status:<9} {text}" for status, t
 )
 @click.option(
     "--queue", "queues", metavar="NAME", multiple=True, help="Only this; may be repeated."
+)
+@click.option(
+    "--listen",
+    "host",
+    metavar="HOST|none",
+    help="Where gateways reach it; none: only by the node.  [default: 127.0.0.1]",
+)
+@click.option(
+    "--listen-port", "port", metavar="PORT", help="The port for that.  [default: a free one]"
 )
 @click.option("--name", metavar="NAME", help="For people to read.  [default: host:pid]")
 @click.option("--drain-seconds", metavar="S", help="How long to finish work.  [default: 30]")
@@ -62,14 +76,21 @@ def worker(
     """Run the handlers of an app: MODULE:APP, as in shop:app for the app in shop.py.
 
     Async handlers run on the loop, plain functions in threads. Ctrl-C or SIGTERM stops it: no new
-    tasks are taken, what runs is finished. A second one ends it at once.
+    tasks or queries are taken, what runs is finished. A second one ends it at once.
     """
+    from msgspec.structs import replace
+
     from maitred.client.address import parse_address
     from maitred.logs import logger
     from maitred.worker.loading import handlers_of, load
     from maitred.worker.process import default_name, work
 
+    nowhere = options.get("host") == NOWHERE
+    if nowhere:
+        del options["host"]
     settings = _fitted(Worker, options)
+    if nowhere:
+        settings = replace(settings, host=None)
     log = logger(_fitted(Log, {"format": log_format, "level": log_level}, "log_"))
     if name is not None and not 0 < len(name) <= NAME_LETTERS:
         raise InvalidArgument(f"--name has {len(name)} letters; 1 to {NAME_LETTERS} are allowed.")
@@ -100,7 +121,7 @@ def _fitted(
 
 
 def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return f"--{_FLAGS.get(name, name).replace('_', '-')}"
 
 
 def _forced(number: int) -> None:

@@ -475,6 +475,14 @@ class AsyncClient:
             )
         return tuple(views)
 
+    def local_host(self) -> str | None:
+        """Our own address, as a node that we are connected to sees it; None if there is none."""
+        for connection in self._connections():
+            name = connection.transport.get_extra_info("sockname")
+            if isinstance(name, tuple):
+                return str(name[0])
+        return None
+
     def statistics(self) -> Statistics:
         """What was counted until now."""
         nodes = tuple(pool.statistics() for pool in self._router.pools.values())

@@ -76,6 +76,7 @@ async def work(
             queues=[handler.queue for handler in handlers],
             slots=settings.slots,
             node=str(session.client.address),
+            listen=settings.host,
         )
         if stopping.is_set():
             worker.stop()

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 LAST_WORDS_SECONDS: Final = 5.0
 """What is left at least, when everything has ended, for the node to hear of it."""
 
+EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - to be recognised
+"""Hosts to listen at that are none to dial."""
+
 HASTY_SECONDS: Final = 0.1
 """A node that has nothing to do holds an offer for longer. If it does not (it is stopping, say), we
 need not ask as fast as it answers."""
@@ -131,7 +134,11 @@ class Worker:
         if self._settings.host is None:
             self.querying.fetch_seconds = 0.0
         else:
-            self.address = reachable(self._settings.host, self._door.port)
+            host = self._settings.host
+            if host in EVERYWHERE:
+                # Who can be reached everywhere is reached where the node sees us.
+                host = self._client.local_host() or host
+            self.address = reachable(host, self._door.port)
         self._attending.start(self._served, self.address)
         self._supply()
         await self._stopping.wait()
