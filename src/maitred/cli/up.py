@@ -201,10 +201,11 @@ def _print(running: Running, settings: Node, *, with_example: bool) -> None:
     click.echo(f"http     {_http(running, settings) or 'off'}")
     if running.source_port:
         click.echo(f"drivers  {host}:{running.source_port} for ScyllaDB's, by their source port")
-    _print_next_steps(_url(running, settings), settings, with_example=with_example)
+    door = _http(running, settings)
+    _print_next_steps(_url(running, settings), door, settings, with_example=with_example)
 
 
-def _print_next_steps(url: str, settings: Node, *, with_example: bool) -> None:
+def _print_next_steps(url: str, door: str | None, settings: Node, *, with_example: bool) -> None:
     from maitred.settings import PORT
 
     is_default = url == f"maitred://127.0.0.1:{PORT}"
@@ -216,7 +217,7 @@ def _print_next_steps(url: str, settings: Node, *, with_example: bool) -> None:
     if with_example:
         from maitred.cli.up_example import print_next_steps
 
-        print_next_steps(url, option, command, None)
+        print_next_steps(url, option, command, door)
         click.echo(_LAST_WORDS)
         return
     click.echo("\nTry, in another terminal:\n")

@@ -160,9 +160,9 @@ def print_next_steps(url: str, option: str, command: str, door: str | None) -> N
     )
     if door is not None:
         path = f"{door}/v1/default/queues"
-        click.echo(f"  {_curl(f'{path}/{QUEUES[0]}/query', [SQL])}")
-        click.echo(f"  {_curl(f'{path}/{QUEUES[2]}/query', ['ACME', 5], '-N ')}")
-        click.echo(f"  {_curl(f'{path}/EQUITY_MARKET_RDX/query', [SQL])}")
+        click.echo(f"  {_curl(f'{path}/{QUEUES[0]}/query', SQL)}")
+        click.echo(f"  {_curl(f'{path}/{QUEUES[2]}/query', 'ACME', 5)}")
+        click.echo(f"  {_curl(f'{path}/EQUITY_MARKET_RBD/query', SQL)}")
     click.echo(f"  {command} admin query list{option}")
     click.echo(f"  {command} admin worker list{option}")
     click.echo(f"  {command} status{option}")
@@ -174,5 +174,5 @@ def print_next_steps(url: str, option: str, command: str, door: str | None) -> N
     click.echo("          print(tick)")
 
 
-def _curl(url: str, arguments: list[object], options: str = "") -> str:
-    return f"curl {options}-d '{json.dumps(arguments)}' {url}"
+def _curl(url: str, *arguments: object) -> str:
+    return f"curl --json '{json.dumps(arguments)}' {url}"
