@@ -161,7 +161,8 @@ def print_next_steps(url: str, option: str, command: str, door: str | None) -> N
     if door is not None:
         path = f"{door}/v1/default/queues"
         click.echo(f"  {_curl(f'{path}/{QUEUES[0]}/query', SQL)}")
-        click.echo(f"  {_curl(f'{path}/{QUEUES[2]}/query', 'ACME', 5)}")
+        lines = " -N -H 'Accept: application/x-ndjson'"
+        click.echo(f"  {_curl(f'{path}/{QUEUES[2]}/query', 'ACME', 5)}{lines}")
         click.echo(f"  {_curl(f'{path}/EQUITY_MARKET_RBD/query', SQL)}")
     click.echo(f"  {command} admin query list{option}")
     click.echo(f"  {command} admin worker list{option}")

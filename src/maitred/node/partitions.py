@@ -66,12 +66,18 @@ class Partitions(Driving):
     # Finding
 
     def holder(
-        self, serve: Serve, *, makes: bool = True, of_known: bool = False
+        self,
+        serve: Serve,
+        *,
+        makes: bool = True,
+        of_known: bool = False,
+        touches: bool = False,
     ) -> Callable[[Any, Held], None]:
         """What the shard calls for a request: serves it as soon as the partition is there.
 
         Unless it `makes` partitions, it is refused for one that nobody ever used; if it makes those
-        `of_known` queues, for a queue that nobody ever used.
+        `of_known` queues, for a queue that nobody ever used. One that `touches` the partition says
+        itself how much happened to it.
         """
 
         def hold(message: PartitionRequest, held: Held) -> None:
@@ -84,7 +90,7 @@ class Partitions(Driving):
                 return
             owned.last_used = self.loop.time()
             serve(owned, message, held)
-            if not owned.touched:
+            if not touches:
                 self.touch(owned)
 
         return hold
@@ -158,8 +164,9 @@ class Partitions(Driving):
         elif not near and known:
             some = ", ".join(sorted(known)[:NEAREST])
             remedy = f"The namespace has {len(known):,} queues, among them {some}."
+        which = f"partition {key.partition} of " if key.partition else ""
         return UnknownQueue(
-            f"Nobody ever used partition {key.partition} of the queue {key.namespace}/{key.queue}.",
+            f"Nobody ever used {which}the queue {key.namespace}/{key.queue}.",
             remedy=remedy,
         )
 
