@@ -88,7 +88,11 @@ class RunningNode:
             if self.advertised is not None:
                 self._advertise(shard, self.advertised(self.own_ports[: self.count]))
             self.shards[number : number + 1] = [shard]
+            self.prepare(shard)
             await shard.start()
+
+    def prepare(self, shard: Shard) -> None:
+        """What a shard needs before it listens; for those who inherit."""
 
     async def stop(self, *numbers: int) -> None:
         """As a kill would: connections are reset, ports are free."""

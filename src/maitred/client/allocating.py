@@ -26,7 +26,7 @@ from maitred.errors import (
 from maitred.matching.records import PRIORITIES
 from maitred.protocol.queries import SLOTS_MAX, Allocate, Allocated
 from maitred.protocol.tasks import NEVER
-from maitred.queries.demand import Demand
+from maitred.queries.demand import APART_SECONDS, Demand
 from maitred.routing.names import QueueId
 
 if TYPE_CHECKING:
@@ -123,8 +123,10 @@ class Allocating:
         if line is None:
             return
         group = line.demand.remove(running)
-        if group is None:
-            return
+        if group is not None:
+            self._take_back(line, group)
+
+    def _take_back(self, line: Line, group: Group[Running]) -> None:
         held = line.held.get(group)
         if held is not None:
             held.take_back()
@@ -157,8 +159,11 @@ class Allocating:
             return
         now = self._loop.time()
         for line in touched:
-            for group in line.demand.to_ask():
+            demand = line.demand
+            for group in demand.to_ask(now):
                 self._ask(line, group, now)
+            if demand.gathers:
+                self._loop.call_later(APART_SECONDS, self._touch, line)
 
     def _ask(self, line: Line, group: Group[Running], now: float) -> None:
         view = line.view
@@ -197,7 +202,11 @@ class Allocating:
 
     def _given(self, line: Line, group: Group[Running], allocations: list[Allocation]) -> None:
         demand = line.demand
+        own = len(group.members)
         given = demand.answered(group, len(allocations))
+        if len(given) > own:  # others were served who were asked for as well
+            for other in demand.in_vain():
+                self._take_back(line, other)
         if len(demand):
             self._touch(line)
         for running, allocation in zip(given, allocations, strict=False):

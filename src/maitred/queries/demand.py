@@ -7,8 +7,9 @@ node, which serves the oldest first, serves across all gateways in the order in 
 Slots that nobody of the group needs any more go to the next group, and what nobody needs is
 surplus.
 
-There are only so many groups at a time: when everything waits, those that come then are gathered
-into one.
+When many groups wait already there is no hurry: those that come within a moment of each other are
+gathered into one, so that a long line costs few messages. Only a line of hundreds of groups is
+gathered whatever the ages, and then the order across gateways is as coarse as that.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-GROUPS_MAX: Final = 16
-"""Requests for slots that one line has under way. More would take the streams of the connection
-from everybody else, and those who wait behind sixteen groups do not wait longer for it."""
+GATHERED_FROM: Final = 16
+"""With so many requests for slots under way, further queries are gathered for a moment: those who
+wait behind sixteen groups do not wait longer for it."""
+
+GROUPS_MAX: Final = 512
+"""Requests for slots that one line has under way: half of the streams that a connection has, unless
+set otherwise. At a hundredth of a second each they are more than five seconds of waiting."""
 
 APART_SECONDS: Final = 0.01
 """Queries that came further apart than this are not asked for together: one that has to be asked
@@ -77,6 +82,12 @@ class Demand(Generic[Query]):
         """Whether nobody waits and nothing is asked for."""
         return not self._groups
 
+    @property
+    def gathers(self) -> bool:
+        """Whether the newest group waits for company."""
+        newest = next(reversed(self._groups), None)
+        return newest is not None and not newest.asked
+
     def add(self, query: Query) -> None:
         """It waits from now on. Its group is the newest one that is not asked for yet."""
         group = None
@@ -110,14 +121,15 @@ class Demand(Generic[Query]):
         self._groups.pop(group, None)
         return None
 
-    def to_ask(self) -> list[Group[Query]]:
+    def to_ask(self, now: float = inf) -> list[Group[Query]]:
         """Groups to ask for now; they count as asked for from here on."""
-        under_way = 0
+        under_way = sum(group.asked for group in self._groups)
         found: list[Group[Query]] = []
         for group in self._groups:
             if group.asked:
-                under_way += 1
-            elif under_way + len(found) < GROUPS_MAX:
+                continue
+            many = under_way + len(found)
+            if many < GATHERED_FROM or (many < GROUPS_MAX and now - group.since >= APART_SECONDS):
                 found.append(group)
         for group in found:
             group.asked = True
@@ -135,10 +147,16 @@ class Demand(Generic[Query]):
             for other in sorted(self._groups, key=_age):
                 if other is not group:
                     given += self._take(other, slots - len(given))
+                    if not other.asked:
+                        self._tidy(other)
                 if len(given) == slots:
                     break
         self._tidy(group)
         return given
+
+    def in_vain(self) -> list[Group[Query]]:
+        """Groups that are asked for though nobody is in them any more."""
+        return [group for group in self._groups if group.asked and not group.members]
 
     def failed(self, group: Group[Query]) -> bool:
         """Asking came to nothing, and may be tried again; False if nobody needs that any more."""

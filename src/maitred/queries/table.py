@@ -176,7 +176,7 @@ class Table:
                 and (not wanted.user or entry.user == wanted.user)
                 and (not wanted.status or entry.status == wanted.status)
                 and (not wanted.worker or entry.worker == wanted.worker)
-                and entry.changed_at > wanted.changed_since
+                and (not wanted.changed_since or entry.changed_at > wanted.changed_since)
             ):
                 yield entry
 

@@ -1,0 +1,1 @@
+"""Queries from end to end: real nodes, real workers, real clients, in one loop."""
