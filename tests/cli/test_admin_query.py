@@ -130,11 +130,11 @@ def test_no_gateway_says_how_to_start_one(node: Plant) -> None:
     node.gateways = 0
     done = command(node, "list")
     assert done.exit_code == 0
-    assert "No gateway is connected to this node" in done.stdout
+    assert "No gateway was asked anything yet." in done.stdout
     assert "maitred gateway" in done.stdout
     shown = command(node, "show", "7").exception
     assert isinstance(shown, UnknownQuery)
-    assert "No gateway is connected" in str(shown.remedy)
+    assert "No gateway was asked anything" in str(shown.remedy)
 
 
 def test_gateways_that_do_not_answer(node: Plant) -> None:

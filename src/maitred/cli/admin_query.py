@@ -89,7 +89,7 @@ def _say_that_there_is_nothing(asked: Asked, which: QueryFilter) -> None:
     from maitred.protocol.queries import QueryFilter
 
     if not asked.gateways:
-        click.echo(f"There are no queries. {NO_GATEWAY}")
+        click.echo(f"No queries yet. {NO_GATEWAY}")
     elif which == QueryFilter(most=which.most):
         click.echo(f"No queries yet, at {_gateways(asked.gateways)}.")
     else:

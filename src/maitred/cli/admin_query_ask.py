@@ -104,5 +104,6 @@ async def the_one(client: AsyncClient, which: QueryId) -> QueryRow:
 
 
 NO_GATEWAY = (
-    "No gateway is connected to this node: `maitred up` starts one, and `maitred gateway` another."
+    "No gateway was asked anything yet. `maitred up` starts one, `maitred gateway` another, and "
+    "every client that asks queries is one."
 )

@@ -141,7 +141,7 @@ class Watching:
             held.answer(Watched(orders))
             return
         gateway.held = held
-        held.on_stop = lambda: self._left(gateway, held)
+        held.on_stop = lambda: self._left(session, gateway, held)
         patience = message.timeout_milliseconds * 0.001 - EARLY_SECONDS
         gateway.timer = self._loop.call_later(max(patience, 0.0), self._time_is_up, gateway, held)
 
@@ -149,9 +149,12 @@ class Watching:
         if gateway.held is held:
             self._answer(gateway, [])
 
-    def _left(self, gateway: _Gateway, held: Held) -> None:
+    def _left(self, session: bytes, gateway: _Gateway, held: Held) -> None:
+        """Its connection is gone, and with it, most probably, its table."""
         if gateway.held is held:
             self._not_held(gateway)
+            if self._gateways.get(session) is gateway:
+                del self._gateways[session]
 
     def _not_held(self, gateway: _Gateway) -> None:
         gateway.held = None
