@@ -124,6 +124,10 @@ class Lives(Allocating):
             if self.offers.close(offer):
                 if offer.away:
                     self.effects.append(RecallOffer(offer))
+                if not offer.given:
+                    self.effects.append(Give(offer, [], [], offer.reserved))
+                    offer.reserved = []
+                    continue
                 ours = [task for task in offer.given if task.origin < 0]
                 visitors = [task for task in offer.given if task.origin >= 0]
                 for task in visitors:

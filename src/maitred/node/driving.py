@@ -81,6 +81,7 @@ class Owned:
         "asked",
         "key",
         "last_used",
+        "lightly",
         "partition",
         "tend_at",
         "timer",
@@ -92,6 +93,8 @@ class Owned:
         self.key = partition.key
         self.partition = partition
         self.touched = False
+        self.lightly = False
+        """Whether nothing happened to it in this turn but that slots were offered and reserved."""
         self.timer: asyncio.TimerHandle | None = None
         self.timer_at = inf
         self.last_used = now
@@ -142,8 +145,18 @@ class Driving:
 
     def touch(self, owned: Owned) -> None:
         """Something happened to it: look at it at the end of the turn."""
-        if owned.touched:
-            return
+        owned.lightly = False
+        if not owned.touched:
+            self._touch(owned)
+
+    def touch_lightly(self, owned: Owned) -> None:
+        """Slots were offered or reserved, and nothing else: answers at the end of the turn, and
+        whatever it was to be looked at for before."""
+        if not owned.touched:
+            owned.lightly = True
+            self._touch(owned)
+
+    def _touch(self, owned: Owned) -> None:
         owned.touched = True
         if not self._touched:
             self.loop.call_soon(self._turn_ends)
@@ -163,9 +176,16 @@ class Driving:
     def _drive(self, owned: Owned, now: float) -> None:
         partition = owned.partition
         partition.flush(now)
+        carry_out = self._carry_out
+        if owned.lightly:
+            owned.lightly = False
+            wanted, partition.effects = partition.effects, []
+            for effect in wanted:
+                carry_out[type(effect)](owned, effect)
+            if not partition.effects:
+                return
         at = partition.look(now)
         partition.flush(now)
-        carry_out = self._carry_out
         while partition.effects:
             wanted, partition.effects = partition.effects, []
             for effect in wanted:

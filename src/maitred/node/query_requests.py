@@ -40,7 +40,9 @@ class QueryRequests:
         self._loop = partitions.loop
         self._limits = partitions.query_limits
         holders = self._shard.holders
-        holders[Opcode.ALLOCATE] = partitions.holder(self._allocate, makes=False, of_known=True)
+        holders[Opcode.ALLOCATE] = partitions.holder(
+            self._allocate, makes=False, of_known=True, touches=True
+        )
         for opcode, serve, makes in (
             (Opcode.SUSPECT, self._suspect, False),
             (Opcode.ATTEND, self._attend, True),
@@ -85,7 +87,13 @@ class QueryRequests:
 
         held.on_stop = no_more
         waiting = self._limits.user(user).waiting if user else None
-        partition.want(wanted, now, waiting)
+        try:
+            partition.want(wanted, now, waiting)
+        finally:
+            if wanted.given:
+                self._partitions.touch_lightly(owned)
+            else:
+                self._partitions.touch(owned)
 
     def _suspect(self, owned: Owned, message: Suspect, held: Held) -> None:
         now = self._loop.time()

@@ -79,12 +79,12 @@ class TaskRequests:
             (Opcode.ADD, self._add, True),
             (Opcode.AWAIT, self._await, False),
             (Opcode.REVOKE, self._revoke, False),
-            (Opcode.OFFER, self._offer, True),
             (Opcode.FINISH, self._finish, True),
             (Opcode.HEARTBEAT, self._heartbeat, True),
             (Opcode.FORWARD, self._forward, True),
         ):
             holders[opcode] = partitions.holder(serve, makes=makes)
+        holders[Opcode.OFFER] = partitions.holder(self._offer, touches=True)
 
     # Producers
 
@@ -237,6 +237,10 @@ class TaskRequests:
 
         held.on_stop = withdraw
         partition.offer(offer, until, now)
+        if partition.only_reserved(offer) and owned.timer_at <= until:
+            self._partitions.touch_lightly(owned)
+        else:
+            self._partitions.touch(owned)
 
     def _finish(self, owned: Owned, message: Finish, held: Held) -> None:
         partition = owned.partition
