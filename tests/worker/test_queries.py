@@ -1,0 +1,340 @@
+"""What a worker does with queries: they run in reserved slots, and end exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from maitred import App, current
+from maitred.errors import Cancelled, InvalidReservation, SlotTaken
+from maitred.protocol.frames import Opcode
+from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT, Offer
+from tests.node.in_process import RecordedLog, in_a_loop, until
+from tests.worker.querying import ReservingNode, a_gateway, encode
+from tests.worker.running import a_worker
+
+
+class Desk:
+    """Handlers that tell the test what happens to them."""
+
+    def __init__(self) -> None:
+        self.app = app = App("desk")
+        self.begun: asyncio.Queue[str] = asyncio.Queue()
+        self.go_on = asyncio.Event()
+        self.stopped: list[str] = []
+        self.thread_begun = threading.Event()
+        self.thread_may_end = threading.Event()
+        self.thread_saw_cancel = threading.Event()
+
+        @app.handler("echo")
+        async def echo(text: str, times: int = 1) -> str:
+            return text * times
+
+        @app.handler("plain")
+        def plain(text: str) -> list[str]:
+            attempt = current()
+            return [text, attempt.user, attempt.query_id, attempt.task_id]
+
+        @app.handler("holding")
+        async def holding(name: str) -> str:
+            self.begun.put_nowait(name)
+            try:
+                await self.go_on.wait()
+            except asyncio.CancelledError:
+                self.stopped.append(name)
+                raise
+            return name
+
+        @app.handler("threads")
+        def threads(name: str) -> str:
+            self.thread_begun.set()
+            while not self.thread_may_end.wait(0.005):
+                if current().cancelled:
+                    self.thread_saw_cancel.set()
+            return name
+
+        @app.handler("failing")
+        async def failing(what: str) -> Any:  # noqa: ANN401 - that is what it is about
+            if what == "raise":
+                raise ValueError("too small")
+            if what == "exit":
+                raise SystemExit(3)
+            if what == "cancel":
+                raise asyncio.CancelledError
+            if what == "large":
+                return "x" * 2_000
+            return object()
+
+
+@in_a_loop
+async def test_queries_are_run_and_answered() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        assert await gateway.result(gateway.seat(node.reserve("echo"), "a", 3)) == "aaa"
+        stream = gateway.seat(node.reserve("echo"), named={"times": 2, "text": "b"})
+        seated = await gateway.over(stream)
+        assert (seated.how, seated.body, seated.streamed) == (DONE, encode("bb"), False)
+        assert seated.run_seconds >= 0
+        stream = gateway.seat(node.reserve("plain", user="bob"), "c", sequence=12)
+        assert await gateway.result(stream) == ["c", "bob", "gw/12", ""]
+        tokens = [node.reserve("echo") for _ in range(60)]
+        streams = [gateway.seat(token, str(number)) for number, token in enumerate(tokens)]
+        found = [await gateway.result(stream) for stream in streams]
+        assert found == [str(number) for number in range(60)]
+        assert (worker.statistics.queries, worker.statistics.busy) == (63, 0)
+        offers = [offer for offer in node.heard(Offer) if offer.queue == "echo"]
+        assert {offer.address for offer in offers} == {worker.address}
+    assert current().query_id == current().user == ""
+
+
+@in_a_loop
+async def test_the_query_may_come_before_the_word_of_its_reservation() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, early_seconds=10.0) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        token = node.token()
+        stream = gateway.seat(token, "a")
+        await until(lambda: worker.querying._book.early_bytes > 0)
+        node.reserve("echo", token)
+        assert await gateway.result(stream) == "a"
+
+
+@in_a_loop
+async def test_reservations_that_are_not_good() -> None:
+    desk = Desk()
+    log = RecordedLog()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, early_seconds=0.02, log=log) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        assert isinstance(await gateway.error(gateway.seat(b"?" * 16)), InvalidReservation)
+        token = node.reserve("echo")
+        assert await gateway.result(gateway.seat(token, "a")) == "a"
+        again = await gateway.error(gateway.seat(token, "a"))
+        assert isinstance(again, InvalidReservation)
+        assert "used" in again.sentence
+        late = node.reserve("echo", reservation_seconds=0.02)
+        await until(lambda: worker.statistics.unused == 1)
+        assert "too late" in (await gateway.error(gateway.seat(late, "a"))).sentence
+        released = node.reserve("echo")
+        await until(lambda: worker.querying.reservations == 1)
+        gateway.say(0, Opcode.RELEASE, released)
+        assert "given back" in (await gateway.error(gateway.seat(released, "a"))).sentence
+        assert (worker.statistics.refused, worker.statistics.busy) == (4, 0)
+        assert await gateway.result(gateway.seat(node.reserve("echo"), "b")) == "b"
+    assert log.events("warning").count("a query was refused") == 1
+
+
+@in_a_loop
+async def test_a_reserved_slot_is_nobody_elses() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, "holding", "echo", slots=1) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        await until(lambda: len(node.held(Offer)) == 2)
+        token = node.reserve("holding")
+        other = node.reserve("echo")  # the same slot, on offer in both places
+        await until(lambda: worker.querying.reservations == 1)
+        await until(lambda: not node.held(Offer))
+        assert worker.statistics.busy == 1
+        streams = [gateway.seat(token, "a"), gateway.seat(other, "b")]
+        assert isinstance(await gateway.error(streams[1]), SlotTaken)
+        desk.go_on.set()
+        assert await gateway.result(streams[0]) == "a"
+        assert worker.statistics.busy == 0
+
+
+@in_a_loop
+async def test_tasks_find_no_room_where_slots_are_reserved() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, "holding", "echo", slots=1) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        await until(lambda: len(node.held(Offer)) == 2)
+        token = node.reserve("holding")
+        task = await desk.app.handlers["echo"].enqueue("t")
+        stream = gateway.seat(token, "a")
+        desk.go_on.set()
+        assert await gateway.result(stream) == "a"
+        assert await task.result(timeout=10) == "t"
+        assert worker.statistics.busy == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        ("raise", "ValueError"),
+        ("exit", "SystemExit"),
+        ("cancel", "CancelledError"),
+        ("object", "unserialisable-result"),
+        ("large", "result-too-large"),
+    ],
+)
+@in_a_loop
+async def test_a_handler_that_fails(what: str, kind: str) -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        stream = gateway.seat(node.reserve("failing", result_bytes=1_000), what)
+        assert (await gateway.failure(stream)).kind == kind
+        assert (worker.statistics.failed, worker.statistics.busy) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\xc1", encode([1, 2, 3]), encode({"texts": "a"}), encode([1]), b"\x91\xd9"]
+)
+@in_a_loop
+async def test_arguments_that_do_not_fit(payload: bytes) -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        seated = await gateway.over(gateway.seat(node.reserve("echo"), payload=payload))
+        assert seated.how == FAILED
+        assert b"invalid-arguments" in seated.body
+        assert await gateway.result(gateway.seat(node.reserve("echo"), "b")) == "b"
+        assert worker.statistics.busy == 0
+
+
+@pytest.mark.parametrize("whose", ["the caller", "the queue"])
+@in_a_loop
+async def test_a_query_whose_time_is_over(whose: str) -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        short, long = (0.05, 60.0) if whose == "the caller" else (60.0, 0.05)
+        stream = gateway.seat(node.reserve("holding", run_seconds=long), "a", timeout=short)
+        assert (await gateway.over(stream)).how == TIMED_OUT
+        await until(lambda: worker.statistics.busy == 0)
+        assert desk.stopped == ["a"]
+        stream = gateway.seat(node.reserve("threads", run_seconds=long), "b", timeout=short)
+        assert (await gateway.over(stream)).how == TIMED_OUT
+        assert worker.statistics.busy == 1
+        assert await asyncio.to_thread(desk.thread_saw_cancel.wait, 10)
+        desk.thread_may_end.set()
+        await until(lambda: worker.statistics.busy == 0)
+        assert worker.statistics.timed_out == 2
+
+
+@in_a_loop
+async def test_cancelling() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, slots=2, early_seconds=10.0) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        stream = gateway.seat(node.reserve("holding"), "a")
+        await desk.begun.get()
+        gateway.say(stream, Opcode.CANCEL)
+        assert (await gateway.over(stream)).how == STOPPED
+        await until(lambda: worker.statistics.busy == 0)
+        assert desk.stopped == ["a"]
+        gateway.say(stream, Opcode.CANCEL)  # nobody there any more
+        stream = gateway.seat(node.reserve("threads"), "b")
+        assert await asyncio.to_thread(desk.thread_begun.wait, 10)
+        gateway.say(stream, Opcode.CANCEL)
+        assert (await gateway.over(stream)).how == STOPPED
+        assert worker.statistics.busy == 1
+        desk.thread_may_end.set()
+        await until(lambda: worker.statistics.busy == 0)
+        token = node.token()
+        stream = gateway.seat(token, "c")
+        gateway.say(stream, Opcode.CANCEL)
+        assert isinstance(await gateway.error(stream), Cancelled)
+        node.reserve("echo", token)
+        assert await gateway.result(gateway.seat(node.reserve("echo"), "d")) == "d"
+        assert worker.statistics.busy == 0
+        assert all(queue.empty() for queue in gateway.heard.values())
+
+
+@in_a_loop
+async def test_a_query_that_is_cancelled_in_the_turn_in_which_it_came() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        token = node.reserve("holding")
+        await until(lambda: worker.querying.reservations == 1)
+        gateway._flush_soon = True  # both in one write
+        stream = gateway.seat(token, "a")
+        gateway.say(stream, Opcode.CANCEL)
+        assert (await gateway.over(stream)).how == STOPPED
+        await until(lambda: worker.statistics.busy == 0)
+
+
+@in_a_loop
+async def test_a_gateway_that_is_gone_takes_its_queries_with_it() -> None:
+    desk = Desk()
+    async with ReservingNode() as node, a_worker(node, desk.app, slots=3) as worker:
+        async with a_gateway(worker) as gateway:
+            gateway.seat(node.reserve("holding"), "a")
+            gateway.seat(node.reserve("threads"), "b")
+            gateway.seat(node.token(), "early")
+            await desk.begun.get()
+            assert await asyncio.to_thread(desk.thread_begun.wait, 10)
+        await until(lambda: desk.stopped == ["a"])
+        # What runs still has its slot, and that is not on offer.
+        await until(lambda: worker.statistics.busy == 1)
+        assert all(served.on_offer <= 2 for served in worker._served)
+        assert await asyncio.to_thread(desk.thread_saw_cancel.wait, 10)
+        desk.thread_may_end.set()
+        await until(lambda: worker.statistics.busy == 0)
+        assert not worker.querying.running
+
+
+@in_a_loop
+async def test_a_stopping_worker_honours_what_it_promised() -> None:
+    desk = Desk()
+    async with ReservingNode() as node:
+        async with a_worker(node, desk.app, slots=2) as worker, a_gateway(worker) as gateway:
+            running = gateway.seat(node.reserve("holding"), "a")
+            await desk.begun.get()
+            token = node.reserve("echo")
+            await until(lambda: worker.querying.reservations == 1)
+            worker.stop()
+            await until(lambda: not node.held(Offer))
+            assert await gateway.result(gateway.seat(token, "b")) == "b"
+            desk.go_on.set()
+            assert await gateway.result(running) == "a"
+            await gateway.gone()
+
+
+@in_a_loop
+async def test_one_query_makes_one_offer() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, "echo") as worker,
+        a_gateway(worker) as gateway,
+    ):
+        await until(lambda: len(node.held(Offer)) == 1)
+        before = worker.statistics.offers
+        for _ in range(50):
+            assert await gateway.result(gateway.seat(node.reserve("echo"), "a")) == "a"
+        assert worker.statistics.offers - before <= 51
