@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from maitred.simulation.scenarios.backpressure import backpressure
 from maitred.simulation.scenarios.connections import connections
 from maitred.simulation.scenarios.nodes import nodes
+from maitred.simulation.scenarios.queries import queries
 from maitred.simulation.scenarios.selection import selection
 from maitred.simulation.scenarios.servers import servers
 from maitred.simulation.scenarios.streams import streams
@@ -25,4 +26,5 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "selection": selection,
     "nodes": nodes,
     "tasks": tasks,
+    "queries": queries,
 }

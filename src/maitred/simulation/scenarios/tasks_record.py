@@ -146,7 +146,12 @@ class Record:
 
     def complaining(self) -> Logger:
         """A log in which only what should never be said is kept."""
-        return _Complaints(self.complaints)
+        return complaining(self.complaints)
+
+
+def complaining(heard: list[str]) -> Logger:
+    """A log in which only what should never be said is kept."""
+    return _Complaints(heard)
 
 
 class _Complaints:

@@ -1,0 +1,301 @@
+"""Real shards, gateways and workers: every query has exactly one answer, whatever disconnects.
+
+Each seed draws one of several kinds of trouble, since each kind has another promise to keep:
+
+`calm`       nothing goes wrong, but callers leave, workers are drained, partitions come and go
+`order`      one worker with one slot, one partition: first come, first served, at two gateways
+`gateways`   gateways die, or their connections are cut
+`workers`    workers die, are cut off, or hang
+`shards`     shards die, or the node comes back with another number of them
+`relayed`    the workers have no address: the node relays, and whoever wants may leave
+`storm`      all of this, and the network's faults
+
+In all of them: exactly one answer to each query, at the latest when its time is over; no worker
+runs more than it has slots; nothing that is not marked idempotent is run twice; whatever nobody
+waits for is stopped. Once it is calm, every slot is free, and every gateway gets answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maitred.settings import Forwarding, Limits, Node, Queries, Queue, Scaling
+from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.queries_people import GatewayHost, QueryWorkerHost
+from maitred.simulation.scenarios.queries_record import QueryPromise, QueryRecord
+from maitred.simulation.scenarios.tasks_node import TaskNode
+from maitred.simulation.store import SimulatedDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from random import Random
+
+    from maitred.simulation.world import World
+
+STORM_SECONDS: Final = 12.0
+RECOVERY_SECONDS: Final = 60.0
+"""After the last trouble: connections that went silent are noticed, slots come back."""
+SHARDS_MAX: Final = 3
+PAST_SECONDS: Final = 300.0
+"""The longest that any query takes, and some more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Which troubles there are."""
+
+    workers: int = 2
+    slots: int = 2
+    plain: bool = False
+    relayed: bool = False
+    gateways_die: bool = False
+    workers_die: bool = False
+    shards_die: bool = False
+    network_fails: bool = False
+
+    def promise(self) -> QueryPromise:
+        """What has to be kept all the same."""
+        outcomes = set()
+        if self.gateways_die:  # and their connections to workers are cut
+            outcomes |= {"worker-lost", "connection-lost", "unavailable"}
+        if not self.plain:  # all workers may be drained at the same time
+            outcomes |= {"no-worker"}
+        if self.workers_die or self.network_fails:
+            outcomes |= {"worker-lost", "unavailable", "connection-lost"}
+        if self.shards_die or self.network_fails:
+            outcomes |= {"unavailable", "connection-lost", "draining", "not-owner", "unknown-queue"}
+            outcomes |= {"worker-lost", "no-worker", "cut-off", "store-unavailable"}
+        if self.relayed:
+            outcomes |= {"worker-lost"}
+        return QueryPromise(
+            in_order=self.plain,
+            order_slack_seconds=0.05,
+            overtakers=4,
+            stop_seconds=20.0
+            if self.network_fails or self.workers_die or self.gateways_die
+            else 3.0,
+            outcomes=frozenset(outcomes),
+        )
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "calm": Kind(),
+    "order": Kind(workers=1, slots=1, plain=True),
+    "gateways": Kind(gateways_die=True),
+    "workers": Kind(workers_die=True),
+    "shards": Kind(shards_die=True),
+    "relayed": Kind(relayed=True),
+    "storm": Kind(gateways_die=True, workers_die=True, shards_die=True, network_fails=True),
+}
+
+
+class QueriesRun:
+    """One run."""
+
+    def __init__(self, world: World, kind: Kind) -> None:
+        self.world = world
+        self.kind = kind
+        self._random = random = world.random("queries")
+        self.record = QueryRecord(kind.promise())
+        if not kind.network_fails:
+            world.calm()
+        self.node = TaskNode(
+            world.host("node"),
+            SimulatedDisk(world.random("disk"), None),
+            node_settings(random, kind),
+            self.record.log(),
+            random.randint(1, SHARDS_MAX),
+            random,
+        )
+        self.workers = [
+            QueryWorkerHost(world.host(f"worker-{number}"), self.node.host, self.record)
+            for number in range(kind.workers)
+        ]
+        self.gateways = [
+            GatewayHost(world.host(f"gateway-{number}"), self.node.host, self.record)
+            for number in range(2)
+        ]
+
+    async def run(self) -> None:
+        """From the start to the last check."""
+        kind, random = self.kind, self._random
+        self.node.start()
+        for worker in self.workers:
+            worker.slots = kind.slots
+            worker.listens = not kind.relayed and (not kind.network_fails or random.random() < 0.8)
+            if kind.workers_die:
+                worker.cut_seconds = random.choice((None, 2.0))
+            worker.start()
+        await asyncio.sleep(2.0)  # somebody serves the queues: they are known
+        for gateway in self.gateways:
+            gateway.plain = kind.plain
+            gateway.pause_seconds = 0.5 if kind.plain else 0.2
+            if kind.gateways_die:
+                gateway.cut_seconds = random.choice((None, 1.0))
+            gateway.start()
+        await self._rage()
+        self.world.calm()
+        for one in (*self.workers, *self.gateways):
+            one.cut_seconds = None
+        await asyncio.sleep(RECOVERY_SECONDS / 4)
+        before = self.record.told["done"]
+        await asyncio.sleep(5.0)
+        self.record.check()
+        if self.record.told["done"] <= before:
+            raise Violation("It has been calm for a while, and nobody gets an answer.")
+        async with asyncio.timeout(PAST_SECONDS + RECOVERY_SECONDS):
+            for gateway in self.gateways:
+                await gateway.ended()
+        await self._until_free()
+        self._check_stories()
+        for worker in self.workers:
+            await worker.ended()
+        self.record.check()
+        await self._nothing_left()
+
+    # Trouble
+
+    async def _rage(self) -> None:
+        random, kind = self._random, self.kind
+        actions: list[Callable[[], Awaitable[None]]] = [self._nothing]
+        if not kind.plain:
+            actions += [self._drain_worker]
+        if kind.shards_die:
+            actions += [self._kill_shard, self._kill_shard, self._restart]
+        if kind.workers_die:
+            actions += [self._kill_worker, self._kill_worker, self._hang_worker]
+        if kind.gateways_die:
+            actions += [self._kill_gateway]
+        loop = asyncio.get_running_loop()
+        end = loop.time() + STORM_SECONDS
+        gap = random.choice((0.5, 1.0, 3.0))
+        while loop.time() < end:
+            await asyncio.sleep(random.expovariate(1 / gap))
+            self.record.check()
+            await random.choice(actions)()
+
+    async def _nothing(self) -> None:
+        """The sea is calm for a while."""
+
+    async def _drain_worker(self) -> None:
+        self._random.choice(self.workers).stop()
+
+    async def _kill_worker(self) -> None:
+        worker = self._random.choice(self.workers)
+        if self._random.random() < 0.5 or not self.kind.network_fails:
+            worker.kill()
+        else:
+            worker.host.crash()
+
+    async def _hang_worker(self) -> None:
+        """It neither hears nor is heard, and its connections stay."""
+        worker = self._random.choice(self.workers)
+        others = [self.node.host, *(gateway.host for gateway in self.gateways)]
+        for other in others:
+            self.world.network.partition(other, worker.host)
+        await asyncio.sleep(self._random.random() * 6.0)
+        self.world.network.heal()
+
+    async def _kill_gateway(self) -> None:
+        gateway = self._random.choice(self.gateways)
+        if self._random.random() < 0.5 or not self.kind.network_fails:
+            gateway.kill()
+        else:
+            gateway.host.crash()
+
+    async def _kill_shard(self) -> None:
+        self.node.kill_one(self._random)
+
+    async def _restart(self) -> None:
+        random = self._random
+        await self.node.restart(random.randint(1, SHARDS_MAX), orderly=random.random() < 0.5)
+
+    # The end
+
+    async def _until_free(self) -> None:
+        """Every slot of every worker comes back."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + RECOVERY_SECONDS
+        while busy := [
+            (one.host.name, one.worker.statistics.busy)
+            for one in self.workers
+            if one.worker is not None and one.worker.statistics.busy
+        ]:
+            if loop.time() >= end:
+                raise Violation(f"Nobody asks anything any more, and slots are taken: {busy}")
+            await asyncio.sleep(0.5)
+
+    def _check_stories(self) -> None:
+        self.record.check()
+        for story in self.record.stories:
+            if story.outcome is None and story.cancelled_at is None:
+                raise self.record.violation(story, "was never answered")
+            if any(run.ended_at is None for run in story.runs):
+                raise self.record.violation(story, "runs for ever")
+        if not self.record.told["done"]:
+            raise Violation("Nothing was ever answered.")
+
+    async def _nothing_left(self) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + RECOVERY_SECONDS
+        while left := self._held():
+            if loop.time() >= end:
+                raise Violation(f"Everybody has left, and this stayed behind: {left}")
+            await asyncio.sleep(1.0)
+        for shard in self.node.running.values():
+            bad = {"internal-error", "protocol-violation"} & set(shard.errors)
+            if bad:
+                raise Violation(f"Shard {shard.number} reported {sorted(bad)}.")
+
+    def _held(self) -> list[object]:
+        left: list[object] = []
+        for number, shard in self.node.running.items():
+            counts = (shard.client_connections, shard.in_flight, shard.under_way_bytes)
+            if any(counts):
+                left.append((number, counts))
+        for partitions in self.node.partitions():
+            for owned in partitions.owned.values():
+                partition = owned.partition
+                held = (
+                    partition.offers.slots,
+                    partition.offers_away,
+                    partition.wanted.slots,
+                    len(owned.asked),
+                )
+                if any(held):
+                    left.append((owned.key.partition, held))
+        return left
+
+
+def node_settings(random: Random, kind: Kind) -> Node:
+    """Other ones for every seed."""
+    partitions = 1 if kind.plain else random.choice((1, 1, 2, 5))
+    queue = Queue(
+        partitions=partitions,
+        offer_seconds=5.0,
+        queries=Queries(
+            no_worker_seconds=random.choice((0.5, 5.0)),
+            reservation_seconds=2.0,
+            waiting=10_000,
+        ),
+        forwarding=Forwarding(children=random.choice((1, 2, 20))),
+        scaling=Scaling(adaptive=False),
+    )
+    return Node(
+        queues={"*": queue},
+        limits=Limits(handshake_seconds=4.0, frame_seconds=6.0, idle_seconds=8.0),
+        drain_seconds=2.0,
+    )
+
+
+async def queries_of(kind: str, world: World) -> None:
+    """A run of that kind."""
+    await QueriesRun(world, KINDS[kind]).run()
+
+
+async def queries(world: World) -> None:
+    """The scenario."""
+    drawn = world.random("kind").choice([*KINDS, "storm", "storm"])
+    await queries_of(drawn, world)

@@ -1,0 +1,363 @@
+"""Who asks and who answers in the scenario of queries: gateways and workers, as users run them."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator  # noqa: TC003 - handlers are inspected
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import msgpack
+
+from maitred.app.app import App
+from maitred.client.querying import Querying, Whole
+from maitred.errors import DeadlineExceeded, MaitredError
+from maitred.queries.ask import Ask
+from maitred.settings import Querying as QueryingSettings
+from maitred.settings import Worker as WorkerSettings
+from maitred.simulation.errors import ProcessKilled, Violation
+from maitred.simulation.process import current_process
+from maitred.simulation.scenarios.queries_record import QueryStory
+from maitred.simulation.scenarios.tasks_node import PORT
+from maitred.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from maitred.app.handler import Handler
+    from maitred.client.client import AsyncClient
+    from maitred.simulation.hosts import Host
+    from maitred.simulation.process import Process
+    from maitred.simulation.scenarios.queries_record import QueryRecord
+
+NAMESPACE: Final = "market"
+QUOTES: Final = "quotes"
+TICKS: Final = "ticks"
+"""The second queue streams; both are served by the same slots."""
+
+CLIENT: Final = (
+    "connect_seconds=1&heartbeat_seconds=2&heartbeat_timeout_seconds=2&timeout_seconds=4"
+    "&backoff_longest_seconds=0.5&port_blocked_seconds=2"
+)
+
+LATE_SECONDS: Final = 1.0
+"""An answer may come so long after its deadline, for want of a turn; later is never."""
+
+QUERYING: Final = QueryingSettings(
+    ping_seconds=0.5,
+    hung_seconds=1.5,
+    dial_seconds=1.0,
+    unreachable_seconds=2.0,
+    window_bytes=64 * 1024,
+)
+
+
+class Attending:
+    """A host with one process that has an app, and that is started again when it dies."""
+
+    def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
+        self.host = host
+        self.record = record
+        self.random = host.surroundings.random
+        self.lives = 0
+        self.wanted = True
+        self.cut_seconds: float | None = None
+        """Its connections are reset about so often."""
+        self._node = node
+        self._process: Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """From now on there is one here."""
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def ended(self) -> None:
+        """It was stopped for good."""
+        self.wanted = False
+        self.stop()
+        if self._keeper is not None:
+            await self._keeper
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        raise NotImplementedError
+
+    def gone(self, name: str) -> None:
+        """The process with that name is no more."""
+        raise NotImplementedError
+
+    async def main(self, name: str) -> None:
+        """What it does."""
+        raise NotImplementedError
+
+    async def _keep(self) -> None:
+        while self.wanted:
+            self.lives += 1
+            name = f"{self.host.name} life {self.lives}"
+            self._process = self.host.spawn(self.main(name), name=name)
+            try:
+                await self._process.wait()
+            except ProcessKilled:
+                pass
+            except Exception as problem:  # noqa: BLE001 - nobody waits for a keeper before the end
+                text = "".join(traceback.format_exception(problem))
+                self.record.complaints.append(f"{name} failed: {text}")
+                return
+            self.gone(name)
+            if self.wanted:
+                await asyncio.sleep(self.random.random())
+
+    def app(self) -> App:
+        """A new app for a new process."""
+        url = f"maitred://{self._node.address}:{PORT}?{CLIENT}"
+        return App(NAMESPACE, node=url, surroundings=self.host.surroundings)
+
+    async def connected(self, app: App) -> AsyncClient:
+        """As soon as there is a node."""
+        while True:
+            with suppress(MaitredError):
+                return (await app.session()).client
+            await asyncio.sleep(0.2)
+
+    async def leave(self, app: App) -> None:
+        """Nothing may have made no sense."""
+        client = (await app.session()).client
+        violations = client.statistics().violations
+        await app.close()
+        if violations:
+            raise Violation(f"{self.host.name} met {violations} answers that made no sense.")
+
+
+async def cut_now_and_then(host: Host, seconds: float) -> None:
+    """Run in a process: its connections are reset, about every so many seconds."""
+    random = host.surroundings.random
+    while True:
+        await asyncio.sleep(random.expovariate(1 / seconds))
+        transports = list(current_process().transports)
+        if transports:
+            random.choice(transports).abort()
+
+
+class GatewayHost(Attending):
+    """Asks queries, leaves some of them, and tells the record what it heard."""
+
+    pause_seconds = 0.2
+    plain = False
+    """Nobody leaves, and nothing has a priority."""
+
+    def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
+        super().__init__(host, node, record)
+        self.querying: Querying | None = None
+        self._asking = True
+
+    def stop(self) -> None:
+        self._asking = False
+
+    def gone(self, name: str) -> None:
+        self.querying = None
+        self.record.gateway_gone(name, asyncio.get_running_loop().time())
+
+    async def main(self, name: str) -> None:
+        app = self.app()
+        client = await self.connected(app)
+        querying = Querying(client, QUERYING, self.host.surroundings, self.record.log(), name)
+        self.querying = querying
+        cutting = None
+        if self.cut_seconds is not None:
+            cutting = asyncio.ensure_future(cut_now_and_then(self.host, self.cut_seconds))
+        waiting: dict[asyncio.Task[None], None] = {}
+        while self._asking:
+            task = asyncio.ensure_future(self._ask(querying, name))
+            waiting[task] = None
+            for over in [one for one in waiting if one.done()]:
+                del waiting[over]
+                over.result()
+            await asyncio.sleep(self.random.random() * self.pause_seconds)
+        for task in waiting:
+            await task
+        if cutting is not None:
+            cutting.cancel()
+        left = [row for row in querying.table.rows() if row.status in UNFINISHED]
+        if left:
+            raise Violation(f"Everybody was answered, and the table has {left}")
+        await querying.close()
+        await self.leave(app)
+
+    async def _ask(self, querying: Querying, name: str) -> None:
+        random, loop = self.random, asyncio.get_running_loop()
+        now = loop.time()
+        # A slot that comes for a query whose time was just over goes to the next one of the same
+        # gateway, before its turn: where the order is looked at, nobody runs out of time.
+        seconds = 600.0 if self.plain else random.choice((0.05, 1.0, 5.0, 20.0, 60.0))
+        story = self.record.asked(
+            QueryStory(
+                number=0,
+                gateway=name,
+                priority=2 if self.plain else random.choice((2, 2, 0, 4)),
+                idempotent=not self.plain and random.random() < 0.3,
+                rows=0 if self.plain else random.choice((0, 0, 1, 5, 200)),
+                runs_seconds=random.choice((0.0, 0.0, 0.001, 0.05))
+                if random.random() < 0.9
+                else random.choice((0.5, 2.0) if self.plain else (0.5, 2.0, 10.0)),
+                asked_at=now,
+                deadline=now + seconds,
+            )
+        )
+        ask = Ask(
+            namespace=NAMESPACE,
+            queue=TICKS if story.rows else QUOTES,
+            payload=msgpack.encode([story.number]),
+            deadline=story.deadline,
+            priority=story.priority,
+            idempotent=story.idempotent,
+            rows=random.random() < 0.8,
+        )
+        leaving = None
+        if not self.plain and random.random() < 0.15:
+            leaving = random.choice((0.0, 0.001, 0.1, 1.0))
+        try:
+            running = querying.begin(ask)
+        except MaitredError as problem:
+            self.record.answered(story, problem.code)
+            return
+        if leaving is not None:
+            loop.call_later(leaving, self._leave, story, running.cancel)
+        try:
+            async with asyncio.timeout_at(story.deadline + LATE_SECONDS):
+                outcome = await self._outcome(story, running)
+        except DeadlineExceeded as problem:
+            outcome = problem.code
+        except TimeoutError:
+            raise self.record.violation(story, "was never answered") from None
+        except MaitredError as problem:
+            outcome = problem.code
+        if outcome == "deadline-exceeded" and loop.time() < story.deadline - 0.01:
+            raise self.record.violation(story, f"was over at {loop.time()}, before its time")
+        self.record.answered(story, outcome)
+        if story.cancelled_at is None and outcome != "done":
+            story.cancelled_at = loop.time()  # whoever was told so is gone
+
+    def _leave(self, story: QueryStory, cancel: object) -> None:
+        if story.outcome is None:
+            story.cancelled_at = asyncio.get_running_loop().time()
+            cancel()  # type: ignore[operator]
+
+    async def _outcome(self, story: QueryStory, running: object) -> str:
+        answer = await running.answer()  # type: ignore[attr-defined]
+        if isinstance(answer, Whole):
+            result = msgpack.decode(answer.body)
+            wanted = [story.number] * story.rows if story.rows else story.number
+            if result != wanted:
+                raise self.record.violation(story, f"has the result {result!r}")
+            return "done"
+        rows = 0
+        decoder = msgpack.Decoder(int)
+        async for chunk in answer:
+            for value in unpacked(chunk, decoder):
+                if value != story.number:
+                    raise self.record.violation(story, f"got somebody else's row: {value}")
+                rows += 1
+            if self.random.random() < 0.1:
+                await asyncio.sleep(0.01)
+        if rows != story.rows:
+            raise self.record.violation(story, f"got {rows} rows and no error")
+        return "done"
+
+
+UNFINISHED: Final = ("waiting", "running", "streaming")
+
+
+def unpacked(chunk: bytes, decoder: msgpack.Decoder[int]) -> list[int]:
+    """The rows of a chunk: small numbers are one, two, three or five bytes long."""
+    lengths = {0xCC: 2, 0xCD: 3, 0xCE: 5}
+    values, at = [], 0
+    while at < len(chunk):
+        end = at + lengths.get(chunk[at], 1)
+        values.append(decoder.decode(chunk[at:end]))
+        at = end
+    return values
+
+
+class QueryWorkerHost(Attending):
+    """A worker that serves both queues with the same slots."""
+
+    slots = 2
+    listens = True
+
+    def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
+        super().__init__(host, node, record)
+        self.worker: Worker | None = None
+
+    def stop(self) -> None:
+        if self.worker is not None:
+            self.worker.stop()
+
+    def gone(self, name: str) -> None:
+        self.worker = None
+        self.record.worker_gone(name, asyncio.get_running_loop().time())
+
+    async def main(self, name: str) -> None:
+        app = self.app()
+        handlers = self._handlers(app, name)
+        client = await self.connected(app)
+        worker = Worker(
+            client,
+            handlers,
+            WorkerSettings(
+                slots=self.slots,
+                offer_seconds=10.0,
+                attend_seconds=1.0,
+                drain_seconds=5.0,
+                host=self.host.address if self.listens else None,
+            ),
+            name,
+            self.host.surroundings,
+            self.record.log(),
+            session=self.random.randbytes(16),
+        )
+        cutting = None
+        if self.cut_seconds is not None:
+            cutting = asyncio.ensure_future(cut_now_and_then(self.host, self.cut_seconds))
+        self.worker = worker
+        if not self.wanted:
+            worker.stop()
+        await worker.run()
+        if cutting is not None:
+            cutting.cancel()
+        await self.leave(app)
+
+    def _handlers(self, app: App, name: str) -> list[Handler[Any, Any, Any]]:
+        loop = asyncio.get_running_loop()
+        record, slots = self.record, self.slots
+
+        @app.handler(QUOTES)
+        async def quotes(number: int) -> int:
+            story = record.stories[number]
+            run = record.begins(number, name, slots, loop.time())
+            completed = False
+            try:
+                await asyncio.sleep(story.runs_seconds)
+                completed = True
+            finally:
+                record.ends(number, run, loop.time(), completed=completed)
+            return number
+
+        @app.handler(TICKS)
+        async def ticks(number: int) -> AsyncIterator[int]:
+            story = record.stories[number]
+            run = record.begins(number, name, slots, loop.time())
+            completed = False
+            try:
+                for _ in range(story.rows):
+                    if story.runs_seconds:
+                        await asyncio.sleep(story.runs_seconds / story.rows)
+                    yield number
+                completed = True
+            finally:
+                record.ends(number, run, loop.time(), completed=completed)
+
+        return [quotes, ticks]

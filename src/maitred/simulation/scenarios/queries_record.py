@@ -1,0 +1,161 @@
+"""What was seen of every query: who asked it, who ran it, what was answered, and what may not be.
+
+The record stands outside of the world, as the one of tasks does: no fault touches it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.tasks_record import complaining
+
+if TYPE_CHECKING:
+    from maitred.logs import Logger
+
+
+@dataclass(slots=True)
+class QueryRun:
+    """One call of the handler."""
+
+    worker: str
+    began_at: float
+    ended_at: float | None = None
+
+
+@dataclass(slots=True)
+class QueryStory:
+    """One query, as its caller asked it and as workers met it."""
+
+    number: int
+    gateway: str
+    priority: int
+    idempotent: bool
+    rows: int
+    """So many rows of a stream; 0: an ordinary result."""
+    runs_seconds: float
+    asked_at: float
+    deadline: float
+    cancelled_at: float | None = None
+    """When the caller left."""
+    outcome: str | None = None
+    """`done`, or the code of the error; None while nobody was told, or since the gateway died."""
+    answers: int = 0
+    runs: list[QueryRun] = field(default_factory=list)
+    completed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPromise:
+    """What a run of the scenario has to keep, given which faults it has."""
+
+    in_order: bool
+    """One slot, one partition, one priority, nothing fails: first come, first served."""
+    order_slack_seconds: float
+    """Two that were asked within this time of each other may be served in either order: it is what
+    a message takes."""
+    overtakers: int
+    """Queries that are asked for together and get fewer slots than they want ask again. What becomes
+    free on the way goes to others: so many may overtake one, no more."""
+    stop_seconds: float
+    """How long after its caller left, or its gateway died, a query may still run."""
+    outcomes: frozenset[str]
+    """What callers may be told besides `done`, `cancelled` and `deadline-exceeded`."""
+
+
+class QueryRecord:
+    """Of all queries of a run."""
+
+    def __init__(self, promise: QueryPromise) -> None:
+        self.promise = promise
+        self.stories: list[QueryStory] = []
+        self.complaints: list[str] = []
+        self.found: list[Violation] = []
+        self.told: Counter[str] = Counter()
+        self._active: Counter[str] = Counter()
+        self._begun: list[QueryStory] = []
+
+    def asked(self, story: QueryStory) -> QueryStory:
+        """A new query; its number is its place here."""
+        story.number = len(self.stories)
+        self.stories.append(story)
+        return story
+
+    def begins(self, number: int, worker: str, slots: int, now: float) -> QueryRun:
+        """A worker calls the handler."""
+        story = self.stories[number]
+        if story.runs and not story.idempotent:
+            raise self.violation(story, f"begins again at {worker} at {now}")
+        if any(run.ended_at is None and run.worker == worker for run in story.runs):
+            raise self.violation(story, f"begins twice at {worker}")
+        self._active[worker] += 1
+        if self._active[worker] > slots:
+            raise self.violation(story, f"has no slot: {worker} has {slots} and runs more")
+        if self.promise.in_order:
+            self._check_order(story)
+        run = QueryRun(worker, now)
+        story.runs.append(run)
+        return run
+
+    def _check_order(self, story: QueryStory) -> None:
+        border = story.asked_at + self.promise.order_slack_seconds
+        before = [one for one in self._begun if one.asked_at > border]
+        if len(before) > self.promise.overtakers:
+            raise self.violation(story, f"was overtaken by {len(before)}, such as {before[0]}")
+        self._begun.append(story)
+
+    def ends(self, number: int, run: QueryRun, now: float, *, completed: bool) -> None:
+        """The handler returns, or was stopped."""
+        story = self.stories[number]
+        self._active[run.worker] -= 1
+        run.ended_at = now
+        story.completed += completed
+        left = story.cancelled_at
+        if left is not None and now > max(left, run.began_at) + self.promise.stop_seconds:
+            raise self.violation(story, f"ran for {now - left} s after its caller had left")
+
+    def worker_gone(self, worker: str, now: float) -> None:
+        """Its handlers end with it."""
+        self._active[worker] = 0
+        for story in self.stories:
+            for run in story.runs:
+                if run.worker == worker and run.ended_at is None:
+                    run.ended_at = now
+
+    def gateway_gone(self, gateway: str, now: float) -> None:
+        """Its callers are gone with it."""
+        for story in self.stories:
+            if story.gateway == gateway and story.outcome is None and story.cancelled_at is None:
+                story.cancelled_at = now
+
+    def answered(self, story: QueryStory, outcome: str) -> None:
+        """The caller was told."""
+        story.answers += 1
+        self.told[outcome] += 1
+        if story.answers > 1:
+            raise self.violation(story, f"was answered again: {outcome}")
+        story.outcome = outcome
+        if outcome == "done" and not story.completed:
+            raise self.violation(story, "is done, and nobody did it")
+        usual = outcome in ("done", "cancelled", "deadline-exceeded")
+        if not usual and outcome not in self.promise.outcomes:
+            raise self.violation(story, f"was refused, and nothing had gone wrong: {outcome}")
+
+    def violation(self, story: QueryStory, what: str) -> Violation:
+        """The query did something that it must not."""
+        found = Violation(f"A query {what}: {story}")
+        self.found.append(found)
+        return found
+
+    def check(self) -> None:
+        """Raise what was found so far."""
+        if self.found:
+            raise self.found[0]
+        if self.complaints:
+            raise Violation(f"Somebody complained: {self.complaints[:3]}")
+
+    def log(self) -> Logger:
+        """A log in which only what should never be said is kept."""
+        return complaining(self.complaints)

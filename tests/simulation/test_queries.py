@@ -1,0 +1,105 @@
+"""Queries in the simulated world: each kind of trouble under some seeds, and what seeds found."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.queries import KINDS, queries_of
+from maitred.simulation.scenarios.queries_record import QueryPromise, QueryRecord, QueryStory
+from maitred.simulation.soak import run_seed, run_seed_proved
+
+SEEDS = 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_each_kind_keeps_its_promise(kind: str, seed: int) -> None:
+    outcome = run_seed_proved(partial(queries_of, kind), seed, name=kind)
+    assert outcome.ok, str(outcome)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    once, again = (run_seed(partial(queries_of, "storm"), 3, name="storm") for _ in range(2))
+    assert once == again
+
+
+# What the record objects to: a scenario that could not fail would prove nothing.
+
+
+def record(**changes: object) -> QueryRecord:
+    promise = {
+        "in_order": False,
+        "order_slack_seconds": 0.0,
+        "overtakers": 0,
+        "stop_seconds": 1.0,
+        "outcomes": frozenset[str](),
+    }
+    return QueryRecord(QueryPromise(**(promise | changes)))  # type: ignore[arg-type]
+
+
+def asked(made: QueryRecord, **changes: object) -> QueryStory:
+    story = {
+        "number": 0,
+        "gateway": "g",
+        "priority": 2,
+        "idempotent": False,
+        "rows": 0,
+        "runs_seconds": 0.0,
+        "asked_at": 0.0,
+        "deadline": 9.0,
+    }
+    return made.asked(QueryStory(**(story | changes)))  # type: ignore[arg-type]
+
+
+def test_a_query_that_is_run_twice_is_found() -> None:
+    made = record()
+    story = asked(made)
+    run = made.begins(story.number, "one", 1, 0.0)
+    made.ends(story.number, run, 0.1, completed=True)
+    with pytest.raises(Violation, match="begins again"):
+        made.begins(story.number, "two", 1, 0.2)
+
+
+def test_more_queries_than_slots_are_found() -> None:
+    made = record()
+    made.begins(asked(made).number, "one", 1, 0.0)
+    with pytest.raises(Violation, match="has no slot"):
+        made.begins(asked(made).number, "one", 1, 0.0)
+
+
+def test_two_answers_are_found_and_so_is_one_without_work() -> None:
+    made = record()
+    story = asked(made)
+    with pytest.raises(Violation, match="nobody did it"):
+        made.answered(story, "done")
+    story = asked(made)
+    made.answered(story, "cancelled")
+    with pytest.raises(Violation, match="answered again"):
+        made.answered(story, "cancelled")
+
+
+def test_a_refusal_for_no_reason_is_found() -> None:
+    made = record()
+    with pytest.raises(Violation, match="nothing had gone wrong"):
+        made.answered(asked(made), "worker-lost")
+
+
+def test_a_query_that_goes_on_for_nobody_is_found() -> None:
+    made = record()
+    story = asked(made)
+    run = made.begins(story.number, "one", 1, 0.0)
+    story.cancelled_at = 1.0
+    with pytest.raises(Violation, match="after its caller had left"):
+        made.ends(story.number, run, 2.5, completed=True)
+
+
+def test_one_that_is_overtaken_is_found() -> None:
+    made = record(in_order=True)
+    late, early = asked(made, asked_at=5.0), asked(made, asked_at=1.0)
+    run = made.begins(late.number, "one", 1, 6.0)
+    made.ends(late.number, run, 6.0, completed=True)
+    with pytest.raises(Violation, match="overtaken"):
+        made.begins(early.number, "one", 1, 6.0)
