@@ -228,3 +228,10 @@ async def floor(
         finally:
             for worker in workers:
                 worker.kill()
+
+
+async def until(condition: Callable[[], object], seconds: float = 10, pause: float = 0.001) -> None:
+    """Looks again and again, for what tells nobody; without a pause, in every turn of the loop."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(pause)

@@ -20,7 +20,7 @@ from maitred.worker.worker import Worker
 from tests.client.nodes import RunningNode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from maitred import App
     from maitred.client.client import AsyncClient
@@ -129,10 +129,3 @@ async def scene(app: App, shards: int = 1, **settings: Any) -> AsyncIterator[Sce
                 yield made
         finally:
             await made.close()
-
-
-async def until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
-    """Looks in every turn of the loop, for what tells nobody."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0.002)
