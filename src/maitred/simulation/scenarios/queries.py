@@ -69,6 +69,7 @@ class Kind:
             outcomes |= {"worker-lost", "no-worker", "cut-off", "store-unavailable"}
         if self.relayed:
             outcomes |= {"worker-lost"}
+        silent = self.network_fails or self.workers_die or self.gateways_die
         return QueryPromise(
             in_order=self.plain,
             order_slack_seconds=0.05,

@@ -57,7 +57,7 @@ class QueryPromise:
     """Two that were asked within this time of each other may be served in either order: it is what
     a message takes."""
     overtakers: int
-    """Queries that are asked for together and get fewer slots than they want ask again. What becomes
+    """Queries that are asked for together and get fewer slots than they want ask again. What gets
     free on the way goes to others: so many may overtake one, no more."""
     stop_seconds: float
     """How long after its caller left, or its gateway died, a query may still run."""
