@@ -20,8 +20,8 @@ $(READY): pyproject.toml requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(READY) ## start a node here; with options: make run UP="--port 5000"
-	@$(BIN)/maitred up $(UP)
+run: $(READY) ## start a node with a gateway and example workers; options: make run UP="--port 5000"
+	@$(BIN)/maitred up --example $(UP)
 
 test: check ## lint, types, and every test
 	@$(BIN)/python -m pytest -n auto

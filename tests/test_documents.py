@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +66,10 @@ def a_shop(directory: Path, url: str) -> Iterator[dict[str, str]]:
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) >= 3
-    with running_node(shards=2) as node, a_shop(tmp_path, node.url) as environment:
+    with (
+        running_node("--example", shards=2) as node,
+        a_shop(tmp_path, node.url) as environment,
+    ):
         for block in blocks:
             if "@app.handler" in block:
                 continue
@@ -85,8 +88,9 @@ def test_the_readmes_python_runs(tmp_path: Path) -> None:
             assert not done.stderr
 
 
-def test_make_run_starts_a_node_that_says_what_to_try(tmp_path: Path) -> None:
-    """`make run` itself, but for the port, which others may want; then what it says to try."""
+def test_make_run_starts_what_the_readme_shows(tmp_path: Path) -> None:
+    """`make run` itself, but for the port, which others may want; tests/cli/test_up_example.py
+    tries what it prints."""
     with subprocess.Popen(
         ["make", "--silent", "run", f"UP=--port 0 --shards 1 --data {tmp_path / 'data'}"],
         cwd=ROOT,
@@ -103,26 +107,27 @@ def test_make_run_starts_a_node_that_says_what_to_try(tmp_path: Path) -> None:
                 assert line, f"it ended: {shown}"
                 shown += line
             commands = re.findall(r"^  (\S*maitred .*)$", shown, re.MULTILINE)
-            assert [command.split()[1] for command in commands] == ["status", "ping", "admin"]
+            assert [command.split()[1] for command in commands] == ["admin", "admin", "status"]
             for command in commands:
                 _, *arguments = shlex.split(command)
                 done = subprocess.run([str(MAITRED), *arguments], capture_output=True, check=False)
                 assert done.returncode == 0, done
-            python = textwrap.dedent(shown[shown.index("  from maitred") : shown.index("Ctrl-C")])
-            done = subprocess.run([sys.executable, "-c", python], capture_output=True, check=True)
-            assert b"shop/greetings/0/" in done.stdout
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)
 
 
 def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
-    """At the default port, in a directory with a `.venv`. No other test takes this port."""
+    """At the default ports, in a directory with a `.venv`. No other test takes these ports."""
     lines = re.findall(r"^\$ (\.venv/bin/maitred (?:admin|status).*)$", README, re.MULTILINE)
-    assert [line.split()[1] for line in lines] == ["admin", "admin", "status"]
+    assert [" ".join(line.split()[1:3]) for line in lines[:-1]] == [
+        "admin query",
+        "admin queue",
+        "admin queue",
+    ]
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "bin").symlink_to(MAITRED.parent)
-    with running_node(port=PORT, shards=2, wait=False) as node:
+    with running_node("--example", port=PORT, shards=2, wait=False) as node:
         with node.output.changed:
             node.output.changed.wait_for(
                 lambda: node.output.ended or node.output.seen, START_SECONDS
@@ -138,7 +143,9 @@ def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
             )
             subprocess.run([sys.executable, "-c", program], env=environment, check=True)
             del environment["MAITRED_URL"]
-            shown = [_printed(line, tmp_path, environment) for line in lines]
+            session = _try_the_papers_session(tmp_path, environment)
+            shown = [_printed(line, tmp_path, environment) for line in lines[1:]]
+        assert session.splitlines()[0].split()[:4] == ["id", "user", "queue", "query"]
         assert "shop/thumbnails" in shown[0]
         assert "1 to read, 1 to write" in shown[1]
         heading, *rows = shown[2].splitlines()
@@ -146,6 +153,28 @@ def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
         for shard in node.shards:
             assert any(str(shard.number) in row.split() for row in rows), shown[2]
             assert f"{shard.pid}" in shown[2].split()
+
+
+def _try_the_papers_session(directory: Path, environment: dict[str, str]) -> str:
+    """The block with curl in it, command by command: each prints what the README shows. Returns
+    the query table."""
+    block = re.search(r"```console\n(\$ curl .*?)```", README, re.DOTALL)
+    assert block
+    steps = [step.partition("\n") for step in re.split(r"^\$ ", block[1], flags=re.MULTILINE)[1:]]
+    assert [command.split()[0] for command, _, _ in steps] == [
+        "curl",
+        "curl",
+        ".venv/bin/maitred",
+    ]
+    if shutil.which("curl") is None:
+        pytest.skip("NO curl HERE: THE README'S LINES WERE NOT TRIED")
+    for command, _, expected in steps[:2]:
+        line = command.replace("curl ", "curl --silent --show-error ", 1)
+        assert _printed(line, directory, environment) == expected.rstrip("\n")
+    table = _printed(steps[2][0], directory, environment)
+    changing = r"\b[0-9a-f]{8}/|market-\d|\d\d:\d\d:\d\d|[\d.]+ (?:ms|us|s)\b|[ ]+"
+    assert re.sub(changing, " ", table) == re.sub(changing, " ", steps[2][2])
+    return table
 
 
 def _printed(line: str, directory: Path, environment: dict[str, str]) -> str:
