@@ -192,7 +192,6 @@ class Connection(asyncio.Protocol):
             # Nothing else is spoken here. The request itself is answered, and what follows it is
             # in a language that nobody has agreed to.
             self._deaf = True
-            self._last_one()
             return
         except HttpParserCallbackError as problem:
             self._stop_reading(problem.__context__)
@@ -225,14 +224,6 @@ class Connection(asyncio.Protocol):
         self._deaf = True
         self._queue.append(problem)
         self._pump()
-
-    def _last_one(self) -> None:
-        """The request that was read last ends the connection."""
-        last = self._queue[-1] if self._queue else self._current
-        if isinstance(last, Request):
-            last.keep_alive = False
-        elif last is None and not self.closed:
-            self._say_goodbye()
 
     # What the parser calls
 
@@ -281,6 +272,8 @@ class Connection(asyncio.Protocol):
             self._check_coding()
         elif b"content-length" in headers and int(headers[b"content-length"]) > settings.body_bytes:
             raise self._too_large()
+        if b"upgrade" in headers and self._parser.should_upgrade():
+            self._check_upgrade()
         if b"expect" in headers:
             self._expect(headers[b"expect"])
 
@@ -333,6 +326,16 @@ class Connection(asyncio.Protocol):
             )
         if self._headers[b"transfer-encoding"].strip().lower() != b"chunked" or self._is_10:
             raise MalformedRequest("The only transfer coding that is read here is 'chunked'.")
+
+    def _check_upgrade(self) -> None:
+        """The parser takes what follows for the other protocol: a body would be lost."""
+        headers = self._headers
+        self._keep_alive = False
+        if b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")):
+            raise UnsupportedHttp(
+                "A request with a body cannot ask for another protocol as well.",
+                remedy="Speak HTTP/1.1; with curl, leave --http2 out.",
+            )
 
     def _expect(self, expected: bytes) -> None:
         if expected.strip().lower() != b"100-continue":

@@ -22,7 +22,7 @@ from maitred.errors import (
     Unauthenticated,
 )
 from maitred.gateway.http.connection import Connection
-from maitred.gateway.http.letting_in import credentials
+from maitred.gateway.http.letting_in import check_origin, credentials
 from maitred.gateway.http.metrics import Metrics
 from maitred.gateway.http.pages import Pages
 from maitred.gateway.http.parameters import parsed
@@ -165,6 +165,8 @@ class HttpDoor:
             request.route = name = route.handler
             if self.draining and name not in STAYS_OPEN:
                 raise _stopping()  # noqa: TRY301 - answered like all others
+            if b"origin" in request.headers and not self.guard.required:
+                check_origin(request.headers)
             if query or route.parameters:
                 parsed(request, route, query)
             if self.guard.required and not route.is_open:

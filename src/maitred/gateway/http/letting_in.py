@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from maitred.errors import Unauthenticated
+from maitred.errors import PermissionDenied, Unauthenticated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _REMEDY: Final = "Send Authorization: Basic with user:secret in base64; curl -u does it."
 
@@ -30,6 +33,16 @@ def credentials(authorization: bytes | None) -> tuple[str, str]:
     if not colon or not user or not secret:
         raise Unauthenticated("The Authorization header cannot be read.", remedy=_REMEDY)
     return user, secret
+
+
+def check_origin(headers: Mapping[bytes, bytes]) -> None:
+    """Where everybody may do everything, a page of somebody else's in a browser here may not."""
+    origin = headers[b"origin"].strip().lower()
+    if origin.partition(b"://")[2] != headers.get(b"host", b"").strip().lower():
+        raise PermissionDenied(
+            "A page from elsewhere asks, and this gateway has no users that it could log in as.",
+            remedy="Configure users, or ask through a server of your own.",
+        )
 
 
 def _decoded(text: bytes) -> bytes | None:

@@ -68,7 +68,7 @@ PARAMETERS: Final[dict[str, tuple[str, str, Json]]] = {
     "wait": (
         "query",
         "How many seconds to wait for the result",
-        {"type": "number", "minimum": 0, "maximum": 300},
+        {"type": "number", "minimum": 0, "maximum": 8},
     ),
     "user": ("query", "Only this user's", {"type": "string"}),
     "status": ("query", "Only those in this state", {"type": "string", "enum": list(FOLLOWS)}),

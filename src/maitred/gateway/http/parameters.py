@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from maitred.errors import InvalidArgument, UnknownChoice
+from maitred.gateway.http.routes import ROUTES
 
 if TYPE_CHECKING:
     from maitred.gateway.http.request import Request
@@ -16,6 +17,15 @@ PARAMETERS_MAX: Final = 32
 """Of one request; no route has as many."""
 
 PREFIX: Final = "Maitred-"
+
+
+def _headers(route: Route) -> list[tuple[str, bytes]]:
+    named = [name for name in route.parameters if route.body or name.startswith(PREFIX)]
+    return [(name, (PREFIX + name.removeprefix(PREFIX)).lower().encode()) for name in named]
+
+
+HEADERS: Final = {route.handler: _headers(route) for route in ROUTES}
+"""Parameters of each route that may come as headers, and the header of each."""
 
 
 def parsed(request: Request, route: Route, query: bytes) -> None:
@@ -35,15 +45,10 @@ def parsed(request: Request, route: Route, query: bytes) -> None:
         if name in found:
             raise InvalidArgument(f"The parameter {name!r} is given twice.")
         found[name] = _decoded(text)
-    for name in route.parameters:
-        if name.startswith(PREFIX):
-            header = name.lower().encode()
-        elif route.body:
-            header = b"maitred-" + name.encode()
-        else:
-            continue
-        value = request.headers.get(header)
-        if value is not None:
+    headers = request.headers
+    for name, header in HEADERS[route.handler]:
+        if header in headers:
+            value = headers[header]
             if name in found:
                 raise InvalidArgument(f"{name!r} is given twice: as a parameter and as a header.")
             found[name] = value.decode("latin-1")

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from maitred.gateway.http.door import HttpDoor
     from maitred.gateway.http.request import Request
 
-WAIT_MAX_SECONDS: Final = 300.0
-"""Longest that one request waits for a result. Most things between give up earlier; whoever waits
-longer asks again."""
+WAIT_MAX_SECONDS: Final = 8.0
+"""Longest that one request waits for a result: many programs and proxies give up after ten seconds.
+Whoever waits longer asks again."""
 
 _read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 
