@@ -188,7 +188,7 @@ async def a_gateway(worker: Worker, *, hello: bool = True) -> AsyncIterator[RawG
     _, link = await asyncio.get_running_loop().create_connection(RawGateway, host, int(port))
     try:
         if hello:
-            await link.hello(worker._session, name="gw")
+            await link.hello(worker._session, name="gw", frame_bytes=2**28)
         yield link
     finally:
         link.transport.abort()

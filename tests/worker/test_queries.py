@@ -311,18 +311,21 @@ async def test_a_gateway_that_is_gone_takes_its_queries_with_it() -> None:
 @in_a_loop
 async def test_a_stopping_worker_honours_what_it_promised() -> None:
     desk = Desk()
-    async with ReservingNode() as node:
-        async with a_worker(node, desk.app, slots=2) as worker, a_gateway(worker) as gateway:
-            running = gateway.seat(node.reserve("holding"), "a")
-            await desk.begun.get()
-            token = node.reserve("echo")
-            await until(lambda: worker.querying.reservations == 1)
-            worker.stop()
-            await until(lambda: not node.held(Offer))
-            assert await gateway.result(gateway.seat(token, "b")) == "b"
-            desk.go_on.set()
-            assert await gateway.result(running) == "a"
-            await gateway.gone()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, slots=2) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        running = gateway.seat(node.reserve("holding"), "a")
+        await desk.begun.get()
+        token = node.reserve("echo")
+        await until(lambda: worker.querying.reservations == 1)
+        worker.stop()
+        await until(lambda: not node.held(Offer))
+        assert await gateway.result(gateway.seat(token, "b")) == "b"
+        desk.go_on.set()
+        assert await gateway.result(running) == "a"
+        await gateway.gone()
 
 
 @in_a_loop

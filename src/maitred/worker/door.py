@@ -120,9 +120,7 @@ class SeatLink(Link):
         name = self.transport.get_extra_info("peername")
         self.gateway = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
         if not self._door.entered(self):
-            self.say_farewell(
-                TooManyConnections("This worker has as many connections as it may."), 0
-            )
+            self.say_farewell(TooManyConnections("This worker has as many connections as it may."))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
         self.closing = True
@@ -137,14 +135,15 @@ class SeatLink(Link):
             else:
                 self._querying.release(asked)
 
-    def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
-        self.say_farewell(problem, EVENT_STREAM if self.ready else max(stream, 0))
+    def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:  # noqa: ARG002
+        self.say_farewell(problem)
 
-    def say_farewell(self, problem: MaitredError, stream: int = EVENT_STREAM) -> None:
+    def say_farewell(self, problem: MaitredError) -> None:
         """Say why, and close; what is under way is stopped."""
         if self.closing:
             return
         self._door.querying.complaints.say("a connection was refused", self.gateway, problem)
+        stream = EVENT_STREAM if self.ready else 0
         self.send(0, stream, Opcode.ERROR, encode_error(problem))
         self.finish()
         self._drop_all()
@@ -217,9 +216,9 @@ class SeatLink(Link):
                     f"not {hello.frame_bytes:,}."
                 )
         except UNREADABLE as problem:
-            self.say_farewell(not_understood(Opcode.HELLO, problem), max(stream, 0))
+            self.say_farewell(not_understood(Opcode.HELLO, problem))
         except MaitredError as problem:
-            self.say_farewell(problem, max(stream, 0))
+            self.say_farewell(problem)
         else:
             self.ready = True
             self.gateway = hello.name or self.gateway
