@@ -32,7 +32,7 @@ CONNECTIONS = 1_024
 THREADS = 2
 SLOTS = 256
 SECONDS = 5
-QUICK_SECONDS = 3
+QUICK_SECONDS = 2
 WARM_SECONDS = 1
 PATH = "/v1/default/queues/echo/query"
 READY_WITHIN = 30
@@ -138,14 +138,13 @@ def measure(run: Run) -> None:
     command: Command = [BIN / "python", "-m", f"{PEERS}.httptools", str(port), same]
     bare = run.start("bare", command)
     wait_for_port(port, bare)
-    pids = node.pids()
     served = {
         BARE: (port, {"server": bare.process.pid}),
         OURS: (
             node.door,
             {
-                "gateway": pids["gateway"][0],
-                "shard": pids["shard"][0],
+                "gateway": node.gateway,
+                "shard": node.shard,
                 "worker": worker.process.pid,
             },
         ),

@@ -18,7 +18,6 @@ from benchmarks.tasks.processes import (
     Command,
     Started,
     Unavailable,
-    free_port,
     started,
     wait_for_port,
 )
@@ -55,25 +54,16 @@ class Section:
 class Node:
     """`maitred up`, with one shard and its gateway."""
 
-    started: Started
     port: int
     door: int
     """The port of the HTTP door."""
+    shard: int
+    gateway: int
+    """Their process ids."""
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
-
-    def pids(self) -> dict[str, list[int]]:
-        """Its processes by what they are for."""
-        found: dict[str, list[int]] = {"shard": [], "gateway": []}
-        for pid in self.started.pids():
-            words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-            if "gateway" in words.rpartition("maitred")[2]:
-                found["gateway"].append(pid)
-            elif pid != self.started.process.pid and "resource_tracker" not in words:
-                found["shard"].append(pid)
-        return found
 
 
 class Asker:
@@ -82,7 +72,7 @@ class Asker:
     def __init__(self, process: Started) -> None:
         self.process = process
         self.pid = process.process.pid
-        self._answer(ANSWERED_WITHIN)
+        answered(process, ANSWERED_WITHIN)
 
     def tell(self, within: float = ANSWERED_WITHIN, **order: object) -> dict[str, Any]:
         try:
@@ -90,16 +80,18 @@ class Asker:
             self.process.stdin.flush()
         except OSError:
             raise Unavailable(f"the client ended: {self.process.last_words()}") from None
-        return self._answer(within)
+        return answered(self.process, within)
 
-    def _answer(self, within: float) -> dict[str, Any]:
-        readable, _, _ = select.select([self.process.stdout], [], [], within)
-        line = self.process.stdout.readline() if readable else ""
-        if not line:
-            how = "the client ended" if readable else f"no answer within {within:g} s"
-            raise Unavailable(f"{how}: {self.process.last_words()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+
+def answered(process: Started, within: float) -> dict[str, Any]:
+    """The next line that it says."""
+    readable, _, _ = select.select([process.stdout], [], [], within)
+    line = process.stdout.readline() if readable else ""
+    if not line:
+        how = "it ended" if readable else f"no answer within {within:g} s"
+        raise Unavailable(f"{how}: {process.last_words()}")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
 
 
 class Run:
@@ -137,14 +129,13 @@ class Run:
         print(f"  $ {line if len(line) <= SHARE_OF_LINE else line[:SHARE_OF_LINE] + ' ...'}")
 
     def node(self, *settings: str) -> Node:
-        port, door = free_port(), free_port()
-        up: Command = [BIN / "maitred", "up", "--shards", "1", "--port", str(port)]
+        up: Command = [BIN / "maitred", "up", "--json", "--shards", "1", "--port", "0"]
         up += ["--data", self.folder / "data", "--log-level", "warning"]
-        for setting in (f"gateway.port={door}", *settings):
+        for setting in ("gateway.port=0", *settings):
             up += ["--set", setting]
-        process = self.start("node", up)
-        wait_for_port(port, process)
-        return Node(process, port, door)
+        told = answered(self.start("node", up, pipes=True), ANSWERED_WITHIN)
+        door = int(told["http"].rpartition(":")[2])
+        return Node(told["port"], door, told["shards"][0]["pid"], told["gateway_pid"])
 
     def worker(self, node: Node, slots: int, *queues: str) -> Started:
         command: Command = [BIN / "maitred", "worker", APP, "--slots", str(slots)]

@@ -37,17 +37,16 @@ def measure(run: Run) -> None:
     node = run.node()
     worker = run.worker(node, 8, "rows", "echo")
     client = run.client("maitred", BIN, node.address)
-    pids = node.pids()
-    shard = pids["shard"][0]
-    native = {"worker": worker.process.pid, "client": client.pid, "shard": shard}
+    native = {"worker": worker.process.pid, "client": client.pid, "shard": node.shard}
+    over_http = {"worker": worker.process.pid, "gateway": node.gateway, "shard": node.shard}
+    through_the_door = True
     try:
-        (gateway,) = pids["gateway"]
         small = json.dumps([ROWS[0], ROWS[0]]).encode()
         ready(node.door, PATH, small, *HEADERS, "Connection: close")
-    except (Unavailable, ValueError) as reason:
+    except Unavailable as reason:
         section.absent[DOOR] = str(reason)
         print(f"  {DOOR}: ABSENT, {reason}")
-        gateway = 0
+        through_the_door = False
     client.tell(bytes=4 * 2**20, row=ROWS[0])  # the first one connects and allocates
     for number in range(run.rounds):
         told = []
@@ -58,8 +57,10 @@ def measure(run: Run) -> None:
                 elif name == OURS:
                     memory = Memory(**native)
                     figures = _rate(client.tell(bytes=TOTAL, row=row)) | _grown(memory)
-                elif gateway:
-                    memory = Memory(worker=worker.process.pid, gateway=gateway, shard=shard)
+                elif through_the_door:
+                    memory = Memory(
+                        worker=worker.process.pid, gateway=node.gateway, shard=node.shard
+                    )
                     figures = _rate(_taken(node.door, row)) | _grown(memory)
                 else:
                     continue
