@@ -58,9 +58,7 @@ def measure(run: Run) -> None:
                     memory = Memory(**native)
                     figures = _rate(client.tell(bytes=TOTAL, row=row)) | _grown(memory)
                 elif through_the_door:
-                    memory = Memory(
-                        worker=worker.process.pid, gateway=node.gateway, shard=node.shard
-                    )
+                    memory = Memory(**over_http)
                     figures = _rate(_taken(node.door, row)) | _grown(memory)
                 else:
                     continue
