@@ -1,11 +1,13 @@
 """A query whose worker cannot be reached directly: the node carries it there, and the answer back.
 
 The answer comes in pieces, each asked for by us; so a caller that does not take rows stops the
-worker as it would on a link. To stop it for good, the request for the next piece is taken back.
+worker as it would on a link. To stop it for good, the request for the next piece is taken back, or
+the node is told so.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from maitred.client.queues import TASKS
@@ -82,14 +84,13 @@ class Relaying:
         if self._stopped:
             return
         self._stopped = True
-        if self._held is None:
-            # Between two pieces: ask for the next one, only to take that back.
-            try:
-                self._hold(b"")
-            except MaitredError:
-                return  # the node notices by itself, later
         if self._held is not None:
             self._held.take_back()
+            return
+        try:
+            self._hold(b"", stop=True)
+        except MaitredError:
+            return  # the node notices by itself, later
 
     def taken(self, stream: int, size: int) -> None:  # noqa: ARG002
         """So many bytes of rows were taken."""
@@ -104,7 +105,7 @@ class Relaying:
                 self._stopped = True
                 self._running.lost(problem.sentence.rstrip("."), hung=False)
 
-    def _hold(self, seat: bytes) -> None:
+    def _hold(self, seat: bytes, *, stop: bool = False) -> None:
         message = Relay(
             self._ask.namespace,
             self._ask.queue,
@@ -114,6 +115,7 @@ class Relaying:
             self._allocation.token,
             self._ordinal,
             seat,
+            stop,
         )
         left = max(LEAST_SECONDS, self._running.deadline - self._loop.time())
         self._held = self._client.hold(message, left)
@@ -122,6 +124,11 @@ class Relaying:
     def _told(self, outcome: AnyAnswer | MaitredError) -> None:
         self._held = None
         if self._stopped:
+            if isinstance(outcome, Relayed) and outcome.more:
+                # It came while it was taken back; the next piece would wait for us in vain.
+                self._ordinal += 1
+                with suppress(MaitredError):
+                    self._hold(b"", stop=True)
             return
         if isinstance(outcome, Relayed):
             self._piece(outcome)

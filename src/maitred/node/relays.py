@@ -21,6 +21,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import (
+    Cancelled,
     InvalidArgument,
     InvalidReservation,
     Overloaded,
@@ -135,6 +136,10 @@ class Relays:
     def _relay(self, message: Relay, held: Held) -> None:
         key = _key(message)
         one = self._table.get(key)
+        if message.stop:
+            if one is not None and one.asked is None:
+                self._stop(one)
+            raise Cancelled("The query was taken back.")
         if message.ordinal:
             self._ask_for_piece(one, message, held)
             return

@@ -174,6 +174,9 @@ class Relay(PartitionRequest, array_like=True, gc=False):
     ordinal: Natural = 0
     seat: bytes = b""
     """A `Seat`, with ordinal 0."""
+    stop: bool = False
+    """Nobody wants the answer any more; answered with `cancelled`. Who waits for a piece takes the
+    request for it back instead, to the same effect."""
 
 
 class Relayed(Answer, array_like=True, gc=False):
