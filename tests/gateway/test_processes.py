@@ -1,0 +1,365 @@
+"""The gateway as a process: beside the shards of a node, and on its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+import trustme
+
+from maitred.security.secrets import hash_secret
+from tests.cli.running import MAITRED, maitred, running
+from tests.node.nodes import is_alive, running_node, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.node.nodes import RunningNode
+
+ROOT = Path(__file__).parents[2]
+JSON = {"Content-Type": "application/json"}
+
+
+def call(
+    base: str,
+    method: str,
+    path: str,
+    body: object = None,
+    headers: dict[str, str] | None = None,
+    context: ssl.SSLContext | None = None,
+) -> tuple[int, Any, dict[str, str]]:
+    """Status, what the body says, headers."""
+    place = urlsplit(base)
+    assert place.hostname is not None
+    connection: http.client.HTTPConnection
+    if place.scheme == "https":
+        connection = http.client.HTTPSConnection(
+            place.hostname, place.port, timeout=60, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+    try:
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, {**JSON, **(headers or {})})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        kind = answer.headers.get_content_type()
+        lines = kind == "application/x-ndjson"
+        said = [json.loads(one) for one in text.splitlines()] if lines else json.loads(text)
+        return answer.status, said, {k.lower(): v for k, v in answer.headers.items()}
+    finally:
+        connection.close()
+
+
+@contextmanager
+def worker(url: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of `handlers.py`."""
+    with subprocess.Popen(
+        [str(MAITRED), "worker", "tests.gateway.handlers:app", "--url", url],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def http_of(node: RunningNode) -> str:
+    return str(node.ready["http"])
+
+
+def served(base: str, queue: str = "echo") -> None:
+    """Wait until a worker serves it."""
+    path = f"/v1/default/queues/{queue}/query"
+    wait_until(lambda: call(base, "POST", path, [])[0] in {200, 400}, "a worker serves")
+
+
+def test_queries_and_tasks_through_a_whole_node() -> None:
+    with running_node(shards=2) as node, worker(node.url):
+        base = http_of(node)
+        served(base)
+        queue = "/v1/default/queues"
+        status, said, headers = call(base, "POST", f"{queue}/echo/query", ["hello"])
+        assert (status, said) == (200, "hello")
+        assert headers["maitred-worker"]
+        assert call(base, "POST", f"{queue}/echo/query", {"value": [1]})[1] == [1]
+        assert call(base, "POST", f"{queue}/count/query", [3])[1] == [0, 1, 2]
+        status, said, _ = call(base, "POST", f"{queue}/fail/query")
+        assert (status, said["error"]["code"], said["error"]["kind"]) == (
+            500,
+            "query-failed",
+            "ValueError",
+        )
+        status, said, _ = call(base, "POST", f"{queue}/echo/query", {"wrong": 1})
+        assert (status, said["error"]["code"]) == (400, "invalid-arguments")
+        status, said, _ = call(base, "POST", f"{queue}/echoo/query", [1])
+        assert (status, said["error"]["code"]) == (404, "unknown-queue")
+        assert "echo" in said["error"]["remedy"]
+        late = {"Maitred-Timeout": "0.2"}
+        assert call(base, "POST", f"{queue}/sleep/query", [30], late)[0] == 504
+
+        status, said, headers = call(base, "POST", f"{queue}/echo/tasks?retention=600", ["later"])
+        assert (status, headers["location"]) == (202, said["location"])
+        status, said, _ = call(base, "GET", f"{headers['location']}?wait=8")
+        assert (status, said) == (200, "later")
+        status, _, headers = call(base, "POST", f"{queue}/echo/tasks?delay=600", ["much later"])
+        assert status == 202
+        assert call(base, "GET", headers["location"])[:2] == (202, {"status": "pending"})
+        assert call(base, "DELETE", headers["location"])[1] == {"state": "cancelled"}
+        assert call(base, "GET", headers["location"])[0] == 409
+        _, _, headers = call(base, "POST", f"{queue}/fail/tasks?retries=0", [])
+        status, said, _ = call(base, "GET", f"{headers['location']}?wait=8")
+        assert (status, said["error"]["code"]) == (500, "task-failed")
+        assert call(base, "GET", f"{queue}/echo/tasks/0/77")[0] == 404
+
+        status, said, _ = call(base, "GET", f"{queue}/echo")
+        assert (status, said["queue"]) == (200, "echo")
+        rows = call(base, "GET", "/v1/default/queries?status=failed")[1]["queries"]
+        assert {row["queue"] for row in rows} >= {"fail"}
+        assert call(base, "GET", "/ready")[1] == {"status": "ready"}
+        assert node.stop() == 0
+
+
+def test_a_gateway_that_dies_is_started_again_at_the_same_port() -> None:
+    with running_node(shards=1) as node:
+        base = http_of(node)
+        pid = node.ready["gateway_pid"]
+        os.kill(pid, signal.SIGKILL)
+        (line,) = node.errors.wait_for("gateway ready again")
+        assert json.loads(line)["restarts"] == 1
+        assert call(base, "GET", "/health")[0] == 200
+        wait_until(lambda: call(base, "GET", "/ready")[0] == 200, "it finds its node")
+        assert node.stop() == 0
+
+
+def test_a_gateway_that_keeps_dying_does_not_stop_the_node() -> None:
+    fast = (
+        "restarts.first_seconds=0.01",
+        "restarts.longest_seconds=0.1",
+        "restarts.give_up_after=2",
+    )
+    settings = [part for one in fast for part in ("--set", one)]
+    with running_node(*settings, shards=1) as node:
+        os.kill(node.ready["gateway_pid"], signal.SIGKILL)
+        (line,) = node.errors.wait_for("gateway ready again")
+        os.kill(json.loads(line)["pid"], signal.SIGKILL)
+        node.errors.wait_for("gateway keeps dying; the node goes on")
+        node.errors.wait_for("gateway ready again", count=2)
+        assert call(http_of(node), "GET", "/health")[0] == 200
+        assert node.stop() == 0
+
+
+def test_stopping_a_node_finishes_what_came_by_http() -> None:
+    with running_node(shards=1) as node, worker(node.url):
+        base = http_of(node)
+        served(base)
+        found: list[tuple[int, Any]] = []
+
+        def ask() -> None:
+            found.append(call(base, "POST", "/v1/default/queues/sleep/query", [1.0])[:2])
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        path = "/v1/default/queries?queue=sleep&status=running"
+        wait_until(lambda: bool(call(base, "GET", path)[1]["queries"]), "it runs")
+        assert node.stop() == 0
+        asking.join(30)
+        assert found == [(200, "slept")]
+        assert not is_alive(node.ready["gateway_pid"])
+
+
+def test_a_supervisor_that_is_killed_takes_its_gateway_along() -> None:
+    with running_node(shards=1) as node:
+        node.send(signal.SIGKILL)
+        wait_until(lambda: not is_alive(node.ready["gateway_pid"]), "the gateway ends")
+
+
+def test_a_port_in_use_stops_the_start_and_says_what_to_do() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with running_node("--set", f"gateway.port={port}", shards=1, wait=False) as node:
+            assert node.wait() == 1
+            said = str(node.errors)
+            assert f"Port {port} on 127.0.0.1, for the HTTP door, is in use" in said
+            assert "--set gateway.port=" in said
+
+
+def test_without_a_gateway() -> None:
+    with running_node("--set", "gateway.enabled=false", shards=1) as node:
+        assert node.ready["http"] is None
+        assert node.stop() == 0
+
+
+def test_a_hook_that_cannot_be_imported_stops_the_start() -> None:
+    with running_node("--set", "gateway.hook=no_such:thing", shards=1, wait=False) as node:
+        assert node.wait() == 2
+        assert "gateway.hook 'no_such:thing' cannot be imported" in str(node.errors)
+
+
+def test_the_users_of_the_node_apply() -> None:
+    users = {
+        "alice": {"secret": hash_secret("open sesame"), "permissions": {"*": ["admin"]}},
+        "bob": {
+            "secret": hash_secret("b"),
+            "permissions": {"default": ["query"]},
+            "queries": {"queues": ["default/echo"]},
+        },
+    }
+    environment = {"MAITRED_USERS": json.dumps(users)}
+    with running_node(shards=1, environment=environment) as node:
+        url = node.url.replace("://", "://alice:open%20sesame@")
+        base = http_of(node)
+        alice = {"Authorization": "Bearer alice:open sesame"}
+        bob = {"Authorization": "Bearer bob:b"}
+        with worker(url):
+            path = "/v1/default/queues/echo/query"
+            wait_until(lambda: call(base, "POST", path, [], alice)[0] == 200, "a worker serves")
+            assert call(base, "POST", path, ["hi"])[0] == 401
+            assert call(base, "POST", path, ["hi"], bob)[1] == "hi"
+            assert call(base, "POST", "/v1/default/queues/fail/query", [], bob)[0] == 403
+            rows = call(base, "GET", "/v1/default/queries", None, bob)[1]["queries"]
+            assert {row["user"] for row in rows} == {"bob"}
+        assert "sesame" not in str(node.errors)
+
+
+def test_tls_at_both_ends(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    for blob in certificate.cert_chain_pems:
+        blob.write_to_path(tmp_path / "cert.pem", append=True)
+    file = tmp_path / "maitred.toml"
+    file.write_text('[tls]\ncertificate = "cert.pem"\nkey = "key.pem"\n')
+    with running_node("--config", str(file), shards=1) as node:
+        base = http_of(node)
+        assert base.startswith("https://")
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        assert call(base, "GET", "/ready", context=context)[0] == 200
+
+
+# On its own
+
+
+@contextmanager
+def standing_alone(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    with running("gateway", "--json", "--port", "0", *arguments) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        yield str(json.loads(line)["http"]), process
+
+
+def test_a_gateway_on_its_own() -> None:
+    with (
+        running_node("--set", "gateway.enabled=false", shards=1) as node,
+        worker(node.url),
+        standing_alone("--url", node.url) as (base, process),
+    ):
+        served(base)
+        assert call(base, "POST", "/v1/default/queues/echo/query", ["hi"])[1] == "hi"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_it_waits_for_its_node_and_says_so() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"maitred://127.0.0.1:{nobody.getsockname()[1]}"
+        with standing_alone("--url", url) as (base, process):
+            assert call(base, "GET", "/health")[0] == 200
+            status, said, headers = call(base, "GET", "/ready")
+            assert (status, said["error"]["code"]) == (503, "unavailable")
+            assert headers["retry-after"]
+            assert call(base, "POST", "/v1/default/queues/echo/query", [])[0] == 503
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+
+
+def test_a_second_signal_forces_it() -> None:
+    with (
+        running_node("--set", "gateway.enabled=false", shards=1) as node,
+        worker(node.url),
+        standing_alone("--url", node.url, "--set", "drain_seconds=60") as (base, process),
+    ):
+        served(base)
+        place = urlsplit(base)
+        connection = http.client.HTTPConnection(str(place.hostname), place.port)
+        connection.request("POST", "/v1/default/queues/sleep/query", "[60]", JSON)
+        path = "/v1/default/queries?queue=sleep&status=running"
+        wait_until(lambda: bool(call(base, "GET", path)[1]["queries"]), "it runs")
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        while "stopping; finishing" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("--port", "x"), 2, "gateway.port is 'x'"),
+        (("--host", "0.0.0.0"), 2, "public_without_auth"),  # noqa: S104 - refused
+        (("--url", "http://x"), 2, "maitred://"),
+        (("--host", "192.0.2.1", "--set", "public_without_auth=true"), 1, "cannot-start"),
+        (("--set", "gateway.hook=json"), 2, "no MODULE:NAME"),
+        (("--set", "gateway.hook=json:nothing"), 2, "cannot be imported"),
+        (("--set", "gateway.hook=json:__doc__"), 2, "is no function"),
+    ],
+)
+def test_bad_input(arguments: tuple[str, ...], status: int, said: str) -> None:
+    refused = maitred("gateway", "--port", "0", *arguments)
+    assert refused.returncode == status, refused.stderr
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_who_is_not_let_in_ends() -> None:
+    users = {"alice": {"secret": hash_secret("a"), "permissions": {"*": ["admin"]}}}
+    with running_node(shards=1, environment={"MAITRED_USERS": json.dumps(users)}) as node:
+        refused = maitred("gateway", "--port", "0", "--url", node.url.replace("://", "://x:y@"))
+        assert refused.returncode == 1
+        assert "[unauthenticated]" in refused.stderr
+
+
+# The document
+
+
+def schemathesis(base: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).parent / "schemathesis"
+    if not program.exists():
+        pytest.skip("NO schemathesis HERE: the OpenAPI document was not tried")
+    return subprocess.run(
+        [str(program), "run", f"{base}/openapi.json", "--seed", "5", "--no-color", *arguments],
+        cwd=ROOT,  # where its settings are
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def test_schemathesis_finds_nothing() -> None:
+    at_once = json.dumps({"*": {"queries": {"no_worker_seconds": 0}}})
+    with running_node(shards=1, environment={"MAITRED_QUEUES": at_once}) as node:
+        done = schemathesis(http_of(node), "-n", "8", "--phases", "coverage,fuzzing")
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+        assert node.stop() == 0
