@@ -56,7 +56,7 @@ def test_the_query_table(node: Plant) -> None:
         row(1),
         row(2, query="select * from trade\nwhere \x1b[31mprice > 100 and price < 200", user=""),
         row(3, status="waiting", sent_at=0.0, returned_at=0.0, worker="", bytes_out=0),
-        row(4, status="failed", error="OperationalError: no such table: qoute"),
+        row(4, status="failed", error="OperationalError: no such table: qoute", relayed=True),
     ]
     done = command(node, "list")
     assert done.exit_code == 0, done.stderr
@@ -72,6 +72,7 @@ def test_the_query_table(node: Plant) -> None:
     assert "\x1b" not in done.stdout
     assert lines[2].endswith("-      -")
     assert lines[3].endswith("OperationalError: no such table: qoute")
+    assert "ant (relayed)" in lines[3]
     assert done.stderr == ""
 
 

@@ -52,7 +52,7 @@ def cells(row: QueryRow, now: float) -> dict[str, object]:
         "queue": f"{row.namespace}/{row.queue}",
         "query": cut(row.query, QUERY_LETTERS) or "-",
         "status": row.status,
-        "worker": cut(row.worker, 40) or "-",
+        "worker": (cut(row.worker, 40) or "-") + (" (relayed)" if row.relayed else ""),
         "received": time.strftime("%H:%M:%S", time.localtime(row.received_at)),
         "waited": units.duration(waited_seconds(row, now)),
         "ran": None if not row.sent_at else units.duration(ran_seconds(row, now)),
