@@ -82,7 +82,7 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
         log.error("the node does not let its gateway in", error=failed.exception())
     await channel.say(Ready())
     if await until_stopped(heard, stop):
-        log.warning("supervisor gone; stopping")
+        log.warning("supervisor gone; closing the doors")
     failed.cancel()
     finished = await gateway.drain(settings.drain_seconds)
     return FINISHED if finished else CUT_OFF
