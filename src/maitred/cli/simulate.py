@@ -191,6 +191,65 @@ def matching(
     _report("matching", study, draw, output, picture, as_json=as_json)
 
 
+@simulate.command(short_help="Which worker gets the query: the policies compared.")
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    shell_complete=_from("maitred.simulation.contest:SCENARIOS"),
+    help="Only these; else all.  [repeatable]",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    shell_complete=_from("maitred.simulation.contest:POLICIES"),
+    help="Only these; else the scenario's.  [repeatable]",
+)
+@click.option("--seeds", type=int, help="Runs of each kind; the table shows their means.")
+@click.option("--seed", type=int, help="The first of the seeds; alone, to replay one run.")
+@click.option(
+    "--stretch", type=float, help="Phases so many times as long; 6 is the contest to the second."
+)
+@_quick
+@_output
+@_picture
+@_as_json
+def contest(
+    scenarios: tuple[str, ...],
+    policies: tuple[str, ...],
+    seeds: int | None,
+    seed: int | None,
+    stretch: float | None,
+    output: Path,
+    picture: str,
+    *,
+    quick: bool,
+    as_json: bool,
+) -> None:
+    """Which worker gets the query: the contest of adaptive load balancing, simulated.
+
+    Three workers whose true capacity changes under 1,024 connections, and variants: overload, a
+    worker that hangs or vanishes, several gateways. Each policy against the best possible.
+    """
+    from dataclasses import replace
+
+    from maitred.simulation.contest import ContestSettings, contest_study, draw
+
+    given = {
+        "scenarios": scenarios or None,
+        "policies": policies or None,
+        "seeds": seeds if seeds is not None or seed is None else 1,
+        "first_seed": seed,
+        "stretch": stretch,
+    }
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    settings = replace(ContestSettings.quick() if quick else ContestSettings(), **changes)
+    _check_picture(picture)
+    study = contest_study(settings, Progress())
+    _report("contest", study, draw, output, picture, as_json=as_json)
+
+
 @simulate.command(short_help="Where partitions live: balance and movement.")
 @click.option(
     "--cluster",

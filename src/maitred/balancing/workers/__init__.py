@@ -1,0 +1,26 @@
+"""Which worker gets the query? Policies for gateways, limits for workers, shedding. Pure."""
+
+from maitred.balancing.workers.adaptive import Adaptive
+from maitred.balancing.workers.estimator import EstimatorSettings, LimitEstimator
+from maitred.balancing.workers.factory import WORKER_POLICIES, worker_policy
+from maitred.balancing.workers.interface import Dispatch, Outcome, Report, WorkerPolicy
+from maitred.balancing.workers.knee import KneeProber, KneeSettings
+from maitred.balancing.workers.shedding import RetryBudget, Shed, SheddingLine, SheddingSettings
+
+__all__ = [
+    "WORKER_POLICIES",
+    "Adaptive",
+    "Dispatch",
+    "EstimatorSettings",
+    "KneeProber",
+    "KneeSettings",
+    "LimitEstimator",
+    "Outcome",
+    "Report",
+    "RetryBudget",
+    "Shed",
+    "SheddingLine",
+    "SheddingSettings",
+    "WorkerPolicy",
+    "worker_policy",
+]

@@ -1,0 +1,260 @@
+"""Adaptive: the gateway fills each worker to what it really can do, the fastest first.
+
+Workers measure how many queries may be in flight to them (`estimator`) and say so with each answer
+and about every 100 ms. A gateway has room at a worker up to that limit, less its own queries in
+flight, less those of other gateways. Among workers with room the one with the shortest service time
+wins; where times are about equal, the one that has the largest share of its limit free. One query
+in 64 goes to the one with the most free anyway: the service time of a worker that gets nothing is
+an old one, and the last that it measured are those of the longest queries.
+
+**Several gateways** see the same free slot. What a worker holds for others is in its report, exact
+when it was made. Each gateway takes only its part of the free room until the next report, rounded
+by chance, so they do not all jump. A gateway that came late finds everything taken; it may always
+have the limit divided by the number of gateways, and the others, seeing more in flight than the
+limit, let go.
+
+**Reports that are not there**: after half a second without a word the last limit is held but halves
+with each further half second, down to one query, whose answer brings it back.
+
+**Refusals and errors are never fast successes.** The slot of a query that was refused or failed, or
+was lost, stays taken for as long as the work would have taken, and doubly as long with each further
+one in a row: so a worker that answers errors in a millisecond gets no more than any other. The
+share of answers that were good, compared with the best worker's, scales its limit too. A refusal
+lowers the limit to what the worker says.
+
+At least one query may always be in flight to every worker, so whatever happened, it is tried again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+from maitred.balancing.workers import trust
+from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.interface import Dispatch, Outcome, Report, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from maitred.balancing.interface import RandomSource
+
+STALE_SECONDS = 0.5
+"""Five reports missing. Nothing was heard for this long: the limit begins to halve."""
+HALVING_SECONDS = 0.5
+ABOUT_EQUAL = 0.9
+"""Service times that differ by less are the same: their means are right to a few per cent."""
+GOOD_WEIGHT = 0.05
+"""Of one answer in the share of good ones."""
+LATENCY_WEIGHT = 0.02
+HOLD_SECONDS = 0.05
+"""How long a slot stays taken after a failure, if no service time is known."""
+HOLD_SECONDS_MAX = 1.0
+DOUBLINGS_MAX = 10
+EXPLORE_EVERY = 64
+"""Costs at most 1.5 % of the queries the difference between a slow and a fast worker."""
+
+
+class Seen(Worker):
+    """A worker with all that was reported by it and measured about it."""
+
+    __slots__ = (
+        "good",
+        "heard_at",
+        "held",
+        "latency",
+        "limit",
+        "limit_at",
+        "number",
+        "others",
+        "reported",
+        "room",
+        "senders",
+        "service",
+        "shown",
+        "streak",
+        "use",
+    )
+
+    def __init__(self, name: str, slots: int, now: float) -> None:
+        super().__init__(name, slots)
+        self.limit = float(min(slots, trust.FIRST_TRUST))
+        self.limit_at = now
+        self.heard_at = now
+        self.number = -1
+        self.reported = False
+        self.others = 0
+        self.senders = 1
+        self.service = 0.0
+        """The mean service time in seconds; 0 if nothing is known."""
+        self.latency = 0.0
+        """The mean from sending to a good answer."""
+        self.shown = 0
+        """The most that was in flight when a good answer came."""
+        self.good = 1.0
+        self.streak = 0
+        """Failures and refusals in a row."""
+        self.held: deque[float] = deque()
+        """When slots of failed queries are free again."""
+        self.use = 1.0
+        """The share of the limit that may be used, for its failures."""
+        self.room = 0.0
+
+
+class Adaptive(Counting[Seen]):
+    """Live capacity decides."""
+
+    def __init__(self, random: RandomSource) -> None:
+        super().__init__()
+        self._random = random
+        self._picks = 0
+
+    def _new(self, name: str, slots: int, now: float) -> Seen:
+        seen = Seen(name, slots, now)
+        seen.room = max(1.0, seen.limit)
+        return seen
+
+    # What is told
+
+    def joined(self, worker: str, slots: int, now: float) -> None:
+        super().joined(worker, slots, now)
+        seen = self._known[worker]
+        if not seen.reported:  # what it announces is all that is known
+            seen.limit = float(min(seen.slots, trust.FIRST_TRUST))
+            self._reckon(seen, now)
+
+    def reported(self, worker: str, report: Report, now: float) -> None:
+        seen = self._known.get(worker)
+        if seen is None:
+            return
+        if report.number <= seen.number and now - seen.heard_at < STALE_SECONDS:
+            return  # overtaken; after a silence the numbers may have begun anew
+        seen.number = report.number
+        serving, waiting = trust.count(report.serving), trust.count(report.waiting)
+        said = trust.count(report.limit)
+        if waiting > 4 and 2 * waiting > serving:
+            # Far more wait than it admits: only those that are served can be run.
+            said = min(said, serving + serving // 4 + 1)
+        if seen.reported:
+            seen.limit = trust.limit(said, seen.limit, seen.shown, now - seen.limit_at)
+        else:
+            seen.limit = float(min(said, max(trust.FIRST_TRUST, 2 * seen.shown)))
+            seen.reported = True
+        seen.limit_at = seen.heard_at = now
+        yours = report.yours
+        mine = seen.in_flight if yours is None else trust.count(yours)
+        seen.others = max(0, serving + waiting - mine)
+        seen.senders = trust.senders(report.senders)
+        seen.service = trust.service(trust.seconds(report.mean_service_seconds), seen.latency)
+        self._reckon(seen, now)
+
+    def sent(self, worker: str, now: float) -> Dispatch:
+        seen = self._known.get(worker)
+        if seen is not None:
+            seen.room -= 1.0
+        return super().sent(worker, now)
+
+    def ended(
+        self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
+    ) -> None:
+        if not dispatch.open:
+            return
+        seen = dispatch.worker
+        if isinstance(seen, Seen):
+            if outcome is Outcome.DONE:
+                self._succeeded(seen, now - dispatch.sent_at, now)
+            else:
+                self._failed(seen, outcome, now, limit)
+        super().ended(dispatch, outcome, now, limit)
+        if outcome is Outcome.REFUSED and isinstance(seen, Seen):
+            self._reckon(seen, now)
+
+    def _succeeded(self, seen: Seen, latency: float, now: float) -> None:
+        if latency >= 0.0:
+            mean = seen.latency
+            seen.latency = mean + LATENCY_WEIGHT * (latency - mean) if mean else latency
+        if seen.in_flight > seen.shown:
+            seen.shown = seen.in_flight
+        if seen.good < 1.0 or seen.streak:
+            seen.good += GOOD_WEIGHT * (1.0 - seen.good)
+            if seen.good > 0.999:
+                seen.good = 1.0
+            seen.streak = 0
+            self._weigh()
+        seen.heard_at = now
+        seen.room += 1.0
+        if seen.limit < seen.in_flight + 1 and now - seen.limit_at > STALE_SECONDS:
+            # It reports nothing, and what it was given it did: one more.
+            seen.limit = min(seen.limit + 1.0, float(seen.slots))
+            seen.room += 1.0
+
+    def _failed(self, seen: Seen, outcome: Outcome, now: float, limit: int | None) -> None:
+        if outcome is Outcome.REFUSED:
+            fits = seen.in_flight - 1 if limit is None else limit
+            seen.limit = min(seen.limit, float(trust.count(fits)))
+            seen.limit_at = now
+        else:
+            seen.good -= GOOD_WEIGHT * seen.good
+            self._weigh()
+        hold = (seen.service or HOLD_SECONDS) * 2 ** min(seen.streak, DOUBLINGS_MAX)
+        seen.streak += 1
+        until = now + min(hold, HOLD_SECONDS_MAX)
+        if seen.held and seen.held[-1] > until:
+            until = seen.held[-1]
+        seen.held.append(until)
+
+    def _weigh(self) -> None:
+        """Compare the shares of good answers: what fails everywhere is nobody's fault."""
+        best = max((seen.good for seen in self._list), default=1.0)
+        for seen in self._list:
+            seen.use = seen.good / best if best > 0.0 else 1.0
+
+    # What is asked
+
+    def pick(self, now: float, without: Collection[str] = ()) -> str | None:
+        best: Seen | None = None
+        self._picks += 1
+        explores = self._picks % EXPLORE_EVERY == 0
+        for seen in self._candidates(without):
+            held = seen.held
+            if held and held[0] <= now:
+                while held and held[0] <= now:
+                    held.popleft()
+                    seen.room += 1.0
+            if now - seen.heard_at > STALE_SECONDS:
+                self._reckon(seen, now)
+            if seen.room < 1.0 and (seen.in_flight or held):
+                continue
+            if best is None or (_emptier if explores else _better)(seen, best):
+                best = seen
+        return None if best is None else best.name
+
+    def _reckon(self, seen: Seen, now: float) -> None:
+        """What room there is, after a report or for want of one."""
+        limit = seen.limit * seen.use
+        silence = now - seen.heard_at - STALE_SECONDS
+        if silence > 0.0:
+            limit *= math.exp2(-silence / HALVING_SECONDS)
+        limit = max(1.0, limit)
+        if seen.senders == 1 and not seen.others:
+            seen.room = limit - seen.in_flight - len(seen.held)
+            return
+        mine = max(1.0, limit - seen.others, limit / seen.senders)
+        room = mine - seen.in_flight - len(seen.held)
+        if room > 0.0:
+            room = math.floor(room / seen.senders + self._random.random())
+        seen.room = room
+
+
+def _better(one: Seen, other: Seen) -> bool:
+    """Faster, or about as fast and emptier."""
+    if one.service < ABOUT_EQUAL * other.service:
+        return True
+    if other.service < ABOUT_EQUAL * one.service:
+        return False
+    return _emptier(one, other)
+
+
+def _emptier(one: Seen, other: Seen) -> bool:
+    return one.room * max(1.0, other.limit) > other.room * max(1.0, one.limit)

@@ -1,0 +1,52 @@
+"""The worker policies by name, as they are chosen in a queue's settings.
+
+`idle` is not here: under it the partition gives a query to a worker that offered a free slot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.balancing.workers.adaptive import Adaptive
+from maitred.balancing.workers.least_active import LeastActive
+from maitred.balancing.workers.p2c_peak_ewma import PeakEwma
+from maitred.balancing.workers.round_robin import RoundRobin
+from maitred.balancing.workers.two_phase import TwoPhase
+from maitred.balancing.workers.uniform import Uniform
+from maitred.balancing.workers.weighted_least_connections import WeightedLeastConnections
+from maitred.errors import UnknownAlgorithm
+
+if TYPE_CHECKING:
+    from maitred.balancing.interface import RandomSource
+    from maitred.balancing.workers.interface import WorkerPolicy
+
+WORKER_POLICIES = (
+    "random",
+    "round-robin",
+    "least-active",
+    "p2c-peak-ewma",
+    "weighted-least-connections",
+    "two-phase",
+    "adaptive",
+)
+
+
+def worker_policy(name: str, random: RandomSource) -> WorkerPolicy:
+    """A new policy; raises `UnknownAlgorithm` for a name that is not in `WORKER_POLICIES`."""
+    match name:
+        case "random":
+            return Uniform(random)
+        case "round-robin":
+            return RoundRobin()
+        case "least-active":
+            return LeastActive(random)
+        case "p2c-peak-ewma":
+            return PeakEwma(random)
+        case "weighted-least-connections":
+            return WeightedLeastConnections()
+        case "two-phase":
+            return TwoPhase(random)
+        case "adaptive":
+            return Adaptive(random)
+        case _:
+            raise UnknownAlgorithm.named("worker policy", name, WORKER_POLICIES)

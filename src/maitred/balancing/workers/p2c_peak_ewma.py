@@ -1,0 +1,76 @@
+"""Power of two choices by peak-sensitive mean latency, as Finagle and linkerd do. For comparison.
+
+Of two workers drawn by chance the one with the lower latency x (in flight + 1) wins. The mean jumps
+up to a slow answer at once and comes down over ten seconds. As in the originals every answer
+counts, so fast refusals look like a fast worker; the study shows what that does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.interface import Dispatch, Outcome, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from maitred.balancing.interface import RandomSource
+
+DECAY_SECONDS = 10.0
+"""Finagle's default."""
+
+
+class Measured(Worker):
+    """A worker and the mean of its latencies."""
+
+    __slots__ = ("mean_seconds", "updated_at")
+
+    def __init__(self, name: str, slots: int, now: float) -> None:
+        super().__init__(name, slots)
+        self.mean_seconds = 0.0
+        self.updated_at = now
+
+    def answered(self, seconds: float, now: float) -> None:
+        if seconds > self.mean_seconds:
+            self.mean_seconds = seconds
+        else:
+            kept = math.exp(-max(0.0, now - self.updated_at) / DECAY_SECONDS)
+            self.mean_seconds = self.mean_seconds * kept + seconds * (1.0 - kept)
+        self.updated_at = now
+
+
+class PeakEwma(Counting[Measured]):
+    """Two choices, the cheaper one wins."""
+
+    def __init__(self, random: RandomSource) -> None:
+        super().__init__()
+        self._random = random
+
+    def _new(self, name: str, slots: int, now: float) -> Measured:
+        return Measured(name, slots, now)
+
+    def pick(self, now: float, without: Collection[str] = ()) -> str | None:
+        workers = self._candidates(without)
+        if len(workers) < 2:
+            return workers[0].name if workers else None
+        first = self._random.randrange(len(workers))
+        second = self._random.randrange(len(workers) - 1)
+        if second >= first:
+            second += 1
+        one, other = workers[first], workers[second]
+        cheaper = one if _cost(one) <= _cost(other) else other
+        return cheaper.name
+
+    def ended(
+        self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
+    ) -> None:
+        worker = dispatch.worker
+        if dispatch.open and isinstance(worker, Measured):
+            worker.answered(max(0.0, now - dispatch.sent_at), now)
+        super().ended(dispatch, outcome, now, limit)
+
+
+def _cost(worker: Measured) -> float:
+    return worker.mean_seconds * (worker.in_flight + 1)

@@ -1,0 +1,30 @@
+"""Round robin: one worker after the other, busy or not. For comparison."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.interface import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class RoundRobin(Counting[Worker]):
+    """Remembers only whose turn it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = -1
+
+    def _new(self, name: str, slots: int, now: float) -> Worker:
+        return Worker(name, slots)
+
+    def pick(self, now: float, without: Collection[str] = ()) -> str | None:
+        workers = self._candidates(without)
+        if not workers:
+            return None
+        # The remainder is taken when picking, so workers may have come and gone since.
+        self._turn = (self._turn + 1) % len(workers)
+        return workers[self._turn].name

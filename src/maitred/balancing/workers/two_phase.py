@@ -1,0 +1,55 @@
+"""The seed's two-phase rule: by chance while somebody is idle, then the most capacity first.
+
+A worker's capacity is its slots less what is in flight. While some worker has more than 40 % of its
+slots free, one of those is drawn, each as likely as its capacity. Else the one with the most
+capacity gets the query. Nobody has any: the gateway refuses.
+
+What it leaves on the table: the slots are the size of a thread pool, not what really runs in
+parallel, so under load it settles at a fixed split whatever the workers can do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.interface import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from maitred.balancing.interface import RandomSource
+
+IDLE_SHARE = 0.4
+"""Above this share of free slots a worker is idle: the seed's number."""
+
+
+class TwoPhase(Counting[Worker]):
+    """Capacity-weighted chance, then most capacity first."""
+
+    def __init__(self, random: RandomSource) -> None:
+        super().__init__()
+        self._random = random
+
+    def _new(self, name: str, slots: int, now: float) -> Worker:
+        return Worker(name, slots)
+
+    def pick(self, now: float, without: Collection[str] = ()) -> str | None:
+        most: Worker | None = None
+        most_free = 0
+        idle: list[tuple[int, Worker]] = []
+        idle_total = 0
+        for worker in self._candidates(without):
+            free = worker.slots - worker.in_flight
+            if free > most_free:
+                most, most_free = worker, free
+            if free > IDLE_SHARE * worker.slots:
+                idle.append((free, worker))
+                idle_total += free
+        if idle:
+            point = self._random.randrange(idle_total)
+            for free, worker in idle:
+                if point < free:
+                    return worker.name
+                point -= free
+        return None if most is None else most.name

@@ -1,0 +1,33 @@
+"""Weighted least connections: the worker whose slots are least used, in proportion. For comparison.
+
+HAProxy's leastconn with weights. A worker without slots is never picked; one whose slots are all
+taken is, for this rule knows no limit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.interface import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class WeightedLeastConnections(Counting[Worker]):
+    """Weighs by the slots that workers announce."""
+
+    def _new(self, name: str, slots: int, now: float) -> Worker:
+        return Worker(name, slots)
+
+    def pick(self, now: float, without: Collection[str] = ()) -> str | None:
+        best: Worker | None = None
+        lowest = 0.0
+        for worker in self._candidates(without):
+            if not worker.slots:
+                continue
+            use = (worker.in_flight + 1) / worker.slots
+            if best is None or use < lowest:
+                best, lowest = worker, use
+        return None if best is None else best.name

@@ -1,0 +1,83 @@
+"""What a run of the contest is judged by."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+LATENCY_STEP_SECONDS = 1e-4
+BUCKET_SECONDS = 0.1
+
+
+class Tally:
+    """Counts while a run goes on."""
+
+    def __init__(self, seconds: float, timeout_seconds: float) -> None:
+        self.latencies = [0] * (int(timeout_seconds / LATENCY_STEP_SECONDS) + 2)
+        self.buckets = [0] * (int(seconds / BUCKET_SECONDS) + 2)
+        self.done = 0
+        self.asked = [0, 0]
+        """By priority: high, low."""
+        self.done_by = [0, 0]
+        self.failures = {"worker-full": 0, "gateway": 0, "timeout": 0, "lost": 0}
+        self.attempts = 0
+        self.retries = 0
+        self.pile_seen_at = 0.0
+        """When, after the first change of phase, too many were last seen to wait at a worker."""
+
+    def succeeded(self, latency: float, now: float, priority: int) -> None:
+        step = int(latency / LATENCY_STEP_SECONDS)
+        if step >= len(self.latencies):
+            step = len(self.latencies) - 1
+        self.latencies[step] += 1
+        self.buckets[int(now / BUCKET_SECONDS)] += 1
+        self.done += 1
+        self.done_by[1 if priority else 0] += 1
+
+    def quantile_ms(self, share: float) -> float:
+        """By the upper edge of its step; 0 if nothing succeeded."""
+        wanted = share * self.done
+        seen = 0
+        for step, count in enumerate(self.latencies):
+            seen += count
+            if seen >= wanted and seen:
+                return 1e3 * LATENCY_STEP_SECONDS * (step + 1)
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ContestMeasures:
+    """One run, in numbers."""
+
+    per_second: float
+    bound_per_second: float
+    worker_full: int
+    """Failures: a worker refused and nobody tried elsewhere."""
+    gateway_refused: int
+    timeouts: int
+    lost: int
+    attempts_per_query: float
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    high_share_done: float
+    """Of the queries of the highest priority that were asked."""
+    low_share_done: float
+    followed_seconds: float
+    """From the first change of phase until nobody piled up at a worker any more."""
+    over_time: tuple[int, ...]
+    """Successes in each tenth of a second."""
+
+    @property
+    def failures(self) -> int:
+        return self.worker_full + self.gateway_refused + self.timeouts + self.lost
+
+    @property
+    def share_of_bound(self) -> float:
+        return self.per_second / self.bound_per_second
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            **asdict(self),
+            "failures": self.failures,
+            "share_of_bound": self.share_of_bound,
+        }

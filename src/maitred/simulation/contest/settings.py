@@ -1,0 +1,100 @@
+"""Everything that can be set about one run of the contest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maitred.balancing.workers import WORKER_POLICIES
+from maitred.errors import UnknownAlgorithm
+from maitred.simulation.contest.phases import (
+    CONNECTIONS,
+    PHASES,
+    TIMEOUT_SECONDS,
+    Ability,
+    best_per_second,
+    capacity_per_second,
+)
+from maitred.simulation.selection.settings import InvalidModelSetting, check_number, check_whole
+
+POLICIES = (*WORKER_POLICIES, "idle")
+"""All that are compared; `idle` is a line in the middle that knows every free slot."""
+
+OURS = ("adaptive", "idle")
+"""Those whose workers measure themselves and whose gateways let queries wait for a moment."""
+
+FAULTS = ("none", "hung", "vanished")
+
+
+@dataclass(frozen=True, slots=True)
+class ContestModel:
+    """Providers, their phases, and who asks. Times in seconds."""
+
+    policy: str = "adaptive"
+    phases: tuple[tuple[Ability, ...], ...] = PHASES
+    phase_seconds: float = 6.0
+    connections: int = CONNECTIONS
+    """Each asks, waits for its answer and asks again; of no matter if there is a rate."""
+    load: float | None = None
+    """Arrivals by chance instead, at this share of what the providers can do in each phase."""
+    rate_per_second: float | None = None
+    """Or at this rate, whatever they can do."""
+    bounded: bool = True
+    """Whether a full thread pool refuses; else queries queue up inside without end."""
+    gateways: int = 1
+    delay_seconds: float = 0.001
+    """From the gateway to the provider and back, both ways together."""
+    timeout_seconds: float = TIMEOUT_SECONDS
+    report_seconds: float = 0.1
+    warm_seconds: float = 0.0
+    """At the beginning; what ends before is not counted."""
+    fault: str = "none"
+    """What happens to the first provider in the second third of the run."""
+    high_share: float = 1.0
+    """Of the queries that have the highest priority; the others have the lowest but one."""
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise UnknownAlgorithm.named("worker policy", self.policy, POLICIES)
+        if self.fault not in FAULTS:
+            raise UnknownAlgorithm.named("fault", self.fault, FAULTS)
+        if not self.phases or len({len(phase) for phase in self.phases}) != 1:
+            raise InvalidModelSetting("The contest needs phases, all with the same providers.")
+        check_whole("connections", self.connections, 1, 100_000)
+        check_whole("gateways", self.gateways, 1, 100)
+        for name in ("phase_seconds", "delay_seconds", "timeout_seconds", "report_seconds"):
+            check_number(name, getattr(self, name), above=0.0)
+        check_number("warm_seconds", self.warm_seconds)
+        if self.warm_seconds >= self.seconds:
+            raise InvalidModelSetting("Nothing is left after warming up.")
+        if self.load is not None:
+            check_number("load", self.load, above=0.0)
+        if self.rate_per_second is not None:
+            check_number("rate_per_second", self.rate_per_second, above=0.0)
+
+    @property
+    def seconds(self) -> float:
+        return self.phase_seconds * len(self.phases)
+
+    @property
+    def open_loop(self) -> bool:
+        return self.load is not None or self.rate_per_second is not None
+
+    def arrivals_per_second(self, phase: tuple[Ability, ...]) -> float:
+        """Of an open loop."""
+        if self.load is not None:
+            return self.load * capacity_per_second(phase)
+        return self.rate_per_second or 0.0
+
+    @property
+    def bound_per_second(self) -> float:
+        """What nobody can do better, on average over the phases; faults are not in it."""
+        total = 0.0
+        for number, phase in enumerate(self.phases):
+            end = (number + 1) * self.phase_seconds
+            counted = max(0.0, min(self.phase_seconds, end - self.warm_seconds))
+            if self.open_loop:
+                rate = min(self.arrivals_per_second(phase), capacity_per_second(phase))
+            else:
+                rate = best_per_second(phase, self.connections, self.delay_seconds)
+            total += counted * rate
+        return total / (self.seconds - self.warm_seconds)
