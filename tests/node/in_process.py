@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NODE = UUID("6d616974-7265-4000-8000-000000000001")
 
+GATEWAY_SECRET = "known-to-the-gateway"  # noqa: S105 - of a node in a test
+
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
@@ -125,6 +127,7 @@ class NodeUnderTest:
             own_ports=self.own_ports,
             peer_paths=self.peer_paths,
             restarts=restarts,
+            gateway_secret=GATEWAY_SECRET,
         )
         return Shard(place, self.settings, Surroundings.real(), self.log, tls=self._tls)
 

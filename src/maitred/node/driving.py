@@ -60,6 +60,9 @@ ASK_SECONDS: Final = 5.0
 READ_RETRY_SECONDS: Final = 0.5
 """Before what could not be read is read again."""
 
+USUAL_COUNTS: Final = PartitionCounts()
+"""What everybody takes for granted who has heard of no others."""
+
 ANSWERS: Final = (
     effects.NothingFor,
     effects.Settle,
@@ -261,7 +264,7 @@ class Driving:
         counts = owned.partition.counts
         if counts.version <= version and version:
             return None
-        if not version and counts == PartitionCounts():
+        if not version and counts == USUAL_COUNTS:
             return None
         return Counts(counts.read, counts.write, counts.version)
 

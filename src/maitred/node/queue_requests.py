@@ -107,6 +107,9 @@ class QueueRequests:
             rate_limit_per_second=partition.settings.rate_per_second,
             parent=partition.parent,
             worker_details=list(workers.values()),
+            queries_waiting=partition.wanted.total,
+            allocated=partition.allocated.total,
+            allocated_per_second=round(partition.allocated.per_second(now), 3),
         )
 
     def _sync(self, owned: Owned, message: Sync, held: Held) -> None:

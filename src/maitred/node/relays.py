@@ -58,7 +58,7 @@ IDLE_SECONDS: Final = 60.0
 EARLY_SECONDS: Final = 0.2
 """So long before its patience ends a worker that waits is answered with nothing."""
 
-LOOK_SECONDS: Final = 0.25
+LOOK_SECONDS: Final = 0.1
 """How often it is looked who has waited long enough, while there is anything to look at."""
 
 Key = tuple[str, str, bytes]

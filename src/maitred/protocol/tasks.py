@@ -349,6 +349,11 @@ class PartitionDescription(Struct, kw_only=True):
     parent: int | None = None
     worker_details: list[tuple[str, int, float]] = field(default_factory=list)
     """Name, tasks running here, seconds since it was heard of."""
+    queries_waiting: int = 0
+    """Slots that gateways wait for, here or further up."""
+    allocated: int = 0
+    """Slots that were given to queries here."""
+    allocated_per_second: float = 0.0
 
 
 class Resize(PartitionRequest, array_like=True, gc=False):

@@ -1,0 +1,142 @@
+"""Nodes for tests of queries, and what gateways, workers and people say to them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import maitred
+from maitred.protocol.queries import (
+    Allocate,
+    Attend,
+    Deliver,
+    Fetch,
+    Queries,
+    QueryFilter,
+    QueryRow,
+    Relay,
+    Report,
+    Suspect,
+    Watch,
+    Workers,
+)
+from maitred.protocol.tasks import Add, Counts, Describe, Offer, Resize, Resized
+from maitred.simulation.store import SimulatedDisk, SimulatedStore
+from tests.node.in_process import NodeUnderTest, node, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from maitred.client.client import AsyncClient
+    from maitred.client.held import Held
+
+GATEWAY = b"gateway........."
+WORKER = b"worker.........."
+SECONDS = 20.0
+"""For what is going to come."""
+
+
+class Stage:
+    """A node, and whoever talks to it."""
+
+    def __init__(self, running: NodeUnderTest, clients: AsyncExitStack, queue: str) -> None:
+        self.node = running
+        self.queue = queue
+        self._clients = clients
+
+    async def loaded(self) -> None:
+        """Until a partition is."""
+        shards: list[Any] = [*self.node.shards]
+        await until(lambda: any(shard._partitions.owned for shard in shards))
+
+    async def client(self, user: str = "", secret: str = "") -> AsyncClient:
+        who = f"{user}:{secret}@" if user else ""
+        address = f"maitred://{who}127.0.0.1:{self.node.port}"
+        return await self._clients.enter_async_context(maitred.connect(address))
+
+    def _at(self, partition: int = 0, queue: str | None = None) -> tuple[str, str, int, int, int]:
+        return "n", queue or self.queue, 1, partition, 0
+
+    def allocate(self, slots: int = 1, partition: int = 0, **more: Any) -> Allocate:  # noqa: ANN401
+        queue = more.pop("queue", None)
+        return Allocate(*self._at(partition, queue), 0, GATEWAY, slots, **more)
+
+    def offer(
+        self, slots: int = 1, partition: int = 0, session: bytes = WORKER, worker: str = "ant"
+    ) -> Offer:
+        return Offer(*self._at(partition), 0, session, worker, slots, address="host:1")
+
+    def attend(self, state: Any = "online", partition: int = 0) -> Attend:  # noqa: ANN401
+        return Attend(*self._at(partition), WORKER, "ant", "host:1", 8, 2, state)
+
+    def workers(self, action: Any = "list", worker: str = "") -> Workers:  # noqa: ANN401
+        return Workers(*self._at(), action, worker)
+
+    def suspect(self, partition: int = 0) -> Suspect:
+        return Suspect(*self._at(partition), WORKER)
+
+    def relay(self, token: bytes, ordinal: int = 0, seat: bytes = b"") -> Relay:
+        return Relay(*self._at(), token, ordinal, seat)
+
+    def fetch(self, token: bytes, *, running: bool = False) -> Fetch:
+        return Fetch(*self._at(), token, running)
+
+    def deliver(self, token: bytes, ordinal: int, body: bytes, *, more: bool = True) -> Deliver:
+        return Deliver(*self._at(), token, ordinal, 0x55, body, more)
+
+    def describe(self, partition: int = 0) -> Describe:
+        return Describe(*self._at(partition))
+
+    def add(self) -> Add:
+        return Add(*self._at(), 0, [b"task"])
+
+    async def resize(self, client: AsyncClient, partitions: int) -> Counts:
+        answer = await client.request(Resize(*self._at(), partitions, partitions), SECONDS)
+        assert isinstance(answer, Resized)
+        return answer.counts
+
+
+@asynccontextmanager
+async def stage(directory: Path, *, shards: int = 1, **settings: Any) -> AsyncIterator[Stage]:  # noqa: ANN401
+    """A node whose shards keep tasks, and a queue whose root is at the last of them."""
+    disk = SimulatedDisk(Random(1))
+    async with node(directory, shards=shards, **settings) as running, AsyncExitStack() as clients:
+        for shard in running.shards:
+            shard.keep_tasks(SimulatedStore(disk))
+        yield Stage(running, clients, running.queue_of(shards - 1))
+
+
+def watch(session: bytes = GATEWAY) -> Watch:
+    return Watch(0, 0, session, "a gateway")
+
+
+def report(number: int, rows: list[QueryRow], session: bytes = GATEWAY) -> Report:
+    return Report(0, 0, session, number, rows)
+
+
+def queries(action: Any = "list", **more: Any) -> Queries:  # noqa: ANN401
+    return Queries(0, 0, action, QueryFilter(**more))
+
+
+def row(sequence: int, namespace: str = "n", received_at: float = 1.0) -> QueryRow:
+    return QueryRow(
+        gateway=GATEWAY.hex()[:8],
+        sequence=sequence,
+        user="alice",
+        connection="1.2.3.4:5",
+        namespace=namespace,
+        queue="q",
+        query="select",
+        priority=2,
+        status="running",
+        received_at=received_at,
+    )
+
+
+async def waits(held: Held) -> None:
+    """Nobody has answered it, and whatever was sent before it has been served."""
+    await asyncio.sleep(0.05)
+    assert not held._call.future.done()
