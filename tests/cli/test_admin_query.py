@@ -146,6 +146,8 @@ def test_gateways_that_do_not_answer(node: Plant) -> None:
     assert "2 of 3 gateways did not answer: their queries are missing here." in done.stderr
     told = as_json(node, "list")
     assert (told["gateways"], told["silent"]) == (3, 2)
+    node.rows, node.silent = [], 3
+    assert command(node, "list").stdout == "No gateway answered.\n"
 
 
 def test_who_may_not(node: Plant) -> None:

@@ -90,6 +90,8 @@ def _say_that_there_is_nothing(asked: Asked, which: QueryFilter) -> None:
 
     if not asked.gateways:
         click.echo(f"No queries yet. {NO_GATEWAY}")
+    elif asked.silent == asked.gateways:
+        click.echo("No gateway answered.")
     elif which == QueryFilter(most=which.most):
         click.echo(f"No queries yet, at {_gateways(asked.gateways)}.")
     else:

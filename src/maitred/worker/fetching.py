@@ -9,6 +9,7 @@ the node, to hear when nobody wants the answer any more.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from maitred.errors import (
@@ -149,7 +150,7 @@ class Relay:
         self._fetching = fetching
         self._reservation = reservation
         self._query: Query | None = None
-        self._pieces: list[tuple[int, bytes, bool]] = []
+        self._pieces: deque[tuple[int, bytes, bool]] = deque()
         """What is to be delivered: kind, body, and whether more follows."""
         self._news = asyncio.Event()
         self._ordinal = 0
@@ -174,7 +175,7 @@ class Relay:
                 while not self._pieces:
                     self._news.clear()
                     await self._news.wait()
-                kind, body, more = self._pieces.pop(0)
+                kind, body, more = self._next()
                 if not await self._send(kind, body, more):
                     return
                 if kind == Opcode.ROWS and self._query is not None:
@@ -184,6 +185,21 @@ class Relay:
                 self._query.abandon()  # unless it is over, as usual
             if hearing is not None:
                 hearing.cancel()
+
+    def _next(self) -> tuple[int, bytes, bool]:
+        """Rows that came while the last piece was on its way go together."""
+        pieces = self._pieces
+        kind, body, more = pieces.popleft()
+        parts, size = [body], len(body)
+        while (
+            kind == Opcode.ROWS
+            and pieces
+            and pieces[0][0] == Opcode.ROWS
+            and size + len(pieces[0][1]) <= PIECE_MAX
+        ):
+            parts.append(pieces.popleft()[1])
+            size += len(parts[-1])
+        return kind, b"".join(parts), more
 
     async def _send(self, kind: int, body: bytes, more: bool) -> bool:
         served, terms = self._reservation.where, self._reservation.terms
