@@ -101,6 +101,28 @@ def tables(sections: Mapping[str, Section]) -> str:
     return "\n".join(told)
 
 
+def page(sections: Mapping[str, Section], load: float) -> str:
+    """The same for people, to be read or copied into docs/benchmarks.md."""
+    told = [f"CPython {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f} before."]
+    for title, section in sections.items():
+        names = list(dict.fromkeys(of for each in section.medians.values() for of in each))
+        told += ["", f"| {title} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+        for who, each in section.medians.items():
+            cells = [_short(each[of]) if of in each else "" for of in names]
+            told.append(f"| {who} | {' | '.join(cells)} |")
+    told += ["", "| goal | is | should be | |", "|---|---|---|---|"]
+    for result in (result for section in sections.values() for result in section.results):
+        bound = f"{'at least' if result.at_least else 'at most'} {result.goal:g}"
+        verdict = "" if result.met else "**missed**"
+        figures = f"{_short(result.ratio)} ({result.ours}; {result.peer})"
+        told.append(f"| {result.name} | {figures} | {bound} | {verdict} |")
+    return "\n".join(told) + "\n"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def run(name: str, *, quick: bool, rounds: int) -> Section:
     section = Section()
     started = time.monotonic()
@@ -132,6 +154,7 @@ def measure(
     folder.mkdir(parents=True, exist_ok=True)
     told = json.dumps(document(sections, load), indent=2) + "\n"
     (folder / "queries.json").write_text(told)
+    (folder / "queries.md").write_text(page(sections, load))
     try:
         pictures.draw_speed(sections, folder / "queries.svg")
         if "mix" in sections and sections["mix"].medians:
