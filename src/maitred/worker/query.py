@@ -119,7 +119,9 @@ class Query(Attempt):
         """Call the handler."""
         host = self._host
         function = served.asked
-        if served.is_stream:
+        if served.is_async and not served.is_stream:
+            self._task = host.loop.create_task(self._run(function, args, named))
+        elif served.is_stream:
             rows: Rows | Gathered
             if seat.rows:
                 rows = (Rows if served.is_async else ThreadRows)(
@@ -137,8 +139,6 @@ class Query(Attempt):
                 self._task = host.loop.create_task(self._stream(function, args, named, rows))
             else:
                 self._begin_in_thread(self._pump, function, args, named, rows)
-        elif served.is_async:
-            self._task = host.loop.create_task(self._run(function, args, named))
         else:
             self._begin_in_thread(
                 outcomes.called, function, args, named, self._most_bytes, outcomes.QUERY_TOO_LARGE

@@ -11,6 +11,7 @@ has it back for every one that leaves without a query.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from maitred.errors import InvalidReservation, SlotTaken
@@ -80,8 +81,9 @@ class Reservations(Generic[Where, Who]):
         """By token; each has a slot."""
         self.early: dict[bytes, Early[Who]] = {}
         self.early_bytes = 0
-        self._over: dict[bytes, Callable[[], MaitredError]] = {}
-        """Token, and what is said to whoever comes with it. The oldest first."""
+        self._over: OrderedDict[bytes, Callable[[], MaitredError]] = OrderedDict()
+        """Token, and what is said to whoever comes with it. The oldest first. (Taking the first one
+        out of an ordinary dict means looking for it among those that were taken out before.)"""
         self._most_early = most_early
         self._most_early_bytes = most_early_bytes
 
@@ -182,10 +184,9 @@ class Reservations(Generic[Where, Who]):
 
     def _remember(self, token: bytes, what: Callable[[], MaitredError]) -> None:
         over = self._over
-        over.pop(token, None)
         over[token] = what
         if len(over) > REMEMBERED:
-            del over[next(iter(over))]
+            over.popitem(last=False)
 
 
 def unknown() -> MaitredError:
