@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import msgpack
 
+from maitred.errors import Cancelled
 from maitred.protocol.frames import ANSWER, REQUEST, RESPONSE, Frame, FrameDecoder, Opcode
 from maitred.protocol.messages import encode
 from maitred.protocol.queries import (
     Allocate,
     Allocated,
     Allocation,
+    Order,
+    Relay,
+    Relayed,
+    Report,
+    Reported,
     Suspect,
     Suspected,
     Watch,
@@ -103,6 +109,7 @@ class FakeWorker:
         self.pings = 0
         self.answers_pings = True
         self.greets_as = self.session
+        self.greets = True
         self.serve: Callable[[Seating], None] = lambda seating: seating.end(DONE, seating.arguments)
         self.news = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -122,7 +129,8 @@ class FakeWorker:
     def frame(self, link: FakeDoor, frame: Frame) -> None:
         if frame.opcode == Opcode.HELLO:
             decode_hello(frame.body)
-            link.send(0, 0, Opcode.HELLO, encode(Hello(self.greets_as)))
+            if self.greets:
+                link.send(0, 0, Opcode.HELLO + ANSWER, encode(Hello(self.greets_as)))
         elif frame.opcode == Opcode.SEAT:
             seating = Seating(link, frame.stream, decode_seat(frame.body))
             self.seats.append(seating)
@@ -171,6 +179,10 @@ class FakeFloor(RunningNode):
         self.problems: list[MaitredError] = []
         """Raised, one after the other, instead of answering."""
         self.direct = True
+        self.relayed: list[Relay] = []
+        self.relay: Callable[[Relay], Awaitable[Relayed]] | None = None
+        self.orders: list[Order] = []
+        self.reports: list[Report] = []
         self.stopped = 0
         self.before: Callable[[Any], Awaitable[Any]] | None = None
 
@@ -180,12 +192,12 @@ class FakeFloor(RunningNode):
             if not worker.address and self.direct:
                 await worker.start()
         for shard in self.shards:
-            for opcode in (Opcode.ALLOCATE, Opcode.SUSPECT, Opcode.WATCH):
-                shard.holders.pop(opcode, None)
             shard.handlers |= {
                 Opcode.ALLOCATE: self._allocate,
                 Opcode.SUSPECT: self._suspect,
+                Opcode.RELAY: self._relay,
                 Opcode.WATCH: self._watch,
+                Opcode.REPORT: self._report,
             }
 
     async def _allocate(self, message: Allocate) -> Allocated:
@@ -211,9 +223,23 @@ class FakeFloor(RunningNode):
         self.suspected.append(message.worker_session)
         return Suspected(1)
 
+    async def _relay(self, message: Relay) -> Relayed:
+        self.relayed.append(message)
+        if message.stop:
+            raise Cancelled("Stopped.")
+        assert self.relay is not None
+        return await self.relay(message)
+
     async def _watch(self, message: Watch) -> Watched:
+        if self.orders:
+            orders, self.orders = self.orders, []
+            return Watched(orders)
         await asyncio.sleep(message.timeout_milliseconds / 1000)
         return Watched()
+
+    async def _report(self, message: Report) -> Reported:
+        self.reports.append(message)
+        return Reported()
 
 
 @asynccontextmanager

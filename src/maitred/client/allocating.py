@@ -20,8 +20,10 @@ from maitred.errors import (
     InvalidArgument,
     MaitredError,
     NoWorker,
+    PermissionDenied,
     ProtocolViolation,
     Unavailable,
+    UnknownQueue,
 )
 from maitred.matching.records import PRIORITIES
 from maitred.protocol.queries import SLOTS_MAX, Allocate, Allocated
@@ -55,12 +57,13 @@ _AGAIN: Final = (ConnectionLost, CutOff, Unavailable, DeadlineExceeded, Cancelle
 class Line:
     """Queries that wait for the same thing."""
 
-    __slots__ = ("demand", "held", "priority", "user", "view")
+    __slots__ = ("demand", "held", "key", "priority", "user", "view")
 
-    def __init__(self, view: QueueView, priority: int, user: str) -> None:
+    def __init__(self, key: tuple[str, str, int, str], view: QueueView) -> None:
+        self.key = key
         self.view = view
-        self.priority = priority
-        self.user = user
+        self.priority = key[2]
+        self.user = key[3]
         self.demand: Demand[Running] = Demand(SLOTS_MAX)
         self.held: dict[Group[Running], Held] = {}
 
@@ -102,7 +105,7 @@ class Allocating:
             self._views[(namespace, queue)] = view
         if len(self._lines) >= LINES_MAX:
             self._forget()
-        line = self._lines[key] = Line(view, priority, user)
+        line = self._lines[key] = Line(key, view)
         return line
 
     def _forget(self) -> None:
@@ -231,6 +234,11 @@ class Allocating:
             running.refused_by_node(another(problem))
         if len(demand):
             self._touch(line)
+        elif isinstance(problem, UnknownQueue | PermissionDenied) and demand.idle:
+            # Names that are no queues come without end; nothing is to be remembered of them.
+            self._lines.pop(line.key, None)
+            if not any(one.view is line.view for one in self._lines.values()):
+                self._views.pop(line.key[:2], None)
 
     def _again(self, line: Line, group: Group[Running]) -> None:
         self._pauses.pop(group, None)

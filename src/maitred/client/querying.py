@@ -129,7 +129,7 @@ class Querying:
         running = Running(self, ask, entry, now)
         try:
             if self.admission is not None:
-                self.admission.enter(ask.user, ask.namespace, ask.queue, now)
+                self.admission.enter(*running.counted, now)
         except MaitredError as problem:
             table.fail(entry, "refused", _text(problem), self.wall_clock())
             raise
@@ -219,10 +219,9 @@ class Querying:
             raise
 
     def _hooked(self, running: Running, ask: Ask) -> None:
-        if ask is not running.ask:
-            # Whose it is, and how long it may take, is not the hook's to say.
-            ask.user, ask.connection = running.ask.user, running.ask.connection
-            running.ask = ask
+        # Whose it is, and how long it may take, is not the hook's to say.
+        ask.user, ask.connection = running.counted[0], running.entry.connection
+        running.ask = ask
         self.table.changed(running.entry, ask)
         self._wait_for_a_slot(running, ask)
 
@@ -276,8 +275,7 @@ class Querying:
             if pause is not None:
                 pause.cancel()
         if self.admission is not None:
-            ask = running.ask
-            self.admission.leave(ask.user, ask.namespace, ask.queue, waited=waited)
+            self.admission.leave(*running.counted, waited=waited)
         if self._quiet is not None and not self._under_way and not self._quiet.done():
             self._quiet.set_result(None)
 

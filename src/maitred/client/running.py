@@ -72,6 +72,7 @@ class Running:
         "_waiter",
         "allocation",
         "ask",
+        "counted",
         "deadline",
         "entry",
         "line",
@@ -91,6 +92,8 @@ class Running:
         self.stage = Stage.WAITING
         self.line: Line | None = None
         """Where it waits for a slot."""
+        self.counted = (ask.user, ask.namespace, ask.queue)
+        """What it counts for, whatever a hook makes of it."""
         self.tries = 0
         """How often it had to be asked for again."""
         self.allocation = _NONE
@@ -121,7 +124,7 @@ class Running:
     async def answer(self) -> Whole | Rows:
         """What came of it: the result, or a stream that has begun; or the error, raised."""
         if self._outcome is None:
-            self._waiter = waiter = asyncio.get_running_loop().create_future()
+            self._waiter = waiter = self._querying.loop.create_future()
             try:
                 await waiter
             except asyncio.CancelledError:
@@ -184,6 +187,7 @@ class Running:
         try:
             self._stream = link.seat(self, body, now)
         except MaitredError as problem:
+            link.release(allocation.token)
             self.happen(Accident.NOTHING_DONE, problem)
             return
         self.sent(link)
@@ -216,7 +220,7 @@ class Running:
         querying.table.move(entry, "running", wall := querying.wall_clock())
         entry.sent_at = wall
         if querying.admission is not None:
-            querying.admission.sent(self.ask.user, self.ask.namespace, self.ask.queue)
+            querying.admission.sent(*self.counted)
 
     def unreachable(self) -> None:
         """The worker cannot be reached directly."""
@@ -355,8 +359,7 @@ class Running:
         if was_sent:
             querying.table.move(self.entry, "waiting", querying.wall_clock())
             if querying.admission is not None:
-                ask = self.ask
-                querying.admission.waits_again(ask.user, ask.namespace, ask.queue)
+                querying.admission.waits_again(*self.counted)
         querying.ask_again(self)
 
     def _stop_carrier(self) -> None:

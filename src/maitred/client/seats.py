@@ -323,7 +323,8 @@ class SeatLink(Link):
                 self.transport.close()
         if not self.greeted.done():
             self.greeted.set_exception(Unavailable(f"The worker is gone: {why}."))
-        self.greeted.exception()  # so that nobody has to ask for it
+        if not self.greeted.cancelled():
+            self.greeted.exception()  # so that nobody has to ask for it
         guests = list(self.streams.values())
         self._on_end(self, why, hung)
         self.streams.clear()
