@@ -27,7 +27,7 @@ COMMANDS = {
     "ping": ("maitred.cli.ping:ping", "Send echoes to every shard and show how long they take."),
     "admin": (
         "maitred.cli.admin:admin",
-        "Look after queues: list, describe, divide, dead letters.",
+        "Look after queues, queries and workers.",
     ),
     "route": ("maitred.cli.route:route", "Show where each partition of a queue lives."),
     "simulate": ("maitred.cli.simulate:simulate", "Studies and soak runs in a simulated world."),
