@@ -76,7 +76,7 @@ class ShardProcess:
 
     @classmethod
     async def launch(
-        cls, start: Start | StartGateway, inherited: Iterable[int], module: str = MODULE
+        cls, start: Start | StartGateway, inherited: Iterable[int], module: str | None = None
     ) -> ShardProcess:
         """Start a process; it inherits these files besides the one in `start`."""
         files = [*inherited]
@@ -96,7 +96,7 @@ class ShardProcess:
                     sys.executable,
                     *_interpreter_options(),
                     "-m",
-                    module,
+                    module or MODULE,
                     str(theirs.fileno()),
                     pass_fds=(theirs.fileno(), *files),
                     stdin=asyncio.subprocess.DEVNULL,
