@@ -85,3 +85,22 @@ def test_apps_and_handlers_refuse_what_cannot_be() -> None:
 
         @app.handler("q")
         def two() -> None: ...
+
+
+def test_whether_queries_are_idempotent() -> None:
+    app = App("shop")
+
+    @app.handler("a", idempotent=True)
+    def once() -> None: ...
+
+    @app.handler("b")
+    def twice() -> None: ...
+
+    assert once.idempotent
+    assert not twice.idempotent
+    assert once.options(priority=0).idempotent
+    assert not once.options(idempotent=False).idempotent
+    wrong: Any = "yes"
+    with pytest.raises(InvalidArgument, match="idempotent"):
+        twice.options(idempotent=wrong)
+    assert conditions({"idempotent": True}) == Conditions(), "no matter to tasks"
