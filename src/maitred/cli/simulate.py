@@ -208,6 +208,7 @@ def matching(
 )
 @click.option("--seeds", type=int, help="Runs of each kind; the table shows their means.")
 @click.option("--seed", type=int, help="The first of the seeds; alone, to replay one run.")
+@click.option("--variant-seeds", type=int, help="The same, of all but the contest itself.")
 @click.option(
     "--stretch", type=float, help="Phases so many times as long; 6 is the contest to the second."
 )
@@ -220,6 +221,7 @@ def contest(
     policies: tuple[str, ...],
     seeds: int | None,
     seed: int | None,
+    variant_seeds: int | None,
     stretch: float | None,
     output: Path,
     picture: str,
@@ -236,11 +238,14 @@ def contest(
 
     from maitred.simulation.contest import ContestSettings, contest_study, draw
 
+    if seed is not None and seeds is None:
+        seeds = 1
     given = {
         "scenarios": scenarios or None,
         "policies": policies or None,
-        "seeds": seeds if seeds is not None or seed is None else 1,
+        "seeds": seeds,
         "first_seed": seed,
+        "variant_seeds": seeds if variant_seeds is None else variant_seeds,
         "stretch": stretch,
     }
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

@@ -161,16 +161,19 @@ class Adaptive(Counting[Seen]):
         if not dispatch.open:
             return
         seen = dispatch.worker
-        if isinstance(seen, Seen):
-            if outcome is Outcome.DONE:
-                self._succeeded(seen, now - dispatch.sent_at, now)
-            else:
-                self._failed(seen, outcome, now, limit)
+        if not isinstance(seen, Seen):
+            super().ended(dispatch, outcome, now, limit)
+            return
+        if outcome is Outcome.DONE:
+            changed = self._succeeded(seen, now - dispatch.sent_at, now)
+        else:
+            changed = self._failed(seen, outcome, now, limit)
         super().ended(dispatch, outcome, now, limit)
-        if outcome is Outcome.REFUSED and isinstance(seen, Seen):
+        if changed:
             self._reckon(seen, now)
 
-    def _succeeded(self, seen: Seen, latency: float, now: float) -> None:
+    def _succeeded(self, seen: Seen, latency: float, now: float) -> bool:
+        """Whether the limit changed by it."""
         if latency >= 0.0:
             mean = seen.latency
             seen.latency = mean + LATENCY_WEIGHT * (latency - mean) if mean else latency
@@ -187,9 +190,11 @@ class Adaptive(Counting[Seen]):
         if seen.limit < seen.in_flight + 1 and now - seen.limit_at > STALE_SECONDS:
             # It reports nothing, and what it was given it did: one more.
             seen.limit = min(seen.limit + 1.0, float(seen.slots))
-            seen.room += 1.0
+            return True
+        return False
 
-    def _failed(self, seen: Seen, outcome: Outcome, now: float, limit: int | None) -> None:
+    def _failed(self, seen: Seen, outcome: Outcome, now: float, limit: int | None) -> bool:
+        """Whether the limit changed by it."""
         if outcome is Outcome.REFUSED:
             fits = seen.in_flight - 1 if limit is None else limit
             seen.limit = min(seen.limit, float(trust.count(fits)))
@@ -203,6 +208,7 @@ class Adaptive(Counting[Seen]):
         if seen.held and seen.held[-1] > until:
             until = seen.held[-1]
         seen.held.append(until)
+        return outcome is Outcome.REFUSED
 
     def _weigh(self) -> None:
         """Compare the shares of good answers: what fails everywhere is nobody's fault."""

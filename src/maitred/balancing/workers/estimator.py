@@ -36,6 +36,9 @@ from dataclasses import dataclass
 LIMIT_MAX = 100_000
 GROWTH = 0.1
 """The most in a window: what got twice as fast is used fully after a dozen of them."""
+FIRST_STEP_SHARE = 0.03
+"""The first step, if nobody waited at all: at a full worker somebody does, now and then, so this
+one got faster."""
 SPARE_SHARE = 0.02
 SPARE_MIN = 4
 """What an unused limit keeps above what was used: room for chance."""
@@ -191,6 +194,8 @@ class LimitEstimator:
             elif used:
                 limit -= surplus
         elif used:
+            if not self._saturated:
+                step = max(step, FIRST_STEP_SHARE * limit)
             limit += step
             self._step = min(2.0 * step, max(1.0, GROWTH * limit))
         else:

@@ -53,6 +53,8 @@ class Contest:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         self._half = model.delay_seconds / 2
+        self._way: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
+        """What is under way between gateways and providers: it all takes as long."""
         self._timeouts: deque[tuple[float, Query]] = deque()
         self.tally = Tally(model.seconds, model.timeout_seconds)
         ours = model.policy in OURS
@@ -99,11 +101,16 @@ class Contest:
         else:
             for connection in range(model.connections):
                 self._at(0.0, self._ask, connection % len(self.gateways))
-        heap, end = self._heap, model.seconds
-        while heap and heap[0][0] < end:
-            now, _, handler, arguments = heappop(heap)
+        heap, way, end = self._heap, self._way, model.seconds
+        while True:
+            # The heap is never empty: the next tick is always in it.
+            if way and way[0][0] <= heap[0][0]:
+                now, handler, arguments = way.popleft()
+            else:
+                now, _, handler, arguments = heappop(heap)
+            if now >= end:
+                return self._measures()
             handler(now, *arguments)
-        return self._measures()
 
     def _at(self, time: float, handler: Callable[..., None], *arguments: object) -> None:
         self._sequence += 1
@@ -163,9 +170,7 @@ class Contest:
         self.tally.attempts += 1
         query.dispatch = dispatch = gateway.policy.sent(name, now)
         query.claim = dispatch.worker.in_flight
-        self._sequence += 1
-        entry = (now + self._half, self._sequence, self._reached, (query, self._by_name[name]))
-        heappush(self._heap, entry)
+        self._way.append((now + self._half, self._reached, (query, self._by_name[name])))
 
     def _drain(self, gateway: Gateway, now: float) -> None:
         """Seat those in the line while somebody has room."""
@@ -251,9 +256,8 @@ class Contest:
     def _reply(self, now: float, query: Query, provider: Provider, outcome: Outcome) -> None:
         silent = outcome is Outcome.LOST or provider.hung
         report = None if silent else provider.report(query.gateway, now)
-        self._sequence += 1
         arguments = (query, provider, outcome, report)
-        heappush(self._heap, (now + self._half, self._sequence, self._answered, arguments))
+        self._way.append((now + self._half, self._answered, arguments))
 
     def _push(self, now: float, provider: Provider) -> None:
         """The report that does not wait for an answer."""
@@ -263,7 +267,7 @@ class Contest:
         for number, gateway in enumerate(self.gateways):
             report = provider.report(number, now)
             if report is not None:
-                self._at(now + self._half, self._told, gateway, provider, report)
+                self._way.append((now + self._half, self._told, (gateway, provider, report)))
 
     def _told(self, now: float, gateway: Gateway, provider: Provider, report: Report) -> None:
         gateway.policy.reported(provider.name, report, now)

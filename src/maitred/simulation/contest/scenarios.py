@@ -15,8 +15,8 @@ from maitred.simulation.contest.settings import POLICIES, ContestModel
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SOME = ("random", "least-active", "two-phase", "adaptive", "idle")
-"""For what is not the contest: the simplest, the worst, the seed's, and ours."""
+SOME = ("two-phase", "adaptive", "idle")
+"""For what is not the contest: the seed's, and ours; `--policy` adds others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ class ContestSettings:
     policies: tuple[str, ...] | None = None
     """None leaves it to the scenario."""
     seeds: int = 5
+    variant_seeds: int = 5
+    """Of whatever is not the contest itself."""
     first_seed: int = 1
     stretch: float = 1.0
     """By what the phases are longer; services take as long as ever."""
@@ -40,13 +42,20 @@ class ContestSettings:
         if not self.scenarios:
             raise InvalidModelSetting("A study needs a scenario.")
         check_whole("seeds", self.seeds, 1, SEEDS_MAX)
+        check_whole("variant_seeds", self.variant_seeds, 1, SEEDS_MAX)
         check_whole("first_seed", self.first_seed, 0, 2**63)
         check_number("stretch", self.stretch, above=0.0)
 
     @classmethod
     def quick(cls) -> ContestSettings:
-        """Half a minute: enough to see the shape."""
-        return cls(policies=("least-active", "two-phase", "adaptive", "idle"), seeds=2, stretch=0.1)
+        """A few seconds: enough to see the shape."""
+        return cls(
+            scenarios=("contest", "open-0.7", "open-1.2", "drop"),
+            policies=("two-phase", "adaptive", "idle"),
+            seeds=1,
+            variant_seeds=1,
+            stretch=0.2,
+        )
 
     def cells(self) -> list[Cell]:
         """What is to be run."""
@@ -69,14 +78,18 @@ def contest_study(
     settings: ContestSettings, progress: Callable[[int, int, str], None]
 ) -> ContestStudy:
     """Run everything; `progress` gets the runs done, all runs, and what was run last."""
-    plan = settings.cells()
+    plan = [
+        (cell, settings.seeds if cell.scenario == "contest" else settings.variant_seeds)
+        for cell in settings.cells()
+    ]
+    total = sum(seeds for _, seeds in plan)
     done = 0
     cells = []
-    for cell in plan:
+    for cell, seeds in plan:
         runs = []
-        for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
+        for seed in range(settings.first_seed, settings.first_seed + seeds):
             runs.append(run_contest(cell.model, seed))
             done += 1
-            progress(done, len(plan) * settings.seeds, f"{cell.scenario}, {cell.policy}")
+            progress(done, total, f"{cell.scenario}, {cell.policy}")
         cells.append(replace(cell, runs=tuple(runs)))
     return ContestStudy(settings, tuple(cells))
