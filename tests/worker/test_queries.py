@@ -341,3 +341,39 @@ async def test_one_query_makes_one_offer() -> None:
         for _ in range(50):
             assert await gateway.result(gateway.seat(node.reserve("echo"), "a")) == "a"
         assert worker.statistics.offers - before <= 51
+
+
+@in_a_loop
+async def test_what_does_not_end_in_time_is_left_behind_without_a_word() -> None:
+    """The gateway sees the link end, and knows that nobody finished it."""
+    desk = Desk()
+    log = RecordedLog()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, drain_seconds=0.05, log=log) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        stream = gateway.seat(node.reserve("holding"), "a")
+        await desk.begun.get()
+        worker.stop()
+        await gateway.gone()
+        assert stream not in gateway.heard
+    assert desk.stopped == ["a"]
+    assert any("stopped before everything" in line for line in log.events("warning"))
+
+
+@in_a_loop
+async def test_a_reservation_that_is_told_twice_has_one_slot() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        token = node.reserve("echo")
+        await until(lambda: worker.querying.reservations == 1)
+        node.reserve("echo", token)
+        await until(lambda: not node.to_reserve["echo"])
+        assert await gateway.result(gateway.seat(token, "a")) == "a"
+        assert await gateway.result(gateway.seat(node.reserve("echo"), "b")) == "b"
+        assert worker.statistics.busy == 0

@@ -72,8 +72,8 @@ class Querying:
     def reserved(self, served: Served, terms: Reserved, now: float) -> None:
         """A slot is to be kept for a query."""
         book, token = self._book, terms.token
-        if book.is_over(token):
-            return  # given back before we heard of it
+        if book.is_over(token) or token in book.known:
+            return  # given back before we heard of it, or told twice
         if not self._bench.take():
             early = book.refuse(token)
             if early is not None:
@@ -131,10 +131,10 @@ class Querying:
         self._bench.leave()
 
     def stop(self) -> None:
-        """Give up what runs still."""
+        """Give up what runs still. Nothing is said: the end of the link says that we are gone."""
         self._alarm.stop()
         for query in list(self.running):
-            query.cancel()
+            query.abandon()
 
     # Inside
 

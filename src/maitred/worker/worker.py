@@ -130,7 +130,11 @@ class Worker:
 
     async def run(self) -> bool:
         """Work until `stop` is called; False if something had to be left behind."""
-        await self._door.open()
+        try:
+            await self._door.open()
+        except BaseException:
+            self._beats.stop()
+            raise
         if self._settings.host is None:
             self.querying.fetch_seconds = 0.0
         else:
