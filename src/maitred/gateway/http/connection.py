@@ -68,6 +68,12 @@ ONCE: Final = frozenset(
 )
 """Headers of which there may be one only; of others the values are joined."""
 
+LINES: Final = {
+    status: b"HTTP/1.1 %d %b\r\nContent-Type: " % (status, reason)
+    for status, reason in REASONS.items()
+}
+"""How answers begin."""
+
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -82,12 +88,14 @@ class Connection(asyncio.Protocol):
         "_current",
         "_deaf",
         "_drained",
+        "_feed",
         "_fresh",
         "_head_bytes",
         "_headers",
         "_is_10",
         "_keep_alive",
         "_linger_since",
+        "_metrics",
         "_parser",
         "_phase",
         "_pumping",
@@ -96,11 +104,13 @@ class Connection(asyncio.Protocol):
         "_seen_at",
         "_stuck_bytes",
         "_target",
+        "_time",
         "_wants_continue",
         "_write_paused",
         "authorized",
         "closed",
         "door",
+        "name",
         "peer",
         "transport",
     )
@@ -109,10 +119,15 @@ class Connection(asyncio.Protocol):
         self.door = door
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.peer = ""
+        self.name = ""
+        """For the query table."""
         self.closed = False
         self.authorized: tuple[bytes, int, Identity] | None = None
         """The last Authorization header that was right, when the users were of that generation."""
+        self._metrics = door.metrics
+        self._time = door.loop.time
         self._parser = HttpRequestParser(self)
+        self._feed = self._parser.feed_data
         self._phase = IDLE
         self._queue: deque[Request | MaitredError] = deque()
         self._current: Request | None = None
@@ -146,6 +161,7 @@ class Connection(asyncio.Protocol):
         door = self.door
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "somewhere"
+        self.name = f"http {self.peer}"
         door.metrics.accepted += 1
         door.connections[self] = None
         if len(door.connections) > door.settings.connections:
@@ -185,9 +201,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        self.door.metrics.bytes_in += len(data)
+        self._metrics.bytes_in += len(data)
         try:
-            self._parser.feed_data(data)
+            self._feed(data)
         except HttpParserUpgrade:
             # Nothing else is spoken here. The request itself is answered, and what follows it is
             # in a language that nobody has agreed to.
@@ -231,7 +247,7 @@ class Connection(asyncio.Protocol):
         self._phase = HEAD
         self._seen_at = 0.0
         self._fresh = True
-        self._began = self.door.loop.time()
+        self._began = self._time()
         self._head_bytes = self._callback_bytes = 0
         self._target = b""
         self._headers = {}
@@ -239,8 +255,6 @@ class Connection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         self._target = self._target + url if self._target else url
         self._callback_bytes += len(url)
-        if self._callback_bytes > self.door.settings.header_bytes:
-            raise self._too_many_headers()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._callback_bytes += len(name) + len(value) + 4
@@ -294,8 +308,8 @@ class Connection(asyncio.Protocol):
             self._headers,
             body[0] if len(body) == 1 else b"".join(body),
             self._began,
-            keep_alive=self._keep_alive,
-            is_10=self._is_10,
+            self._keep_alive,
+            self._is_10,
         )
         if not self._keep_alive:
             self._deaf = True
@@ -422,22 +436,24 @@ class Connection(asyncio.Protocol):
         door = self.door
         if door.draining:
             request.keep_alive = False
-        shown = b"" if request.method == b"HEAD" else body
-        self._write(
-            b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b%b\r\n%b"
-            % (
-                status,
-                REASONS[status],
-                content_type,
-                len(body),
-                door.date,
-                extra,
-                _connection(request),
-                shown,
-            )
+        if not request.keep_alive or request.is_10:
+            extra += _connection(request)
+        data = b"%b%b\r\nContent-Length: %d\r\n%b%b\r\n%b" % (
+            LINES[status],
+            content_type,
+            len(body),
+            door.date,
+            extra,
+            body if request.method != b"HEAD" else b"",
         )
-        door.metrics.answered(request.route, status, door.loop.time() - request.began)
-        self._finished(request)
+        metrics = self._metrics
+        metrics.bytes_out += len(data)
+        self.transport.write(data)
+        metrics.answered(request.route, status, self._time() - request.began)
+        self._current = None
+        self._seen_at = 0.0
+        if not request.keep_alive or self._queue or self._wants_continue or self._reading_paused:
+            self._finished(request)
 
     def answer_error(self, request: Request, problem: MaitredError, extra: bytes = b"") -> None:
         """The same for an error."""

@@ -25,7 +25,7 @@ from maitred.gateway.http.connection import Connection
 from maitred.gateway.http.letting_in import check_origin, credentials
 from maitred.gateway.http.metrics import Metrics
 from maitred.gateway.http.pages import Pages
-from maitred.gateway.http.parameters import parsed
+from maitred.gateway.http.parameters import may_have, parsed
 from maitred.gateway.http.queries import Queries
 from maitred.gateway.http.routes import NotAllowed, Route, Routes
 from maitred.gateway.http.statuses import behind_us
@@ -76,6 +76,7 @@ class HttpDoor:
         self._reuse = reuse
         self._server: asyncio.Server | None = None
         self._routes = Routes()
+        self._known_routes = self._routes.remembered
         self._handlers: dict[str, Callable[..., Coroutine[Any, Any, None] | None]] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._malformed_told_at = -inf
@@ -157,17 +158,20 @@ class HttpDoor:
     def serve(self, connection: Connection, request: Request) -> None:
         """Answer it, now or later. Raises nothing: the connection goes on."""
         try:
-            target = request.target
-            path, _, query = target.partition(b"?") if b"?" in target else (target, b"", b"")
-            if not path.startswith(b"/"):
-                path = _path_of(path)
-            route, values = self._routes.find(request.method, path)
+            path, query = request.target, b""
+            found = self._known_routes.get((request.method, path))
+            if found is None:
+                path, _, query = path.partition(b"?")
+                if not path.startswith(b"/"):
+                    path = _path_of(path)
+                found = self._routes.find(request.method, path)
+            route, values = found
             request.route = name = route.handler
             if self.draining and name not in STAYS_OPEN:
                 raise _stopping()  # noqa: TRY301 - answered like all others
             if b"origin" in request.headers and not self.guard.required:
                 check_origin(request.headers)
-            if query or route.parameters:
+            if query or may_have(request.headers, route):
                 parsed(request, route, query)
             if self.guard.required and not route.is_open:
                 request.identity = self._known(connection, request)

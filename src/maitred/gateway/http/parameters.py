@@ -27,10 +27,14 @@ def _headers(route: Route) -> list[tuple[str, bytes]]:
 HEADERS: Final = {route.handler: _headers(route) for route in ROUTES}
 """Parameters of each route that may come as headers, and the header of each."""
 
+HEADER_NAMES: Final = {
+    name: frozenset(header for _, header in found) for name, found in HEADERS.items()
+}
+
 
 def parsed(request: Request, route: Route, query: bytes) -> None:
     """Fill `request.query`; raises for what the route does not know."""
-    found = request.query
+    found: dict[str, str] = {}
     parts = query.split(b"&", PARAMETERS_MAX) if query else []
     if len(parts) > PARAMETERS_MAX:
         raise InvalidArgument(f"The request has more than {PARAMETERS_MAX} parameters.")
@@ -48,10 +52,15 @@ def parsed(request: Request, route: Route, query: bytes) -> None:
     headers = request.headers
     for name, header in HEADERS[route.handler]:
         if header in headers:
-            value = headers[header]
             if name in found:
                 raise InvalidArgument(f"{name!r} is given twice: as a parameter and as a header.")
-            found[name] = value.decode("latin-1")
+            found[name] = headers[header].decode("latin-1")
+    request.query = found or None
+
+
+def may_have(headers: dict[bytes, bytes], route: Route) -> bool:
+    """Whether it is worth looking: most requests have three or four headers."""
+    return not HEADER_NAMES[route.handler].isdisjoint(headers)
 
 
 def _decoded(text: bytes) -> str:

@@ -15,7 +15,15 @@ from msgspec import to_builtins
 from maitred.client.answers import Rows, Whole
 from maitred.errors import InvalidArgument, MaitredError, PermissionDenied, UnknownQuery
 from maitred.gateway.guard import check
-from maitred.gateway.http.formats import AS_EVENTS, AS_JSON, accepted, arguments, is_msgpack
+from maitred.gateway.http.formats import (
+    AS_EVENTS,
+    AS_JSON,
+    AS_MSGPACK,
+    JSON,
+    accepted,
+    arguments,
+    is_msgpack,
+)
 from maitred.gateway.http.request import seconds, truth, whole
 from maitred.gateway.http.statuses import behind_us, told
 from maitred.matching.records import PRIORITIES
@@ -52,8 +60,13 @@ class Queries:
     def query(self, connection: Connection, request: Request, namespace: str, queue: str) -> None:
         """Ask it; the answer comes when it comes."""
         headers = request.headers
-        packed = is_msgpack(headers.get(b"content-type"))
-        form = request.form = accepted(headers.get(b"accept"), packed=packed)
+        kind = headers.get(b"content-type")
+        packed = kind != JSON and is_msgpack(kind)
+        if b"accept" in headers:
+            form = accepted(headers[b"accept"], packed=packed)
+        else:
+            form = AS_MSGPACK if packed else AS_JSON
+        request.form = form
         identity = request.identity
         if identity is not None:
             check(identity, namespace, "query")
@@ -70,7 +83,7 @@ class Queries:
                 idempotent=idempotent,
                 rows=not form.gather,
                 user=identity.name if identity is not None else "",
-                connection=f"http {connection.peer}",
+                connection=connection.name,
             )
         )
         request.running = running
@@ -147,7 +160,7 @@ class Queries:
         """Rows of the table; without `admin`, one's own."""
         request.form = form = plain_form(request)
         wanted = QueryFilter(namespace=namespace)
-        for name, text in request.query.items():
+        for name, text in (request.query or {}).items():
             if name == "most":
                 wanted.most = whole(name, text, 1, ROWS_MAX)
             elif name == "status" and text not in FOLLOWS:

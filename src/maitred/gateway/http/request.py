@@ -43,7 +43,6 @@ class Request:
         headers: dict[bytes, bytes],
         body: bytes,
         began: float,
-        *,
         keep_alive: bool,
         is_10: bool,
     ) -> None:
@@ -59,8 +58,8 @@ class Request:
         """HTTP/1.0: no chunks."""
         self.route = "unknown"
         """For the metrics."""
-        self.query: dict[str, str] = {}
-        """The parameters behind the question mark."""
+        self.query: dict[str, str] | None = None
+        """The parameters behind the question mark, if there are any."""
         self.identity: Identity | None = None
         self.form: Format | None = None
         """How the answer is written, when that is known."""

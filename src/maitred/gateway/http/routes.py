@@ -92,17 +92,18 @@ class Routes:
         for route in table:
             parts = route.path.split("/")
             self._by_length.setdefault(len(parts), []).append((parts, route))
-        self._remembered: dict[tuple[bytes, bytes], Found] = {}
+        self.remembered: dict[tuple[bytes, bytes], Found] = {}
+        """By method and path, those that were found."""
 
     def find(self, method: bytes, path: bytes) -> Found:
         """The route, or `UnknownRoute`, `MethodNotAllowed`, or what is wrong with a name."""
         key = (method, path)
-        found = self._remembered.get(key)
+        found = self.remembered.get(key)
         if found is None:
             found = self._look(method.decode("latin-1"), path)
-            if len(self._remembered) >= REMEMBERED_MAX:
-                self._remembered.clear()
-            self._remembered[key] = found
+            if len(self.remembered) >= REMEMBERED_MAX:
+                self.remembered.clear()
+            self.remembered[key] = found
         return found
 
     def _look(self, method: str, path: bytes) -> Found:

@@ -45,7 +45,9 @@ class Tasks:
         check(request.identity, namespace, "produce")
         packed = is_msgpack(request.headers.get(b"content-type"))
         payload = arguments(request.body, packed=packed)
-        wanted = conditions({name: _option(name, text) for name, text in request.query.items()})
+        wanted = conditions(
+            {name: _option(name, text) for name, text in (request.query or {}).items()}
+        )
         place = await self._gateway.add(namespace, queue, wanted, payload)
         path = _path(namespace, queue, place.partition, place.sequence)
         body = form.value(
@@ -72,7 +74,7 @@ class Tasks:
         """The result; 202 if it is not over yet."""
         request.form = form = plain_form(request)
         check(request.identity, namespace, "produce")
-        text = request.query.get("wait")
+        text = (request.query or {}).get("wait")
         wait = 0.0 if text is None else seconds("wait", text, 0.0, WAIT_MAX_SECONDS)
         outcome = await self._gateway.outcome(namespace, queue, partition, sequence, wait)
         if outcome is None:
