@@ -7,6 +7,18 @@ from typing import Final
 from maitred.protocol.cql import encode_query, encode_register, encode_startup
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import Echo, Status, encode
+from maitred.protocol.queries import (
+    Allocate,
+    Attend,
+    Deliver,
+    Fetch,
+    Queries,
+    Relay,
+    Report,
+    Suspect,
+    Watch,
+    Workers,
+)
 from maitred.protocol.tasks import (
     Add,
     Await,
@@ -60,6 +72,19 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             Queues(0, 1_000),
             Forward("n", "q", 1, 0, 1_000, 0, 1, 2**32, 1, 2, 0.0, b"payload", 0.0),
             Sync("n", "q", 1, 1, 1_000, Counts(4, 2, 1)),
+            # Queries.
+            Allocate("n", "q", 1, 0, 900, 0, bytes(16), 2, 1, 0.5, "user"),
+            Attend("n", "q", 1, 0, 900, bytes(16), "worker", "host:1", 2, 1),
+            Suspect("n", "q", 1, 0, 1_000, bytes(16)),
+            Workers("n", "q", 1, 0, 1_000, "offline", "worker"),
+            Relay("n", "q", 1, 0, 900, bytes(16), 0, b"seat"),
+            Relay("n", "q", 1, 0, 900, bytes(16), 1),
+            Fetch("n", "q", 1, 0, 900, bytes(16)),
+            Fetch("n", "q", 1, 0, 900, bytes(16), running=True),
+            Deliver("n", "q", 1, 0, 900, bytes(16), 0, Opcode.SEAT, b"piece", more=False),
+            Watch(0, 900, bytes(16), "gateway"),
+            Report(0, 1_000, bytes(16), 1, []),
+            Queries(0, 900, "list"),
         )
     ),
 )

@@ -13,7 +13,7 @@ from msgspec.structs import fields
 
 from maitred.matching.records import PRIORITIES, Terms
 from maitred.protocol.frames import Opcode
-from maitred.protocol.messages import ANSWERS, REQUEST_DECODERS, REQUESTS, decode_answer
+from maitred.protocol.messages import REQUEST_DECODERS, REQUESTS, decode_answer
 from maitred.protocol.requests import PartitionRequest, ShardRequest
 from maitred.protocol.tasks import (
     DONE,
@@ -33,6 +33,7 @@ from maitred.protocol.tasks import (
     Given,
     Offered,
     PartitionDescription,
+    Reserved,
 )
 
 ORDER: dict[type[Struct], str] = {
@@ -41,6 +42,7 @@ ORDER: dict[type[Struct], str] = {
     Given: "partition sequence attempt timeout payload waited",
     End: "sequence attempt how body",
     Failure: "kind message traceback",
+    Reserved: "partition token user reservation_seconds run_seconds result_bytes stream_bytes",
 }
 """The fields of what is inside of messages. They are never in another order."""
 
@@ -48,7 +50,7 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.ADD: "version payloads priority delay expires terms",
     Opcode.AWAIT: "sequence",
     Opcode.REVOKE: "sequence",
-    Opcode.OFFER: "version session worker slots hops",
+    Opcode.OFFER: "version session worker slots hops address",
     Opcode.FINISH: "session ends",
     Opcode.HEARTBEAT: "session worker running",
     Opcode.FORWARD: "version origin sequence attempt priority task_timeout payload waited expires",
@@ -62,7 +64,7 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.ADD: "first counts",
     Opcode.AWAIT: "status attempts body",
     Opcode.REVOKE: "state",
-    Opcode.OFFER: "tasks lease_seconds backlog rate counts",
+    Opcode.OFFER: "tasks lease_seconds backlog rate counts reserved",
     Opcode.FINISH: "late",
     Opcode.HEARTBEAT: "lost revoked",
     Opcode.FORWARD: "session worker counts",
@@ -81,14 +83,11 @@ def names(kind: type[Struct]) -> list[str]:
 def test_the_order_of_fields_is_the_protocol() -> None:
     """A field that is moved or removed would be read as another one: fields only ever come at the
     end, with a default."""
-    for opcode, kind in REQUESTS.items():
-        if opcode in (Opcode.ECHO, Opcode.STATUS):
-            continue
+    for kind, answer in EXCHANGES:
         base = PartitionRequest if issubclass(kind, PartitionRequest) else ShardRequest
-        assert names(kind) == [*names(base), *REQUEST_ORDER[opcode].split()], kind
-    for opcode, answer in ANSWERS.items():
-        if opcode in ANSWER_ORDER:
-            assert names(answer) == ANSWER_ORDER[opcode].split(), answer
+        assert names(kind) == [*names(base), *REQUEST_ORDER[kind.opcode].split()], kind
+        if kind.opcode in ANSWER_ORDER:
+            assert names(answer) == ANSWER_ORDER[kind.opcode].split(), answer
     for inside, order in ORDER.items():
         assert names(inside) == order.split()
 
@@ -111,6 +110,10 @@ def test_which_are_between_shards_and_which_may_be_repeated() -> None:
         Opcode.FORWARD,
         Opcode.RESIZE,
         Opcode.DEAD,
+        Opcode.WORKERS,
+        Opcode.RELAY,
+        Opcode.DELIVER,
+        Opcode.QUERIES,
     }
 
 
@@ -150,6 +153,7 @@ EDGES: list[tuple[int, int, object, object]] = [
     (Opcode.OFFER, 8, 1, 0),
     (Opcode.OFFER, 8, MANY, MANY + 1),
     (Opcode.OFFER, 9, 0, -1),
+    (Opcode.OFFER, 10, "h" * 300, "h" * 301),
     (Opcode.FINISH, 6, [[1, 1, 0]], []),
     (Opcode.FINISH, 6, [[1, 1]] * MANY, [[1, 1]] * (MANY + 1)),
     (Opcode.FINISH, 6, [[1, 1, DONE]], [[1, 1, DONE - 1]]),

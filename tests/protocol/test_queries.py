@@ -1,0 +1,204 @@
+"""What is said about queries: in an order that stays, and whatever is not as it should be.
+
+What holds for every message is in test_messages.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import DecodeError, Struct, ValidationError, msgpack
+from msgspec.structs import fields
+
+from maitred.matching.records import PRIORITIES
+from maitred.protocol.frames import Opcode
+from maitred.protocol.messages import REQUEST_DECODERS
+from maitred.protocol.queries import (
+    QUERY_EXCHANGES,
+    SLOTS_MAX,
+    Allocate,
+    Allocation,
+    Order,
+    QueryFilter,
+    QueryRow,
+    WorkerRow,
+)
+from maitred.protocol.requests import PartitionRequest, ShardRequest
+from maitred.protocol.seats import (
+    CREDIT,
+    SEATS_VERSION,
+    Hello,
+    Seat,
+    Seated,
+    decode_hello,
+    decode_seat,
+    decode_seated,
+    encode_hello,
+    encode_seat,
+    encode_seated,
+)
+from maitred.protocol.tasks import DONE, NEVER, STOPPED
+from tests.protocol.strategies import values
+from tests.protocol.test_tasks import names
+
+ORDER: dict[type[Struct], str] = {
+    Allocation: "partition token session worker address",
+    Order: "number action filter",
+    QueryFilter: "namespace queue user status worker gateway sequence changed_since most",
+    Hello: "session version name frame_bytes",
+    Seat: "token sequence timeout_milliseconds window_bytes payload rows",
+    Seated: "how body streamed rows run_seconds",
+}
+"""The fields of what is inside of messages, or on the link to a worker."""
+
+REQUEST_ORDER: dict[int, str] = {
+    Opcode.ALLOCATE: "version session slots priority waited user hops",
+    Opcode.SUSPECT: "worker_session",
+    Opcode.ATTEND: "session worker address slots busy state",
+    Opcode.WORKERS: "action worker",
+    Opcode.RELAY: "token ordinal seat stop",
+    Opcode.FETCH: "token running",
+    Opcode.DELIVER: "token ordinal kind body more",
+    Opcode.WATCH: "session name",
+    Opcode.REPORT: "session number rows",
+    Opcode.QUERIES: "action filter within",
+}
+ANSWER_ORDER: dict[int, str] = {
+    Opcode.ALLOCATE: "allocations counts",
+    Opcode.SUSPECT: "offers",
+    Opcode.ATTEND: "order counts",
+    Opcode.WORKERS: "workers",
+    Opcode.RELAY: "kind body more",
+    Opcode.FETCH: "seat stop",
+    Opcode.DELIVER: "stop",
+    Opcode.WATCH: "orders",
+    Opcode.REPORT: "",
+    Opcode.QUERIES: "rows gateways silent",
+}
+
+
+def test_the_order_of_fields_is_the_protocol() -> None:
+    """Fields only ever come at the end, with a default."""
+    for kind, answer in QUERY_EXCHANGES:
+        base = PartitionRequest if issubclass(kind, PartitionRequest) else ShardRequest
+        assert names(kind) == [*names(base), *REQUEST_ORDER[kind.opcode].split()], kind
+        assert names(answer) == ANSWER_ORDER[kind.opcode].split(), answer
+        assert answer.__struct_config__.array_like
+    for inside, order in ORDER.items():
+        assert names(inside) == order.split()
+        assert inside.__struct_config__.array_like
+    for read_by_people in (QueryRow, WorkerRow):
+        assert not read_by_people.__struct_config__.array_like
+
+
+PARTITION: list[Any] = ["n", "q", 1, 0, 1000]
+TOKEN = bytes(16)
+ALLOCATE = [*PARTITION, 0, TOKEN, 1, 2, 0.0, "", 0]
+ATTEND = [*PARTITION, TOKEN, "w", "h:1", 1, 0, "online"]
+WHOLE: dict[int, list[Any]] = {
+    Opcode.ALLOCATE: ALLOCATE,
+    Opcode.ATTEND: ATTEND,
+    Opcode.SUSPECT: [*PARTITION, TOKEN],
+    Opcode.WORKERS: [*PARTITION, "list", ""],
+    Opcode.RELAY: [*PARTITION, TOKEN, 0, b""],
+    Opcode.FETCH: [*PARTITION, TOKEN, False],
+    Opcode.DELIVER: [*PARTITION, TOKEN, 0, 0x61, b"", False],
+    Opcode.WATCH: [0, 1000, TOKEN, "name"],
+    Opcode.QUERIES: [0, 1000, "list", []],
+}
+
+EDGES: list[tuple[int, int, object, object]] = [
+    # opcode, position, a value at the end of its range, one beyond
+    (Opcode.ALLOCATE, 5, 0, -1),
+    (Opcode.ALLOCATE, 6, bytes(16), bytes(15)),
+    (Opcode.ALLOCATE, 7, 1, 0),
+    (Opcode.ALLOCATE, 7, SLOTS_MAX, SLOTS_MAX + 1),
+    (Opcode.ALLOCATE, 8, 0, -1),
+    (Opcode.ALLOCATE, 8, PRIORITIES - 1, PRIORITIES),
+    (Opcode.ALLOCATE, 9, 0.0, -0.001),
+    (Opcode.ALLOCATE, 9, NEVER, NEVER + 1),
+    (Opcode.ALLOCATE, 9, 0.0, float("nan")),
+    (Opcode.ALLOCATE, 10, "u" * 200, "u" * 201),
+    (Opcode.ALLOCATE, 11, 0, -1),
+    (Opcode.ATTEND, 7, "h" * 300, "h" * 301),
+    (Opcode.ATTEND, 8, 0, -1),
+    (Opcode.ATTEND, 9, 0, -1),
+    (Opcode.ATTEND, 10, "offline", "away"),
+    (Opcode.SUSPECT, 5, bytes(16), bytes(17)),
+    (Opcode.WORKERS, 5, "online", "fire"),
+    *((opcode, 5, bytes(16), bytes(15)) for opcode in (Opcode.RELAY, Opcode.FETCH)),
+    *((opcode, 5, bytes(16), bytes(17)) for opcode in (Opcode.RELAY, Opcode.DELIVER)),
+    (Opcode.RELAY, 6, 0, -1),
+    (Opcode.DELIVER, 6, 0, -1),
+    (Opcode.WATCH, 3, "n" * 200, "n" * 201),
+    (Opcode.QUERIES, 2, "cancel", "burn"),
+    (Opcode.QUERIES, 3, ["", "", "", "", "", "", -1, 0.0, 1], ["", "", "", "", "", "", -1, 0, 0]),
+]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "at", "inside", "outside"),
+    EDGES,
+    ids=[f"{Opcode(opcode).name}-{at}-{index}" for index, (opcode, at, _, _) in enumerate(EDGES)],
+)
+def test_each_range_at_its_end_and_beyond(
+    opcode: int, at: int, inside: object, outside: object
+) -> None:
+    body = [*WHOLE[opcode]]
+    decode = REQUEST_DECODERS[opcode]
+    body[at] = inside
+    decode(msgpack.encode(body))
+    body[at] = outside
+    with pytest.raises(ValidationError, match=rf"\$\[{at}\]"):
+        decode(msgpack.encode(body))
+
+
+def test_what_may_be_left_out_has_its_default() -> None:
+    asked = REQUEST_DECODERS[Opcode.ALLOCATE](msgpack.encode([*PARTITION, 0, TOKEN]))
+    assert isinstance(asked, Allocate)
+    assert (asked.slots, asked.priority, asked.waited, asked.user, asked.hops) == (1, 2, 0, "", 0)
+
+
+# The link to a worker
+
+LINK: list[tuple[Any, Any, type[Struct]]] = [
+    (encode_hello, decode_hello, Hello),
+    (encode_seat, decode_seat, Seat),
+    (encode_seated, decode_seated, Seated),
+]
+
+
+@pytest.mark.parametrize(("encode", "decode", "kind"), LINK, ids=["hello", "seat", "seated"])
+@given(data=st.data())
+def test_what_is_said_to_a_worker_both_ways(
+    encode: Any,  # noqa: ANN401
+    decode: Any,  # noqa: ANN401
+    kind: type[Struct],
+    data: st.DataObject,
+) -> None:
+    said = data.draw(values(kind))
+    assert decode(encode(said)) == said
+
+
+@pytest.mark.parametrize(("encode", "decode", "kind"), LINK, ids=["hello", "seat", "seated"])
+def test_what_is_no_message_is_refused(encode: Any, decode: Any, kind: type[Struct]) -> None:  # noqa: ANN401
+    assert callable(encode)
+    for body in (b"", b"\xc1", b"\x80", b"\xa1x", msgpack.encode([None] * len(fields(kind)))):
+        with pytest.raises(DecodeError):
+            decode(body)
+
+
+def test_the_ends_of_ranges_on_the_link() -> None:
+    seat = [TOKEN, 1, 0, 0, b""]
+    decode_seat(msgpack.encode(seat))
+    for at, wrong in ((0, bytes(15)), (1, -1), (2, -1), (3, -1), (4, "text")):
+        with pytest.raises(ValidationError, match=rf"\$\[{at}\]"):
+            decode_seat(msgpack.encode([*seat[:at], wrong, *seat[at + 1 :]]))
+    for how in (DONE - 1, STOPPED + 1):
+        with pytest.raises(ValidationError):
+            decode_seated(msgpack.encode([how, b""]))
+    assert decode_hello(msgpack.encode([TOKEN])).version == SEATS_VERSION == 1
+    assert CREDIT.pack(2**32 - 1) == b"\xff" * 4
