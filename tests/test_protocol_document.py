@@ -17,8 +17,18 @@ from maitred.matching.records import Terms
 from maitred.node.shard import Place, Shard
 from maitred.protocol.frames import ANSWER, HEADER_BYTES, Opcode
 from maitred.protocol.messages import ANSWERS, REQUESTS
+from maitred.protocol.queries import Allocation, Order, QueryFilter, QueryRow, WorkerRow
 from maitred.protocol.requests import PartitionRequest, ShardRequest
-from maitred.protocol.tasks import Counts, DeadLetter, End, Failure, Given, PartitionDescription
+from maitred.protocol.seats import Hello, Seat, Seated
+from maitred.protocol.tasks import (
+    Counts,
+    DeadLetter,
+    End,
+    Failure,
+    Given,
+    PartitionDescription,
+    Reserved,
+)
 from maitred.settings import Node
 from maitred.simulation.store import SimulatedDisk, SimulatedStore
 from maitred.surroundings import Surroundings
@@ -107,13 +117,12 @@ def test_the_row_of_a_request_about_tasks(opcode: int) -> None:
     ((_, name, who, told, answered),) = rows(opcode)
     assert name == Opcode(opcode).name
     base = PartitionRequest if issubclass(kind, PartitionRequest) else ShardRequest
-    everywhere = "" if base is PartitionRequest else " for `*`"
+    everywhere = "" if base is PartitionRequest else " anywhere" if kind.anywhere else " for `*`"
     assert who == ("shards only" if kind.between_shards else f"`{kind.permission}`{everywhere}")
     assert told == listed(fields(kind)[len(fields(base)) :])
     is_array = answer.__struct_config__.array_like
-    assert answered == f"`0x{opcode + ANSWER:02X}`: " + (
-        listed(fields(answer)) if is_array else "a map"
-    )
+    told = listed(fields(answer)) if is_array else "a map"
+    assert answered == f"`0x{opcode + ANSWER:02X}`: {told}".rstrip()
 
 
 @pytest.mark.parametrize(
@@ -124,6 +133,10 @@ def test_the_row_of_a_request_about_tasks(opcode: int) -> None:
         ("task", Given),
         ("end", End),
         ("failure", Failure),
+        ("reservation", Reserved),
+        ("allocation", Allocation),
+        ("order", Order),
+        ("filter", QueryFilter),
     ],
 )
 def test_what_stands_inside_of_fields(name: str, kind: type[Struct]) -> None:
@@ -143,12 +156,21 @@ def _shown(default: object) -> str:
     return '""' if default == "" else str(default)
 
 
-@pytest.mark.parametrize("kind", [PartitionDescription, DeadLetter])
+@pytest.mark.parametrize("kind", [PartitionDescription, DeadLetter, WorkerRow, QueryRow])
 def test_every_key_of_a_map_is_named(kind: type[Struct]) -> None:
     text = DOCUMENT.read_text()
     section = text[text.index("### People") : text.index("## Events")]
     for one in fields(kind):
         assert f"`{one.name}`" in section
+
+
+@pytest.mark.parametrize(
+    ("opcode", "kind"),
+    [(Opcode.HELLO, Hello), (Opcode.SEAT, Seat), (Opcode.SEAT + ANSWER, Seated)],
+)
+def test_what_is_said_on_the_link_to_a_worker(opcode: int, kind: type[Struct]) -> None:
+    ((*_, told),) = rows(opcode)
+    assert told.split(":")[0] == listed(fields(kind))
 
 
 def test_the_codes_of_the_page_are_ours() -> None:
