@@ -37,8 +37,8 @@ def query() -> None:
     """Queries: list, show, cancel.
 
     Every gateway has a table of the queries that it was asked, those under way and the last ones
-    that are over. A query's id is GATEWAY/SEQUENCE. The user needs the permission `admin`
-    everywhere.
+    that are over. A query's id is GATEWAY/SEQUENCE. A user sees those of the namespaces in
+    which he has the permission `admin`.
     """
 
 
