@@ -343,13 +343,23 @@ def test_who_is_not_let_in_ends() -> None:
 # The document
 
 
-def schemathesis(base: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def schemathesis(base: str, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).parent / "schemathesis"
     if not program.exists():
         pytest.skip("NO schemathesis HERE: the OpenAPI document was not tried")
     return subprocess.run(
-        [str(program), "run", f"{base}/openapi.json", "--seed", "5", "--no-color", *arguments],
-        cwd=ROOT,  # where its settings are
+        [
+            str(program),
+            "--config-file",
+            str(ROOT / "schemathesis.toml"),
+            "run",
+            f"{base}/openapi.json",
+            "--seed",
+            "5",
+            "--no-color",
+            *arguments,
+        ],
+        cwd=directory,  # where it leaves what it has found
         capture_output=True,
         text=True,
         timeout=110,
@@ -357,9 +367,9 @@ def schemathesis(base: str, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_schemathesis_finds_nothing() -> None:
+def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     at_once = json.dumps({"*": {"queries": {"no_worker_seconds": 0}}})
     with running_node(shards=1, environment={"MAITRED_QUEUES": at_once}) as node:
-        done = schemathesis(http_of(node), "-n", "8", "--phases", "coverage,fuzzing")
+        done = schemathesis(http_of(node), tmp_path, "-n", "8", "--phases", "coverage,fuzzing")
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
         assert node.stop() == 0
