@@ -1,0 +1,202 @@
+"""The worker's own limit, measured: against workers with hidden permits."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maitred.balancing.workers import EstimatorSettings, KneeProber, KneeSettings, LimitEstimator
+
+
+class Box:
+    """A worker with permits that nobody is told of, kept as full as its limit allows."""
+
+    def __init__(self, permits: int, first: int, way_seconds: float = 0.0, seed: int = 1) -> None:
+        self.permits = permits
+        self.estimator = LimitEstimator(first, 10_000, 0.0)
+        self.serving = self.waiting = self.in_flight = 0
+        self.now = 0.0
+        self.way = way_seconds
+        self.random = Random(seed)
+        self.events: list[tuple[float, int, str]] = []
+        self.number = 0
+
+    def at(self, time: float, what: str) -> None:
+        self.number += 1
+        heappush(self.events, (time, self.number, what))
+
+    def serve(self) -> None:
+        while self.waiting and self.serving < self.permits:
+            self.waiting -= 1
+            self.serving += 1
+            self.at(self.now + self.random.expovariate(20.0), "ends")
+        self.estimator.observe(self.serving, self.waiting, self.now)
+
+    def run(self, seconds: float, demand: int = 10**9) -> None:
+        end = self.now + seconds
+        self.serve()
+        while True:
+            while self.in_flight < min(self.estimator.limit(self.now), demand):
+                self.in_flight += 1
+                self.estimator.claimed(self.in_flight)
+                self.at(self.now + self.way / 2, "arrives")
+            if not self.events or self.events[0][0] > end:
+                self.now = end
+                return
+            self.now, _, what = heappop(self.events)
+            if what == "arrives":
+                self.waiting += 1
+            elif what == "ends":
+                self.serving -= 1
+                self.at(self.now + self.way / 2, "answered")
+            else:
+                self.in_flight -= 1
+            self.serve()
+            if what == "ends":
+                self.estimator.ended()
+
+
+@settings(deadline=None, max_examples=15)
+@given(permits=st.integers(2, 120), first=st.integers(1, 300), seed=st.integers(0, 100))
+def test_the_limit_finds_the_permits_from_below_and_from_above(
+    permits: int, first: int, seed: int
+) -> None:
+    box = Box(permits, first, seed=seed)
+    box.run(3.0)
+    assert permits <= box.estimator.limit(box.now) <= permits * 1.15 + 5
+    assert box.estimator.parallel == pytest.approx(permits, rel=0.05, abs=0.5)
+
+
+def test_the_mean_service_time_is_right_however_the_load_changes() -> None:
+    box = Box(50, 50)
+    box.run(2.0)
+    assert box.estimator.mean_service_seconds == pytest.approx(0.05, rel=0.2)
+    box.run(1.0, demand=0)
+    assert box.estimator.mean_service_seconds == pytest.approx(0.05, rel=0.25)
+
+
+def test_a_long_way_is_in_the_limit_and_the_worker_stays_busy() -> None:
+    box = Box(50, 50, way_seconds=0.05)
+    box.run(4.0)
+    assert 85 <= box.estimator.limit(box.now) <= 135, "as many are under way as are served"
+    assert box.estimator.served_share > 0.85
+
+
+@pytest.mark.parametrize("after", [10, 20, 400])
+def test_a_change_of_the_permits_is_followed_within_half_a_second(after: int) -> None:
+    box = Box(100, 100)
+    box.run(2.0)
+    box.permits = after
+    box.run(0.5)
+    assert after * 0.8 <= box.estimator.limit(box.now) <= after * 1.25 + 5
+
+
+def test_a_limit_on_the_floor_recovers() -> None:
+    box = Box(0, 50)
+    box.run(2.0)
+    assert box.estimator.limit(box.now) <= 2
+    box.permits = 60
+    box.run(1.5)
+    assert box.estimator.limit(box.now) >= 55
+
+
+def test_a_limit_that_is_not_used_does_not_grow_and_comes_down_to_what_was_measured() -> None:
+    box = Box(100, 100)
+    box.run(2.0)
+    before = box.estimator.limit(box.now)
+    box.run(3.0, demand=20)
+    assert 95 <= box.estimator.limit(box.now) <= before
+
+
+def test_a_late_loop_lowers_the_limit() -> None:
+    box = Box(100, 100)
+    box.run(1.0)
+    before = box.estimator.limit(box.now)
+    for _ in range(10):
+        box.estimator.lagged(0.2)
+        box.run(0.02)
+    assert box.estimator.limit(box.now) < 0.6 * before
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-5, 300), st.integers(-5, 300), st.floats(-0.1, 1.0)), max_size=60
+    )
+)
+def test_whatever_is_observed_the_limit_stays_in_its_bounds(
+    samples: list[tuple[int, int, float]],
+) -> None:
+    estimator = LimitEstimator(5, 40, 0.0, EstimatorSettings(floor=2))
+    now = 0.0
+    for serving, waiting, elapsed in samples:
+        now += elapsed  # the clock may be set back
+        estimator.observe(serving, waiting, now)
+        estimator.claimed(serving)
+        estimator.ended()
+        assert 2 <= estimator.limit(now) <= 40
+        assert 0.0 <= estimator.served_share <= 1.0
+        assert estimator.mean_service_seconds >= 0.0
+
+
+class Hidden:
+    """A back end that tells nothing: its queries wait for permits, its times are exponential."""
+
+    def __init__(self, permits: int, first: int, seed: int) -> None:
+        self.permits = permits
+        self.prober = KneeProber(0.0, KneeSettings(first=first))
+        self.random = Random(seed)
+        self.now = 0.0
+        self.ends: list[float] = []
+        self.waiting = 0
+
+    def run(self, seconds: float, demand: int = 10**9) -> float:
+        """Mean answers a second."""
+        end, done = self.now + seconds, 0
+        while True:
+            while len(self.ends) + self.waiting < min(self.prober.limit, demand):
+                self.prober.started()
+                self.waiting += 1
+            while self.waiting and len(self.ends) < self.permits:
+                self.waiting -= 1
+                heappush(self.ends, self.now + self.random.expovariate(100.0))
+            if self.ends[0] > end:
+                self.now = end
+                return done / seconds
+            self.now = heappop(self.ends)
+            done += 1
+            self.prober.ended(self.now)
+
+
+@pytest.mark.parametrize(("permits", "first"), [(20, 4), (60, 16), (40, 300)])
+def test_the_knee_is_found_without_a_word_from_the_back_end(permits: int, first: int) -> None:
+    back_end = Hidden(permits, first, seed=7)
+    back_end.run(30.0)
+    knees = []
+    for _ in range(10):
+        rate = back_end.run(2.0)
+        knees.append(back_end.prober.knee)
+        assert rate > 0.85 * permits * 100
+    assert 0.85 * permits <= sum(knees) / len(knees) <= 1.6 * permits
+
+
+def test_a_knee_that_is_not_tested_stays() -> None:
+    back_end = Hidden(50, 16, seed=3)
+    back_end.run(20.0, demand=5)
+    assert back_end.prober.knee == 16
+
+
+def test_errors_are_no_throughput() -> None:
+    prober = KneeProber(0.0, KneeSettings(first=10))
+    now = 0.0
+    for _ in range(5_000):
+        for _ in range(prober.limit):
+            prober.started()
+        for _ in range(prober.limit):
+            now += 0.0001
+            prober.ended(now, good=False)
+    assert prober.knee <= 10
+    assert "KneeProber" in repr(prober)
