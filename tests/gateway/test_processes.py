@@ -212,6 +212,57 @@ def test_a_hook_that_cannot_be_imported_stops_the_start() -> None:
         assert "gateway.hook 'no_such:thing' cannot be imported" in str(node.errors)
 
 
+def test_a_hook_changes_queries_and_refuses_them(tmp_path: Path) -> None:
+    (tmp_path / "looking.py").write_text(
+        "from maitred.errors import PermissionDenied\n"
+        "def look(ask):\n"
+        "    if b'drop' in ask.payload:\n"
+        "        raise PermissionDenied('Nobody drops anything.')\n"
+        "    if b'boom' in ask.payload:\n"
+        "        raise ZeroDivisionError\n"
+        "    ask.payload = ask.payload.replace(b'red', b'RED')\n"
+        "    return ask\n"
+    )
+    with (
+        running_node(
+            *("--set", "gateway.hook=looking:look"),
+            shards=1,
+            environment={"PYTHONPATH": str(tmp_path)},
+        ) as node,
+        worker(node.url),
+    ):
+        base, path = http_of(node), "/v1/default/queues/echo/query"
+        served(base)
+        assert call(base, "POST", path, ["red"])[1] == "RED"
+        status, said, _ = call(base, "POST", path, ["drop it"])
+        assert (status, said["error"]["message"]) == (403, "Nobody drops anything.")
+        status, said, _ = call(base, "POST", path, ["boom"])
+        assert (status, said["error"]["code"]) == (500, "internal-error")
+
+
+def test_a_caller_that_leaves_stops_the_handler() -> None:
+    with running_node(shards=1) as node, worker(node.url):
+        base = http_of(node)
+        served(base)
+        place = urlsplit(base)
+        connection = http.client.HTTPConnection(str(place.hostname), place.port)
+        connection.request("POST", "/v1/default/queues/sleep/query", "[600]", JSON)
+        table = "/v1/default/queries?queue=sleep"
+        wait_until(
+            lambda: (
+                [row["status"] for row in call(base, "GET", table)[1]["queries"]] == ["running"]
+            ),
+            "it runs",
+        )
+        connection.close()
+        wait_until(
+            lambda: (
+                [row["status"] for row in call(base, "GET", table)[1]["queries"]] == ["cancelled"]
+            ),
+            "it is cancelled",
+        )
+
+
 def test_the_users_of_the_node_apply() -> None:
     users = {
         "alice": {"secret": hash_secret("open sesame"), "permissions": {"*": ["admin"]}},
@@ -370,6 +421,6 @@ def schemathesis(base: str, directory: Path, *arguments: str) -> subprocess.Comp
 def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     at_once = json.dumps({"*": {"queries": {"no_worker_seconds": 0}}})
     with running_node(shards=1, environment={"MAITRED_QUEUES": at_once}) as node:
-        done = schemathesis(http_of(node), tmp_path, "-n", "8", "--phases", "coverage,fuzzing")
+        done = schemathesis(http_of(node), tmp_path, "-n", "5", "--phases", "coverage,fuzzing")
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
         assert node.stop() == 0

@@ -15,7 +15,6 @@ from maitred.client.connecting import Connecting
 from maitred.client.queues import TASKS, QueueView
 from maitred.errors import (
     DeadlineExceeded,
-    Draining,
     MaitredError,
     Overloaded,
     Unavailable,
@@ -47,9 +46,6 @@ COME_BACK_SECONDS: Final = 1.0
 
 PEEK_SECONDS: Final = 0.1
 """How long the question takes whether a task is over, if nobody wants to wait for it."""
-
-SLICE_SECONDS: Final = 60.0
-"""Longest single question for a result."""
 
 
 class Door(Protocol):
@@ -216,22 +212,14 @@ class Gateway:
         self, namespace: str, queue: str, partition: int, sequence: int, seconds: float
     ) -> Outcome | None:
         """What became of a task; None if it is not over within this time."""
-        client = self._node()
-        end = self.loop.time() + max(seconds, PEEK_SECONDS)
-        while True:
-            left = end - self.loop.time()
-            if left <= 0:
+        message = Await(namespace, queue, TASKS, partition, 0, sequence)
+        try:
+            answer = await self._node().request(message, max(seconds, PEEK_SECONDS))
+        except DeadlineExceeded:
+            if self.is_ready:
                 return None
-            message = Await(namespace, queue, TASKS, partition, 0, sequence)
-            try:
-                return cast("Outcome", await client.request(message, min(left, SLICE_SECONDS)))
-            except DeadlineExceeded:
-                continue
-            except Draining:
-                raise
-            except (Unavailable, Overloaded):
-                if seconds <= SLICE_SECONDS:
-                    raise
+            raise Unavailable("The node cannot be reached.", remedy="Try again later.") from None
+        return cast("Outcome", answer)
 
     async def revoke(self, namespace: str, queue: str, partition: int, sequence: int) -> str:
         """Cancel a task; what that came to."""
