@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from math import isnan
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from maitred.client.asking import Stream, asked, read_any_rows, read_anything, read_whole, written
+from maitred.client.asks import Asks
 from maitred.client.call import Call
 from maitred.client.dialing import Terms
 from maitred.client.held import GRACE_SECONDS, Held, HeldCall
 from maitred.client.pool import HOPELESS, Pool
-from maitred.client.querying import Querying
 from maitred.client.router import Router, closed
 from maitred.client.statistics import Statistics, summed
+from maitred.client.timeouts import checked_timeout
 from maitred.client.views import NodeView, Unreachable
 from maitred.client.waiting import WaitingRoom
 from maitred.errors import (
@@ -44,17 +43,15 @@ from maitred.protocol.messages import (
     decode_answer,
     without_home,
 )
-from maitred.settings import Querying as QueryingSettings
 from maitred.wire.caller import error_of
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Sequence
     from types import TracebackType
 
     from maitred.client.address import Address
     from maitred.client.connection import Connection
-    from maitred.client.running import Running
     from maitred.protocol.messages import AnyRequest
     from maitred.settings import Client as ClientSettings
     from maitred.surroundings import Surroundings
@@ -62,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["AnyAnswer", "AsyncClient", "NodeView", "Unreachable"]
 
 
-class AsyncClient:
+class AsyncClient(Asks):
     """Made by `maitred.connect`. Safe for many tasks of one loop."""
 
     def __init__(
@@ -90,7 +87,7 @@ class AsyncClient:
         )
         self._watchers: list[asyncio.Future[None]] = []
         self._closing: asyncio.Task[None] | None = None
-        self._querying: Querying | None = None
+        self._querying = None
         self.user = address.credentials.user if address.credentials is not None else ""
         """Who this is to the node, as far as the address says."""
 
@@ -229,7 +226,7 @@ class AsyncClient:
         loop = self._loop
         router = self._router
         now = loop.time()
-        seconds = self._timeout_seconds if timeout is None else _checked(timeout)
+        seconds = self._timeout_seconds if timeout is None else checked_timeout(timeout)
         pool = None if node is None else router.the_pool(node)
         call = Call(message, now + seconds, loop.create_future(), pool)
         tries = 0
@@ -273,7 +270,7 @@ class AsyncClient:
         cannot be sent at all; everything later comes when its answer is awaited.
         """
         now = self._loop.time()
-        deadline = now + _checked(timeout)
+        deadline = now + checked_timeout(timeout)
         call = HeldCall(message, deadline, self._loop.create_future(), grace_seconds)
         self._router.dispatch(call, now)
         return Held(call, self._read)
@@ -369,85 +366,6 @@ class AsyncClient:
         except MaitredError as problem:
             return Unreachable(address=address, shard=shard, error=problem)
 
-    # Queries
-
-    @property
-    def querying(self) -> Querying:
-        """What asks this client's queries: its own gateway, made when it is first needed."""
-        if self._querying is None:
-            if self._router.closed:
-                raise closed()
-            self._querying = Querying(self, QueryingSettings(), self._surroundings)
-        return self._querying
-
-    def ask_with(self, querying: Querying) -> None:
-        """Have queries asked by this one, which has settings of its own; before the first query."""
-        if self._querying is not None:
-            raise InvalidArgument("This client asks queries already.")
-        self._querying = querying
-
-    async def query(
-        self,
-        queue: str,
-        *args: Any,  # noqa: ANN401 - the handler says which
-        named: Mapping[str, Any] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the query
-        namespace: str | None = None,
-        priority: int = 2,
-        idempotent: bool = False,
-    ) -> Any:  # noqa: ANN401 - what the handler returns
-        """Have a free worker of the queue run this, and return what it returns.
-
-        The queue may be `namespace/queue`; the namespace is `default` otherwise. `idempotent`: it
-        may be run again elsewhere if its worker is lost. Cancelling stops the handler, too.
-        """
-        payload = written(args, named)
-        running = self._begin(queue, payload, timeout, namespace, priority, idempotent, rows=False)
-        return read_whole(await running.answer(), read_anything)
-
-    def stream(
-        self,
-        queue: str,
-        *args: Any,  # noqa: ANN401 - the handler says which
-        named: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        namespace: str | None = None,
-        priority: int = 2,
-        idempotent: bool = False,
-    ) -> Stream[Any]:
-        """The same for a handler that is a generator: its rows, as they come."""
-        payload = written(args, named)
-
-        async def begin() -> Running:
-            return self._begin(queue, payload, timeout, namespace, priority, idempotent, rows=True)
-
-        return Stream(begin, read_any_rows)
-
-    def _begin(
-        self,
-        queue: str,
-        payload: bytes,
-        timeout: float | None,
-        namespace: str | None,
-        priority: int,
-        idempotent: bool,
-        *,
-        rows: bool,
-    ) -> Running:
-        querying = self._querying or self.querying
-        seconds = querying.settings.timeout_seconds if timeout is None else _checked(timeout)
-        ask = asked(
-            queue,
-            payload,
-            self._loop.time() + seconds,
-            namespace=namespace,
-            priority=priority,
-            idempotent=idempotent,
-            rows=rows,
-            user=self.user,
-        )
-        return querying.begin(ask)
-
     # What is known
 
     def nodes(self) -> tuple[NodeView, ...]:
@@ -489,15 +407,6 @@ class AsyncClient:
         return Statistics(waiting=len(self._room), nodes=nodes, **summed(nodes))
 
 
-def _checked(seconds: float) -> float:
-    try:
-        if seconds > 0 and not isnan(seconds):
-            return min(float(seconds), _LONGEST_SECONDS)
-    except TypeError:
-        pass  # the sentence below is right
-    raise InvalidArgument(f"A timeout is a number of seconds above 0, not {seconds!r}.")
-
-
 def _in_doubt(doubt: MaitredError, problem: MaitredError) -> MaitredError:
     """An earlier try may have done it, whatever became of the later ones."""
     sentence = f"{doubt.sentence} Asking again came to nothing: {problem.sentence}"
@@ -515,7 +424,3 @@ def _milliseconds(seconds: float) -> int:
             f"An echo is held for 0 to {HOLD_MAX_MILLISECONDS // 1000} seconds, not {seconds!r}."
         )
     return milliseconds
-
-
-_LONGEST_SECONDS = 365 * 86_400.0
-"""Of a timeout; beyond it timers of some loops overflow."""
