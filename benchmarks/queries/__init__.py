@@ -6,7 +6,7 @@ path. Peers and we alternate in rounds, and of each figure the median of the rou
 machine has two moods, and the best round would only say who met the better one.
 
     python -m benchmarks.queries                  all four, some five minutes
-    python -m benchmarks.queries --quick          less than a minute: does everything work
+    python -m benchmarks.queries --quick          about a minute: does everything work
     python -m benchmarks.queries --only echo      one of echo, http, stream, mix; may be repeated
     python -m benchmarks.queries --publish        writes to where docs/benchmarks.md finds it
 

@@ -40,7 +40,7 @@ LONG = 2.0
 LONG_SHARE = 0.05
 LOAD = 0.7
 SECONDS = 75.0
-QUICK_SECONDS = 15.0
+QUICK_SECONDS = 10.0
 SEED = 7
 TIMEOUT = 120
 """Of a query; a rival's short ones may wait for many seconds."""
