@@ -191,6 +191,24 @@ class Overloaded(MaitredError):
         """Seconds after which trying again makes sense, if somebody could tell."""
 
 
+class AtCapacity(Overloaded):
+    """The worker serves as many as it measured that it can; nothing was done."""
+
+    code = "at-capacity"
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        remedy: str | None = None,
+        retry_after: float | None = None,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(sentence, remedy=remedy, retry_after=retry_after)
+        self.limit = limit
+        """How many it takes at a time, if it said so."""
+
+
 class TooManyConnections(Overloaded):
     """The shard holds as many connections as it may."""
 

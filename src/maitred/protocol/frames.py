@@ -82,12 +82,14 @@ class Opcode(IntEnum):
     WATCH = 0x56
     REPORT = 0x57
     QUERIES = 0x58
+    SUBSCRIBE = 0x59
     HELLO = 0x60
     SEAT = 0x61
     ROWS = 0x62
     CREDIT = 0x63
     RELEASE = 0x64
     PING = 0x65
+    LOAD = 0x66
 
 
 ANSWER: Final = 0x80

@@ -61,6 +61,8 @@ class Allocate(PartitionRequest, array_like=True, gc=False):
     are."""
     hops: Natural = 0
     """How often it was passed on to a parent."""
+    do_not_queue: bool = False
+    """A slot now, or a refusal."""
 
 
 class Allocation(Struct, array_like=True, gc=False):
@@ -82,6 +84,9 @@ class Allocated(Answer, array_like=True, gc=False):
 
     allocations: list[Allocation]
     counts: Counts | None = None
+    policy: str = ""
+    """How the queue wants its queries handed out, if not through its partitions: then the gateway
+    subscribes to the workers, and picks them itself."""
 
 
 class Suspect(PartitionRequest, array_like=True, gc=False):
@@ -98,6 +103,69 @@ class Suspected(Answer, array_like=True, gc=False):
     """Its offers were taken down."""
 
     offers: int
+
+
+class Subscribe(PartitionRequest, array_like=True, gc=False):
+    """To the root: who serves this queue, and how do I reach them? Held until that changes.
+
+    For queues whose policy lets gateways pick the worker.
+    """
+
+    opcode = Opcode.SUBSCRIBE
+    permission = "query"
+    repeatable = True
+
+    session: Session
+    """The gateway's."""
+    version: Natural = 0
+    """Of the roster that the gateway has; 0: none."""
+    user: User = ""
+    """As in `Allocate`."""
+
+
+class Shedding(Struct, array_like=True, frozen=True, gc=False):
+    """What a gateway does with queries for which no worker has room."""
+
+    wait_target_seconds: float = 0.02
+    length: int = 10_000
+    holdback: float = 0.2
+    retry_share: float = 0.2
+    retries_per_second: float = 10.0
+
+
+class Member(Struct, array_like=True, gc=False):
+    """A worker that may be asked directly, again and again."""
+
+    session: bytes
+    worker: str
+    address: str
+    slots: int
+    token: bytes
+    """A pass: it is shown with every query, and stays good while the subscription lasts."""
+
+
+class Roster(Answer, array_like=True, gc=False):
+    """Who serves the queue; all of them each time."""
+
+    version: int
+    policy: str
+    """`idle`: ask for slots as before."""
+    members: list[Member]
+    shedding: Shedding = Shedding()
+
+
+class Pass(Struct, array_like=True, gc=False):
+    """What a worker is told of a gateway that picks workers itself."""
+
+    token: bytes
+    gateway: bytes
+    """The gateway's session."""
+    user: str
+    seconds: float
+    """It is good for so long; told again in time if it is to stay so."""
+    run_seconds: float
+    result_bytes: int
+    stream_bytes: int
 
 
 # Workers
@@ -125,6 +193,9 @@ class Attended(Answer, array_like=True, gc=False):
 
     order: Literal["", "offline", "online"] = ""
     counts: Counts | None = None
+    passes: list[Pass] = field(default_factory=list)
+    """Gateways that may come without a reservation, those that the worker has not heard of, and
+    those whose time is to be renewed."""
 
 
 class Workers(PartitionRequest, array_like=True, gc=False):
@@ -349,10 +420,21 @@ class QueriesFound(Answer, array_like=True, gc=False):
 
 
 AnyQueryRequest = (
-    Allocate | Suspect | Attend | Workers | Relay | Fetch | Deliver | Watch | Report | Queries
+    Allocate
+    | Subscribe
+    | Suspect
+    | Attend
+    | Workers
+    | Relay
+    | Fetch
+    | Deliver
+    | Watch
+    | Report
+    | Queries
 )
 AnyQueryAnswer = (
     Allocated
+    | Roster
     | Suspected
     | Attended
     | WorkersFound
@@ -366,6 +448,7 @@ AnyQueryAnswer = (
 
 QUERY_EXCHANGES: tuple[tuple[type[AnyQueryRequest], type[AnyQueryAnswer]], ...] = (
     (Allocate, Allocated),
+    (Subscribe, Roster),
     (Suspect, Suspected),
     (Attend, Attended),
     (Workers, WorkersFound),

@@ -1,6 +1,6 @@
 """ERROR: our taxonomy on the wire.
 
-    [int] number   [string] sentence   [string map] code, remedy, retry-after
+    [int] number   [string] sentence   [string map] code, remedy, retry-after, limit
 
 The number is CQL's nearest one, for drivers that know only those; numbers that would make a driver
 look for further fields are not used. Our code and remedy follow in the map, where a driver that
@@ -48,6 +48,8 @@ def encode_error(error: MaitredError) -> bytes:
         details["remedy"] = error.remedy
     if isinstance(error, errors.Overloaded) and error.retry_after is not None:
         details["retry-after"] = f"{error.retry_after:.3f}"
+    if isinstance(error, errors.AtCapacity) and error.limit is not None:
+        details["limit"] = str(error.limit)
     return integer(number_of(error)) + string(error.sentence) + string_map(details)
 
 
@@ -64,6 +66,8 @@ def decode_error(body: bytes) -> MaitredError:
     made = kind(sentence, remedy=details.get("remedy"))
     if isinstance(made, errors.Overloaded):
         made.retry_after = _number(details.get("retry-after", ""))
+    if isinstance(made, errors.AtCapacity) and details.get("limit", "").isdecimal():
+        made.limit = int(details["limit"][:9])
     return made
 
 

@@ -14,6 +14,7 @@ the session of the worker that it means: whoever listens at an address may be an
 | CREDIT | gateway | four bytes, big-endian: so many bytes of rows were taken |
 | CANCEL | gateway | empty, on the query's stream: nobody waits; SEAT or ERROR still comes |
 | RELEASE | gateway | the sixteen bytes of a reservation that will not be used; no answer |
+| LOAD + 0x80 | worker | `Load`, on stream -1: how it is, about every 100 ms |
 | PING | gateway | anything; comes back with PING + 0x80 |
 
 A stream is free again after the last frame on it.
@@ -61,6 +62,24 @@ class Seat(Struct, array_like=True, gc=False):
     """Whether the caller takes rows; otherwise a stream is gathered into a list."""
 
 
+class Load(Struct, array_like=True, frozen=True, gc=False):
+    """How a worker is, told to one gateway: with each answer to a query that came by a pass, and
+    about every 100 ms while there are some."""
+
+    number: int
+    """Counts up on each link; a lower one comes too late."""
+    limit: int
+    """How many it takes at a time, from all gateways, as it measured."""
+    serving: int
+    waiting: int
+    """Inside of it, for a thread, a permit, the loop."""
+    mean_service_seconds: float
+    yours: int
+    """Of those, how many came by this link."""
+    senders: int = 1
+    """Gateways that sent something lately."""
+
+
 class Seated(Struct, array_like=True, gc=False):
     """A query is over, and its slot is free again."""
 
@@ -71,6 +90,7 @@ class Seated(Struct, array_like=True, gc=False):
     streamed: bool = False
     rows: int = 0
     run_seconds: float = 0.0
+    load: Load | None = None
 
 
 encode_hello: Final = msgpack.Encoder().encode
@@ -78,4 +98,6 @@ decode_hello: Final = msgpack.Decoder(Hello).decode
 encode_seat: Final = msgpack.Encoder().encode
 decode_seat: Final = msgpack.Decoder(Seat).decode
 encode_seated: Final = msgpack.Encoder().encode
+encode_load: Final = msgpack.Encoder().encode
+decode_load: Final = msgpack.Decoder(Load).decode
 decode_seated: Final = msgpack.Decoder(Seated).decode

@@ -18,6 +18,8 @@ class Ask(Struct, kw_only=True, gc=False):
     """From 0, served first, to 4."""
     idempotent: bool = False
     """Whether it may be run again elsewhere if its worker is lost."""
+    do_not_queue: bool = False
+    """A worker now, or a refusal."""
     rows: bool = True
     """Whether the caller takes rows; otherwise a stream is gathered into a list by the worker."""
     user: str = ""
