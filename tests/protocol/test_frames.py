@@ -18,6 +18,7 @@ from maitred.protocol.frames import (
     VERSION,
     Frame,
     FrameDecoder,
+    Opcode,
     encode_frame,
 )
 
@@ -291,3 +292,34 @@ def test_there_is_no_short_way_behind_what_was_refused() -> None:
     decoder.broken = ProtocolViolation("It is over.")
     assert decoder.alone(encode_frame(REQUEST, 0, 1, 5, b"")) is None
     assert decoder.alone(b"\x04") is None
+
+
+@pytest.mark.parametrize("piece", [1, 700, 5_000, 70_000, 300_000])
+def test_a_large_frame_comes_in_pieces_of_any_size(piece: int) -> None:
+    bodies = [b"a" * 10, bytes(range(256)) * 400, b"", b"z" * 200_000, b"q"]
+    sent = b"".join(encode_frame(REQUEST, 0, 7, Opcode.ECHO, body) for body in bodies)
+    decoder = FrameDecoder(REQUEST, 2**20)
+    found: list[Frame] = []
+    for at in range(0, len(sent), piece):
+        decoder.feed(sent[at : at + piece])
+        while frames := decoder.take(1):
+            found += frames
+    assert [frame.body for frame in found] == bodies
+    assert all(type(frame.body) is bytes for frame in found)
+    assert decoder.waiting_bytes == 0
+    assert decoder.broken is None
+
+
+def test_a_large_frame_in_tiny_pieces_takes_no_more_memory_than_it_has() -> None:
+    decoder = FrameDecoder(REQUEST, 2**20)
+    frame = encode_frame(REQUEST, 0, 7, Opcode.ECHO, b"x" * 500_000)
+    decoder.feed(frame[:20])
+    decoder.take(1)
+    tracemalloc.start()
+    try:
+        for at in range(20, len(frame) - 1):
+            decoder.feed(frame[at : at + 1])
+        assert tracemalloc.get_traced_memory()[0] < 2 * len(frame)
+    finally:
+        tracemalloc.stop()
+    assert decoder.waiting_bytes == len(frame) - 1

@@ -34,6 +34,13 @@ STREAMS_MAX: Final = 32_768
 HEADER: Final = Layout(">BBhBi")
 HEADER_BYTES: Final = 9
 
+LARGE_BYTES: Final = 64 * 1024
+"""A body beyond this that has not arrived whole is kept as it comes and put together once: a buffer
+that grows is copied again and again."""
+
+SMALL_BYTES: Final = 4 * 1024
+"""Pieces below this are put together as they come."""
+
 _unpack: Final = HEADER.unpack_from
 _TLS_HANDSHAKE: Final = 0x16
 
@@ -116,6 +123,9 @@ class FrameDecoder:
     __slots__ = (
         "_at",
         "_buffer",
+        "_large",
+        "_missing",
+        "_parts",
         "_version",
         "broken",
         "broken_stream",
@@ -128,6 +138,11 @@ class FrameDecoder:
         self.max_body_bytes = max_body_bytes
         self._buffer: bytes | bytearray = b""
         self._at = 0
+        self._large: tuple[int, int, int] | None = None
+        """Flags, stream and opcode of a large frame that is on its way, if there is one..."""
+        self._parts: list[bytes | bytearray | memoryview] = []
+        """... and what has come of its body."""
+        self._missing = 0
         self.waiting_bytes = 0
         """Bytes that have arrived and were not taken yet."""
         self.broken: ProtocolViolation | None = None
@@ -138,6 +153,9 @@ class FrameDecoder:
     def feed(self, data: bytes) -> None:
         """Take what has arrived."""
         self.waiting_bytes += len(data)
+        if self._missing:
+            self._feed_large(data)
+            return
         buffer, at = self._buffer, self._at
         if at == len(buffer):
             self._buffer, self._at = data, 0
@@ -146,6 +164,24 @@ class FrameDecoder:
         else:
             # The rest of a read: from now on it grows in place, however slowly the frame comes.
             self._buffer, self._at = bytearray(memoryview(buffer)[at:]) + data, 0
+
+    def _feed_large(self, data: bytes) -> None:
+        missing, parts = self._missing, self._parts
+        if len(data) <= missing:
+            self._missing = missing - len(data)
+            if len(data) >= SMALL_BYTES:
+                parts.append(data)
+                return
+            # However small the pieces are that it comes in, they cost what they weigh.
+            last = parts[-1]
+            if isinstance(last, bytearray):
+                last += data
+            else:
+                parts.append(bytearray(data))
+        else:
+            parts.append(memoryview(data)[:missing])
+            self._missing = 0
+            self._buffer, self._at = data, missing
 
     def alone(self, data: bytes) -> Frame | None:
         """The frame, if nothing waits and these bytes are exactly one; else feed them.
@@ -172,6 +208,12 @@ class FrameDecoder:
         unpack, version, limit = HEADER.unpack_from, self._version, self.max_body_bytes
         new = tuple.__new__  # what Frame(...) calls, without the call in Python
         frames: list[Frame] = []
+        if self._large is not None:
+            if self._missing or not most:
+                return frames
+            frames.append(new(Frame, (*self._large, b"".join(self._parts))))
+            self._large, self._parts = None, []
+            most -= 1
         while most and size - at >= HEADER_BYTES:
             seen, flags, stream, opcode, length = unpack(buffer, at)
             if seen != version or not 0 <= length <= limit:
@@ -179,8 +221,15 @@ class FrameDecoder:
                 break
             end = at + HEADER_BYTES + length
             if end > size:
+                if length > LARGE_BYTES:
+                    self._large = (flags, stream, opcode)
+                    self._parts = [memoryview(buffer)[at + HEADER_BYTES :]]
+                    self._missing = end - size
+                    self.waiting_bytes = size - at
+                    self._buffer, self._at = b"", 0
+                    return frames
                 break
-            if not frames and isinstance(buffer, bytearray):
+            if isinstance(buffer, bytearray):
                 self._buffer = buffer = bytes(buffer)  # bodies are cut from bytes, and are bytes
             frames.append(new(Frame, (flags, stream, opcode, buffer[at + HEADER_BYTES : end])))
             at = end

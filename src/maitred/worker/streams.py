@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 TURN_ROWS: Final = 1_024
 """Rows after which a generator that never waits for anything lets others have their turn."""
 
+LARGE_BYTES: Final = 16 * 1024
+"""Rows that are bytes, and no fewer than this, are sent as they are."""
+
+_binary32: Final = Layout(">BI").pack
 _array16: Final = Layout(">BH").pack
 _array32: Final = Layout(">BI").pack
 
@@ -76,7 +80,7 @@ class Rows:
 
     def put(self, row: object) -> bool:
         """Take a row; whether to `pause` before the next one. Raises `Unfit`."""
-        return self._put(self._written(row))
+        return self._put(*self._written(row))
 
     async def pause(self) -> None:
         """Until there is room; at least until everybody else has had a turn."""
@@ -117,29 +121,35 @@ class Rows:
 
     # Inside
 
-    def _written(self, row: object) -> bytes:
-        body = outcomes.row(row)
-        self._total += len(body)
+    def _written(self, row: object) -> tuple[bytes, ...]:
+        parts: tuple[bytes, ...]
+        if type(row) is bytes and len(row) >= LARGE_BYTES:
+            parts = (_binary32(0xC6, len(row)), row)  # as msgpack has it, without the copy
+            size = len(row) + len(parts[0])
+        else:
+            parts = (outcomes.row(row),)
+            size = len(parts[0])
+        self._total += size
         self.count += 1
-        if len(body) > self._frame_bytes:
+        if size > self._frame_bytes:
             raise Unfit(
                 outcomes.failure(
                     QUERY_TOO_LARGE,
-                    f"A row of {len(body):,} bytes is more than the {self._frame_bytes:,} that "
+                    f"A row of {size:,} bytes is more than the {self._frame_bytes:,} that "
                     "fit into one frame.",
                 )
             )
         if self._most_bytes and self._total > self._most_bytes:
             raise Unfit(_too_large("stream", self._most_bytes, QUERY_TOO_LARGE))
-        return body
+        return parts
 
-    def _put(self, body: bytes) -> bool:
-        size = len(body)
+    def _put(self, *parts: bytes) -> bool:
+        size = sum(map(len, parts))
         more = self._size + size
         if self._size and (self._untaken + more > self._window or more > self._frame_bytes):
             self._send()
             more = size
-        self._parts.append(body)
+        self._parts += parts
         self._size = more
         if not self._fits():
             self.blocked = True
@@ -187,9 +197,9 @@ class ThreadRows(Rows):
 
     def put(self, row: object) -> bool:
         """In the thread: take a row, and wait while there is no room."""
-        body = self._written(row)
+        parts = self._written(row)
         with self._changed:
-            self._put(body)
+            self._put(*parts)
             while self.blocked and not self.closed:
                 self._changed.wait()
         return False
