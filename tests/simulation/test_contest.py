@@ -81,7 +81,7 @@ def test_overload_is_refused_and_the_rest_is_served_as_fast_as_ever() -> None:
     normal = run_contest(replace(steady, load=0.7), 1)
     over = run_contest(replace(steady, load=1.2), 1)
     assert normal.failures == 0
-    assert over.share_of_bound > 0.94, "the way takes a fifth of the time here, so it is not 0.99"
+    assert over.share_of_bound > 0.97
     assert over.gateway_refused > 500
     assert over.timeouts == over.worker_full == 0
     assert over.p99_ms < normal.p99_ms + 25, "the line adds its 20 ms at most, and a little chance"

@@ -44,6 +44,9 @@ SPARE_MIN = 4
 """What an unused limit keeps above what was used: room for chance."""
 SATURATED_SHARE = 0.15
 """Waiting for less of a window than this is chance, and says little about the capacity."""
+PRESSED_TARGET = 0.5
+"""More that may wait, in roots of what runs in parallel, while the senders have a line: what waits
+here could be nowhere else then, and what is under way varies by about that much."""
 USED_SHARE = 0.97
 """A limit of which less was used was not tested, so it does not grow."""
 MEAN_ENDS = 400
@@ -76,6 +79,7 @@ class LimitEstimator:
         "_lag",
         "_limit",
         "_peak",
+        "_pressed",
         "_saturated",
         "_served_ends",
         "_served_seconds",
@@ -121,6 +125,7 @@ class LimitEstimator:
         self._peak = self._serving + self._waiting
         self._ends = 0
         self._lag = 0.0
+        self._pressed = False
 
     def observe(self, serving: int, waiting: int, now: float) -> None:
         """From now on so many are served and so many wait; to be called at every change."""
@@ -140,12 +145,15 @@ class LimitEstimator:
         if serving + waiting > self._peak:
             self._peak = serving + waiting
 
-    def claimed(self, in_flight: int) -> None:
+    def claimed(self, in_flight: int, *, pressed: bool = False) -> None:
         """Senders count so many in flight to this worker, what is under way included.
 
         Without this word only what is inside counts as used; with a long way between, a limit
-        would look unused however much the senders want it.
+        would look unused however much the senders want it. `pressed` says that queries wait at the
+        sender for want of room.
         """
+        if pressed:
+            self._pressed = True
         if in_flight > self._peak:
             self._peak = min(in_flight, LIMIT_MAX)
 
@@ -187,6 +195,8 @@ class LimitEstimator:
         elif self._saturated > SATURATED_SHARE * length:
             self.parallel = self._serving_while_saturated / self._saturated
             surplus = waiting - settings.waiting_target
+            if self._pressed:
+                surplus -= PRESSED_TARGET * math.sqrt(self.parallel)
             if surplus > 0.0:
                 # A limit that was not even used is too high by what was not used as well.
                 reached = limit if used else min(limit, float(self._peak))

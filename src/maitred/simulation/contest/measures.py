@@ -22,16 +22,15 @@ class Tally:
         self.attempts = 0
         self.retries = 0
         self.pile_seen_at = 0.0
-        """When, after the first change of phase, too many were last seen to wait at a worker."""
+        """When, in the second phase, too many were last seen to wait where permits were cut."""
 
-    def succeeded(self, latency: float, now: float, priority: int) -> None:
+    def succeeded(self, latency: float, now: float) -> None:
         step = int(latency / LATENCY_STEP_SECONDS)
         if step >= len(self.latencies):
             step = len(self.latencies) - 1
         self.latencies[step] += 1
         self.buckets[int(now / BUCKET_SECONDS)] += 1
         self.done += 1
-        self.done_by[1 if priority else 0] += 1
 
     def quantile_ms(self, share: float) -> float:
         """By the upper edge of its step; 0 if nothing succeeded."""
@@ -63,7 +62,8 @@ class ContestMeasures:
     """Of the queries of the highest priority that were asked."""
     low_share_done: float
     followed_seconds: float
-    """From the first change of phase until nobody piled up at a worker any more."""
+    """From the first change of phase until nobody piled up where permits were cut; up to the
+    length of a phase."""
     over_time: tuple[int, ...]
     """Successes in each tenth of a second."""
 

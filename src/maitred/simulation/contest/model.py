@@ -77,6 +77,11 @@ class Contest:
         ]
         self._by_name = {provider.name: provider for provider in self.providers}
         self._phase = model.phases[0]
+        changes = zip(self.providers, *model.phases[:2], strict=True) if model.phases[1:] else ()
+        self._cut = [
+            provider for provider, before, after in changes if after.permits < before.permits
+        ]
+        """Those that lose permits in the second phase: how soon does nobody pile up there?"""
 
     def _policy(self, name: str, number: int) -> WorkerPolicy:
         random = Random(f"policy {number} {self.random.random()}")
@@ -137,10 +142,13 @@ class Contest:
     def _over(self, query: Query, now: float, cause: str | None) -> None:
         """The client has its answer; a closed connection asks again."""
         query.open = False
-        if now < self.model.warm_seconds:
+        warm = self.model.warm_seconds
+        if now < warm:
             pass
         elif cause is None:
-            self.tally.succeeded(now - query.asked_at, now, query.priority)
+            if query.asked_at >= warm:
+                self.tally.done_by[1 if query.priority else 0] += 1
+            self.tally.succeeded(now - query.asked_at, now)
         else:
             self.tally.failures[cause] += 1
         if not self.model.open_loop:
@@ -170,6 +178,7 @@ class Contest:
         self.tally.attempts += 1
         query.dispatch = dispatch = gateway.policy.sent(name, now)
         query.claim = dispatch.worker.in_flight
+        query.pressed = bool(gateway.line)
         self._way.append((now + self._half, self._reached, (query, self._by_name[name])))
 
     def _drain(self, gateway: Gateway, now: float) -> None:
@@ -308,8 +317,8 @@ class Contest:
             if dispatch is not None:
                 self.gateways[query.gateway].policy.ended(dispatch, Outcome.LOST, now)
             self._over(query, now, "timeout")
-        if now > self.model.phase_seconds:
-            for provider in self.providers:
+        if self._cut and 1.0 < now / self.model.phase_seconds < 2.0:
+            for provider in self._cut:
                 if len(provider.waiting) > 0.05 * provider.permits + 5:
                     self.tally.pile_seen_at = now
 

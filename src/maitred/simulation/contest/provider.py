@@ -38,6 +38,7 @@ class Query:
         "dispatch",
         "gateway",
         "open",
+        "pressed",
         "priority",
         "tried",
     )
@@ -47,6 +48,8 @@ class Query:
         self.asked_at = asked_at
         self.priority = priority
         self.open = True
+        self.pressed = False
+        """Whether others waited at its gateway when it was sent."""
         self.attempts = 0
         self.claim = 0
         """What its gateway had in flight to the same provider, this one included."""
@@ -106,7 +109,7 @@ class Provider:
         estimator = self.estimator
         if estimator is not None:
             self._claims[query.gateway] = query.claim
-            estimator.claimed(sum(self._claims))
+            estimator.claimed(sum(self._claims), pressed=query.pressed)
             limit = estimator.limit(now)
             if inside >= limit + max(16, limit // 2):
                 return False
