@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from maitred.app.options import Options, conditions, is_idempotent
 from maitred.app.task import SyncTask, Task, parse_id
-from maitred.client.asking import Stream, SyncStream, asked, read_any_rows, read_whole
+from maitred.client.asking import (
+    Stream,
+    SyncStream,
+    asked,
+    read_any_rows,
+    read_anything,
+    read_whole,
+)
 from maitred.errors import InvalidArguments, InvalidTaskId
 
 if TYPE_CHECKING:
@@ -140,7 +147,8 @@ class Handler(Generic[Parameters, Result, Called]):
         async def begin() -> Running:
             return self._begin(await self._begin_querying(), payload, rows=True)
 
-        return Stream(begin, self._read_rows)
+        read_row = self.signature.read_row if self.signature.is_stream else read_anything
+        return Stream(begin, self._read_rows, read_row)
 
     def _begin(self, querying: Querying, payload: bytes, *, rows: bool) -> Running:
         wanted = self.conditions

@@ -224,7 +224,7 @@ class Signature:
         except UNREADABLE as problem:
             raise self._other_result(problem) from None
 
-    def read_row(self, body: bytes) -> Any:  # noqa: ANN401 - what the annotation says
+    def read_row(self, body: bytes | memoryview) -> Any:  # noqa: ANN401 - what the annotation says
         """One row of a stream, or `InvalidResult`."""
         try:
             return self._read_row(body)

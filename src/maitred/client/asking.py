@@ -14,7 +14,7 @@ from msgspec import msgpack
 from maitred.client.answers import Rows
 from maitred.errors import InvalidArgument, InvalidArguments, InvalidResult, MaitredError
 from maitred.queries.ask import Ask
-from maitred.queries.rows import as_array
+from maitred.queries.rows import as_array, ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 NAMESPACE: Final = "default"
+
+LARGE_BYTES: Final = 64 * 1024
+"""Chunks from here on are read row by row: their rows are large, or there is time enough."""
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNWRITABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
@@ -93,6 +96,14 @@ def read_whole(whole: Whole | Rows, read: Callable[[bytes], Any]) -> Any:  # noq
         raise InvalidResult(f"The result is no msgpack, or not what was said: {problem}.") from None
 
 
+def _read_each(chunk: bytes, read: Callable[[memoryview], Row]) -> list[Row]:
+    view, at, rows = memoryview(chunk), 0, []
+    for end in ends(chunk):
+        rows.append(read(view[at:end]))
+        at = end
+    return rows
+
+
 class Stream(Generic[Row]):
     """Rows of a query, one by one: `async for row in client.stream(...)`.
 
@@ -101,15 +112,18 @@ class Stream(Generic[Row]):
     one result: the items of a list are its rows, anything else is one row.
     """
 
-    __slots__ = ("_batch", "_begin", "_read", "_rows", "_running")
+    __slots__ = ("_batch", "_begin", "_read", "_read_row", "_rows", "_running")
 
     def __init__(
         self,
         begin: Callable[[], Coroutine[Any, Any, Running]],
         read: Callable[[bytes], list[Row]],
+        read_row: Callable[[memoryview], Row] | None = None,
     ) -> None:
         self._begin = begin
         self._read = read
+        self._read_row = read_row
+        """For large chunks: to read them at once they have to be copied first."""
         self._running: Running | None = None
         self._rows: Rows | None = None
         self._batch: list[Row] = []
@@ -136,6 +150,8 @@ class Stream(Generic[Row]):
             raise StopAsyncIteration
         chunk = await anext(self._rows)
         try:
+            if self._read_row is not None and len(chunk) >= LARGE_BYTES:
+                return _read_each(chunk, self._read_row)
             return self._read(as_array(chunk))
         except UNREADABLE as problem:
             await self.aclose()

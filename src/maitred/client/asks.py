@@ -83,7 +83,7 @@ class Asks:
         async def begin() -> Running:
             return self._begin(queue, payload, timeout, namespace, priority, idempotent, rows=True)
 
-        return Stream(begin, read_any_rows)
+        return Stream(begin, read_any_rows, read_anything)
 
     def _begin(
         self,
