@@ -60,6 +60,11 @@ class Seat(Struct, array_like=True, gc=False):
     """The arguments: a msgpack array, in order, or a map, by name."""
     rows: bool = True
     """Whether the caller takes rows; otherwise a stream is gathered into a list."""
+    in_flight: Natural = 0
+    """What the gateway counts to this worker, this one included, if it comes by a pass: only so the
+    worker can tell whether its limit is used, while some is still under way."""
+    pressed: bool = False
+    """Whether others wait at the gateway for want of room."""
 
 
 class Load(Struct, array_like=True, frozen=True, gc=False):
