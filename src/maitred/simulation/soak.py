@@ -29,7 +29,7 @@ LIMITS = Limits(max_events=5_000_000, max_virtual_seconds=86_400.0)
 """Of one run of one scenario."""
 
 _CHUNK_SEEDS = 16
-"""Seeds handed to a worker process at once; the results come back in the order of the seeds."""
+"""Runs that are asked for at a time, for each process; they come back in the order of the seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +170,26 @@ def _outcomes(jobs: Iterator[tuple[Scenario, int, str]], workers: int) -> Iterat
     with ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), initializer=_follow_parent
     ) as pool:
-        pending: list[Iterator[Outcome]] = []
-        # In rounds, because map() would otherwise take all of an endless range of seeds at once.
-        while batch := list(islice(jobs, workers * _CHUNK_SEEDS)):
-            with _interrupts_ignored():
-                pending.append(pool.map(_run_job, batch, chunksize=_CHUNK_SEEDS // 4))
-            if len(pending) > 1:
-                yield from pending.pop(0)
-        for outcomes in pending:
-            yield from outcomes
+        try:
+            yield from _in_rounds(pool, jobs, workers)
+        except BaseException:
+            # Ctrl-C, say: what runs is finished, which may take seconds; what waits is not begun.
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _in_rounds(
+    pool: ProcessPoolExecutor, jobs: Iterator[tuple[Scenario, int, str]], workers: int
+) -> Iterator[Outcome]:
+    """Because map() would otherwise take all of an endless range of seeds at once."""
+    pending: list[Iterator[Outcome]] = []
+    while batch := list(islice(jobs, workers * _CHUNK_SEEDS)):
+        with _interrupts_ignored():
+            pending.append(pool.map(_run_job, batch))
+        if len(pending) > 1:
+            yield from pending.pop(0)
+    for outcomes in pending:
+        yield from outcomes
 
 
 @contextmanager
