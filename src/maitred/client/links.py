@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.client.seats import SeatLink
 from maitred.errors import MaitredError, UnknownWorker
+from maitred.wire.memory import keep_large_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,7 @@ class Links:
         on_hung: Callable[[SeatLink], None],
         on_stray: Callable[[SeatLink], None],
     ) -> None:
+        keep_large_blocks()  # streams come over links
         self._loop = asyncio.get_running_loop()
         self._settings = settings
         self._frame_bytes = frame_bytes

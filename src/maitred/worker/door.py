@@ -46,6 +46,7 @@ from maitred.protocol.seats import (
     encode_seated,
 )
 from maitred.wire.link import GATHERED_BYTES, Link
+from maitred.wire.memory import keep_large_blocks
 from maitred.worker.query import Query
 
 if TYPE_CHECKING:
@@ -305,6 +306,7 @@ class Door:
         name: str,
         querying: Querying,
     ) -> None:
+        keep_large_blocks()
         self.loop = loop
         self.settings = settings
         self.session = session
