@@ -138,3 +138,39 @@ def test_retries_are_a_fifth_and_ten_a_second() -> None:
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidSelectorSetting):
         SheddingSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_quiet_queue_does_not_forget_what_its_workers_can_do() -> None:
+    line = line_at(10_000)
+    line.passed(60.0)  # after a quiet minute somebody asks, and finds room
+    assert admitted(line, 60.0) == pytest.approx(200, rel=0.05)
+
+
+def test_what_is_asked_of_idle_workers_says_nothing_of_what_they_can_do() -> None:
+    line: SheddingLine[int] = SheddingLine(0.0)
+    for number in range(20):
+        line.passed(number / 10)
+        line.freed(number / 10)
+    assert admitted(line, 2.0) == SheddingSettings().length_first
+
+
+def test_who_leaves_the_line_makes_room_and_is_passed_over() -> None:
+    line: SheddingLine[str] = SheddingLine(0.0, SheddingSettings(length_first=2))
+    for name in ("one", "two"):
+        assert line.offer(name, 0.0) is None
+    assert line.offer("three", 0.0) is Shed.LINE_FULL
+    line.remove("one")
+    assert len(line) == 1
+    assert line.offer("three", 0.0) is None
+    assert [line.take(0.0)[0] for _ in range(3)] == ["two", "three", None]
+    assert not line
+
+
+def test_a_line_that_everybody_leaves_does_not_grow() -> None:
+    line: SheddingLine[object] = SheddingLine(0.0)
+    for _ in range(10_000):
+        item = object()
+        assert line.offer(item, 0.0) is None
+        line.remove(item)
+    assert sum(len(one) for one in line._lines) < 200  # noqa: SLF001
+    assert line.take(0.0) == (None, [])

@@ -166,6 +166,9 @@ class Adaptive(Counting[Seen]):
             return
         if outcome is Outcome.DONE:
             changed = self._succeeded(seen, now - dispatch.sent_at, now)
+        elif outcome is Outcome.CANCELLED:
+            changed = False
+            seen.room += 1.0
         else:
             changed = self._failed(seen, outcome, now, limit)
         super().ended(dispatch, outcome, now, limit)

@@ -32,6 +32,8 @@ class Outcome(Enum):
     """The worker had no room; it did nothing, so the query can go elsewhere."""
     LOST = "lost"
     """No answer: a timeout, or the connection broke."""
+    CANCELLED = "cancelled"
+    """Whoever asked has left, or it was never sent: says nothing of the worker."""
 
 
 class Report(NamedTuple):

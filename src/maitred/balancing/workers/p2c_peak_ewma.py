@@ -67,7 +67,8 @@ class PeakEwma(Counting[Measured]):
         self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
     ) -> None:
         worker = dispatch.worker
-        if dispatch.open and isinstance(worker, Measured):
+        said = outcome is not Outcome.CANCELLED
+        if dispatch.open and said and isinstance(worker, Measured):
             worker.answered(max(0.0, now - dispatch.sent_at), now)
         super().ended(dispatch, outcome, now, limit)
 

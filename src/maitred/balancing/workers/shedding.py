@@ -75,18 +75,30 @@ RATE_WINDOW_SECONDS = 0.1
 RATE_WEIGHT = 0.3
 """Of the last window in the rate."""
 RETRY_AFTER_SECONDS_MIN = 0.001
+LEFT_MAX = 64
+"""Queries that have left the line may stay in it so far; then it is tidied."""
 
 
 class DrainRate:
-    """How many slots become free a second: windows of 100 ms, smoothed."""
+    """How many slots become free a second: windows of 100 ms, smoothed.
 
-    __slots__ = ("_began", "_count", "per_second")
+    While somebody has room, as many get free as are asked: that is no less than the workers can do,
+    but it may be much less. Such a window can only raise the rate.
+    """
+
+    __slots__ = ("_began", "_count", "_slack", "per_second")
 
     def __init__(self, now: float) -> None:
         self._began = now
         self._count = 0
+        self._slack = False
         self.per_second: float | None = None
         """None until a window is full."""
+
+    def slack(self, now: float) -> None:
+        """Somebody has room: nothing waits for a slot."""
+        self._slack = True
+        self.look(now)
 
     def freed(self, now: float) -> None:
         self._count += 1
@@ -99,13 +111,17 @@ class DrainRate:
             return
         if length > 0.0:
             rate = self._count / length
-            if self.per_second is None:
+            if self._slack:
+                if self.per_second is not None and rate > self.per_second:
+                    self.per_second = rate
+            elif self.per_second is None:
                 self.per_second = rate
             else:
                 kept = (1.0 - RATE_WEIGHT) ** min(length / RATE_WINDOW_SECONDS, 100.0)
                 self.per_second = kept * self.per_second + (1.0 - kept) * rate
         self._began = now
         self._count = 0
+        self._slack = False
 
 
 class SheddingLine(Generic[Item]):
@@ -117,6 +133,8 @@ class SheddingLine(Generic[Item]):
             deque() for _ in range(self._settings.priorities)
         ]
         self._length = 0
+        self._left: dict[int, None] = {}
+        """Those that left the line before their turn, by identity; they are passed over."""
         self._rate = DrainRate(now)
 
     def __len__(self) -> int:
@@ -146,12 +164,25 @@ class SheddingLine(Generic[Item]):
         self._length += 1
         return None
 
+    def remove(self, item: Item) -> None:
+        """A query in the line does not wait any more; once for each, and only for one in it."""
+        self._left[id(item)] = None
+        self._length -= 1
+        if len(self._left) > 2 * self._length + LEFT_MAX:
+            left, self._left = self._left, {}
+            self._lines = [
+                deque(one for one in line if id(one[1]) not in left) for line in self._lines
+            ]
+
     def take(self, now: float) -> tuple[Item | None, list[Item]]:
         """The next query, and those that were too late when their turn came."""
         late: list[Item] = []
         for line in self._lines:
             while line:
                 deadline, item = line.popleft()
+                if self._left and id(item) in self._left:
+                    del self._left[id(item)]
+                    continue
                 self._length -= 1
                 if deadline > now:
                     return item, late
@@ -161,6 +192,10 @@ class SheddingLine(Generic[Item]):
     def freed(self, now: float) -> None:
         """A query ended somewhere, so a slot is free: this is what the rate is measured by."""
         self._rate.freed(now)
+
+    def passed(self, now: float) -> None:
+        """A query found room at once: the rate of late is what was asked, not what could be."""
+        self._rate.slack(now)
 
     def wait_seconds(self, now: float, priority: int = 0) -> float:
         """How long a query would wait if it came now: those before it, at the rate of late."""
