@@ -172,5 +172,5 @@ def test_a_line_that_everybody_leaves_does_not_grow() -> None:
         item = object()
         assert line.offer(item, 0.0) is None
         line.remove(item)
-    assert sum(len(one) for one in line._lines) < 200  # noqa: SLF001
+    assert sum(len(one) for one in line._lines) < 200
     assert line.take(0.0) == (None, [])
