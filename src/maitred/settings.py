@@ -521,7 +521,16 @@ class Worker(Schema, frozen=True, kw_only=True):
     """How a worker behaves; `maitred worker` has an option for what people change."""
 
     slots: Annotated[int, Meta(ge=1, le=10_000)] = 32
-    """Tasks that run at a time, of all queues together; plain functions have as many threads."""
+    """Tasks and queries that run at a time, of all queues together."""
+
+    threads: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    """For plain functions; as many as slots unless told. With fewer, what waits for a thread counts
+    as waiting, and the measured limit is what they can do."""
+
+    limit: Literal["measured", "knee", "slots"] = "measured"
+    """How the worker knows how many it can take at a time, up to its slots. `measured`: by what is
+    served and what waits. `knee`: by where more at a time bring no more done, for handlers that
+    only pass on what they get. `slots`: not at all."""
 
     drain_seconds: Wait = 30.0
     """How long a stopping worker lets running tasks finish, and waits for the node to know."""

@@ -10,7 +10,16 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from concurrent.futures import Executor
+    from typing import Any, Protocol
+
+    class Meter(Protocol):
+        """Who counts what is served and what waits: the worker. From any thread."""
+
+        def wait(self, attempt: Attempt) -> None: ...
+        def go_on(self, attempt: Attempt) -> None: ...
+        def submitted(self, attempt: Attempt, executor: Executor) -> Any: ...  # noqa: ANN401
+        def finished(self, executor: Executor, call: Any) -> None: ...  # noqa: ANN401
 
     class Source(Protocol):
         """Where a task came from."""
@@ -25,7 +34,7 @@ class Attempt:
     """One attempt at a task, or a query. Outside of a worker there is one as well, which nobody
     stops."""
 
-    __slots__ = ("cancelled", "key", "origin")
+    __slots__ = ("calls", "cancelled", "counted", "key", "meter", "origin", "queued", "waits")
 
     def __init__(self, origin: Source, key: tuple[int, int]) -> None:
         self.origin = origin
@@ -34,6 +43,19 @@ class Attempt:
         self.cancelled = False
         """Whether it should stop: the task was cancelled, its time is over, or somebody else has
         it by now."""
+        self.unmeasured()
+
+    def unmeasured(self) -> None:
+        """Nobody counts it, as yet."""
+        self.meter: Meter | None = None
+        self.waits = 0
+        """Places in it that wait for something inside of the worker."""
+        self.calls = 0
+        """Its calls that run in a pool of threads or processes."""
+        self.queued = 0
+        """Those that wait for one."""
+        self.counted = False
+        """Whether it counts as waiting."""
 
     @property
     def number(self) -> int:

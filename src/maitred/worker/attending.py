@@ -3,7 +3,8 @@
 One question to each root is always under way; it is held for a few seconds and asked again, so the
 node hears of us in between, and a person's order finds us at once. The order is to go offline or to
 come back. It holds for the whole worker: the slots are shared by its queues, and so is the machine
-that somebody wants to look after. What the worker says of itself counts: a node that was started
+that somebody wants to look after. The answer also tells of gateways that may come without a
+reservation. What the worker says of itself counts: a node that was started
 again learns from it who is offline.
 """
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.client.held import Held
     from maitred.logs import Logger
-    from maitred.protocol.queries import WorkerState
+    from maitred.protocol.queries import Pass, WorkerState
     from maitred.worker.outage import Outage
     from maitred.worker.served import Served
     from maitred.worker.statistics import Statistics
@@ -47,6 +48,7 @@ class Attending:
         statistics: Statistics,
         log: Logger,
         ordered: Callable[[], None],
+        passes: Callable[[Served, list[Pass], float], None],
     ) -> None:
         self.address = ""
         self.online = True
@@ -59,6 +61,7 @@ class Attending:
         self._statistics = statistics
         self._log = log
         self._ordered = ordered
+        self._passes = passes
         self._loop = asyncio.get_running_loop()
         self._stopping = False
         self._held: dict[Held, None] = {}
@@ -114,7 +117,10 @@ class Attending:
                 await asyncio.sleep(self._outage.failed(served.name, ATTENDANCE, problem))
                 continue
             self._outage.worked(served.name, ATTENDANCE)
-            if not self._obey(attended.order) and self._loop.time() - asked_at < HASTY_SECONDS:
+            if attended.passes:
+                self._passes(served, attended.passes, self._loop.time())
+            news = self._obey(attended.order) or bool(attended.passes)
+            if not news and self._loop.time() - asked_at < HASTY_SECONDS:
                 await asyncio.sleep(HASTY_SECONDS)
 
     async def _ask(self, served: Served) -> Attended:

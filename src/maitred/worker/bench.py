@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from maitred.protocol.tasks import Given
     from maitred.settings import Worker as WorkerSettings
+    from maitred.worker.capacity import Capacity
     from maitred.worker.ends import Ends
     from maitred.worker.origin import Origin
     from maitred.worker.outcomes import Ending
@@ -33,12 +34,14 @@ class Bench:
         statistics: Statistics,
         most_bytes: int,
         freed: Callable[[], None],
+        capacity: Capacity,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.most_bytes = most_bytes
         """Of a result."""
-        self.threads = ThreadPoolExecutor(settings.slots, "maitred-task")
+        self.capacity = capacity
+        self.threads = ThreadPoolExecutor(settings.threads or settings.slots, "maitred-task")
         """They start when they are first needed."""
         self.closed = False
         """Whatever task arrives from now on is given back: we are stopping, or offline."""
@@ -48,8 +51,8 @@ class Bench:
 
     @property
     def free(self) -> int:
-        """Slots that nobody sits in."""
-        return 0 if self.closed else self._statistics.slots - self._statistics.busy
+        """Slots that nobody sits in, as far as the worker can take more."""
+        return 0 if self.closed else max(0, self.capacity.room)
 
     def take(self) -> bool:
         """Have a slot for something else than a task; False if none is free."""
@@ -83,6 +86,7 @@ class Bench:
             return
         statistics.busy += 1
         execution = origin.running[key] = Execution(self, origin, key, now)
+        self.capacity.begun(execution, now)
         if served.is_async:
             execution.begin(served.function, args, named)
         else:
@@ -106,6 +110,7 @@ class Bench:
     def ended(self, execution: Execution, ending: Ending) -> None:
         """The handler has ended, and its slot is free."""
         self._statistics.busy -= 1
+        self.capacity.ended(execution, good=ending[0] == DONE)
         if not execution.told:
             self.tell(execution, ending)
         self._freed()

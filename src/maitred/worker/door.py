@@ -43,14 +43,16 @@ from maitred.protocol.seats import (
     decode_hello,
     decode_seat,
     encode_hello,
+    encode_load,
     encode_seated,
 )
 from maitred.wire.link import GATHERED_BYTES, Link
 from maitred.wire.memory import keep_large_blocks
+from maitred.worker.capacity import Sender
 from maitred.worker.query import Query
 
 if TYPE_CHECKING:
-    from maitred.protocol.seats import Seated
+    from maitred.protocol.seats import Load, Seated
     from maitred.settings import Worker as WorkerSettings
     from maitred.worker.querying import Querying
 
@@ -66,8 +68,8 @@ WRITE_BUFFER_BYTES: Final = 8 * 2**20
 PARTS_MAX: Final = 8
 """Of a frame that is written without joining it first; more would cost more than the copy."""
 
-SEATED_BYTES: Final = 64
-"""What a `Seated` has around its result, at most."""
+SEATED_BYTES: Final = 128
+"""What a `Seated` has around its result, at most: 40 bytes, and 64 of a report."""
 
 TOKEN_BYTES: Final = 16
 
@@ -78,6 +80,7 @@ FAREWELL_SECONDS: Final = 5.0
 _pack: Final = HEADER.pack
 _SEAT: Final = int(Opcode.SEAT)
 _SEATED: Final = Opcode.SEAT + ANSWER
+_LOAD: Final = Opcode.LOAD + ANSWER
 _ROWS: Final = Opcode.ROWS + ANSWER
 
 
@@ -93,6 +96,7 @@ class SeatLink(Link):
         "gateway",
         "opened_at",
         "ready",
+        "sender",
         "streams",
     )
 
@@ -109,6 +113,8 @@ class SeatLink(Link):
         """Largest result that fits into one."""
         self.streams: dict[int, Query | bytes] = {}
         """What was asked and not answered yet; a token, if it waits for its reservation."""
+        self.sender = Sender(self._report)
+        """What it is told of the worker's load, if it comes with passes."""
         self._door = door
         self._querying = door.querying
         self._unsent_seen = 0
@@ -127,14 +133,15 @@ class SeatLink(Link):
         self.closing = True
         self._door.left(self)
         self._drop_all()
+        self._querying.capacity.gone(self.sender)
 
     def _drop_all(self) -> None:
         streams, self.streams = self.streams, {}
-        for asked in streams.values():
+        for stream, asked in streams.items():
             if isinstance(asked, Query):
                 asked.abandon()
             else:
-                self._querying.release(asked)
+                self._querying.forget(self, stream, asked)
 
     def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:  # noqa: ARG002
         self.say_farewell(problem)
@@ -242,7 +249,7 @@ class SeatLink(Link):
             if isinstance(asked, Query):
                 asked.cancel()
             elif asked is not None:
-                self._querying.release(asked)
+                self._querying.forget(self, stream, asked)
                 self.refused(stream, Cancelled("The query was taken back before it began."))
         elif opcode == Opcode.RELEASE:
             if len(body) != TOKEN_BYTES:
@@ -288,6 +295,12 @@ class SeatLink(Link):
         self.streams.pop(stream, None)
         body = encode_seated(seated)
         self.write(_pack(RESPONSE, 0, stream, _SEATED, len(body)) + body)
+
+    def _report(self, load: Load) -> None:
+        """How the worker is. Who does not take what was sent before needs no more of it."""
+        if not self.closing and self.write_paused_since is None:
+            body = encode_load(load)
+            self.write(_pack(RESPONSE, 0, EVENT_STREAM, _LOAD, len(body)) + body)
 
     def refused(self, stream: int, problem: MaitredError) -> None:
         """The last word on one that was not."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Execution(Attempt):
     """What `maitred.current()` shows, and what the worker knows besides."""
 
-    __slots__ = ("_bench", "_entered", "_task", "_timer", "_why", "begun_at", "told")
+    __slots__ = ("_bench", "_call", "_entered", "_task", "_timer", "_why", "begun_at", "told")
 
     origin: Origin
 
@@ -35,6 +35,7 @@ class Execution(Attempt):
         self.origin = origin
         self.key = key
         self.cancelled = False
+        self.unmeasured()
         self.begun_at = now
         self.told = False
         """Whether the node knows of the end already, or does not want to."""
@@ -60,6 +61,7 @@ class Execution(Attempt):
         """Beside the loop."""
         running.set(self)
         bench = self._bench
+        self._call = bench.capacity.enter_thread(self)
         bench.loop.run_in_executor(
             bench.threads,
             copy_context().run,
@@ -142,6 +144,8 @@ class Execution(Attempt):
         self._end(outcomes.raised(asyncio.CancelledError()))
 
     def _thread_ended(self, future: asyncio.Future[Ending]) -> None:
+        capacity = self._bench.capacity
+        capacity.left_pool(capacity.threads, self._call)
         self._end(future.result())
 
     def _end(self, ending: Ending) -> None:

@@ -155,6 +155,7 @@ class Relay:
         self._news = asyncio.Event()
         self._ordinal = 0
         self.gateway = "relayed"
+        self.sender = None
         self.answer_bytes = RESULT_BYTES
 
     def begin(self, seat: Seat) -> None:

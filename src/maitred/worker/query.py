@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.app.attempt import Attempt, running
 from maitred.protocol.seats import Seated
+from maitred.protocol.tasks import DONE
 from maitred.worker import outcomes
 from maitred.worker.streams import Gathered, Rows, ThreadRows
 
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from maitred.errors import MaitredError
+    from maitred.protocol.queries import Pass
     from maitred.protocol.seats import Seat
     from maitred.protocol.tasks import Reserved
+    from maitred.worker.capacity import Sender
     from maitred.worker.outcomes import Ending
     from maitred.worker.querying import Querying
     from maitred.worker.served import Served
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
         def answer_bytes(self) -> int:
             """Largest result."""
 
+        @property
+        def sender(self) -> Sender | None:
+            """A link, as far as the worker's capacity goes; a relay is none."""
+
         def rows(self, stream: int, parts: list[bytes], size: int) -> None: ...
         def over(self, stream: int, seated: Seated) -> None: ...
         def refused(self, stream: int, problem: MaitredError) -> None: ...
@@ -53,6 +60,7 @@ class Query(Attempt):
     __slots__ = (
         "_asker",
         "_begun_at",
+        "_call",
         "_entered",
         "_host",
         "_most_bytes",
@@ -61,16 +69,27 @@ class Query(Attempt):
         "_task",
         "_user",
         "deadline",
+        "sender",
         "stream",
         "told",
     )
 
     def __init__(
-        self, host: Querying, asker: Asker, stream: int, seat: Seat, terms: Reserved, now: float
+        self,
+        host: Querying,
+        asker: Asker,
+        stream: int,
+        seat: Seat,
+        terms: Reserved | Pass,
+        now: float,
+        sender: Sender | None = None,
     ) -> None:
         self.key = (0, 1)
         self.cancelled = False
+        self.unmeasured()
         self.stream = stream
+        self.sender = sender
+        """Whose it is, if it came by a pass."""
         self.told = False
         """Whether the gateway has its answer, or does not want one."""
         seconds = terms.run_seconds
@@ -112,7 +131,7 @@ class Query(Attempt):
         self,
         served: Served,
         seat: Seat,
-        terms: Reserved,
+        terms: Reserved | Pass,
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> None:
@@ -152,6 +171,7 @@ class Query(Attempt):
         context = copy_context()
         context.run(running.set, self)
         enter: Callable[..., Any] = context.run
+        self._call = self._host.capacity.enter_thread(self)
         self._host.loop.run_in_executor(self._host.threads, enter, *call).add_done_callback(
             self._thread_ended
         )
@@ -267,12 +287,14 @@ class Query(Attempt):
             return outcomes.raised(problem)
 
     def _thread_ended(self, future: asyncio.Future[Ending]) -> None:
+        capacity = self._host.capacity
+        capacity.left_pool(capacity.threads, self._call)
         self._end(outcomes.stopped("query") if future.cancelled() else future.result())
 
     # The end
 
     def _end(self, ending: Ending) -> None:
-        self._host.ended(self)
+        self._host.ended(self, good=ending[0] == DONE)
         if not self.told:
             self._answer(ending)
 
@@ -287,4 +309,6 @@ class Query(Attempt):
         host = self._host
         host.count(how)
         seconds = host.loop.time() - self._begun_at
-        self._asker.over(self.stream, Seated(how, body, streamed, count, seconds))
+        sender = self.sender
+        load = host.capacity.load(sender) if sender is not None else None
+        self._asker.over(self.stream, Seated(how, body, streamed, count, seconds, load))

@@ -3,32 +3,42 @@
 A reservation has a slot from the moment that it is known, so no task and no other query gets it
 meanwhile; the query that shows it runs in that slot. Everything here that has a moment shares one
 alarm.
+
+A query may also come by a pass. It has no slot of its own: it gets one if the worker can take more,
+and is refused at once if not.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from maitred.errors import InvalidArguments, Overloaded, SlotTaken
+from maitred.errors import AtCapacity, InvalidArguments, Overloaded, SlotTaken
 from maitred.worker import outcomes, reservations
 from maitred.worker.alarm import Alarm
 from maitred.worker.complaints import Complaints
+from maitred.worker.passes import Passes
 from maitred.worker.query import Query
 from maitred.worker.reservations import Reservation, Reservations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from maitred.errors import MaitredError
     from maitred.logs import Logger
+    from maitred.protocol.queries import Pass
     from maitred.protocol.seats import Seat
     from maitred.protocol.tasks import Reserved
     from maitred.settings import Worker as WorkerSettings
     from maitred.worker.bench import Bench
+    from maitred.worker.capacity import Sender
     from maitred.worker.query import Asker
     from maitred.worker.served import Served
     from maitred.worker.statistics import Statistics
+
+
+FULL: Final = "This worker serves as many queries as it can."
+LEAVING: Final = "This worker takes no more queries."
 
 
 class Asked(NamedTuple):
@@ -47,6 +57,7 @@ class Querying:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.threads = bench.threads
+        self.capacity = bench.capacity
         self.chunk_bytes = settings.chunk_bytes
         self.count = bench.count
         self.running: dict[Query, None] = {}
@@ -65,6 +76,7 @@ class Querying:
         self._book: Reservations[Served, Asked] = Reservations(
             settings.early_queries, settings.early_bytes
         )
+        self._passes: Passes[Served, Asked] = Passes(settings.early_queries, settings.early_bytes)
         self._alarm = Alarm(self.loop, self._look)
 
     # From the node
@@ -74,6 +86,8 @@ class Querying:
         book, token = self._book, terms.token
         if book.is_over(token) or token in book.known:
             return  # given back before we heard of it, or told twice
+        for other in self._passes.take(token):
+            self._refuse(other.who.asker, other.who.stream, reservations.twice())
         if not self._bench.take():
             early = book.refuse(token)
             if early is not None:
@@ -87,21 +101,35 @@ class Querying:
         else:
             self._begin(*early.who, served, terms, now)
 
+    def passes(self, served: Served, told: Sequence[Pass], now: float) -> None:
+        """Gateways that may come without a reservation, or for longer."""
+        for terms in told:
+            waiting = self._passes.add(terms, served, now)
+            first = self._book.unpark(terms.token)
+            for early in waiting if first is None else [first, *waiting]:
+                self._seat_by_pass(*early.who, served, terms, now)
+
     # From gateways
 
     def seat(self, asker: Asker, stream: int, seat: Seat, now: float) -> bytes | None:
         """Run a query; its token, if it has to wait for its reservation."""
         token = seat.token
+        known = self._passes.find(token, now)
+        if known is not None:
+            self._seat_by_pass(asker, stream, seat, known.where, known.terms, now)
+            return None
         reservation = self._book.use(token)
         if reservation is not None:
             if reservation.fetch_at is None:
                 self._tell_arrived(token)
             self._begin(asker, stream, seat, reservation.where, reservation.terms, now)
             return None
-        problem = self._book.why_not(token)
+        second = token in self._book.early
+        problem = None if second else self._book.why_not(token)
         if problem is None:
             until = now + self._early_seconds
-            if self._book.park(token, Asked(asker, stream, seat), len(seat.payload), until):
+            park = self._passes.park if second else self._book.park
+            if park(token, Asked(asker, stream, seat), len(seat.payload), until):
                 self._alarm.by(until)
                 return token
             problem = Overloaded("Too many queries wait here for the word of their reservation.")
@@ -114,6 +142,14 @@ class Querying:
             self._tell_arrived(token)
             self._bench.leave()
 
+    def forget(self, asker: Asker, stream: int, token: bytes) -> None:
+        """A query that waits for the word of its token is not wanted any more."""
+        early = self._book.early.get(token)
+        if early is not None and early.who[:2] == (asker, stream):
+            self.release(token)
+        else:
+            self._passes.drop(token, lambda who: who[:2] == (asker, stream))
+
     @property
     def reservations(self) -> int:
         """Slots that wait for their query."""
@@ -125,9 +161,12 @@ class Querying:
 
     # The end of a query
 
-    def ended(self, query: Query) -> None:
+    def ended(self, query: Query, *, good: bool) -> None:
         """Its handler has ended, and its slot is free."""
         self.running.pop(query, None)
+        if query.sender is not None:
+            self.capacity.left(query.sender)
+        self.capacity.ended(query, good=good)
         self._bench.leave()
 
     def stop(self) -> None:
@@ -138,12 +177,38 @@ class Querying:
 
     # Inside
 
-    def _begin(
-        self, asker: Asker, stream: int, seat: Seat, served: Served, terms: Reserved, now: float
+    def _seat_by_pass(
+        self, asker: Asker, stream: int, seat: Seat, served: Served, terms: Pass, now: float
     ) -> None:
-        query = Query(self, asker, stream, seat, terms, now)
+        capacity, sender = self.capacity, asker.sender
+        if sender is None:  # a pass is for a link: what is relayed has a reservation
+            self._refuse(asker, stream, reservations.unknown())
+            return
+        room = capacity.asked(sender, seat.in_flight, now, pressed=seat.pressed)
+        closed = self._bench.closed
+        if closed or not room or not self._bench.take():
+            capacity.answered(sender)
+            self._statistics.full += 1
+            sentence = LEAVING if closed else FULL
+            asker.refused(stream, AtCapacity(sentence, limit=0 if closed else capacity.limit))
+            return
+        capacity.entered(sender)
+        self._begin(asker, stream, seat, served, terms, now, sender)
+
+    def _begin(
+        self,
+        asker: Asker,
+        stream: int,
+        seat: Seat,
+        served: Served,
+        terms: Reserved | Pass,
+        now: float,
+        sender: Sender | None = None,
+    ) -> None:
+        query = Query(self, asker, stream, seat, terms, now, sender)
         self._statistics.queries += 1
         self.running[query] = None
+        self.capacity.begun(query, now)
         asker.begun(stream, query)
         try:
             args, named = served.read(seat.payload)
@@ -168,7 +233,7 @@ class Querying:
 
     def _look(self, now: float) -> float | None:
         due = self._book.due(now)
-        for early in due.late:
+        for early in (*due.late, *self._passes.late(now)):
             self._refuse(early.who.asker, early.who.stream, reservations.unknown())
         for reservation in due.expired:
             self._statistics.unused += 1
@@ -178,6 +243,9 @@ class Querying:
             for reservation in due.to_fetch:
                 self.fetch(reservation)
         following = self._book.next_at()
+        parked = self._passes.next_at()
+        if parked is not None and (following is None or parked < following):
+            following = parked
         for query in list(self.running):
             if query.cancelled:
                 continue

@@ -97,7 +97,7 @@ class Reservations(Generic[Where, Who]):
     def add(self, reservation: Reservation[Where]) -> Early[Who] | None:
         """A reservation that has a slot; the query for it, if it is there already."""
         token = reservation.terms.token
-        early = self._unpark(token)
+        early = self.unpark(token)
         if early is not None:
             self._remember(token, used)
             return early
@@ -107,7 +107,7 @@ class Reservations(Generic[Where, Who]):
     def refuse(self, token: bytes) -> Early[Who] | None:
         """There is no slot for it; the query that has to hear so, if it is there already."""
         self._remember(token, taken)
-        return self._unpark(token)
+        return self.unpark(token)
 
     # The gateway's
 
@@ -140,7 +140,7 @@ class Reservations(Generic[Where, Who]):
     def release(self, token: bytes) -> Reservation[Where] | None:
         """It will not be used; what had a slot for it, if it was known. A query that waits for it
         is forgotten."""
-        self._unpark(token)
+        self.unpark(token)
         found = self.known.pop(token, None)
         if found is not None or token not in self._over:
             self._remember(token, released)
@@ -162,7 +162,7 @@ class Reservations(Generic[Where, Who]):
         found: Due[Where, Who] = Due()
         for token, early in list(self.early.items()):
             if early.until <= now:
-                self._unpark(token)
+                self.unpark(token)
                 found.late.append(early)
         for token, one in list(self.known.items()):
             if one.expires_at <= now:
@@ -174,13 +174,14 @@ class Reservations(Generic[Where, Who]):
                 found.to_fetch.append(one)
         return found
 
-    # Inside
-
-    def _unpark(self, token: bytes) -> Early[Who] | None:
+    def unpark(self, token: bytes) -> Early[Who] | None:
+        """The query that waits with this token; it waits no more."""
         early = self.early.pop(token, None)
         if early is not None:
             self.early_bytes -= early.size
         return early
+
+    # Inside
 
     def _remember(self, token: bytes, what: Callable[[], MaitredError]) -> None:
         over = self._over

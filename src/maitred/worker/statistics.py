@@ -32,6 +32,8 @@ class Statistics(Struct):
     """Of these, those that came by the node."""
     refused: int = 0
     """Queries whose reservation was not good."""
+    full: int = 0
+    """Queries with a pass that there was no room for."""
     unused: int = 0
     """Reservations that no query came for."""
     offers: int = 0

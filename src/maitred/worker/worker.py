@@ -20,6 +20,7 @@ from maitred.protocol.tasks import Offer, Offered
 from maitred.worker.attending import Attending
 from maitred.worker.beats import Beats
 from maitred.worker.bench import Bench
+from maitred.worker.capacity import Capacity
 from maitred.worker.door import Door, reachable
 from maitred.worker.ends import Ends
 from maitred.worker.fetching import Fetching
@@ -80,12 +81,15 @@ class Worker:
             self.statistics,
             log,
         )
+        self.capacity = Capacity(settings, self.statistics, self._slot_freed)
+        self._supply_soon = False
         self._bench = Bench(
             settings,
             self._ends,
             self.statistics,
             min((node.payload_bytes for node in client.nodes() if node.node), default=2**31),
             self._slot_freed,
+            self.capacity,
         )
         self._served = [
             Served(
@@ -117,13 +121,13 @@ class Worker:
             self.statistics,
             log,
             self._ordered,
+            self.querying.passes,
         )
         self._door = Door(self._loop, settings, self._session, name, self.querying)
         self.address = ""
         """Where gateways reach it; empty: nowhere, or not yet."""
         self._offering: dict[asyncio.Task[None], None] = {}
         """In their order, as everything here that is gone through: a simulated run must replay."""
-        self._supply_soon = False
         self._stopping = asyncio.Event()
         self._quiet: asyncio.Event = asyncio.Event()
         """Set whenever a slot becomes free, for who waits for all of them."""
@@ -152,6 +156,7 @@ class Worker:
             self._beats.stop()
             self._attending.stop()
             self.querying.stop()
+            self.capacity.stop()
             self._fetching.stop()
             self._bench.threads.shutdown(wait=False, cancel_futures=True)
             await self._door.close()

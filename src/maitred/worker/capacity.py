@@ -1,0 +1,286 @@
+"""How much a worker can take: what is served, what waits, and what follows from both.
+
+Everything that runs here is told: tasks and queries that begin and end, attempts that wait for
+something inside of the worker. From that the gauge knows the limit; it bounds what is on offer and
+what is taken by a pass. Gateways that come with passes hear of it, with every answer and from time
+to time. One timer does the rest, only while there is work: it is late when the loop is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakKeyDictionary
+
+from maitred.protocol.seats import Load
+from maitred.worker.gauges import gauge
+from maitred.worker.pools import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+    from maitred.app.attempt import Attempt
+    from maitred.settings import Worker as WorkerSettings
+    from maitred.worker.pools import Call, Caller
+    from maitred.worker.statistics import Statistics
+
+TICK_SECONDS: Final = 0.05
+"""How often the timer looks while there is work. A loop that is late by as much is noticed."""
+
+REPORT_TICKS: Final = 2
+"""A report is sent every so many: about every 100 ms."""
+
+LATELY_SECONDS: Final = 2.0
+"""A gateway whose last query by a pass is longer ago, and has none here, hears no more reports."""
+
+SLACK_SHARE: Final = 8
+"""One so many-th of the limit is taken beyond it: what the senders know of it is a moment old, and
+a limit that moves by one or two is no reason to send anybody away. Small limits have none."""
+
+
+class Sender:
+    """A gateway's link, as far as the worker's capacity goes."""
+
+    __slots__ = ("claim", "inside", "number", "send", "used_at")
+
+    def __init__(self, send: Callable[[Load], None]) -> None:
+        self.send = send
+        """How it is told."""
+        self.inside = 0
+        """Its queries that are served or wait here."""
+        self.claim = 0
+        """What it has in flight to us, by its own word."""
+        self.number = 0
+        """Of the last report."""
+        self.used_at = 0.0
+
+
+class Capacity:
+    """Of one worker; a meter for its attempts (see `app.attempt.Meter`)."""
+
+    def __init__(
+        self, settings: WorkerSettings, statistics: Statistics, grown: Callable[[], None]
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.threads = Pool(settings.threads or settings.slots, self._moved)
+        """For plain functions."""
+        self._slots = settings.slots
+        self._statistics = statistics
+        self._grown = grown
+        """Called when there may be more than before."""
+        self._gauge = gauge(settings, self.loop.time())
+        self.limit = self._gauge.limit(self.loop.time())
+        """How many may be here at a time."""
+        self.inside = 0
+        """Attempts whose handlers have begun and not ended."""
+        self.waiting = 0
+        """Of these, those that wait for something inside of the worker."""
+        self._by_pass = 0
+        self._claims = 0
+        self._senders: dict[Sender, None] = {}
+        """Those who used a pass lately."""
+        self._pools: WeakKeyDictionary[Executor, Pool] = WeakKeyDictionary()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._ticks = 0
+
+    def stop(self) -> None:
+        """No more reports."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._senders.clear()
+
+    @property
+    def serving(self) -> int:
+        """Attempts that are worked on."""
+        return self.inside - self.waiting
+
+    @property
+    def room(self) -> int:
+        """Slots that may be offered."""
+        return min(self.limit, self._slots) - self._statistics.busy
+
+    @property
+    def most(self) -> int:
+        """From so many on, a query with a pass is refused."""
+        return min(self._slots, self.limit + self.limit // SLACK_SHARE)
+
+    # Attempts
+
+    def begun(self, attempt: Attempt, now: float) -> None:
+        """A handler is called."""
+        self.inside += 1
+        gauge = self._gauge
+        gauge.begun()
+        gauge.observe(self.inside - self.waiting, self.waiting, now)
+        gauge.claimed(self._claims + self._statistics.busy - self._by_pass)
+        attempt.meter = self
+        if self._timer is None:
+            self._start()
+
+    def ended(self, attempt: Attempt, *, good: bool) -> None:
+        """It has ended, however."""
+        now = self.loop.time()
+        self.inside -= 1
+        if attempt.counted:
+            attempt.counted = False
+            self.waiting -= 1
+        attempt.meter = None
+        self._gauge.observe(self.inside - self.waiting, self.waiting, now)
+        self._gauge.ended(now, good=good)
+        self._look(now)
+
+    def enter_thread(self, attempt: Attempt) -> Call:
+        """It is to run in one of the worker's own threads."""
+        call = self.threads.enter(attempt)
+        self._moved(attempt)
+        return call
+
+    # From inside of handlers; also in threads
+
+    def wait(self, attempt: Attempt) -> None:
+        """It waits for something here."""
+        self._on_loop(self._wait, attempt, 1)
+
+    def go_on(self, attempt: Attempt) -> None:
+        """It has it."""
+        self._on_loop(self._wait, attempt, -1)
+
+    def submitted(self, attempt: Attempt, executor: Executor) -> Call:
+        """A call of it goes to that executor; on the loop."""
+        pool = self._pools.get(executor)
+        if pool is None:
+            workers = getattr(executor, "_max_workers", None)
+            workers = workers if isinstance(workers, int) else None
+            pool = self._pools[executor] = Pool(workers, self._moved)
+        call = pool.enter(attempt)
+        self._moved(attempt)
+        return call
+
+    def finished(self, executor: Executor, call: Call) -> None:
+        """That call has ended, or will not be made; from any thread."""
+        self._on_loop(self._finished, executor, call)
+
+    def _finished(self, executor: Executor, call: Call) -> None:
+        pool = self._pools.get(executor)
+        if pool is not None:
+            self.left_pool(pool, call)
+
+    def left_pool(self, pool: Pool, call: Call) -> None:
+        """It has ended there."""
+        pool.leave(call)
+        self._moved(call.caller)
+
+    def _on_loop(self, function: Callable[..., None], *args: object) -> None:
+        try:
+            here = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            here = False
+        if here:
+            function(*args)
+        else:
+            with suppress(RuntimeError):  # the loop is closed, and nobody counts any more
+                self.loop.call_soon_threadsafe(function, *args)
+
+    def _wait(self, attempt: Attempt, more: int) -> None:
+        attempt.waits += more
+        self._moved(attempt)
+
+    def _moved(self, caller: Caller) -> None:
+        """Whether it waits may have changed."""
+        attempt = cast("Attempt", caller)
+        if attempt.meter is not self:  # it is over
+            return
+        waits = attempt.waits
+        if (waits and waits >= attempt.calls) or (attempt.queued and not attempt.calls):
+            if not attempt.counted:
+                attempt.counted = True
+                self.waiting += 1
+                self._gauge.observe(self.inside - self.waiting, self.waiting, self.loop.time())
+        elif attempt.counted:
+            attempt.counted = False
+            self.waiting -= 1
+            self._gauge.observe(self.inside - self.waiting, self.waiting, self.loop.time())
+
+    # Gateways
+
+    def asked(self, sender: Sender, in_flight: int, now: float, *, pressed: bool) -> bool:
+        """A query comes with a pass; whether there is room for it."""
+        if sender not in self._senders:
+            self._senders[sender] = None
+            if self._timer is None:
+                self._start()
+        sender.used_at = now
+        claim = min(in_flight, self._slots)
+        self._claims += claim - sender.claim
+        sender.claim = claim
+        self._gauge.claimed(self._claims + self._statistics.busy - self._by_pass, pressed=pressed)
+        self._look(now)
+        return self._statistics.busy < self.most
+
+    def entered(self, sender: Sender) -> None:
+        """That query has a slot."""
+        sender.inside += 1
+        self._by_pass += 1
+
+    def left(self, sender: Sender) -> None:
+        """It is over."""
+        sender.inside -= 1
+        self._by_pass -= 1
+        self.answered(sender)
+
+    def answered(self, sender: Sender) -> None:
+        """It has one less in flight, whatever it says with its next query."""
+        if sender.claim:
+            sender.claim -= 1
+            self._claims -= 1
+
+    def gone(self, sender: Sender) -> None:
+        """Its link is closed."""
+        self._claims -= sender.claim
+        sender.claim = 0
+        self._senders.pop(sender, None)
+
+    def load(self, sender: Sender) -> Load:
+        """What it is told."""
+        sender.number += 1
+        return Load(
+            sender.number,
+            min(self.limit, self._slots),
+            self.inside - self.waiting,
+            self.waiting,
+            self._gauge.mean_service_seconds,
+            sender.inside,
+            max(1, len(self._senders)),
+        )
+
+    # Time
+
+    def _look(self, now: float) -> None:
+        limit = self._gauge.limit(now)
+        if limit != self.limit:
+            grown, self.limit = limit > self.limit, limit
+            if grown:
+                self._grown()
+
+    def _start(self) -> None:
+        self._due = self.loop.time() + TICK_SECONDS
+        self._timer = self.loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self.loop.time()
+        self._gauge.lagged(now - self._due)
+        self._look(now)
+        self._ticks += 1
+        if self._ticks % REPORT_TICKS == 0:
+            for sender in list(self._senders):
+                if sender.inside or now - sender.used_at < LATELY_SECONDS:
+                    sender.send(self.load(sender))
+                else:
+                    self.gone(sender)
+        if self.inside or self._senders:
+            self._start()

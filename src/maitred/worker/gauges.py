@@ -1,0 +1,129 @@
+"""The ways to know how many a worker can take at a time. Pure.
+
+`measured`: by what is served and what waits, which the worker sees (`LimitEstimator`). `knee`: for
+a worker that only passes on what it gets, and cannot see what waits behind: by what comes out
+(`KneeProber`). `slots`: as many as there are slots, whatever happens. docs/capacity.md explains.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from typing import TYPE_CHECKING, Final, Protocol
+
+from maitred.balancing.workers.estimator import LimitEstimator
+from maitred.balancing.workers.knee import KneeProber, KneeSettings
+
+if TYPE_CHECKING:
+    from maitred.settings import Worker as WorkerSettings
+
+MEAN_ENDS: Final = 400
+"""How many ends the mean service time remembers, where the estimator does not tell it."""
+
+
+class Gauge(Protocol):
+    """Told of everything that changes; knows the limit."""
+
+    @property
+    def mean_service_seconds(self) -> float:
+        """Of the work itself; 0 until something ended."""
+
+    def begun(self) -> None: ...
+    def observe(self, serving: int, waiting: int, now: float) -> None: ...
+    def claimed(self, in_flight: int, *, pressed: bool = False) -> None: ...
+    def lagged(self, seconds: float) -> None: ...
+    def ended(self, now: float, *, good: bool) -> None: ...
+    def limit(self, now: float) -> int: ...
+
+
+class Measured:
+    """By serving and waiting."""
+
+    __slots__ = ("_estimator", "claimed", "lagged", "limit", "observe")
+
+    def __init__(self, slots: int, now: float) -> None:
+        self._estimator = LimitEstimator(slots, slots, now)
+        self.observe = self._estimator.observe
+        self.claimed = self._estimator.claimed
+        self.lagged = self._estimator.lagged
+        self.limit = self._estimator.limit
+
+    @property
+    def mean_service_seconds(self) -> float:
+        return self._estimator.mean_service_seconds
+
+    def begun(self) -> None:
+        """Counted by `observe`."""
+
+    def ended(self, now: float, *, good: bool) -> None:  # noqa: ARG002
+        if good:
+            self._estimator.ended()
+
+
+class Fixed:
+    """By nothing; the mean service time is measured all the same."""
+
+    __slots__ = ("_ends", "_seconds", "_serving", "_since", "_slots")
+
+    def __init__(self, slots: int, now: float) -> None:
+        self._slots = slots
+        self._serving = 0
+        self._since = now
+        self._seconds = 0.0
+        self._ends = 0.0
+
+    @property
+    def mean_service_seconds(self) -> float:
+        """The time that was spent serving, divided by the ends: docs/capacity.md says why."""
+        return self._seconds / self._ends if self._ends else 0.0
+
+    def begun(self) -> None:
+        """Counted by `observe`."""
+
+    def observe(self, serving: int, waiting: int, now: float) -> None:  # noqa: ARG002
+        self._seconds += self._serving * max(0.0, now - self._since)
+        self._since = now
+        self._serving = serving
+
+    def claimed(self, in_flight: int, *, pressed: bool = False) -> None:
+        """Nothing follows from it."""
+
+    def lagged(self, seconds: float) -> None:
+        """Nothing follows from it."""
+
+    def ended(self, now: float, *, good: bool) -> None:  # noqa: ARG002
+        if good:
+            self._ends += 1
+            if self._ends > 2 * MEAN_ENDS:
+                kept = exp(-1.0)
+                self._ends *= kept
+                self._seconds *= kept
+
+    def limit(self, now: float) -> int:  # noqa: ARG002
+        return self._slots
+
+
+class Knee(Fixed):
+    """By what comes out."""
+
+    __slots__ = ("_prober",)
+
+    def __init__(self, slots: int, now: float) -> None:
+        super().__init__(slots, now)
+        first = min(slots, KneeSettings().first)
+        self._prober = KneeProber(now, KneeSettings(first=first, ceiling=slots))
+
+    def begun(self) -> None:
+        self._prober.started()
+
+    def ended(self, now: float, *, good: bool) -> None:
+        super().ended(now, good=good)
+        self._prober.ended(now, good=good)
+
+    def limit(self, now: float) -> int:  # noqa: ARG002
+        return min(self._slots, self._prober.limit)
+
+
+def gauge(settings: WorkerSettings, now: float) -> Gauge:
+    """As the settings want it."""
+    kinds: dict[str, type[Measured | Fixed]] = {"measured": Measured, "knee": Knee, "slots": Fixed}
+    return kinds[settings.limit](settings.slots, now)

@@ -1,0 +1,80 @@
+"""What runs in a pool of threads or processes, and what waits for one of them. Pure.
+
+An executor does not tell when it takes a call up, but it takes them in their order and has so many
+workers: what is beyond these waits. So counting is enough, and no thread has to say anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    class Caller(Protocol):
+        """Whose call it is (see `app.attempt.Attempt`)."""
+
+        calls: int
+        queued: int
+
+
+class Call:
+    """One call in a pool."""
+
+    __slots__ = ("caller", "over", "running")
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.running = False
+        self.over = False
+
+
+class Pool:
+    """Of one executor. `changed` is called with whoever begins to run."""
+
+    __slots__ = ("_changed", "_waiting", "_workers", "active")
+
+    def __init__(self, workers: int | None, changed: Callable[[Caller], None]) -> None:
+        self._workers = workers
+        """Unknown: as many as are wanted."""
+        self._changed = changed
+        self._waiting: deque[Call] = deque()
+        self.active = 0
+
+    @property
+    def waiting(self) -> int:
+        """Calls that no worker of the pool has taken up."""
+        return len(self._waiting)
+
+    def enter(self, caller: Caller) -> Call:
+        """A call was submitted."""
+        call = Call(caller)
+        if self._workers is None or self.active < self._workers:
+            self._run(call)
+        else:
+            caller.queued += 1
+            self._waiting.append(call)
+        return call
+
+    def leave(self, call: Call) -> None:
+        """It has ended, or was taken back before it began; a second time does nothing."""
+        if call.over:
+            return
+        call.over = True
+        if not call.running:
+            call.caller.queued -= 1
+            self._waiting.remove(call)
+            return
+        self.active -= 1
+        call.caller.calls -= 1
+        if self._waiting:
+            following = self._waiting.popleft()
+            following.caller.queued -= 1
+            self._run(following)
+            self._changed(following.caller)
+
+    def _run(self, call: Call) -> None:
+        call.running = True
+        call.caller.calls += 1
+        self.active += 1
