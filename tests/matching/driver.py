@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.matching.effects import Ended, Foreign
+    from maitred.matching.rosters import Pass
 
 DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)
 """How an attempt ended, as the wire counts it."""
@@ -47,6 +48,7 @@ class Asked:
     offer: Offer | None = None
     wanted: Wanted | None = None
     reserved: list[bytes] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
     session: bytes = b""
     slots: int = 0
 
@@ -137,7 +139,9 @@ class Driver:
             effects.RefuseWanted: lambda effect: effect.wanted.token.answer(effect.problem),
             effects.PassWanted: lambda effect: self.passed_wanted.append(effect.wanted),
             effects.RecallWanted: lambda effect: self.passed_wanted.remove(effect.wanted),
-            effects.AnswerAttend: lambda effect: effect.token.answer(effect.order),
+            effects.AnswerAttend: self._answer_attend,
+            effects.AnswerSubscribe: lambda effect: effect.token.answer(effect),
+            effects.RefuseSubscribe: lambda effect: effect.token.answer(effect.problem),
             effects.VisitorTaken: self._visitor_taken,
             effects.VisitorUnwanted: lambda effect: self.visitors[effect.task].answer(None),
             effects.VisitorLost: lambda effect: self.visitors[effect.task].answer("lost"),
@@ -381,11 +385,13 @@ class Driver:
         waited: float = 0.0,
         seconds: float = 30.0,
         user_waiting: int | None = None,
+        do_not_queue: bool = False,
         turn: bool = True,
     ) -> Asked:
         asked = self.ask("want", slots=slots)
         since, until = self.now - waited, self.now + seconds
         wanted = Wanted(asked, session_of("gateway"), user, slots, since, until, priority)
+        wanted.do_not_queue = do_not_queue
         asked.wanted = wanted
         self.partition.want(wanted, self.now, user_waiting)
         if turn:
@@ -432,6 +438,28 @@ class Driver:
     def attend_no_more(self, asked: Asked) -> None:
         asked.over = True
         self.partition.attend_no_more(asked.session, asked, self.now)
+        self.turn()
+
+    def subscribe(
+        self,
+        gateway: str = "gateway",
+        version: int = 0,
+        *,
+        user: str = "",
+        seconds: float = 30.0,
+        turn: bool = True,
+    ) -> Asked:
+        session = session_of(gateway)
+        asked = self.ask("subscribe", session=session)
+        until = self.now + seconds
+        self.partition.subscribe(session, user, version, asked, until, self.now)
+        if turn:
+            self.turn()
+        return asked
+
+    def subscribe_no_more(self, asked: Asked, user: str = "") -> None:
+        asked.over = True
+        self.partition.subscribe_no_more(asked.session, user, asked, self.now)
         self.turn()
 
     def withdraw(self, asked: Asked, *, turn: bool = True) -> None:
@@ -617,6 +645,10 @@ class Driver:
         slots += effect.above
         assert 0 < len(slots) <= asked.slots
         asked.answer(slots)
+
+    def _answer_attend(self, effect: effects.AnswerAttend) -> None:
+        effect.token.passes = list(effect.passes)
+        effect.token.answer(effect.order)
 
     def _visitor_taken(self, effect: effects.VisitorTaken) -> None:
         self.visitors[effect.task].answer(effect.session)

@@ -18,7 +18,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from maitred.errors import DeadlineExceeded, Draining, MaitredError, NoWorker, Overloaded
-from maitred.matching.core import Core
 from maitred.matching.effects import (
     Allocate,
     AnswerAttend,
@@ -27,6 +26,7 @@ from maitred.matching.effects import (
     RefuseWanted,
 )
 from maitred.matching.queries import Reservation, Wanted
+from maitred.matching.subscribing import Subscribing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,11 +42,8 @@ RETRY_SHORTEST = 1.0
 RETRY_LONGEST = 60.0
 """Seconds after which somebody who was refused for want of room may come again."""
 
-TOKENS_AT_ONCE = 64
-TOKEN_BYTES = 16
 
-
-class Allocating(Core):
+class Allocating(Subscribing):
     """For those who bring queries."""
 
     def want(self, wanted: Wanted, now: float, user_waiting: int | None = None) -> None:
@@ -67,8 +64,12 @@ class Allocating(Core):
             self._make_room(wanted, waiting, theirs, "queries of this user", now)
         lines.add(wanted)
         self._seat_queries()
-        if not wanted.given:
-            self._set_timer(wanted.until, wanted)
+        if wanted.given:
+            return
+        if wanted.do_not_queue and self.parent is None:
+            lines.close(wanted)
+            raise self._nobody_is_free(now)
+        self._set_timer(wanted.until, wanted)
 
     def _make_room(self, wanted: Wanted, waiting: int, most: int, whose: str, now: float) -> None:
         room = most - waiting + (0 if waiting else self.offers.slots)
@@ -119,14 +120,6 @@ class Allocating(Core):
             offers.reserve(reservation)
             lines.take(reservation)
 
-    def _new_token(self) -> bytes:
-        if not self._tokens:
-            fresh = self.secret(TOKENS_AT_ONCE * TOKEN_BYTES)
-            self._tokens = [
-                fresh[at : at + TOKEN_BYTES] for at in range(0, len(fresh), TOKEN_BYTES)
-            ]
-        return self._tokens.pop()
-
     def _flush_queries(self, now: float) -> None:
         """Answer those that got something."""
         for wanted in self.wanted.answerable():
@@ -136,11 +129,17 @@ class Allocating(Core):
                 self.effects.append(Allocate(wanted, wanted.given))
                 wanted.given = []
 
-    def _reservations_fall(self, reserved: list[Reservation]) -> None:
+    def _reservations_fall(self, reserved: list[Reservation], now: float) -> None:
         """Their offer is gone before anybody heard of them."""
         for reservation in reserved:
             self.wanted.put_back(reservation)
             self._set_timer(reservation.wanted.until, reservation.wanted)
+        if reserved:
+            self._seat_queries()
+        for wanted in dict.fromkeys(one.wanted for one in reserved):
+            if wanted.do_not_queue and self.parent is None and not wanted.given:
+                self.wanted.close(wanted)
+                self.effects.append(RefuseWanted(wanted, self._nobody_is_free(now)))
 
     def _pass_wanted(self) -> None:
         """Those that found nothing here go up the tree."""
@@ -188,14 +187,26 @@ class Allocating(Core):
         at = self.presence.seen + seconds
         if now < at:
             return at
-        key = self.key
-        self.refuse_wanted(
-            NoWorker(
-                f"Nobody serves the queue {key.namespace}/{key.queue}.",
-                remedy=f"Start a worker for it; queries wait {seconds:g} s for one.",
-            )
-        )
+        self.refuse_wanted(self._nobody_serves())
         return inf
+
+    def _nobody_serves(self) -> NoWorker:
+        key, seconds = self.key, self.settings.queries.no_worker_seconds
+        return NoWorker(
+            f"Nobody serves the queue {key.namespace}/{key.queue}.",
+            remedy=f"Start a worker for it; queries wait {seconds:g} s for one.",
+        )
+
+    def _nobody_is_free(self, now: float) -> MaitredError:
+        """Why one that does not wait gets nothing."""
+        presence = self.presence
+        if not presence.anybody and now >= presence.seen + self.settings.queries.no_worker_seconds:
+            return self._nobody_serves()
+        return Overloaded(
+            "No worker is free, and the query is not to wait.",
+            remedy="Come back later, or let it wait.",
+            retry_after=self.retry_after(self.wanted.total + 1, now),
+        )
 
     # Who is there
 
@@ -206,8 +217,11 @@ class Allocating(Core):
             self.effects.append(AnswerAttend(earlier, ""))
         order = self.presence.order_now(known, now)
         if order:
-            self.effects.append(AnswerAttend(self.presence.answered(known, now), order))
-        self._set_timer(known.deadline, known)
+            self._answer_attend(known, order, now)
+        else:
+            self._set_timer(known.deadline, known)
+            if known.passes:
+                self.presence.rosters.untold[known] = None
 
     def attend_no_more(self, session: bytes, token: Token, now: float) -> None:
         """Its connection is lost, or it has taken its request back."""
@@ -217,13 +231,13 @@ class Allocating(Core):
             self._set_timer(known.deadline, known)
 
     def _attendance_rings(self, one: Attendance, now: float) -> None:
+        self._tell_timer_rings(one, now)
         if now < one.deadline:
             return  # it has another timer
         if one.token is None:
             self.presence.gives_up(one)
         else:
-            self.effects.append(AnswerAttend(self.presence.answered(one, now), ""))
-            self._set_timer(one.deadline, one)
+            self._answer_attend(one, "", now)
 
     def order(self, named: str, order: Order, now: float) -> list[Attendance]:
         """A person wants these workers offline, or back; raises `UnknownWorker`."""
@@ -232,21 +246,22 @@ class Allocating(Core):
             self.presence.order(one, order)
             told = self.presence.order_now(one, now)
             if told:
-                self.effects.append(AnswerAttend(self.presence.answered(one, now), told))
-                self._set_timer(one.deadline, one)
+                self._answer_attend(one, told, now)
         return found
 
     # The end
 
     def _stop_queries(self) -> None:
         self.refuse_wanted(Draining("The node is stopping.", remedy="Ask again later."))
+        self._stop_subscriptions()
         for one in self.presence.workers.values():
             if one.token is not None:
                 token, one.token = one.token, None
                 self.effects.append(AnswerAttend(token, ""))
 
     def _query_tokens(self) -> list[Token]:
-        """Those who wait for slots, or attend."""
+        """Those who wait for slots or for news, or attend."""
         waiting = [wanted.token[0] for wanted in self.wanted.unanswered()]
         attending = (one.token for one in self.presence.workers.values())
-        return [*waiting, *(token for token in attending if token is not None)]
+        subscribed = [one.token for one in self.presence.rosters.held]
+        return [*waiting, *subscribed, *(token for token in attending if token is not None)]

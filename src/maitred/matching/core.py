@@ -24,6 +24,7 @@ from maitred.matching.outcomes import Outcomes
 from maitred.matching.presence import Attendance, Presence
 from maitred.matching.queries import Wanted, WantedLines
 from maitred.matching.records import SEQUENCES_PER_RANGE
+from maitred.matching.rosters import Subscriber
 from maitred.matching.task import (
     OVER,
     SegmentState,
@@ -82,7 +83,7 @@ class Told:
         """Whether it does, or comes too late; as long as nobody knows, None."""
 
 
-Waiting = Offer | Task | HeldBeat | Wanted | Attendance
+Waiting = Offer | Task | HeldBeat | Wanted | Attendance | Subscriber
 
 
 def _no_secrets(_: int) -> bytes:
@@ -118,7 +119,9 @@ class Core:
         self.later = LaterTasks(settings.buffer_tasks, settings.buffer_bytes, stored=stored)
         self.offers = Offers()
         self.wanted = WantedLines()
-        self.presence = Presence(now)
+        self.presence = Presence(now, self.first_sequence)
+        self._rosters_at = inf
+        """When a gateway hears of workers that came too soon after others."""
         self.secret = secret
         self._tokens: list[bytes] = []
         """Secrets that were made in advance."""
@@ -277,6 +280,8 @@ class Core:
             return waiting.is_open
         if isinstance(waiting, Attendance):
             return self.presence.workers.get(waiting.session) is waiting
+        if isinstance(waiting, Subscriber):
+            return self.presence.rosters.subscribers.get(waiting.key) is waiting
         if isinstance(waiting, HeldBeat):
             return self._beats.get(waiting.session) is waiting
         return waiting.state is not OVER
@@ -336,6 +341,7 @@ class Core:
             or self.offers.slots
             or self.wanted.total
             or self.presence.workers
+            or self.presence.rosters.held
             or self._waiters
             or self._beats
             or self.ledger.pending

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.backlog import Reading
     from maitred.matching.offers import Offer
+    from maitred.matching.presence import Attendance
     from maitred.matching.queries import Reservation, Wanted
     from maitred.matching.records import Later
+    from maitred.matching.rosters import Pass
     from maitred.matching.task import Task, Ticket, Token
 
 EndStatus = Literal["done", "failed", "cancelled", "expired"]
@@ -120,10 +122,27 @@ class RecallWanted(NamedTuple):
 
 
 class AnswerAttend(NamedTuple):
-    """Tell a worker that attends what is wanted of it."""
+    """Tell a worker that attends what is wanted of it, and who may come without a reservation."""
 
     token: Token
     order: Literal["", "offline", "online"]
+    passes: Sequence[Pass] = ()
+
+
+class AnswerSubscribe(NamedTuple):
+    """Tell a gateway who serves the queue, and what to show to them."""
+
+    token: Token
+    user: str
+    version: int
+    members: Sequence[tuple[Attendance, bytes]]
+
+
+class RefuseSubscribe(NamedTuple):
+    """Tell a gateway why it hears nothing."""
+
+    token: Token
+    problem: MaitredError
 
 
 class VisitorTaken(NamedTuple):
@@ -200,6 +219,8 @@ Effect = (
     | PassWanted
     | RecallWanted
     | AnswerAttend
+    | AnswerSubscribe
+    | RefuseSubscribe
     | VisitorTaken
     | VisitorUnwanted
     | VisitorLost

@@ -31,6 +31,7 @@ from maitred.matching.offers import Offer
 from maitred.matching.presence import Attendance
 from maitred.matching.queries import Wanted
 from maitred.matching.recalling import Recalling
+from maitred.matching.rosters import Subscriber
 from maitred.matching.task import (
     AWAY,
     GIVEN,
@@ -68,6 +69,7 @@ class Partition(Recalling):
         if before:
             size = self.later.read_size(len(self.tasks))
             self.effects.append(ReadLater(before, size, self.later.read_bytes(self.tasks.values())))
+        self._tell_rosters(now)
         self._pass_wanted()
         without = self._without_workers(now)
         return min(self._next_look(now, self._pass_on(now)), without)
@@ -87,6 +89,7 @@ class Partition(Recalling):
             at = min(at, first if first > now else inf)
         if self._timers:
             at = min(at, self._timers[0][0])
+        at = min(at, self._rosters_at)
         return max(at, now)
 
     def _leases_end(self, now: float) -> None:
@@ -128,6 +131,8 @@ class Partition(Recalling):
                 self._wanted_time_is_up(waiting)
             elif isinstance(waiting, Attendance):
                 self._attendance_rings(waiting, now)
+            elif isinstance(waiting, Subscriber):
+                self._subscriber_rings(waiting, now)
             elif isinstance(waiting, HeldBeat):
                 self._beat_time_is_up(waiting)
             else:

@@ -12,11 +12,13 @@ from difflib import get_close_matches
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from maitred.errors import UnknownWorker
+from maitred.matching.rosters import Rosters
 
 if TYPE_CHECKING:
+    from maitred.matching.rosters import Pass, SubscriberKey
     from maitred.matching.task import Token
 
 Order = Literal["", "offline", "online"]
@@ -53,6 +55,10 @@ class Attendance(Struct, eq=False):
     """What a person wants of it, and it has not done."""
     ordered_at: float = -inf
     suspected: bool = False
+    passes: dict[SubscriberKey, Pass] = field(default_factory=dict)
+    """Of the gateways that may come without a reservation."""
+    tell_at: float = inf
+    """When its timer rings that is about them."""
 
     @property
     def serves(self) -> bool:
@@ -63,17 +69,31 @@ class Attendance(Struct, eq=False):
 class Presence:
     """All of them."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, version: int = 0) -> None:
         self.workers: OrderedDict[bytes, Attendance] = OrderedDict()
         """By session; the one that was heard of last, last."""
         self._serving: dict[bytes, None] = {}
         self.seen = now
         """When a worker was last heard of that is no longer here."""
+        self.began = now
+        self.version = version
+        """Counts up with everything that makes a roster another one; no two owners have the same
+        versions."""
+        self.changed = version
+        """The version since which those who serve, and how they are reached, are the same."""
+        self.news = False
+        """Whether somebody may have to hear of it."""
+        self.rosters = Rosters()
 
     @property
     def anybody(self) -> bool:
         """Whether any worker is here to serve."""
         return bool(self._serving)
+
+    def serving(self) -> list[Attendance]:
+        """Those who may be asked."""
+        workers = self.workers
+        return [workers[session] for session in self._serving]
 
     def attend(self, told: Attendance, now: float) -> tuple[Attendance, Token | None]:
         """A worker is there; what is kept of it, and its earlier request, if one is held still."""
@@ -86,6 +106,12 @@ class Presence:
         else:
             self.workers.move_to_end(told.session)
             earlier, known.token = known.token, told.token
+            if known.serves and (known.worker, known.address, known.slots) != (
+                told.worker,
+                told.address,
+                told.slots,
+            ):
+                self._changes()
             known.worker, known.address = told.worker, told.address
             known.slots, known.busy, known.state = told.slots, told.busy, told.state
             known.deadline = told.deadline
@@ -157,12 +183,22 @@ class Presence:
 
     def _count(self, one: Attendance, now: float) -> None:
         if one.serves:
-            self._serving[one.session] = None
+            if one.session not in self._serving:
+                self._serving[one.session] = None
+                self._changes()
         elif one.session in self._serving:
             del self._serving[one.session]
+            self._changes()
             self.seen = max(self.seen, now)
 
     def _forget(self, one: Attendance) -> None:
         del self.workers[one.session]
+        self.rosters.worker_left(one)
         if self._serving.pop(one.session, one) is None:
+            self._changes()
             self.seen = max(self.seen, one.heard)
+
+    def _changes(self) -> None:
+        self.version += 1
+        self.changed = self.version
+        self.news = True

@@ -49,6 +49,8 @@ class Wanted(Struct, eq=False):
     away: bool = False
     """Whether it waits at the parent, and only there."""
     is_open: bool = True
+    do_not_queue: bool = False
+    """Whether it is refused at the root if nobody is free."""
 
 
 class WantedLines:

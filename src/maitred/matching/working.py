@@ -56,7 +56,7 @@ class Working(Producing):
         for task in offer.given:
             self._come_back(task, now)
         offer.given = []
-        self._reservations_fall(offer.reserved)
+        self._reservations_fall(offer.reserved, now)
         offer.reserved = []
         self.presence.seen = now
         self._seat(now)

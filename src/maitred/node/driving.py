@@ -21,9 +21,19 @@ from maitred.errors import (
 )
 from maitred.matching import effects
 from maitred.matching.passing import VISIT_SECONDS
+from maitred.matching.rosters import PASS_SECONDS
 from maitred.node.asking import ask
 from maitred.node.query_limits import QueryLimits
-from maitred.protocol.queries import Allocate, Allocated, Allocation, Attended
+from maitred.protocol.queries import (
+    Allocate,
+    Allocated,
+    Allocation,
+    Attended,
+    Member,
+    Pass,
+    Roster,
+    Shedding,
+)
 from maitred.protocol.tasks import (
     RETURNED,
     Counts,
@@ -51,6 +61,7 @@ if TYPE_CHECKING:
     from maitred.node.asking import Asked
     from maitred.node.shard import Shard
     from maitred.node.writer import Writer
+    from maitred.settings import Queries
     from maitred.store.interface import Store
     from maitred.surroundings import Surroundings
 
@@ -73,6 +84,8 @@ ANSWERS: Final = (
     effects.Allocate,
     effects.RefuseWanted,
     effects.AnswerAttend,
+    effects.AnswerSubscribe,
+    effects.RefuseSubscribe,
 )
 """What somebody waits for; these are still carried out for a partition that is let go."""
 
@@ -134,6 +147,8 @@ class Driving:
             effects.PassWanted: self._pass_wanted,
             effects.RecallWanted: self._recall_wanted,
             effects.AnswerAttend: self._answer_attend,
+            effects.AnswerSubscribe: self._answer_subscribe,
+            effects.RefuseSubscribe: self._refuse_subscribe,
             effects.VisitorTaken: self._visitor_taken,
             effects.VisitorUnwanted: self._visitor_unwanted,
             effects.VisitorLost: self._visitor_lost,
@@ -185,7 +200,7 @@ class Driving:
             wanted, partition.effects = partition.effects, []
             for effect in wanted:
                 carry_out[type(effect)](owned, effect)
-            if not partition.effects:
+            if not partition.effects and not partition.presence.news:
                 return
         at = partition.look(now)
         partition.flush(now)
@@ -415,7 +430,16 @@ class Driving:
             allocations.append(
                 Allocation(number, one.token, offer.session, offer.worker, offer.address)
             )
-        held.answer(Allocated(allocations, self.newer(owned, version)))
+        policy = self.policy_for(owned, wanted.user)
+        told = "" if policy == "idle" else policy
+        held.answer(Allocated(allocations, self.newer(owned, version), told))
+
+    def policy_for(self, owned: Owned, user: str) -> str:
+        """How the queue's queries are handed out. A user with a rate has to ask for each slot:
+        whoever picks the workers himself is counted by nobody but himself."""
+        if user and self.query_limits.user(user).rate_per_second is not None:
+            return "idle"
+        return owned.partition.settings.queries.policy
 
     def _refuse_wanted(self, _owned: Owned, effect: effects.RefuseWanted) -> None:
         effect.wanted.token[0].refuse(effect.problem)
@@ -439,6 +463,7 @@ class Driving:
             max(0.0, now - wanted.since),
             wanted.user,
             wanted.hops + 1,
+            wanted.do_not_queue,
         )
 
         def done(outcome: Struct | MaitredError) -> None:
@@ -459,7 +484,27 @@ class Driving:
             asked.give_up()
 
     def _answer_attend(self, owned: Owned, effect: effects.AnswerAttend) -> None:
-        effect.token.answer(Attended(effect.order, self.newer(owned, 0)))
+        queries = owned.partition.settings.queries
+        passes = []
+        for one in effect.passes:
+            gateway = one.subscriber
+            _, run, result, stream = self.query_limits.of(queries, gateway.user)
+            passes.append(
+                Pass(one.token, gateway.session, gateway.user, PASS_SECONDS, run, result, stream)
+            )
+        effect.token.answer(Attended(effect.order, self.newer(owned, 0), passes))
+
+    def _answer_subscribe(self, owned: Owned, effect: effects.AnswerSubscribe) -> None:
+        queries = owned.partition.settings.queries
+        members = [
+            Member(one.session, one.worker, one.address, one.slots, token)
+            for one, token in effect.members
+        ]
+        policy = self.policy_for(owned, effect.user)
+        effect.token.answer(Roster(effect.version, policy, members, shedding(queries)))
+
+    def _refuse_subscribe(self, _owned: Owned, effect: effects.RefuseSubscribe) -> None:
+        effect.token.refuse(effect.problem)
 
     # Reading
 
@@ -555,3 +600,15 @@ class Driving:
             held.refuse(problem)
         for ticket in tickets:
             ticket.token(owned, ticket.problem or problem)
+
+
+def shedding(queries: Queries) -> Shedding:
+    """What gateways are told of it."""
+    wanted = queries.shedding
+    return Shedding(
+        wanted.wait_target_seconds,
+        wanted.length,
+        wanted.holdback,
+        wanted.retry_share,
+        wanted.retries_per_second,
+    )

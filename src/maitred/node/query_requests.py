@@ -8,11 +8,13 @@ from maitred.errors import InvalidArgument
 from maitred.matching.presence import Attendance
 from maitred.matching.queries import Wanted
 from maitred.node.asking import ask
-from maitred.node.driving import ASK_SECONDS
+from maitred.node.driving import ASK_SECONDS, shedding
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Allocate,
     Attend,
+    Roster,
+    Subscribe,
     Suspect,
     Suspected,
     WorkerRow,
@@ -44,19 +46,24 @@ class QueryRequests:
             self._allocate, makes=False, of_known=True, touches=True
         )
         for opcode, serve, makes in (
+            (Opcode.SUBSCRIBE, self._subscribe, False),
             (Opcode.SUSPECT, self._suspect, False),
             (Opcode.ATTEND, self._attend, True),
             (Opcode.WORKERS, self._workers, False),
         ):
             holders[opcode] = partitions.holder(serve, makes=makes)
-        self._shard.admissions[Opcode.ALLOCATE] = self._admit
+        self._shard.admissions[Opcode.ALLOCATE] = self._admit_allocate
+        self._shard.admissions[Opcode.SUBSCRIBE] = self._admit
 
     # Gateways
 
-    def _admit(self, message: Allocate, connection: Accepted) -> None:
+    def _admit_allocate(self, message: Allocate, connection: Accepted) -> None:
+        message.hops = 0
+        self._admit(message, connection)
+
+    def _admit(self, message: Allocate | Subscribe, connection: Accepted) -> None:
         """Who asks? Where there are users, only our own gateway says so for others."""
         identity = connection.identity
-        message.hops = 0
         if identity is not None and identity.name != GATEWAY:
             message.user = identity.name
         elif identity is None and self._shard.users.required:
@@ -79,6 +86,7 @@ class QueryRequests:
             now + message.timeout_milliseconds * 0.001,
             message.priority,
             message.hops,
+            do_not_queue=message.do_not_queue,
         )
 
         def no_more() -> None:
@@ -94,6 +102,24 @@ class QueryRequests:
                 self._partitions.touch_lightly(owned)
             else:
                 self._partitions.touch(owned)
+
+    def _subscribe(self, owned: Owned, message: Subscribe, held: Held) -> None:
+        self._only_root(owned)
+        partition = owned.partition
+        if self._partitions.policy_for(owned, message.user) == "idle":
+            queries = partition.settings.queries
+            held.answer(Roster(partition.presence.version, "idle", [], shedding(queries)))
+            return
+        now = self._loop.time()
+        patience = message.timeout_milliseconds * 0.001 - ATTEND_EARLY_SECONDS
+        session, user = message.session, message.user
+
+        def no_more() -> None:
+            partition.subscribe_no_more(session, user, held, self._loop.time())
+            self._partitions.touch(owned)
+
+        held.on_stop = no_more
+        partition.subscribe(session, user, message.version, held, now + max(patience, 0.0), now)
 
     def _suspect(self, owned: Owned, message: Suspect, held: Held) -> None:
         now = self._loop.time()
