@@ -52,7 +52,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningNode
     """A node, and a worker with the app of the guide."""
     directory = tmp_path_factory.mktemp("desk")
     (directory / "desk.py").write_text(APP)
-    with running_node(shards=2) as node, serving(directory, node):
+    with running_node(shards=2, gateway=True) as node, serving(directory, node):
         yield node, directory
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -21,12 +22,15 @@ import trustme
 
 from maitred.security.secrets import hash_secret
 from tests.cli.running import MAITRED, maitred, running
-from tests.node.nodes import is_alive, running_node, wait_until
+from tests.node import nodes
+from tests.node.nodes import is_alive, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.node.nodes import RunningNode
+
+running_node = partial(nodes.running_node, gateway=True)
 
 ROOT = Path(__file__).parents[2]
 JSON = {"Content-Type": "application/json"}

@@ -184,11 +184,13 @@ def running_node(
     data: Path | None = None,
     environment: Mapping[str, str] | None = None,
     wait: bool = True,
+    gateway: bool = False,
 ) -> Iterator[RunningNode]:
     """`maitred up` in a session of its own; waits until it is up unless told not to.
 
     Without a port (None), nothing is said of ports and directory: the arguments, the environment or
-    a file do. The node's working directory is a temporary one.
+    a file do. The node's working directory is a temporary one. Most tests need no gateway, which
+    would be one more process to start, and connections of its own.
     """
     with tempfile.TemporaryDirectory(prefix="node-") as scratch:
         command = [str(MAITRED), "up", "--json"]
@@ -197,6 +199,8 @@ def running_node(
         for option, value in (("--port", port), ("--data", data), ("--shards", shards or None)):
             if value is not None:
                 command += [option, str(value)]
+        if not gateway and "--example" not in arguments:
+            command += ["--set", "gateway.enabled=false"]
         process = subprocess.Popen(
             [sys.executable, "-c", _AS_FROM_A_TERMINAL, *command, *arguments],
             stdout=subprocess.PIPE,
