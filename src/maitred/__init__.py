@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from maitred.app.app import App as App
     from maitred.app.attempt import current as current
+    from maitred.app.waiting import offload as offload
+    from maitred.app.waiting import waiting as waiting
     from maitred.client.client import AsyncClient as AsyncClient
     from maitred.client.connecting import Connecting as connect  # noqa: N813 - it is called as one
     from maitred.client.sync import Client as Client
@@ -28,7 +30,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["App", "AsyncClient", "Client", "MaitredError", "__version__", "connect", "current"]
+__all__ = [
+    "App",
+    "AsyncClient",
+    "Client",
+    "MaitredError",
+    "__version__",
+    "connect",
+    "current",
+    "offload",
+    "waiting",
+]
 
 _HOMES = {
     "App": ("maitred.app.app", "App"),
@@ -37,6 +49,8 @@ _HOMES = {
     "MaitredError": ("maitred.errors", "MaitredError"),
     "connect": ("maitred.client.connecting", "Connecting"),
     "current": ("maitred.app.attempt", "current"),
+    "offload": ("maitred.app.waiting", "offload"),
+    "waiting": ("maitred.app.waiting", "waiting"),
 }
 
 

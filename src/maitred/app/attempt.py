@@ -10,12 +10,16 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    import asyncio
     from concurrent.futures import Executor
     from typing import Any, Protocol
 
     class Meter(Protocol):
-        """Who counts what is served and what waits: the worker. From any thread."""
+        """Who counts what is served and what waits: the worker. From any thread, but for
+        `submitted`, which is for its loop."""
 
+        @property
+        def loop(self) -> asyncio.AbstractEventLoop: ...
         def wait(self, attempt: Attempt) -> None: ...
         def go_on(self, attempt: Attempt) -> None: ...
         def submitted(self, attempt: Attempt, executor: Executor) -> Any: ...  # noqa: ANN401
