@@ -57,7 +57,8 @@ class Pass(Struct, eq=False):
     subscriber: Subscriber
     tell_at: float
     """When the worker is to be told of it, the next time."""
-    told: bool = False
+    told_at: float = -inf
+    """When it was told last."""
 
 
 class Subscriber(Struct, eq=False):
@@ -150,8 +151,9 @@ class Rosters:
             if one.tell_at <= soon and one.subscriber.is_here(now)
         ]
         for one in found:
-            one.tell_at = now + (RENEW_SECONDS if one.told else TELL_AGAIN_SECONDS)
-            one.told = True
+            known = one.told_at > -inf
+            one.tell_at = now + (RENEW_SECONDS if known else TELL_AGAIN_SECONDS)
+            one.told_at = now
         return found
 
     def next_for(self, worker: Attendance, now: float) -> float:

@@ -87,8 +87,7 @@ class Subscribing(Core):
     def _tell_all_again(self, one: Subscriber, now: float) -> None:
         """It may have been away for longer than its passes are good, or somebody missed them."""
         for session, made in one.passes.items():
-            if made.told and made.tell_at > now + TELL_AGAIN_SECONDS:
-                made.tell_at = now
+            made.tell_at = min(made.tell_at, max(now, made.told_at + TELL_AGAIN_SECONDS))
             self.presence.rosters.untold[self.presence.workers[session]] = None
 
     def _set_subscriber_timer(self, one: Subscriber) -> None:
