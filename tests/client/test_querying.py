@@ -104,7 +104,8 @@ async def table(
             assert querying.table.under_way == 0
             assert not querying._pauses
             assert not querying._allocating._pauses
-            assert all(line.demand.idle for line in querying._allocating._lines.values())
+            lines = querying._allocating._lines.values()
+            await until(lambda: all(line.demand.idle for line in lines))
 
 
 def hold(scene: Table) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from maitred.queries.demand import Group
 
     Problem = TypeVar("Problem", bound=MaitredError)
+    Key = tuple[str, str, int, str, bool]
 
 LINES_MAX: Final = 10_000
 """Queues, priorities and users that are remembered though nobody waits there."""
@@ -57,13 +58,14 @@ _AGAIN: Final = (ConnectionLost, CutOff, Unavailable, DeadlineExceeded, Cancelle
 class Line:
     """Queries that wait for the same thing."""
 
-    __slots__ = ("demand", "held", "key", "priority", "user", "view")
+    __slots__ = ("demand", "do_not_queue", "held", "key", "priority", "user", "view")
 
-    def __init__(self, key: tuple[str, str, int, str], view: QueueView) -> None:
+    def __init__(self, key: Key, view: QueueView) -> None:
         self.key = key
         self.view = view
         self.priority = key[2]
         self.user = key[3]
+        self.do_not_queue = key[4]
         self.demand: Demand[Running] = Demand(SLOTS_MAX)
         self.held: dict[Group[Running], Held] = {}
 
@@ -77,21 +79,25 @@ class Allocating:
         session: bytes,
         random: Random,
         surplus: Callable[[Allocation], None],
+        learned: Callable[[str, str, str, str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._session = session
         self._random = random
         self._surplus = surplus
-        self._lines: dict[tuple[str, str, int, str], Line] = {}
+        self._learned = learned
+        self._lines: dict[Key, Line] = {}
         self._views: dict[tuple[str, str], QueueView] = {}
         self._touched: dict[Line, None] = {}
         self._pauses: dict[Group[Running], asyncio.TimerHandle] = {}
         self._closed = False
 
-    def line(self, namespace: str, queue: str, priority: int, user: str) -> Line:
+    def line(
+        self, namespace: str, queue: str, priority: int, user: str, *, do_not_queue: bool = False
+    ) -> Line:
         """Where such a query waits; typed errors for what can be no queue."""
-        key = (namespace, queue, priority, user)
+        key = (namespace, queue, priority, user, do_not_queue)
         line = self._lines.get(key)
         if line is not None:
             return line
@@ -183,6 +189,7 @@ class Allocating:
             line.priority,
             min(NEVER, max(0.0, now - group.since)),
             line.user,
+            do_not_queue=line.do_not_queue,
         )
         try:
             held = self._client.hold(message, max(LEAST_SECONDS, group.deadline - now))
@@ -199,6 +206,8 @@ class Allocating:
         elif isinstance(outcome, Allocated):
             with suppress(ProtocolViolation):  # the slots are good all the same
                 line.view.learn(outcome.counts)
+            if outcome.policy:
+                self._learned(*line.key[:2], line.user, outcome.policy)
             self._given(line, group, outcome.allocations)
         else:
             self._failed(line, group, ProtocolViolation("The answer to ALLOCATE is another one's."))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.protocol.queries import Allocation
+    from maitred.protocol.seats import Load
     from maitred.settings import Querying
 
 REMEMBERED_MAX: Final = 10_000
@@ -46,6 +47,8 @@ class Links:
         name: str,
         on_hung: Callable[[SeatLink], None],
         on_stray: Callable[[SeatLink], None],
+        on_load: Callable[[bytes, Load], None],
+        on_end: Callable[[SeatLink, bool], None],
     ) -> None:
         keep_large_blocks()  # streams come over links
         self._loop = asyncio.get_running_loop()
@@ -54,6 +57,8 @@ class Links:
         self._name = name
         self._on_hung = on_hung
         self._on_stray = on_stray
+        self._on_load = on_load
+        self._on_end = on_end
         self.open: dict[bytes, SeatLink] = {}
         """By the worker's session."""
         self._waiting: dict[bytes, list[Party]] = {}
@@ -102,6 +107,7 @@ class Links:
             self._name,
             self._ended,
             self._on_stray,
+            self._on_load,
         )
         why = ""
         gone = False
@@ -149,6 +155,7 @@ class Links:
     def _ended(self, link: SeatLink, why: str, hung: bool) -> None:  # noqa: ARG002
         if self.open.get(link.session) is link:
             del self.open[link.session]
+        self._on_end(link, hung)
         if hung:
             self._on_hung(link)
 

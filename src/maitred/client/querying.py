@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from maitred.client.allocating import Allocating
 from maitred.client.answers import Rows, Whole
+from maitred.client.directing import Directing
 from maitred.client.links import Links
 from maitred.client.queues import TASKS
 from maitred.client.relaying import Relaying
@@ -94,8 +95,26 @@ class Querying:
         self.wall_clock = surroundings.wall_clock
         self.window_bytes = settings.window_bytes
         self.frame_bytes = client.settings.frame_bytes
-        self.links = Links(settings, self.frame_bytes, name, self._hung, self._stray)
-        self._allocating = Allocating(client, self.session, surroundings.random, self._surplus)
+        self.directing = Directing(
+            client,
+            self.session,
+            surroundings.random,
+            self.loop,
+            settings.unreachable_seconds,
+            self._ask_the_node,
+        )
+        self.links = Links(
+            settings,
+            self.frame_bytes,
+            name,
+            self._hung,
+            self._stray,
+            self.directing.reported,
+            self.directing.link_ended,
+        )
+        self._allocating = Allocating(
+            client, self.session, surroundings.random, self._surplus, self.directing.learned
+        )
         self._watching = Watching(client, self)
         self._watches = False
         self._hook = hook
@@ -184,6 +203,7 @@ class Querying:
             self._timer.cancel()
             self._timer = None
         self._allocating.close()
+        self.directing.close()
         for task in list(self._tasks):
             task.cancel()
         await self._watching.stop()
@@ -233,8 +253,15 @@ class Querying:
     def _wait_for_a_slot(self, running: Running, ask: Ask) -> None:
         if len(ask.payload) > self._payload_bytes:
             self._check_size(ask.payload)
+        if not self.directing.takes(running):
+            self._ask_the_node(running)
+
+    def _ask_the_node(self, running: Running) -> None:
+        ask = running.ask
         allocating = self._allocating
-        line = allocating.line(ask.namespace, ask.queue, ask.priority, ask.user)
+        line = allocating.line(
+            ask.namespace, ask.queue, ask.priority, ask.user, do_not_queue=ask.do_not_queue
+        )
         allocating.add(line, running)
 
     def _check_size(self, payload: bytes) -> None:
@@ -251,6 +278,8 @@ class Querying:
 
     def ask_again(self, running: Running) -> None:
         """It needs another slot, as old as it is."""
+        if self.directing.again(running):
+            return
         if running.tries <= 1:
             self._wait_again(running)
             return
@@ -260,16 +289,16 @@ class Querying:
 
     def _wait_again(self, running: Running) -> None:
         self._pauses.pop(running, None)
-        ask = running.ask
-        allocating = self._allocating
-        line = allocating.line(ask.namespace, ask.queue, ask.priority, ask.user)
-        allocating.add(line, running)
+        if not self.directing.takes(running):
+            self.directing.by_the_node(running)
 
     def left(self, running: Running, *, waited: bool) -> None:
         """It is over."""
         self._under_way.pop(running.sequence, None)
         if running.line is not None:
             self._allocating.remove(running)
+        if running.turn is not None:
+            running.turn.floor.leave(running.turn)
         if self._pauses:
             pause = self._pauses.pop(running, None)
             if pause is not None:
@@ -288,6 +317,11 @@ class Querying:
             running.refused(problem)
             return
         running.sent(relaying, relayed=True)
+
+    def cannot_reach(self, allocation: Allocation, *, for_long: bool) -> None:
+        """A worker that was picked here is not where it was said to be."""
+        seconds = self.settings.unreachable_seconds if for_long else None
+        self.directing.unreachable(allocation.session, seconds)
 
     def spawn(self, running: Coroutine[Any, Any, None]) -> None:
         """Something that goes on by itself, until the end at most."""

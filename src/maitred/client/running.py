@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import DecodeError, msgpack
 
+from maitred.balancing.workers import Outcome
 from maitred.client.answers import Rows, Whole
 from maitred.errors import (
     Cancelled,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from maitred.client.allocating import Line
+    from maitred.client.floor import Turn
     from maitred.client.querying import Querying
     from maitred.client.seats import Guest, SeatLink
     from maitred.queries.ask import Ask
@@ -80,6 +82,7 @@ class Running:
         "since",
         "stage",
         "tries",
+        "turn",
     )
 
     def __init__(self, querying: Querying, ask: Ask, entry: Entry, now: float) -> None:
@@ -98,6 +101,8 @@ class Running:
         """How often it had to be asked for again."""
         self.allocation = _NONE
         """The last one that it got."""
+        self.turn: Turn | None = None
+        """If the worker is picked here: what its queue's floor knows of it."""
         self._querying = querying
         self._carrier: Carrier | None = None
         self._stream = 0
@@ -170,12 +175,15 @@ class Running:
     def linked(self, link: SeatLink) -> None:
         """The worker can be reached: send it, or give the slot back."""
         allocation = self.allocation
+        turn = self.turn
         if self.stage is not Stage.SEATING:
-            link.release(allocation.token)
+            if turn is None:
+                link.release(allocation.token)
             return
         payload = self.ask.payload
         if len(payload) + SEAT_OVERHEAD_BYTES > link.frame_bytes:
-            link.release(allocation.token)
+            if turn is None:
+                link.release(allocation.token)
             problem = PayloadTooLarge(
                 f"Arguments of {len(payload):,} bytes are more than the worker "
                 f"{allocation.worker} takes ({link.frame_bytes:,})."
@@ -187,25 +195,33 @@ class Running:
         try:
             self._stream = link.seat(self, body, now)
         except MaitredError as problem:
-            link.release(allocation.token)
+            if turn is None:
+                link.release(allocation.token)
+            else:
+                turn.end(Outcome.CANCELLED)
             self.happen(Accident.NOTHING_DONE, problem)
             return
+        if turn is not None:
+            turn.link = link
         self.sent(link)
 
     def seat(self, now: float) -> bytes:
         """What the worker gets."""
         ask = self.ask
         left = (self.deadline - now) * 1000
-        return encode_seat(
-            Seat(
-                self.allocation.token,
-                self.sequence,
-                max(1, int(min(left, TIMEOUT_MAX_MILLISECONDS))),
-                self._querying.window_bytes,
-                ask.payload,
-                ask.rows,
-            )
+        seat = Seat(
+            self.allocation.token,
+            self.sequence,
+            max(1, int(min(left, TIMEOUT_MAX_MILLISECONDS))),
+            self._querying.window_bytes,
+            ask.payload,
+            ask.rows,
         )
+        turn = self.turn
+        if turn is not None:
+            seat.in_flight = turn.in_flight
+            seat.pressed = bool(turn.floor.line)
+        return encode_seat(seat)
 
     def sent(self, carrier: Carrier, *, relayed: bool = False) -> None:
         """It is on its way to the worker."""
@@ -224,12 +240,21 @@ class Running:
 
     def unreachable(self) -> None:
         """The worker cannot be reached directly."""
-        if self.stage is Stage.SEATING:
+        if self.stage is not Stage.SEATING:
+            return
+        if self.turn is None:
             self._querying.relay(self)
+        else:  # others can, perhaps; and if nobody can, the node relays
+            self.turn.end(Outcome.CANCELLED)
+            self._querying.cannot_reach(self.allocation, for_long=True)
+            self.happen(Accident.NOTHING_DONE, Unavailable("The worker cannot be reached."))
 
     def gone(self, why: str) -> None:
         """The worker is no more, and never got the query."""
         if self.stage is Stage.SEATING:
+            if self.turn is not None:
+                self.turn.end(Outcome.CANCELLED)
+                self._querying.cannot_reach(self.allocation, for_long=False)
             self.happen(Accident.NOTHING_DONE, Unavailable(f"The worker is gone: {why}."))
 
     def rows_came(self, chunk: bytes) -> None:
@@ -247,7 +272,7 @@ class Running:
         rows.came(chunk)
         if rows.waiting > querying.window_bytes + querying.frame_bytes:
             problem = ProtocolViolation("The worker sent more rows than it was allowed to.")
-            self._stop_carrier()
+            self._stop_carrier(Outcome.LOST)
             self._finish("lost", problem, at_once=True)
 
     def seated(self, body: bytes) -> None:
@@ -256,10 +281,14 @@ class Running:
         try:
             seated = decode_seated(body)
         except UNREADABLE as problem:
+            if self.turn is not None:
+                self.turn.end(Outcome.LOST)
             self._finish(
                 "lost", ProtocolViolation(f"The worker's answer cannot be read: {problem}.")
             )
             return
+        if self.turn is not None:
+            self.turn.answered(seated)
         if seated.how == DONE:
             if seated.streamed or self._rows is not None:
                 if self._rows is None:  # a stream without rows
@@ -298,6 +327,8 @@ class Running:
     def refused(self, problem: MaitredError) -> None:
         """It was not begun, says the worker or the node."""
         self._carrier = None
+        if self.turn is not None:
+            self.turn.was_refused(problem)
         if isinstance(problem, WorkerLost):
             self.happen(Accident.LINK_LOST, problem)
         elif isinstance(problem, DeadlineExceeded):
@@ -314,6 +345,8 @@ class Running:
     def lost(self, why: str, *, hung: bool) -> None:
         """The way to the worker is gone."""
         self._carrier = None
+        if self.turn is not None:
+            self.turn.end(Outcome.LOST)
         worker = self.entry.worker or "the worker"
         self.happen(
             Accident.HUNG if hung else Accident.LINK_LOST,
@@ -340,7 +373,7 @@ class Running:
         if verdict is Verdict.AGAIN:
             self._again()
             return
-        self._stop_carrier()
+        self._stop_carrier(Outcome.LOST if verdict is Verdict.LATE else Outcome.CANCELLED)
         if verdict is Verdict.LATE:
             self._finish("late", problem, at_once=True)
         elif verdict is Verdict.CANCEL:
@@ -362,10 +395,15 @@ class Running:
                 querying.admission.waits_again(*self.counted)
         querying.ask_again(self)
 
-    def _stop_carrier(self) -> None:
+    def _stop_carrier(self, outcome: Outcome) -> None:
         carrier, self._carrier = self._carrier, None
-        if carrier is not None:
+        if carrier is None:
+            return
+        if self.turn is None:
             carrier.stop(self._stream, self)
+        else:
+            self.turn.leaving = outcome
+            self.turn.stop(self._stream, self)
 
     def _finish(
         self,

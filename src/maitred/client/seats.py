@@ -31,7 +31,14 @@ from maitred.protocol.frames import (
     Opcode,
 )
 from maitred.protocol.messages import UNREADABLE
-from maitred.protocol.seats import CREDIT, SEATS_VERSION, Hello, decode_hello, encode_hello
+from maitred.protocol.seats import (
+    CREDIT,
+    SEATS_VERSION,
+    Hello,
+    decode_hello,
+    decode_load,
+    encode_hello,
+)
 from maitred.wire.caller import error_of
 from maitred.wire.link import GATHERED_BYTES, Link
 
@@ -39,10 +46,12 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from maitred.protocol.seats import Load
     from maitred.settings import Querying
 
 SEATED: Final = Opcode.SEAT + ANSWER
 ROWS: Final = Opcode.ROWS + ANSWER
+_LOAD: Final = Opcode.LOAD + ANSWER
 _PONG: Final = Opcode.PING + ANSWER
 _HELLOS: Final = (Opcode.HELLO, Opcode.HELLO + ANSWER)
 _ERROR: Final = int(Opcode.ERROR)
@@ -101,6 +110,7 @@ class SeatLink(Link):
         "_name",
         "_next",
         "_on_end",
+        "_on_load",
         "_on_stray",
         "_pinged_at",
         "_settings",
@@ -122,6 +132,7 @@ class SeatLink(Link):
         name: str,
         on_end: Callable[[SeatLink, str, bool], None],
         on_stray: Callable[[SeatLink], None],
+        on_load: Callable[[bytes, Load], None],
     ) -> None:
         super().__init__(loop, FrameDecoder(RESPONSE, frame_bytes), REQUEST, TURN_FRAMES)
         self.session = session
@@ -137,6 +148,7 @@ class SeatLink(Link):
         self._name = name
         self._on_end = on_end
         self._on_stray = on_stray
+        self._on_load = on_load
         self._next = 1
         self._ended = False
         self._busy_since = 0.0
@@ -182,10 +194,10 @@ class SeatLink(Link):
             self.loop.call_soon(self._flush_in_turn)
         return stream
 
-    def stop(self, stream: int, guest: Guest) -> None:
-        """Nobody waits for this any more."""
+    def stop(self, stream: int, guest: Guest, heir: Guest = _NOBODY) -> None:
+        """Nobody waits for this any more; the heir hears how it ends."""
         if self.streams.get(stream) is guest:
-            self.streams[stream] = _NOBODY
+            self.streams[stream] = heir
             if not self.closing:
                 self.send(0, stream, Opcode.CANCEL, b"")
 
@@ -224,6 +236,10 @@ class SeatLink(Link):
                 if not self.greeted.done() or stream == EVENT_STREAM:
                     self.fail(problem)  # its last words
                     return
+            elif opcode == _LOAD and stream == EVENT_STREAM:
+                if not self._report(body):
+                    return
+                continue
             elif opcode == _PONG:
                 continue
             elif opcode in _HELLOS and not self.greeted.done():
@@ -237,6 +253,16 @@ class SeatLink(Link):
                 self._on_stray(self)
         if not streams:
             self.used_at = now
+
+    def _report(self, body: bytes) -> bool:
+        """How the worker is; False if it cannot be read, and the link was given up for it."""
+        try:
+            load = decode_load(body)
+        except UNREADABLE as problem:
+            self.fail(ProtocolViolation(f"The worker's report cannot be read: {problem}."))
+            return False
+        self._on_load(self.session, load)
+        return not self.closing
 
     def _greet(self, body: bytes) -> None:
         try:
