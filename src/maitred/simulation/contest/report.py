@@ -85,7 +85,7 @@ class Cell:
             "policy": self.policy,
             "req/s": round(self.mean("per_second")),
             "% of bound": round(self.mean("percent_of_bound"), 2),
-            "±": round(self.interval("percent_of_bound"), 2),
+            "±": round(self.interval("percent_of_bound"), 2) if self.runs[1:] else "",
             "worker full": round(self.mean("worker_full")),
             "gateway": round(self.mean("gateway_refused")),
             "timeout": round(self.mean("timeouts")),
@@ -149,10 +149,11 @@ class ContestStudy:
             return None
         percent, failures = cell.mean("percent_of_bound"), cell.mean("failures")
         met = _met(percent >= GOAL_PERCENT and not failures)
+        # One run has no interval, which is not one of 0.
+        interval = f" ± {cell.interval('percent_of_bound'):.2f}" if cell.runs[1:] else ""
         return (
-            f"In the contest {policy} reaches {percent:.2f} ± "
-            f"{cell.interval('percent_of_bound'):.2f} % of the bound with {failures:.0f} failures "
-            f"(goal: {GOAL_PERCENT} and none; {met})."
+            f"In the contest {policy} reaches {percent:.2f}{interval} % of the bound with "
+            f"{failures:.0f} failures (goal: {GOAL_PERCENT} and none; {met})."
         )
 
     def _overload(self, policy: str) -> str | None:
