@@ -10,24 +10,36 @@ from typing import TYPE_CHECKING, Any
 from msgspec import msgpack
 
 from maitred.errors import Cancelled
-from maitred.protocol.frames import ANSWER, REQUEST, RESPONSE, Frame, FrameDecoder, Opcode
+from maitred.protocol.frames import (
+    ANSWER,
+    EVENT_STREAM,
+    REQUEST,
+    RESPONSE,
+    Frame,
+    FrameDecoder,
+    Opcode,
+)
 from maitred.protocol.messages import encode
 from maitred.protocol.queries import (
     Allocate,
     Allocated,
     Allocation,
+    Member,
     Order,
     Relay,
     Relayed,
     Report,
     Reported,
+    Roster,
+    Shedding,
+    Subscribe,
     Suspect,
     Suspected,
     Watch,
     Watched,
 )
 from maitred.protocol.refusals import encode_error
-from maitred.protocol.seats import Hello, Seat, Seated, decode_hello, decode_seat
+from maitred.protocol.seats import Hello, Load, Seat, Seated, decode_hello, decode_seat
 from maitred.protocol.tasks import DONE, FAILED, Failure
 from maitred.wire.link import Link
 from tests.client.nodes import HOST, RunningNode
@@ -84,8 +96,15 @@ class Seating:
     def chunk(self, body: bytes) -> None:
         self.link.send(0, self.stream, ROWS, body)
 
-    def end(self, how: int = DONE, value: object = None, *, streamed: bool = False) -> None:
-        seated = Seated(how, msgpack.encode(value), streamed)
+    def end(
+        self,
+        how: int = DONE,
+        value: object = None,
+        *,
+        streamed: bool = False,
+        load: Load | None = None,
+    ) -> None:
+        seated = Seated(how, msgpack.encode(value), streamed, load=load)
         self.link.send(0, self.stream, SEATED, encode(seated))
 
     def fail(self, kind: str, message: str, traceback: str = "") -> None:
@@ -118,6 +137,12 @@ class FakeWorker:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: FakeDoor(self), HOST, 0)
         self.address = f"{HOST}:{self._server.sockets[0].getsockname()[1]}"
+
+    def report(self, load: Load) -> None:
+        """To everybody who is connected."""
+        for link in self.links:
+            if not link.closing:
+                link.send(0, EVENT_STREAM, Opcode.LOAD + ANSWER, encode(load))
 
     def kill(self) -> None:
         if self._server is not None:
@@ -185,6 +210,23 @@ class FakeFloor(RunningNode):
         self.reports: list[Report] = []
         self.stopped = 0
         self.before: Callable[[Any], Awaitable[Any]] | None = None
+        self.policy = ""
+        """Of every queue; gateways subscribe if it is not empty."""
+        self.shedding = Shedding()
+        self.slots = 4
+        """Of each worker, on the roster."""
+        self.version = 1
+        self.subscribed: list[Subscribe] = []
+        self.roster_problems: list[MaitredError] = []
+        self.absent: list[FakeWorker] = []
+        """Not on the roster."""
+        self._changed = asyncio.Event()
+
+    def change(self) -> None:
+        """The roster is another one now."""
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def start(self, *numbers: int) -> None:
         await super().start(*numbers)
@@ -194,6 +236,7 @@ class FakeFloor(RunningNode):
         for shard in self.shards:
             shard.handlers |= {
                 Opcode.ALLOCATE: self._allocate,
+                Opcode.SUBSCRIBE: self._subscribe,
                 Opcode.SUSPECT: self._suspect,
                 Opcode.RELAY: self._relay,
                 Opcode.WATCH: self._watch,
@@ -212,7 +255,24 @@ class FakeFloor(RunningNode):
         if self.problems:
             raise self.problems.pop(0)
         count = message.slots if self.most is None else min(self.most, message.slots)
-        return Allocated([self.allocation() for _ in range(count)])
+        return Allocated([self.allocation() for _ in range(count)], policy=self.policy)
+
+    async def _subscribe(self, message: Subscribe) -> Roster:
+        self.subscribed.append(message)
+        if self.roster_problems:
+            raise self.roster_problems.pop(0)
+        while message.version == self.version:
+            await self._changed.wait()
+        members = [
+            Member(one.session, one.name, one.address, self.slots, self.token(one, message.user))
+            for one in self.workers
+            if one not in self.absent
+        ]
+        return Roster(self.version, self.policy or "idle", members, self.shedding)
+
+    def token(self, worker: FakeWorker, user: str = "") -> bytes:
+        """The pass to a worker."""
+        return (worker.session[:8] + b"pass" + user.encode()).ljust(16, b".")[:16]
 
     def allocation(self) -> Allocation:
         worker = self.workers[self.tokens % len(self.workers)]

@@ -382,9 +382,6 @@ class Floor:
             self.policy_name = roster.policy
             self.policy = worker_policy(roster.policy, self.directing.random)
             self.slots = {}
-        if roster.shedding != self._shedding:
-            self._shedding = roster.shedding
-            self._follow(roster.shedding, now)
         before = self.slots
         self.slots = {one.session.hex(): one.slots for one in roster.members}
         for name in before.keys() - self.slots.keys():
@@ -399,7 +396,10 @@ class Floor:
             one.missing = known.difference(one.passes)
         if not self.works:
             self.give_back()
-        elif self.line:
+        if roster.shedding != self._shedding:
+            self._shedding = roster.shedding
+            self._follow(roster.shedding, now)
+        if self.line:
             self.serve()
 
     def _follow(self, shedding: Shedding, now: float) -> None:

@@ -23,6 +23,7 @@ from maitred.client.queues import TASKS
 from maitred.client.relaying import Relaying
 from maitred.client.router import closed
 from maitred.client.running import Running
+from maitred.client.warm import WarmSlots
 from maitred.client.watching import Watching
 from maitred.errors import (
     Closed,
@@ -112,6 +113,7 @@ class Querying:
             self.directing.reported,
             self.directing.link_ended,
         )
+        self._warm = WarmSlots()
         self._allocating = Allocating(
             client, self.session, surroundings.random, self._surplus, self.directing.learned
         )
@@ -262,7 +264,18 @@ class Querying:
         line = allocating.line(
             ask.namespace, ask.queue, ask.priority, ask.user, do_not_queue=ask.do_not_queue
         )
+        if not running.tries:
+            warm = self._warm.take((ask.namespace, ask.queue, ask.user), self.loop.time())
+            if warm is not None:
+                running.allocated(warm)
+                return
         allocating.add(line, running)
+
+    def keep_warm(self, running: Running, token: bytes, seconds: float) -> None:
+        """Its slot may be used once more, for a moment."""
+        ask = running.ask
+        key = (ask.namespace, ask.queue, ask.user)
+        self._warm.keep(key, running.allocation, token, seconds, self.loop.time())
 
     def _check_size(self, payload: bytes) -> None:
         known = [node.payload_bytes for node in self.client.nodes() if node.node is not None]

@@ -289,6 +289,8 @@ class Running:
             return
         if self.turn is not None:
             self.turn.answered(seated)
+        if seated.again:
+            self._querying.keep_warm(self, seated.again, seated.again_seconds)
         if seated.how == DONE:
             if seated.streamed or self._rows is not None:
                 if self._rows is None:  # a stream without rows
