@@ -15,6 +15,7 @@ from maitred.protocol.queries import (
     Queries,
     Relay,
     Report,
+    Subscribe,
     Suspect,
     Watch,
     Workers,
@@ -85,6 +86,8 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             Watch(0, 900, bytes(16), "gateway"),
             Report(0, 1_000, bytes(16), 1, []),
             Queries(0, 900, "list"),
+            Subscribe("n", "q", 1, 0, 900, bytes(16), 0, "user"),
+            Allocate("n", "q", 1, 0, 900, 0, bytes(16), do_not_queue=True),
         )
     ),
 )

@@ -17,9 +17,18 @@ from maitred.matching.records import Terms
 from maitred.node.shard import Place, Shard
 from maitred.protocol.frames import ANSWER, HEADER_BYTES, Opcode
 from maitred.protocol.messages import ANSWERS, REQUESTS
-from maitred.protocol.queries import Allocation, Order, QueryFilter, QueryRow, WorkerRow
+from maitred.protocol.queries import (
+    Allocation,
+    Member,
+    Order,
+    Pass,
+    QueryFilter,
+    QueryRow,
+    Shedding,
+    WorkerRow,
+)
 from maitred.protocol.requests import PartitionRequest, ShardRequest
-from maitred.protocol.seats import Hello, Seat, Seated
+from maitred.protocol.seats import Hello, Load, Seat, Seated
 from maitred.protocol.tasks import (
     Counts,
     DeadLetter,
@@ -135,6 +144,10 @@ def test_the_row_of_a_request_about_tasks(opcode: int) -> None:
         ("failure", Failure),
         ("reservation", Reserved),
         ("allocation", Allocation),
+        ("member", Member),
+        ("shedding", Shedding),
+        ("pass", Pass),
+        ("load", Load),
         ("order", Order),
         ("filter", QueryFilter),
     ],
@@ -166,7 +179,12 @@ def test_every_key_of_a_map_is_named(kind: type[Struct]) -> None:
 
 @pytest.mark.parametrize(
     ("opcode", "kind"),
-    [(Opcode.HELLO, Hello), (Opcode.SEAT, Seat), (Opcode.SEAT + ANSWER, Seated)],
+    [
+        (Opcode.HELLO, Hello),
+        (Opcode.SEAT, Seat),
+        (Opcode.SEAT + ANSWER, Seated),
+        (Opcode.LOAD + ANSWER, Load),
+    ],
 )
 def test_what_is_said_on_the_link_to_a_worker(opcode: int, kind: type[Struct]) -> None:
     ((*_, told),) = rows(opcode)

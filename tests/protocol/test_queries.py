@@ -13,17 +13,25 @@ from hypothesis import strategies as st
 from msgspec import DecodeError, Struct, ValidationError, msgpack
 from msgspec.structs import fields
 
+from maitred import settings
 from maitred.matching.records import PRIORITIES
 from maitred.protocol.frames import Opcode
-from maitred.protocol.messages import REQUEST_DECODERS
+from maitred.protocol.messages import REQUEST_DECODERS, decode_answer
 from maitred.protocol.queries import (
     QUERY_EXCHANGES,
     SLOTS_MAX,
     Allocate,
+    Allocated,
     Allocation,
+    Attended,
+    Member,
     Order,
+    Pass,
     QueryFilter,
     QueryRow,
+    Roster,
+    Shedding,
+    Subscribe,
     WorkerRow,
 )
 from maitred.protocol.requests import PartitionRequest, ShardRequest
@@ -31,12 +39,15 @@ from maitred.protocol.seats import (
     CREDIT,
     SEATS_VERSION,
     Hello,
+    Load,
     Seat,
     Seated,
     decode_hello,
+    decode_load,
     decode_seat,
     decode_seated,
     encode_hello,
+    encode_load,
     encode_seat,
     encode_seated,
 )
@@ -46,16 +57,21 @@ from tests.protocol.test_tasks import names
 
 ORDER: dict[type[Struct], str] = {
     Allocation: "partition token session worker address",
+    Member: "session worker address slots token",
+    Pass: "token gateway user seconds run_seconds result_bytes stream_bytes",
+    Shedding: "wait_target_seconds length holdback retry_share retries_per_second",
     Order: "number action filter",
     QueryFilter: "namespace queue user status worker gateway sequence changed_since most",
     Hello: "session version name frame_bytes",
-    Seat: "token sequence timeout_milliseconds window_bytes payload rows",
-    Seated: "how body streamed rows run_seconds",
+    Seat: "token sequence timeout_milliseconds window_bytes payload rows in_flight pressed",
+    Seated: "how body streamed rows run_seconds load again again_seconds",
+    Load: "number limit serving waiting mean_service_seconds yours senders",
 }
 """The fields of what is inside of messages, or on the link to a worker."""
 
 REQUEST_ORDER: dict[int, str] = {
-    Opcode.ALLOCATE: "version session slots priority waited user hops",
+    Opcode.ALLOCATE: "version session slots priority waited user hops do_not_queue",
+    Opcode.SUBSCRIBE: "session version user",
     Opcode.SUSPECT: "worker_session",
     Opcode.ATTEND: "session worker address slots busy state",
     Opcode.WORKERS: "action worker",
@@ -67,9 +83,10 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.QUERIES: "action filter within",
 }
 ANSWER_ORDER: dict[int, str] = {
-    Opcode.ALLOCATE: "allocations counts",
+    Opcode.ALLOCATE: "allocations counts policy",
+    Opcode.SUBSCRIBE: "version policy members shedding",
     Opcode.SUSPECT: "offers",
-    Opcode.ATTEND: "order counts",
+    Opcode.ATTEND: "order counts passes",
     Opcode.WORKERS: "workers",
     Opcode.RELAY: "kind body more",
     Opcode.FETCH: "seat stop",
@@ -96,10 +113,11 @@ def test_the_order_of_fields_is_the_protocol() -> None:
 
 PARTITION: list[Any] = ["n", "q", 1, 0, 1000]
 TOKEN = bytes(16)
-ALLOCATE = [*PARTITION, 0, TOKEN, 1, 2, 0.0, "", 0]
+ALLOCATE = [*PARTITION, 0, TOKEN, 1, 2, 0.0, "", 0, False]
 ATTEND = [*PARTITION, TOKEN, "w", "h:1", 1, 0, "online"]
 WHOLE: dict[int, list[Any]] = {
     Opcode.ALLOCATE: ALLOCATE,
+    Opcode.SUBSCRIBE: [*PARTITION, TOKEN, 0, ""],
     Opcode.ATTEND: ATTEND,
     Opcode.SUSPECT: [*PARTITION, TOKEN],
     Opcode.WORKERS: [*PARTITION, "list", ""],
@@ -123,6 +141,10 @@ EDGES: list[tuple[int, int, object, object]] = [
     (Opcode.ALLOCATE, 9, 0.0, float("nan")),
     (Opcode.ALLOCATE, 10, "u" * 200, "u" * 201),
     (Opcode.ALLOCATE, 11, 0, -1),
+    (Opcode.ALLOCATE, 12, True, 1),
+    (Opcode.SUBSCRIBE, 5, bytes(16), bytes(17)),
+    (Opcode.SUBSCRIBE, 6, 0, -1),
+    (Opcode.SUBSCRIBE, 7, "u" * 200, "u" * 201),
     (Opcode.ATTEND, 7, "h" * 300, "h" * 301),
     (Opcode.ATTEND, 8, 0, -1),
     (Opcode.ATTEND, 9, 0, -1),
@@ -160,6 +182,25 @@ def test_what_may_be_left_out_has_its_default() -> None:
     asked = REQUEST_DECODERS[Opcode.ALLOCATE](msgpack.encode([*PARTITION, 0, TOKEN]))
     assert isinstance(asked, Allocate)
     assert (asked.slots, asked.priority, asked.waited, asked.user, asked.hops) == (1, 2, 0, "", 0)
+    assert not asked.do_not_queue
+    subscribed = REQUEST_DECODERS[Opcode.SUBSCRIBE](msgpack.encode([*PARTITION, TOKEN]))
+    assert isinstance(subscribed, Subscribe)
+    assert (subscribed.version, subscribed.user) == (0, "")
+
+
+def test_who_does_not_know_the_newer_fields_is_understood_and_understands() -> None:
+    assert decode_answer(Opcode.ALLOCATE, msgpack.encode([[], None])) == Allocated([])
+    assert decode_answer(Opcode.ATTEND, msgpack.encode(["offline", None])) == Attended("offline")
+    assert decode_seated(msgpack.encode([DONE, b""])).load is None
+    roster = decode_answer(Opcode.SUBSCRIBE, msgpack.encode([7, "adaptive", []]))
+    assert roster == Roster(7, "adaptive", [], Shedding())
+
+
+def test_gateways_shed_as_the_settings_say_unless_they_are_told() -> None:
+    wanted = settings.Shedding()
+    assert {one.name: one.default for one in fields(Shedding)} == {
+        name: getattr(wanted, name) for name in wanted.__struct_fields__
+    }
 
 
 # The link to a worker
@@ -168,10 +209,12 @@ LINK: list[tuple[Any, Any, type[Struct]]] = [
     (encode_hello, decode_hello, Hello),
     (encode_seat, decode_seat, Seat),
     (encode_seated, decode_seated, Seated),
+    (encode_load, decode_load, Load),
 ]
+LINKED = [kind.__name__.lower() for *_, kind in LINK]
 
 
-@pytest.mark.parametrize(("encode", "decode", "kind"), LINK, ids=["hello", "seat", "seated"])
+@pytest.mark.parametrize(("encode", "decode", "kind"), LINK, ids=LINKED)
 @given(data=st.data())
 def test_what_is_said_to_a_worker_both_ways(
     encode: Any,  # noqa: ANN401
@@ -183,7 +226,7 @@ def test_what_is_said_to_a_worker_both_ways(
     assert decode(encode(said)) == said
 
 
-@pytest.mark.parametrize(("encode", "decode", "kind"), LINK, ids=["hello", "seat", "seated"])
+@pytest.mark.parametrize(("encode", "decode", "kind"), LINK, ids=LINKED)
 def test_what_is_no_message_is_refused(encode: Any, decode: Any, kind: type[Struct]) -> None:  # noqa: ANN401
     assert callable(encode)
     for body in (b"", b"\xc1", b"\x80", b"\xa1x", msgpack.encode([None] * len(fields(kind)))):
