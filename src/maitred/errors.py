@@ -513,6 +513,37 @@ class NotAcceptable(InvalidArgument):
     code = "not-acceptable"
 
 
+class UpstreamError(MaitredError):
+    """The HTTP back end behind a worker did not answer as it should; which of these it is says
+    how."""
+
+    code = "upstream-error"
+
+
+class UpstreamUnavailable(UpstreamError):
+    """It cannot be reached, or the connection broke before the answer was complete."""
+
+    code = "upstream-unavailable"
+
+
+class UpstreamTimeout(UpstreamError):
+    """It took longer than it may."""
+
+    code = "upstream-timeout"
+
+
+class UpstreamFailed(UpstreamError):
+    """It answered with an error of its own, or with a refusal."""
+
+    code = "upstream-failed"
+
+
+class UpstreamGarbage(UpstreamError):
+    """What it answered is no HTTP, is larger than it may be, or is not what it says it is."""
+
+    code = "upstream-garbage"
+
+
 class RemoteError(MaitredError):
     """An error that a newer peer reports and this version has no class for; its code is kept."""
 

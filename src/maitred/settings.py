@@ -277,6 +277,11 @@ class Queries(Schema, frozen=True, kw_only=True):
     """How long a slot that was given to a gateway stays reserved if nothing comes: the longest that
     a gateway's death can cost a slot. The query usually follows within a millisecond."""
 
+    again_seconds: Wait = 10.0
+    """How long a gateway that has just been served may use the slot again without asking, while the
+    worker has others on offer, so that nobody waits for it. It spares half of the messages; for so
+    long a user who is no more, or may no more, can go on. 0: every query asks."""
+
     run_seconds: Seconds = 3600.0
     """Longest that a query runs, whatever its caller allows; then it is stopped."""
 
@@ -517,6 +522,29 @@ class Client(Schema, frozen=True):
     above, eight outlast a shard that is started again, and most of the ten seconds."""
 
 
+class Upstream(Schema, frozen=True, kw_only=True):
+    """How a worker asks the HTTP back end that it stands before; `maitred serve-http` has options
+    for what people change."""
+
+    connect_seconds: Seconds = 2.0
+    """For a connection. A back end on the same machine takes one within a millisecond."""
+
+    timeout_seconds: Seconds = 60.0
+    """From the beginning to the end of an answer, with the connection; the query's own time counts
+    if it is shorter."""
+
+    keep_seconds: Wait = 4.0
+    """How long a connection is kept without being used. Many servers close theirs after 5, and a
+    request that crosses that on its way is lost."""
+
+    header_bytes: Annotated[int, Meta(ge=1024, le=2**24)] = 64 * 1024
+    """Largest head of an answer."""
+
+    body_bytes: Annotated[int, Meta(ge=0, le=240 * 2**20)] = 16 * 2**20
+    """Largest body of an answer: it is in memory whole. The queue's own limit counts if it is
+    lower."""
+
+
 class Worker(Schema, frozen=True, kw_only=True):
     """How a worker behaves; `maitred worker` has an option for what people change."""
 
@@ -561,6 +589,10 @@ class Worker(Schema, frozen=True, kw_only=True):
     early_seconds: Seconds = 0.5
     """How long a query that comes before the word of its reservation is kept. The word was on its
     way first, so it is usually a few microseconds."""
+
+    warm_seconds: Wait = 0.02
+    """How long a slot is kept for the next query of the gateway that has just had it, while others
+    are free: it comes within a millisecond, or not at all. 0: not at all."""
 
     fetch_seconds: Seconds = 0.05
     """How long after a reservation the worker asks the node whether the query is being relayed."""

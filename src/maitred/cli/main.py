@@ -22,6 +22,10 @@ from maitred.errors import InvalidArgument, MaitredError, ShardsKeepDying
 COMMANDS = {
     "up": ("maitred.cli.up:up", "Start a node."),
     "worker": ("maitred.cli.worker:worker", "Run the handlers of an app."),
+    "serve-http": (
+        "maitred.cli.serve_http:serve_http",
+        "Run a worker before an HTTP server that knows nothing of maitred.",
+    ),
     "gateway": ("maitred.cli.gateway:gateway", "Open an HTTP door to a node."),
     "status": ("maitred.cli.status:status", "Show how every shard of a node is."),
     "ping": ("maitred.cli.ping:ping", "Send echoes to every shard and show how long they take."),

@@ -12,12 +12,12 @@ import click
 from maitred.cli.address import run
 from maitred.errors import InvalidArgument
 from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED, FORCED
-from maitred.settings import Log, Worker
+from maitred.settings import Log, Upstream, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_Settings = TypeVar("_Settings", Worker, Log)
+_Settings = TypeVar("_Settings", Worker, Log, Upstream)
 
 NAME_LETTERS: Final = 200
 """As much of a worker's name as the protocol carries."""
@@ -41,6 +41,12 @@ _EPILOG = "\b\nExit status:\n" + "\n".join(f"  {status:<9} {text}" for status, t
 @click.command(epilog=_EPILOG)
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--slots", metavar="N", help="Tasks and queries at a time.  [default: 32]")
+@click.option("--threads", metavar="N", help="For plain functions.  [default: as many as slots]")
+@click.option(
+    "--limit",
+    metavar="HOW",
+    help="How it knows what it can take: measured, knee or slots.  [default: measured]",
+)
 @click.option(
     "--url",
     "--node",
@@ -88,10 +94,10 @@ def worker(
     nowhere = options.get("host") == NOWHERE
     if nowhere:
         del options["host"]
-    settings = _fitted(Worker, options)
+    settings = fitted(Worker, options)
     if nowhere:
         settings = replace(settings, host=None)
-    log = logger(_fitted(Log, {"format": log_format, "level": log_level}, "log_"))
+    log = logger(fitted(Log, {"format": log_format, "level": log_level}, "log_"))
     if name is not None and not 0 < len(name) <= NAME_LETTERS:
         raise InvalidArgument(f"--name has {len(name)} letters; 1 to {NAME_LETTERS} are allowed.")
     app = load(target)
@@ -99,11 +105,11 @@ def worker(
     if url is not None:
         parse_address(url)
         app.node = url
-    finished = run(work(app, handlers, settings, name or default_name(), log, _forced))
-    _leave(FINISHED if finished else CUT_OFF)
+    finished = run(work(app, handlers, settings, name or default_name(), log, forced))
+    leave(FINISHED if finished else CUT_OFF)
 
 
-def _fitted(
+def fitted(
     schema: type[_Settings], options: Mapping[str, str | None], prefix: str = ""
 ) -> _Settings:
     """The options that were given, as the schema wants them."""
@@ -124,11 +130,11 @@ def _flag(name: str) -> str:
     return f"--{_FLAGS.get(name, name).replace('_', '-')}"
 
 
-def _forced(number: int) -> None:
-    _leave(FORCED + number)
+def forced(number: int) -> None:
+    leave(FORCED + number)
 
 
-def _leave(status: int) -> None:
+def leave(status: int) -> None:
     """Without waiting for threads: one that never ends must not keep the process."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

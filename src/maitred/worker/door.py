@@ -295,6 +295,8 @@ class SeatLink(Link):
         self.streams.pop(stream, None)
         body = encode_seated(seated)
         self.write(_pack(RESPONSE, 0, stream, _SEATED, len(body)) + body)
+        if not self.streams and len(self._gathered) == 1:
+            self.flush()  # it has nobody to wait for
 
     def _report(self, load: Load) -> None:
         """How the worker is. Who does not take what was sent before needs no more of it."""

@@ -68,9 +68,13 @@ class Query(Attempt):
         "_sequence",
         "_task",
         "_user",
+        "again",
+        "again_until",
         "deadline",
         "sender",
+        "served",
         "stream",
+        "terms",
         "told",
     )
 
@@ -80,14 +84,22 @@ class Query(Attempt):
         asker: Asker,
         stream: int,
         seat: Seat,
+        served: Served,
         terms: Reserved | Pass,
         now: float,
         sender: Sender | None = None,
+        again_until: float = 0.0,
     ) -> None:
         self.key = (0, 1)
         self.cancelled = False
         self.unmeasured()
         self.stream = stream
+        self.terms = terms
+        self.served = served
+        self.again_until = again_until
+        """Until then the gateway may have the slot again, without asking the node."""
+        self.again = b""
+        """The token for whoever wants the same slot once more."""
         self.sender = sender
         """Whose it is, if it came by a pass."""
         self.told = False
@@ -311,4 +323,8 @@ class Query(Attempt):
         seconds = host.loop.time() - self._begun_at
         sender = self.sender
         load = host.capacity.load(sender) if sender is not None else None
-        self._asker.over(self.stream, Seated(how, body, streamed, count, seconds, load))
+        again = self.again
+        kept = host.warm_seconds if again else 0.0
+        self._asker.over(
+            self.stream, Seated(how, body, streamed, count, seconds, load, again, kept)
+        )

@@ -11,9 +11,14 @@ and is refused at once if not.
 from __future__ import annotations
 
 import asyncio
+import os
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from maitred.errors import AtCapacity, InvalidArguments, Overloaded, SlotTaken
+from maitred.protocol.tasks import Reserved
 from maitred.worker import outcomes, reservations
 from maitred.worker.alarm import Alarm
 from maitred.worker.complaints import Complaints
@@ -28,7 +33,6 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.protocol.queries import Pass
     from maitred.protocol.seats import Seat
-    from maitred.protocol.tasks import Reserved
     from maitred.settings import Worker as WorkerSettings
     from maitred.worker.bench import Bench
     from maitred.worker.capacity import Sender
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from maitred.worker.statistics import Statistics
 
 
+TOKEN_BYTES: Final = 16
 FULL: Final = "This worker serves as many queries as it can."
 LEAVING: Final = "This worker takes no more queries."
 
@@ -53,7 +58,12 @@ class Querying:
     """All of one worker."""
 
     def __init__(
-        self, settings: WorkerSettings, bench: Bench, statistics: Statistics, log: Logger
+        self,
+        settings: WorkerSettings,
+        bench: Bench,
+        statistics: Statistics,
+        log: Logger,
+        secret: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.threads = bench.threads
@@ -69,6 +79,9 @@ class Querying:
         self.fetch_seconds = settings.fetch_seconds
         """How long after a reservation; 0 without a listener."""
         self.complaints = Complaints(self.loop, log)
+        self.warm_seconds = settings.warm_seconds
+        """How long a slot is kept for the gateway that has just had it."""
+        self._secret = secret
         self._early_seconds = settings.early_seconds
         self._bench = bench
         self._statistics = statistics
@@ -95,11 +108,12 @@ class Querying:
             return
         fetch_at = now + self.fetch_seconds
         expires_at = now + terms.reservation_seconds
-        early = book.add(Reservation(terms, served, expires_at, fetch_at))
+        again_until = now + terms.again_seconds
+        early = book.add(Reservation(terms, served, expires_at, fetch_at, again_until))
         if early is None:
             self._alarm.by(min(fetch_at, expires_at))
         else:
-            self._begin(*early.who, served, terms, now)
+            self._begin(*early.who, served, terms, now, again_until=again_until)
 
     def passes(self, served: Served, told: Sequence[Pass], now: float) -> None:
         """Gateways that may come without a reservation, or for longer."""
@@ -122,7 +136,8 @@ class Querying:
         if reservation is not None:
             if reservation.fetch_at is None:
                 self._tell_arrived(token)
-            self._begin(asker, stream, seat, reservation.where, reservation.terms, now)
+            terms, again_until = reservation.terms, reservation.again_until
+            self._begin(asker, stream, seat, reservation.where, terms, now, again_until=again_until)
             return None
         second = token in self._book.early
         problem = None if second else self._book.why_not(token)
@@ -167,7 +182,33 @@ class Querying:
         if query.sender is not None:
             self.capacity.left(query.sender)
         self.capacity.ended(query, good=good)
-        self._bench.leave()
+        if query.told or not self._kept_warm(query):
+            self._bench.leave()
+
+    def _kept_warm(self, query: Query) -> bool:
+        """The gateway may have the slot again at once: whoever else wants one finds those on offer.
+
+        So nobody who waits is overtaken, and most queries of a gateway that asks one by one need no
+        partition at all.
+        """
+        terms = query.terms
+        if (
+            not self.warm_seconds
+            or not query.again_until
+            or not query.served.on_offer
+            or self._bench.free <= 0
+            or not isinstance(terms, Reserved)
+        ):
+            return False
+        now = self.loop.time()
+        expires_at = now + self.warm_seconds
+        if expires_at > query.again_until:
+            return False
+        query.again = token = self._secret(TOKEN_BYTES)
+        kept = replace(terms, token=token)
+        self._book.add(Reservation(kept, query.served, expires_at, inf, query.again_until))
+        self._alarm.by(expires_at)
+        return True
 
     def stop(self) -> None:
         """Give up what runs still. Nothing is said: the end of the link says that we are gone."""
@@ -204,8 +245,11 @@ class Querying:
         terms: Reserved | Pass,
         now: float,
         sender: Sender | None = None,
+        again_until: float = 0.0,
     ) -> None:
-        query = Query(self, asker, stream, seat, terms, now, sender)
+        if asker.sender is None:  # what is relayed is the node's to hand out
+            again_until = 0.0
+        query = Query(self, asker, stream, seat, served, terms, now, sender, again_until)
         self._statistics.queries += 1
         self.running[query] = None
         self.capacity.begun(query, now)
@@ -236,8 +280,9 @@ class Querying:
         for early in (*due.late, *self._passes.late(now)):
             self._refuse(early.who.asker, early.who.stream, reservations.unknown())
         for reservation in due.expired:
-            self._statistics.unused += 1
-            self._log.debug("nobody came for a reserved slot", queue=reservation.where.name)
+            if reservation.fetch_at != inf:  # else it was only kept, in case
+                self._statistics.unused += 1
+                self._log.debug("nobody came for a reserved slot", queue=reservation.where.name)
             self._bench.leave()
         if self.fetch is not None:
             for reservation in due.to_fetch:

@@ -35,11 +35,18 @@ queries a second, four seconds: twice as long as a reservation lasts."""
 class Reservation(Generic[Where]):
     """A slot that waits for its query."""
 
-    __slots__ = ("expires_at", "fetch_at", "terms", "where")
+    __slots__ = ("again_until", "expires_at", "fetch_at", "terms", "where")
 
     def __init__(
-        self, terms: Reserved, where: Where, expires_at: float, fetch_at: float | None
+        self,
+        terms: Reserved,
+        where: Where,
+        expires_at: float,
+        fetch_at: float | None,
+        again_until: float = 0.0,
     ) -> None:
+        self.again_until = again_until
+        """Until then the slot may go to the same gateway again."""
         self.terms = terms
         self.where = where
         self.expires_at = expires_at

@@ -108,7 +108,7 @@ class Worker:
             self._outage,
             self._origins,
         )
-        self.querying = Querying(settings, self._bench, self.statistics, log)
+        self.querying = Querying(settings, self._bench, self.statistics, log, surroundings.secret)
         self._fetching = Fetching(client, self.querying, self.statistics, self._slot_freed)
         self.querying.fetch = self._fetching.begin
         self.querying.arrived = self._fetching.arrived

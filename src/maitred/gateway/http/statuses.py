@@ -55,6 +55,8 @@ STATUSES: Final[dict[type[MaitredError], int]] = {
     errors.Unavailable: 503,
     errors.TooManyConnections: 503,
     errors.DeadlineExceeded: 504,
+    errors.UpstreamError: 502,
+    errors.UpstreamTimeout: 504,
 }
 
 REASONS: Final = {
@@ -84,6 +86,15 @@ REASONS: Final = {
 ARGUMENTS: Final = frozenset((errors.InvalidArguments.code, errors.InvalidArgument.code))
 """A handler that could not be called with these arguments is the caller's fault, not its own."""
 
+UPSTREAM: Final = {
+    errors.UpstreamError.code: 502,
+    errors.UpstreamUnavailable.code: 502,
+    errors.UpstreamTimeout.code: 504,
+    errors.UpstreamFailed.code: 502,
+    errors.UpstreamGarbage.code: 502,
+}
+"""Of a handler that only passes on what it gets: the back end behind it."""
+
 RETRY_SECONDS: Final = 1
 """After which to try again, if nobody can tell better."""
 
@@ -92,6 +103,8 @@ def status_of(problem: MaitredError) -> int:
     """The status of an error."""
     if isinstance(problem, QueryFailed) and problem.kind in ARGUMENTS:
         return 400
+    if isinstance(problem, QueryFailed) and problem.kind in UPSTREAM:
+        return UPSTREAM[problem.kind]
     for kind in type(problem).__mro__:
         status = STATUSES.get(kind)
         if status is not None:
