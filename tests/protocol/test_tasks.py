@@ -42,7 +42,8 @@ ORDER: dict[type[Struct], str] = {
     Given: "partition sequence attempt timeout payload waited",
     End: "sequence attempt how body",
     Failure: "kind message traceback",
-    Reserved: "partition token user reservation_seconds run_seconds result_bytes stream_bytes",
+    Reserved: "partition token user reservation_seconds run_seconds result_bytes stream_bytes "
+    "again_seconds",
 }
 """The fields of what is inside of messages. They are never in another order."""
 

@@ -246,8 +246,10 @@ class Driving:
         reserved: list[Reserved] = [*effect.reserved_above]
         for one in effect.reserved:
             user = one.wanted.user
-            limits = self.query_limits.of(partition.settings.queries, user)
-            reserved.append(Reserved(number, one.token, user, *limits))
+            queries = partition.settings.queries
+            limits = self.query_limits.of(queries, user)
+            again = self.query_limits.again_seconds(queries, user)
+            reserved.append(Reserved(number, one.token, user, *limits, again))
         self._offered(owned, effect.offer, given, partition, now, reserved)
 
     def _nothing_for(self, owned: Owned, effect: effects.NothingFor) -> None:

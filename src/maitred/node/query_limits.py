@@ -62,6 +62,12 @@ class QueryLimits:
             min(streams, default=0),
         )
 
+    def again_seconds(self, queue: Queries, user: str) -> float:
+        """How long a slot may be used again without asking: whose rate is limited asks always."""
+        if user and self.user(user).rate_per_second is not None:
+            return 0.0
+        return queue.again_seconds
+
     def check_queue(self, namespace: str, queue: str, user: str) -> None:
         """Whether the user may ask this queue; `PermissionDenied`."""
         allowed = self.user(user).queues

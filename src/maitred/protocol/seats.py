@@ -96,6 +96,10 @@ class Seated(Struct, array_like=True, gc=False):
     rows: int = 0
     run_seconds: float = 0.0
     load: Load | None = None
+    again: bytes = b""
+    """A reservation of the same slot, for the next query of the same user to the same queue..."""
+    again_seconds: float = 0.0
+    """... for so long."""
 
 
 encode_hello: Final = msgpack.Encoder().encode

@@ -162,6 +162,9 @@ class Reserved(Struct, array_like=True, gc=False):
     """Largest result in one piece."""
     stream_bytes: int
     """Largest stream; 0: any."""
+    again_seconds: float = 0.0
+    """For so long the worker may give the slot to the same gateway again, without the partition,
+    while it has others on offer."""
 
 
 class Offered(Answer, array_like=True, gc=False):

@@ -60,8 +60,8 @@ class Kind:
         outcomes = set()
         if self.gateways_die:  # and their connections to workers are cut
             outcomes |= {"worker-lost", "connection-lost", "unavailable"}
-        if not self.plain:  # all workers may be drained at the same time
-            outcomes |= {"no-worker"}
+        if not self.plain:  # all workers may be drained at the same time, or run out of time
+            outcomes |= {"no-worker", "worker-lost"}
         if self.workers_die or self.network_fails:
             outcomes |= {"worker-lost", "unavailable", "connection-lost"}
         if self.shards_die or self.network_fails:

@@ -1,0 +1,105 @@
+"""A slot that is kept for a moment for the gateway that has just had it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maitred.errors import InvalidReservation
+from maitred.protocol.frames import Opcode
+from maitred.protocol.tasks import DONE
+from tests.node.in_process import in_a_loop, until
+from tests.worker.querying import ReservingNode, a_gateway, encode
+from tests.worker.running import a_worker
+from tests.worker.test_queries import Desk
+
+if TYPE_CHECKING:
+    from maitred.protocol.seats import Seated
+    from maitred.worker.worker import Worker
+    from tests.worker.querying import RawGateway
+
+
+async def asked(gateway: RawGateway, token: bytes, text: str) -> Seated:
+    return await gateway.over(gateway.seat(token, text))
+
+
+async def first(
+    worker: Worker, gateway: RawGateway, desk: Desk, token: bytes, *, others: bool = True
+) -> Seated:
+    """A query that ends when the worker has its other slots on offer again, if it has any."""
+    stream = gateway.seat(token, "a")
+    await desk.begun.get()
+    if others:
+        (served,) = (one for one in worker._served if one.name == "holding")
+        await until(lambda: served.on_offer > 0)
+    desk.go_on.set()
+    return await gateway.over(stream)
+
+
+@in_a_loop
+async def test_the_slot_goes_from_query_to_query_and_each_token_counts_once() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, slots=2, warm_seconds=30.0) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        token = node.reserve("holding", again_seconds=60.0)
+        seated = await first(worker, gateway, desk, token)
+        tokens = {seated.again}
+        for text in "bcd":
+            assert worker.statistics.busy == 1
+            following = await asked(gateway, seated.again, text)
+            assert (following.how, following.body) == (DONE, encode(text))
+            with pytest.raises(InvalidReservation):
+                await gateway.result(gateway.seat(seated.again, text))
+            seated = following
+            tokens.add(seated.again)
+        assert len(tokens) == 4
+        assert {len(token) for token in tokens} == {16}
+        assert seated.again_seconds == 30.0
+        gateway.send(0, 0, Opcode.RELEASE, seated.again)
+        await until(lambda: worker.statistics.busy == 0)
+
+
+@in_a_loop
+async def test_a_slot_that_nobody_comes_back_to_is_free_again() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, slots=2, warm_seconds=0.01) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        token = node.reserve("holding", again_seconds=60.0)
+        seated = await first(worker, gateway, desk, token)
+        assert seated.again
+        await until(lambda: worker.statistics.busy == 0)
+        assert worker.statistics.unused == 0, "it was only kept, in case"
+        with pytest.raises(InvalidReservation):
+            await gateway.result(gateway.seat(seated.again, "b"))
+
+
+@pytest.mark.parametrize(
+    ("slots", "warm_seconds", "again_seconds", "why"),
+    [
+        (1, 30.0, 60.0, "the worker has no other slot on offer: whoever waits goes first"),
+        (2, 0.0, 60.0, "the worker keeps none"),
+        (2, 30.0, 0.0, "the node allows none"),
+        (2, 30.0, 20.0, "the node allows it for less than it would be kept"),
+    ],
+)
+@in_a_loop
+async def test_no_slot_is_kept(
+    slots: int, warm_seconds: float, again_seconds: float, why: str
+) -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app, slots=slots, warm_seconds=warm_seconds) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        token = node.reserve("holding", again_seconds=again_seconds)
+        seated = await first(worker, gateway, desk, token, others=slots > 1)
+        assert seated.again == b"", why
+        await until(lambda: worker.statistics.busy == 0)
