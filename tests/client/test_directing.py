@@ -206,8 +206,8 @@ def test_the_gateway_says_what_it_has_in_flight_and_whether_others_wait(run: Run
                     one.end(DONE, 0)
                     here.workers[0].seats.remove(one)
                 await asyncio.sleep(0.01)
-            for one in (*asked, fourth):
-                await one.answer()
+            for running in (*asked, fourth):
+                await running.answer()
 
     run(main())
 

@@ -115,7 +115,7 @@ class House:
             roster=None, passes={}, missing=frozenset(), used_at=0.0
         )
         self.subscription.refresh = lambda: None
-        self.floor.subscriptions[""] = self.subscription
+        self.floor.subscriptions[""] = cast("Any", self.subscription)
         self.policy = policy
         self.version = 0
         self.roster([True] * len(WORKERS))
@@ -253,7 +253,13 @@ class House:
 HOWS = st.sampled_from((DONE, DONE, FAILED, TIMED_OUT, STOPPED))
 WHICH = st.integers(0, 50)
 ACTIONS = st.one_of(
-    st.tuples(st.just("ask"), st.sampled_from((0.01, 1.0, 60.0)), st.integers(0, 4), st.booleans()),
+    st.tuples(
+        st.just("ask"),
+        st.sampled_from((0.01, 1.0, 60.0)),
+        st.integers(0, 4),
+        st.sampled_from((True, False, False, False)),
+        st.sampled_from((1, 3, 12)),
+    ),
     st.tuples(st.just("seated"), WHICH, HOWS, st.integers(-1, 9)),
     st.tuples(st.just("refused"), WHICH, st.booleans()),
     st.tuples(st.just("lost"), WHICH),
@@ -272,7 +278,8 @@ def test_whatever_happens_every_query_is_somewhere_and_ends_once(
     house = House(policy, seed)
     for name, *given_ in actions:
         if name == "ask":
-            house.ask(given_[0], given_[1], now_only=given_[2])
+            for _ in range(given_[3]):
+                house.ask(given_[0], given_[1], now_only=given_[2])
         elif name == "refused":
             house.refused(given_[0], known=given_[1])
         else:
