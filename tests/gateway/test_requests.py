@@ -105,6 +105,7 @@ def test_the_answer_is_written_as_the_caller_takes_it() -> None:
         (query("all", b"", "Maitred-Timeout: nan"), 400, "invalid-argument"),
         (query("all", b"", "Maitred-Priority: 5"), 400, "invalid-argument"),
         (query("all", b"", "Maitred-Idempotent: perhaps"), 400, "invalid-argument"),
+        (query("all", b"", "Maitred-Do-Not-Queue: perhaps"), 400, "invalid-argument"),
         (post("/v1/default/queues/all/query?delay=1"), 400, "invalid-argument"),
         (query("unknown"), 404, "unknown-queue"),
         (get("/nowhere"), 404, "unknown-route"),
@@ -159,6 +160,8 @@ def test_wishes_travel_with_the_query() -> None:
             assert running.ask.rows
             await ask(place, query("all", b"[1]", "Accept: application/json"))
             assert not place.asking.asked[1].ask.rows  # it takes one document only
+            await ask(place, query("all", b"[1]", "Maitred-Do-Not-Queue: true"))
+            assert [one.ask.do_not_queue for one in place.asking.asked] == [False, False, True]
 
     asyncio.run(scenario())
 

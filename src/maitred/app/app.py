@@ -30,7 +30,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
 from maitred.app.handler import Handler
-from maitred.app.options import Options, conditions, is_idempotent
+from maitred.app.options import Options, conditions, is_idempotent, is_now_or_never
 from maitred.app.session import Session
 from maitred.app.signature import Signature
 from maitred.app.task import SyncTask, Task, parse_id
@@ -119,6 +119,7 @@ class App:
         of = QueueId(self.namespace, queue, TASKS)
         wanted = conditions(options)
         idempotent = is_idempotent(options, base=False)
+        do_not_queue = is_now_or_never(options, base=False)
         if selection not in ALGORITHMS:
             raise UnknownAlgorithm.named("selection algorithm", str(selection), ALGORITHMS)
 
@@ -130,7 +131,13 @@ class App:
                     remedy="Give each handler a queue of its own.",
                 )
             made: Handler[Any, Any, Any] = Handler(
-                self, of, Signature(function), wanted, selection, idempotent=idempotent
+                self,
+                of,
+                Signature(function),
+                wanted,
+                selection,
+                idempotent=idempotent,
+                do_not_queue=do_not_queue,
             )
             self.handlers[queue] = made
             return made

@@ -14,7 +14,7 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from maitred.app.options import Options, conditions, is_idempotent
+from maitred.app.options import Options, conditions, is_idempotent, is_now_or_never
 from maitred.app.task import SyncTask, Task, parse_id
 from maitred.client.asking import (
     Stream,
@@ -66,6 +66,7 @@ class Handler(Generic[Parameters, Result, Called]):
         selection: str,
         *,
         idempotent: bool = False,
+        do_not_queue: bool = False,
     ) -> None:
         self.app = app
         self.id = queue
@@ -78,6 +79,7 @@ class Handler(Generic[Parameters, Result, Called]):
         self._read_result = signature.read_result
         self._adding: Adding | None = None
         self.idempotent = idempotent
+        self.do_not_queue = do_not_queue
         """Whether its queries may be run again elsewhere."""
         self._querying: Querying | None = None
         functools.update_wrapper(self, signature.function)
@@ -160,6 +162,7 @@ class Handler(Generic[Parameters, Result, Called]):
             namespace=self.id.namespace,
             priority=wanted.priority,
             idempotent=self.idempotent,
+            do_not_queue=self.do_not_queue,
             rows=rows,
             user=querying.client.user,
         )
@@ -186,6 +189,7 @@ class Handler(Generic[Parameters, Result, Called]):
         other.__dict__.update(self.__dict__)
         other.conditions = conditions(options, self.conditions)
         other.idempotent = is_idempotent(options, self.idempotent)
+        other.do_not_queue = is_now_or_never(options, self.do_not_queue)
         return other
 
     def task(self, id: str) -> Task[Result]:  # noqa: A002 - users' word

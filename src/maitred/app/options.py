@@ -43,6 +43,8 @@ class Options(TypedDict, total=False):
     """How long the result is kept; 60 unless told."""
     idempotent: bool
     """Of queries: whether one may be run again elsewhere if its worker is lost."""
+    do_not_queue: bool
+    """Of queries: a worker now, or a refusal."""
 
 
 NAMES: Final = tuple(Options.__annotations__)
@@ -74,9 +76,18 @@ def conditions(options: Mapping[str, object], base: Conditions | None = None) ->
 
 def is_idempotent(options: Mapping[str, object], base: bool) -> bool:
     """Whether queries may be run again elsewhere."""
-    value = options.get("idempotent", base)
+    return _truth("idempotent", options, base)
+
+
+def is_now_or_never(options: Mapping[str, object], base: bool) -> bool:
+    """Whether queries are refused rather than wait."""
+    return _truth("do_not_queue", options, base)
+
+
+def _truth(name: str, options: Mapping[str, object], base: bool) -> bool:
+    value = options.get(name, base)
     if not isinstance(value, bool):
-        raise InvalidArgument(f"The option 'idempotent' is {value!r}; it has to be True or False.")
+        raise InvalidArgument(f"The option {name!r} is {value!r}; it has to be True or False.")
     return value
 
 

@@ -65,6 +65,7 @@ def asked(
     namespace: str | None = None,
     priority: int = 2,
     idempotent: bool = False,
+    do_not_queue: bool = False,
     rows: bool = False,
     user: str = "",
 ) -> Ask:
@@ -81,6 +82,7 @@ def asked(
         deadline=deadline,
         priority=priority,
         idempotent=bool(idempotent),
+        do_not_queue=bool(do_not_queue),
         rows=rows,
         user=user,
     )

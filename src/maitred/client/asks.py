@@ -57,14 +57,18 @@ class Asks:
         namespace: str | None = None,
         priority: int = 2,
         idempotent: bool = False,
+        do_not_queue: bool = False,
     ) -> Any:  # noqa: ANN401 - what the handler returns
         """Have a free worker of the queue run this, and return what it returns.
 
         The queue may be `namespace/queue`; the namespace is `default` otherwise. `idempotent`: it
-        may be run again elsewhere if its worker is lost. Cancelling stops the handler, too.
+        may be run again elsewhere if its worker is lost. `do_not_queue`: a worker now, or
+        `Overloaded`. Cancelling stops the handler, too.
         """
         payload = written(args, named)
-        running = self._begin(queue, payload, timeout, namespace, priority, idempotent, rows=False)
+        running = self._begin(
+            queue, payload, timeout, namespace, priority, idempotent, do_not_queue, rows=False
+        )
         return read_whole(await running.answer(), read_anything)
 
     def stream(
@@ -76,12 +80,15 @@ class Asks:
         namespace: str | None = None,
         priority: int = 2,
         idempotent: bool = False,
+        do_not_queue: bool = False,
     ) -> Stream[Any]:
         """The same for a handler that is a generator: its rows, as they come."""
         payload = written(args, named)
 
         async def begin() -> Running:
-            return self._begin(queue, payload, timeout, namespace, priority, idempotent, rows=True)
+            return self._begin(
+                queue, payload, timeout, namespace, priority, idempotent, do_not_queue, rows=True
+            )
 
         return Stream(begin, read_any_rows, read_anything)
 
@@ -93,6 +100,7 @@ class Asks:
         namespace: str | None,
         priority: int,
         idempotent: bool,
+        do_not_queue: bool,
         *,
         rows: bool,
     ) -> Running:
@@ -105,6 +113,7 @@ class Asks:
             namespace=namespace,
             priority=priority,
             idempotent=idempotent,
+            do_not_queue=do_not_queue,
             rows=rows,
             user=self.user,
         )

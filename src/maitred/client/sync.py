@@ -123,6 +123,7 @@ class Client:
         namespace: str | None = None,
         priority: int = 2,
         idempotent: bool = False,
+        do_not_queue: bool = False,
     ) -> Any:  # noqa: ANN401 - what the handler returns
         """See `AsyncClient.query`."""
         return self._wait(
@@ -134,6 +135,7 @@ class Client:
                 namespace=namespace,
                 priority=priority,
                 idempotent=idempotent,
+                do_not_queue=do_not_queue,
             )
         )
 
@@ -146,6 +148,7 @@ class Client:
         namespace: str | None = None,
         priority: int = 2,
         idempotent: bool = False,
+        do_not_queue: bool = False,
     ) -> SyncStream[Any]:
         """See `AsyncClient.stream`; close it if you leave early."""
         stream = self._client.stream(
@@ -156,6 +159,7 @@ class Client:
             namespace=namespace,
             priority=priority,
             idempotent=idempotent,
+            do_not_queue=do_not_queue,
         )
         return SyncStream(stream, lambda work: self._wait(work()))
 

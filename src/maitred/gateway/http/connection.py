@@ -64,6 +64,7 @@ ONCE: Final = frozenset(
         b"maitred-timeout",
         b"maitred-priority",
         b"maitred-idempotent",
+        b"maitred-do-not-queue",
     )
 )
 """Headers of which there may be one only; of others the values are joined."""

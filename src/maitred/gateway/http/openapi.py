@@ -55,6 +55,11 @@ PARAMETERS: Final[dict[str, tuple[str, str, Json]]] = {
         "Whether it may run again elsewhere if its worker is lost",
         {"type": "boolean"},
     ),
+    "Maitred-Do-Not-Queue": (
+        "header",
+        "Whether it is refused, with 429, if no worker has room for it now",
+        {"type": "boolean"},
+    ),
     "delay": ("query", "Not before so many seconds from now", _TIME),
     "priority": ("query", "From 0, served first, to 4; 2 unless told", _PRIORITY),
     "expires": ("query", "Not begun after so many seconds, it never is; 0: no limit", _TIME),

@@ -67,6 +67,17 @@ class Pages:
                 lines += gauge("maitred_queries_waiting", text, querying.waiting)
                 text = "Connections to workers."
                 lines += gauge("maitred_queries_links", text, len(querying.links.open))
+                directing = querying.directing
+                text = "Queries that wait here because no worker has room."
+                lines += gauge("maitred_queries_in_line", text, directing.in_line)
+                text = "Queries that were refused here because no worker had room."
+                lines += counter("maitred_queries_shed_total", text, [({}, directing.shed)])
+                text = "How often a worker had no room for a query that was sent to it."
+                lines += counter(
+                    "maitred_queries_refused_by_workers_total",
+                    text,
+                    [({}, directing.refused_by_workers)],
+                )
                 text = "Queries that went through the node, because their worker was out of reach."
                 lines += counter(
                     "maitred_queries_relayed_total", text, [({}, querying.table.relayed)]

@@ -70,9 +70,9 @@ class Queries:
         identity = request.identity
         if identity is not None:
             check(identity, namespace, "query")
-        limit, priority, idempotent = self._default_seconds, 2, False
+        limit, priority, idempotent, do_not_queue = self._default_seconds, 2, False, False
         if request.query:
-            limit, priority, idempotent = self._wishes(request.query)
+            limit, priority, idempotent, do_not_queue = self._wishes(request.query)
         running = self._gateway.ask().begin(
             Ask(
                 namespace=namespace,
@@ -81,6 +81,7 @@ class Queries:
                 deadline=request.began + limit,
                 priority=priority,
                 idempotent=idempotent,
+                do_not_queue=do_not_queue,
                 rows=not form.gather,
                 user=identity.name if identity is not None else "",
                 connection=connection.name,
@@ -89,16 +90,18 @@ class Queries:
         request.running = running
         running.then(partial(self._came, connection, request, running, form))
 
-    def _wishes(self, given: dict[str, str]) -> tuple[float, int, bool]:
-        limit, priority, idempotent = self._default_seconds, 2, False
+    def _wishes(self, given: dict[str, str]) -> tuple[float, int, bool, bool]:
+        limit, priority, idempotent, do_not_queue = self._default_seconds, 2, False, False
         for name, text in given.items():
             if name == "Maitred-Timeout":
                 limit = seconds(name, text, 0.001, TIMEOUT_MAX_SECONDS)
             elif name == "Maitred-Priority":
                 priority = whole(name, text, 0, PRIORITIES - 1)
+            elif name == "Maitred-Do-Not-Queue":
+                do_not_queue = truth(name, text)
             else:
                 idempotent = truth(name, text)
-        return limit, priority, idempotent
+        return limit, priority, idempotent, do_not_queue
 
     def _came(
         self,

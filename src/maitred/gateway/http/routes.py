@@ -43,7 +43,7 @@ ROUTES: Final = (
         f"{QUEUE}/query",
         "query",
         "Ask a query, and get its answer",
-        ("Maitred-Timeout", "Maitred-Priority", "Maitred-Idempotent"),
+        ("Maitred-Timeout", "Maitred-Priority", "Maitred-Idempotent", "Maitred-Do-Not-Queue"),
         body=True,
     ),
     Route(
