@@ -18,6 +18,7 @@ from maitred.protocol.queries import (
     QueryRow,
     Relay,
     Report,
+    Subscribe,
     Suspect,
     Watch,
     Workers,
@@ -77,6 +78,9 @@ class Stage:
 
     def suspect(self, partition: int = 0) -> Suspect:
         return Suspect(*self._at(partition), WORKER)
+
+    def subscribe(self, version: int = 0, *, user: str = "", partition: int = 0) -> Subscribe:
+        return Subscribe(*self._at(partition), GATEWAY, version, user)
 
     def relay(self, token: bytes, ordinal: int = 0, seat: bytes = b"") -> Relay:
         return Relay(*self._at(), token, ordinal, seat)
