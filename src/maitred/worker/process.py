@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -80,6 +81,9 @@ async def work(
         )
         if stopping.is_set():
             worker.stop()
+        # What was imported stays: the collector need not look through it again and again.
+        gc.collect()
+        gc.freeze()
         finished = await worker.run()
         log.info("worker has stopped", worker=name, **asdict(worker.statistics))
         return finished

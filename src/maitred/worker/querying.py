@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 TOKEN_BYTES: Final = 16
+TOKENS_AT_ONCE: Final = 64
 FULL: Final = "This worker serves as many queries as it can."
 LEAVING: Final = "This worker takes no more queries."
 
@@ -82,6 +83,8 @@ class Querying:
         self.warm_seconds = settings.warm_seconds
         """How long a slot is kept for the gateway that has just had it."""
         self._secret = secret
+        self._tokens: list[bytes] = []
+        """Drawn already: the system is asked for many at once."""
         self._early_seconds = settings.early_seconds
         self._bench = bench
         self._statistics = statistics
@@ -204,11 +207,19 @@ class Querying:
         expires_at = now + self.warm_seconds
         if expires_at > query.again_until:
             return False
-        query.again = token = self._secret(TOKEN_BYTES)
+        query.again = token = self._token()
         kept = replace(terms, token=token)
         self._book.add(Reservation(kept, query.served, expires_at, inf, query.again_until))
         self._alarm.by(expires_at)
         return True
+
+    def _token(self) -> bytes:
+        if not self._tokens:
+            drawn = self._secret(TOKENS_AT_ONCE * TOKEN_BYTES)
+            self._tokens = [
+                drawn[at : at + TOKEN_BYTES] for at in range(0, len(drawn), TOKEN_BYTES)
+            ]
+        return self._tokens.pop()
 
     def stop(self) -> None:
         """Give up what runs still. Nothing is said: the end of the link says that we are gone."""
