@@ -213,10 +213,10 @@ async def test_a_row_larger_than_the_window_goes_alone(kind: str) -> None:
         a_gateway(worker) as gateway,
     ):
         stream = gateway.seat(node.reserve(kind), 3, 100_000, window=1_000)
-        for _ in range(3):
+        for number in range(3):
             frame = await gateway.hear(stream)
             assert len(values(frame.body)) == 1
-            assert gateway.heard[stream].empty()
+            assert number == 2 or gateway.heard[stream].empty()  # the end follows the last at once
             gateway.credit(stream, len(frame.body))
         assert (await gateway.over(stream)).how == DONE
 
