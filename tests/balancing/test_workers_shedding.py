@@ -174,3 +174,13 @@ def test_a_line_that_everybody_leaves_does_not_grow() -> None:
         line.remove(item)
     assert sum(len(one) for one in line._lines) < 200
     assert line.take(0.0) == (None, [])
+
+
+def test_one_that_a_worker_sent_back_is_the_next_of_its_priority() -> None:
+    line: SheddingLine[str] = SheddingLine(0.0, SheddingSettings(length_first=2))
+    for name in ("one", "two"):
+        assert line.offer(name, 0.0, priority=1) is None
+    assert line.offer("back", 0.0, priority=1, again=True) is None
+    assert line.offer("late", 0.0, priority=1, deadline=0.0, again=True) is Shed.TOO_LATE
+    assert line.offer("now", 0.0, do_not_queue=True, again=True) is Shed.DO_NOT_QUEUE
+    assert [line.take(0.0)[0] for _ in range(3)] == ["back", "one", "two"]

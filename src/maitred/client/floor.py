@@ -251,6 +251,7 @@ class Floor:
             deadline=running.deadline,
             priority=ask.priority,
             do_not_queue=ask.do_not_queue,
+            again=first,
         )
         if why is None:
             turn.waits = True

@@ -357,9 +357,13 @@ class Querying:
                 places[(guest.ask.namespace, guest.ask.queue, guest.allocation.partition)] = None
         if self._log is not None:
             self._log.warning("a worker hangs", worker=worker, session=link.session.hex()[:8])
+        for place in places:
+            self.suspect(place, link.session)
+
+    def suspect(self, place: tuple[str, str, int], session: bytes) -> None:
+        """Tell this partition that the worker does not answer."""
         if not self._closed:
-            for place in places:
-                self.spawn(self._suspect(place, link.session))
+            self.spawn(self._suspect(place, session))
 
     async def _suspect(self, place: tuple[str, str, int], session: bytes) -> None:
         namespace, queue, partition = place

@@ -143,6 +143,8 @@ class Relaying:
         ):
             self._running.lost(outcome.sentence.rstrip("."), hung=False)
         else:
+            if isinstance(outcome, InvalidReservation):  # it neither took it nor came for it
+                self._running.suspect()
             self._running.refused(outcome)
 
     def _piece(self, piece: Relayed) -> None:

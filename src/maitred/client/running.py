@@ -361,6 +361,12 @@ class Running:
             ),
         )
 
+    def suspect(self) -> None:
+        """Its worker does not answer at all: have the node give its slots to nobody."""
+        ask, allocation = self.ask, self.allocation
+        place = (ask.namespace, ask.queue, allocation.partition)
+        self._querying.suspect(place, allocation.session)
+
     def expired(self) -> None:
         """Its time is over."""
         self.happen(Accident.DEADLINE, self._too_late())

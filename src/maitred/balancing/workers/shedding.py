@@ -151,11 +151,22 @@ class SheddingLine(Generic[Item]):
         deadline: float = float("inf"),
         priority: int = 0,
         do_not_queue: bool = False,
+        again: bool = False,
     ) -> Shed | None:
-        """Let a query in, for which no worker has room; or say why not."""
+        """Let a query in, for which no worker has room; or say why not.
+
+        `again`: it was let in before, and a worker sent it back. Those who came after it do not
+        take its place: it is the next of its priority, however long the line is.
+        """
         if do_not_queue:
             return Shed.DO_NOT_QUEUE
         level = min(max(0, priority), self._settings.priorities - 1)
+        if again:
+            if deadline <= now:
+                return Shed.TOO_LATE
+            self._lines[level].appendleft((deadline, item))
+            self._length += 1
+            return None
         if self._length >= self._room(level, now):
             return Shed.LINE_FULL
         if deadline <= now + self.wait_seconds(now, level):
