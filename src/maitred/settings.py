@@ -590,7 +590,7 @@ class Worker(Schema, frozen=True, kw_only=True):
     """How long a query that comes before the word of its reservation is kept. The word was on its
     way first, so it is usually a few microseconds."""
 
-    warm_seconds: Wait = 0.02
+    warm_seconds: Wait = 0.05
     """How long a slot is kept for the next query of the gateway that has just had it, while others
     are free: it comes within a millisecond, or not at all. 0: not at all."""
 
