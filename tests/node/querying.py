@@ -56,7 +56,9 @@ class Stage:
     async def client(self, user: str = "", secret: str = "") -> AsyncClient:
         who = f"{user}:{secret}@" if user else ""
         address = f"maitred://{who}127.0.0.1:{self.node.port}"
-        return await self._clients.enter_async_context(maitred.connect(address))
+        # Most of what is held is not waited for in the end.
+        connecting = maitred.connect(address, close_seconds=0.1)
+        return await self._clients.enter_async_context(connecting)
 
     def _at(self, partition: int = 0, queue: str | None = None) -> tuple[str, str, int, int, int]:
         return "n", queue or self.queue, 1, partition, 0
