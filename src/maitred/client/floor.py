@@ -384,7 +384,8 @@ class Floor:
             self.policy = worker_policy(roster.policy, self.directing.random)
             self.slots = {}
         before = self.slots
-        self.slots = {one.session.hex(): one.slots for one in roster.members}
+        # Who has no address is reached through the node only: by those who ask it for a slot.
+        self.slots = {one.session.hex(): one.slots for one in roster.members if one.address}
         for name in before.keys() - self.slots.keys():
             self._come_back(name)
             self._broken.pop(name, None)

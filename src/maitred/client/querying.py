@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from maitred.client.allocating import Allocating
 from maitred.client.answers import Rows, Whole
 from maitred.client.directing import Directing
+from maitred.client.hung import Hung
 from maitred.client.links import Links
 from maitred.client.queues import TASKS
 from maitred.client.relaying import Relaying
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from maitred.client.client import AsyncClient
+    from maitred.client.hung import Place
     from maitred.client.seats import SeatLink
     from maitred.protocol.queries import Allocation
     from maitred.queries.ask import Ask
@@ -113,6 +115,8 @@ class Querying:
             self.directing.reported,
             self.directing.link_ended,
         )
+        self.hung = Hung(settings.unreachable_seconds)
+        """Workers that do not answer."""
         self._warm = WarmSlots()
         self._allocating = Allocating(
             client, self.session, surroundings.random, self._surplus, self.directing.learned
@@ -349,7 +353,7 @@ class Querying:
     # Workers that are not as they should be
 
     def _hung(self, link: SeatLink) -> None:
-        places: dict[tuple[str, str, int], None] = {}
+        places: dict[Place, None] = {}
         worker = ""
         for guest in link.streams.values():
             if isinstance(guest, Running):
@@ -357,15 +361,24 @@ class Querying:
                 places[(guest.ask.namespace, guest.ask.queue, guest.allocation.partition)] = None
         if self._log is not None:
             self._log.warning("a worker hangs", worker=worker, session=link.session.hex()[:8])
+        self.hung.found(link.session, set(places), self.loop.time())
         for place in places:
             self.suspect(place, link.session)
 
-    def suspect(self, place: tuple[str, str, int], session: bytes) -> None:
+    def still_hangs(self, place: Place, allocation: Allocation) -> bool:
+        """Whether this slot is of a worker that hangs, and its partition did not know."""
+        session = allocation.session
+        if session in self.links.open or not self.hung.is_news(session, place, self.loop.time()):
+            return False
+        self.suspect(place, session)
+        return True
+
+    def suspect(self, place: Place, session: bytes) -> None:
         """Tell this partition that the worker does not answer."""
         if not self._closed:
             self.spawn(self._suspect(place, session))
 
-    async def _suspect(self, place: tuple[str, str, int], session: bytes) -> None:
+    async def _suspect(self, place: Place, session: bytes) -> None:
         namespace, queue, partition = place
         try:
             message = Suspect(namespace, queue, TASKS, partition, 0, session)

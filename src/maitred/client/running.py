@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from maitred.client.allocating import Line
     from maitred.client.floor import Turn
+    from maitred.client.hung import Place
     from maitred.client.querying import Querying
     from maitred.client.seats import Guest, SeatLink
     from maitred.queries.ask import Ask
@@ -170,7 +171,11 @@ class Running:
         self.line = None
         self.stage = Stage.SEATING
         self.allocation = allocation
-        self._querying.links.get(allocation, self)
+        querying = self._querying
+        if querying.hung and self.turn is None and querying.still_hangs(self._place, allocation):
+            self.happen(Accident.NOTHING_DONE, Unavailable("The worker hangs."))
+            return
+        querying.links.get(allocation, self)
 
     def linked(self, link: SeatLink) -> None:
         """The worker can be reached: send it, or give the slot back."""
@@ -363,9 +368,7 @@ class Running:
 
     def suspect(self) -> None:
         """Its worker does not answer at all: have the node give its slots to nobody."""
-        ask, allocation = self.ask, self.allocation
-        place = (ask.namespace, ask.queue, allocation.partition)
-        self._querying.suspect(place, allocation.session)
+        self._querying.suspect(self._place, self.allocation.session)
 
     def expired(self) -> None:
         """Its time is over."""
@@ -446,6 +449,10 @@ class Running:
         if then is not None and self._outcome is not None:
             self._then = None
             then(self._outcome)
+
+    @property
+    def _place(self) -> Place:
+        return (self.ask.namespace, self.ask.queue, self.allocation.partition)
 
     @property
     def _name(self) -> str:

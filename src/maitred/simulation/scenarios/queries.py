@@ -10,6 +10,9 @@ Each seed draws one of several kinds of trouble, since each kind has another pro
 `relayed`    the workers have no address: the node relays, and whoever wants may leave
 `storm`      all of this, and the network's faults
 
+In half of the runs of some of them gateways pick the workers themselves: then queries may be
+refused for want of room, too.
+
 In all of them: exactly one answer to each query, at the latest when its time is over; no worker
 runs more than it has slots; nothing that is not marked idempotent is run twice; whatever nobody
 waits for is stopped. Once it is calm, every slot is free, and every gateway gets answers.
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from maitred.settings import Forwarding, Limits, Node, Queries, Queue, Scaling
 from maitred.simulation.errors import Violation
@@ -54,10 +57,14 @@ class Kind:
     workers_die: bool = False
     shards_die: bool = False
     network_fails: bool = False
+    picks: bool = False
+    """Whether gateways may pick the workers themselves."""
 
-    def promise(self) -> QueryPromise:
+    def promise(self, policy: str = "idle") -> QueryPromise:
         """What has to be kept all the same."""
         outcomes = set()
+        if policy != "idle":
+            outcomes |= {"overloaded"}
         if self.gateways_die:  # and their connections to workers are cut
             outcomes |= {"worker-lost", "connection-lost", "unavailable"}
         if not self.plain:  # all workers may be drained at the same time, or run out of time
@@ -80,30 +87,37 @@ class Kind:
 
 
 KINDS: Final[dict[str, Kind]] = {
-    "calm": Kind(),
+    "calm": Kind(picks=True),
     "order": Kind(workers=1, slots=1, plain=True),
-    "gateways": Kind(gateways_die=True),
-    "workers": Kind(workers_die=True),
-    "shards": Kind(shards_die=True),
+    "gateways": Kind(gateways_die=True, picks=True),
+    "workers": Kind(workers_die=True, picks=True),
+    "shards": Kind(shards_die=True, picks=True),
     "relayed": Kind(relayed=True),
-    "storm": Kind(gateways_die=True, workers_die=True, shards_die=True, network_fails=True),
+    "storm": Kind(
+        gateways_die=True, workers_die=True, shards_die=True, network_fails=True, picks=True
+    ),
 }
+
+POLICIES: Final = ("idle", "idle", "adaptive", "two-phase")
 
 
 class QueriesRun:
     """One run."""
 
-    def __init__(self, world: World, kind: Kind) -> None:
+    def __init__(self, world: World, kind: Kind, policy: str | None = None) -> None:
         self.world = world
         self.kind = kind
         self._random = random = world.random("queries")
-        self.record = QueryRecord(kind.promise())
+        if policy is None:
+            policy = world.random("policy").choice(POLICIES) if kind.picks else "idle"
+        self.policy = policy
+        self.record = QueryRecord(kind.promise(policy))
         if not kind.network_fails:
             world.calm()
         self.node = TaskNode(
             world.host("node"),
             SimulatedDisk(world.random("disk"), None),
-            node_settings(random, kind),
+            node_settings(random, kind, policy),
             self.record.log(),
             random.randint(1, SHARDS_MAX),
             random,
@@ -130,6 +144,7 @@ class QueriesRun:
         await asyncio.sleep(2.0)  # somebody serves the queues: they are known
         for gateway in self.gateways:
             gateway.plain = kind.plain
+            gateway.hurries = self.policy != "idle"
             gateway.pause_seconds = 0.5 if kind.plain else 0.2
             if kind.gateways_die:
                 gateway.cut_seconds = random.choice((None, 1.0))
@@ -268,7 +283,7 @@ class QueriesRun:
         return left
 
 
-def node_settings(random: Random, kind: Kind) -> Node:
+def node_settings(random: Random, kind: Kind, policy: str = "idle") -> Node:
     """Other ones for every seed."""
     partitions = 1 if kind.plain else random.choice((1, 1, 2, 5))
     queue = Queue(
@@ -278,6 +293,7 @@ def node_settings(random: Random, kind: Kind) -> Node:
             no_worker_seconds=random.choice((0.5, 5.0)),
             reservation_seconds=2.0,
             waiting=10_000,
+            policy=cast("Any", policy),
         ),
         forwarding=Forwarding(children=random.choice((1, 2, 20))),
         scaling=Scaling(adaptive=False),
@@ -289,9 +305,9 @@ def node_settings(random: Random, kind: Kind) -> Node:
     )
 
 
-async def queries_of(kind: str, world: World) -> None:
-    """A run of that kind."""
-    await QueriesRun(world, KINDS[kind]).run()
+async def queries_of(kind: str, world: World, policy: str | None = None) -> None:
+    """A run of that kind; with that policy, if any is given."""
+    await QueriesRun(world, KINDS[kind], policy).run()
 
 
 async def queries(world: World) -> None:

@@ -148,6 +148,8 @@ class GatewayHost(Attending):
     pause_seconds = 0.2
     plain = False
     """Nobody leaves, and nothing has a priority."""
+    hurries = False
+    """Some do not want to wait for room."""
 
     def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
         super().__init__(host, node, record)
@@ -216,6 +218,8 @@ class GatewayHost(Attending):
             idempotent=story.idempotent,
             rows=random.random() < 0.8,
         )
+        if self.hurries and random.random() < 0.1:
+            ask.do_not_queue = True
         leaving = None
         if not self.plain and random.random() < 0.15:
             leaving = random.choice((0.0, 0.001, 0.1, 1.0))
