@@ -133,7 +133,7 @@ def test_commands_have_the_options_that_the_page_gives_them(line: str) -> None:
 
 
 def test_the_settings_are_a_nodes(tmp_path: Path) -> None:
-    (toml,) = blocks("toml")
+    toml = next(one for one in blocks("toml") if "[users" in one)
     file = tmp_path / "node.toml"
     file.write_text(toml.replace("scrypt$…", hash_secret("sesame")))
     node = load(str(file), {}, {})
@@ -188,3 +188,18 @@ def test_defaults_are_what_the_page_says() -> None:
     ):
         assert name in GUIDE.replace("\n", " ")
         assert value, name
+
+
+def test_every_policy_is_told_and_its_settings_are_the_defaults(tmp_path: Path) -> None:
+    from maitred.settings import Queries, Shedding
+
+    told = [re.findall(r"`([a-z0-9-]+)`", row[0]) for row in table("Who picks the worker")]
+    policies = get_args(get_type_hints(Queries)["policy"])
+    assert sorted(one for row in told for one in row) == sorted(policies)
+    assert told[0] == [Queries().policy]
+    toml = next(one for one in blocks("toml") if "policy" in one)
+    file = tmp_path / "node.toml"
+    file.write_text(toml)
+    queries = load(str(file), {}, {}).queues["desk/price"].queries
+    assert queries.policy == "adaptive"
+    assert queries.shedding == Shedding()
