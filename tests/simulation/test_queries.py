@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,9 @@ from maitred.simulation.scenarios.queries import KINDS, queries_of
 from maitred.simulation.scenarios.queries_record import QueryPromise, QueryRecord, QueryStory
 from maitred.simulation.soak import run_seed, run_seed_proved
 
+if TYPE_CHECKING:
+    from maitred.simulation.world import World
+
 SEEDS = 3
 
 
@@ -18,6 +22,16 @@ SEEDS = 3
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_each_kind_keeps_its_promise(kind: str, seed: int) -> None:
     outcome = run_seed_proved(partial(queries_of, kind), seed, name=kind)
+    assert outcome.ok, str(outcome)
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.picks])
+@pytest.mark.parametrize("policy", ["adaptive", "two-phase"])
+def test_gateways_that_pick_workers_keep_it_too(kind: str, policy: str) -> None:
+    async def scenario(world: World) -> None:
+        await queries_of(kind, world, policy)
+
+    outcome = run_seed_proved(scenario, 5, name=kind)
     assert outcome.ok, str(outcome)
 
 

@@ -63,7 +63,12 @@ class QueryLimits:
         )
 
     def again_seconds(self, queue: Queries, user: str) -> float:
-        """How long a slot may be used again without asking: whose rate is limited asks always."""
+        """How long a slot may be used again without asking: whose rate is limited asks always.
+
+        Gateways that pick workers do not ask anyway, and count on every slot that is free.
+        """
+        if queue.policy != "idle":
+            return 0.0
         if user and self.user(user).rate_per_second is not None:
             return 0.0
         return queue.again_seconds
