@@ -450,6 +450,31 @@ def test_a_hung_worker_is_found_out(run: Run) -> None:
     run(main())
 
 
+def test_others_who_give_a_hung_workers_slots_away_hear_of_it_once(run: Run) -> None:
+    async def main() -> None:
+        async with table(2, ping_seconds=0.05, hung_seconds=0.1) as scene:
+            hung, _ = scene.workers
+            serve, hung.serve = hung.serve, lambda _: None
+            hung.answers_pings = False
+            with pytest.raises(WorkerLost, match="silent"):
+                await scene.client.query("q")
+            await until(lambda: len(scene.node.suspected) == 1)
+            # Another queue gives us its slots: the next worker's is taken, and at once.
+            seats = len(hung.seats)
+            scene.node.tokens = 0
+            assert await scene.client.query("other", 1) == [1]
+            await until(lambda: len(scene.node.suspected) == 2)
+            assert len(hung.seats) == seats
+            # Whoever gives them away after that may know better: it woke up.
+            hung.serve, hung.answers_pings = serve, True
+            scene.node.tokens = 0
+            assert await scene.client.query("other", 2) == [2]
+            assert len(hung.seats) == seats + 1
+            assert scene.node.suspected == [hung.session] * 2
+
+    run(main())
+
+
 # Nobody waits any more
 
 
@@ -675,6 +700,25 @@ def test_relays_that_fail(
                 with pytest.raises(kind):
                     await scene.client.query("q")
             assert len(scene.node.relayed) == again
+
+    run(main())
+
+
+def test_a_worker_that_does_not_even_fetch_its_query_is_suspected(run: Run) -> None:
+    async def main() -> None:
+        async with table() as scene:
+            scene.worker.address = ""
+            problems: list[MaitredError] = [InvalidReservation("It was not fetched in time.")]
+
+            async def relay(_: Relay) -> Relayed:
+                if problems:
+                    raise problems.pop()
+                return Relayed(Opcode.SEAT, encode(Seated(DONE, b"\x01")), more=False)
+
+            scene.node.relay = relay
+            assert await scene.client.query("q") == 1
+            await until(lambda: scene.node.suspected)
+            assert scene.node.suspected == [scene.worker.session]
 
     run(main())
 

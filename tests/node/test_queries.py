@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from maitred.errors import (
     Cancelled,
@@ -282,6 +283,26 @@ async def test_a_suspected_workers_offers_are_taken_down(tmp_path: Path, partiti
         found = await gateway.request(one.workers(), SECONDS)
         assert [row.suspected for row in found.workers] == [True]  # type: ignore[union-attr]
         await until(lambda: partition_of(one).offers.slots == 0)
+
+
+@in_a_loop
+async def test_a_worker_that_hangs_serves_no_other_queue_either(tmp_path: Path) -> None:
+    async with stage(tmp_path) as one:
+        worker, gateway = await one.client(), await one.client()
+        here = worker.hold(one.offer(4), SECONDS)
+        elsewhere = worker.hold(replace(one.offer(4), queue="another"), SECONDS)
+        stranger = worker.hold(replace(one.offer(4), namespace="m"), SECONDS)
+        shard: Any = one.node.shards[0]
+
+        def slots() -> int:
+            return sum(owned.partition.offers.slots for owned in shard._partitions.owned.values())
+
+        await until(lambda: slots() == 12)
+        await gateway.request(one.suspect(), SECONDS)
+        assert (await here.answer()).tasks == []
+        assert (await elsewhere.answer()).tasks == []
+        assert slots() == 4
+        stranger.take_back()  # what is said in one namespace counts in that one
 
 
 @in_a_loop

@@ -159,10 +159,15 @@ class Partition(Recalling):
     def suspect(self, session: bytes, now: float) -> int:
         """A gateway says that it took a query and does not answer: nobody gets its slots until it
         offers them again. How many offers there were."""
+        taken = self.take_down(session)
+        self.presence.suspect(session, now)
+        return taken
+
+    def take_down(self, session: bytes) -> int:
+        """Its offers are worth nothing, until it makes them again. How many there were."""
         offers = [one for one in self.offers.waiting() if one.session == session and one.untouched]
         for offer in offers:
             self._offer_time_is_up(offer)
-        self.presence.suspect(session, now)
         return len(offers)
 
     # The end

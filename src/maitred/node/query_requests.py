@@ -125,6 +125,15 @@ class QueryRequests:
         now = self._loop.time()
         held.answer(Suspected(owned.partition.suspect(message.worker_session, now)))
         key = owned.key
+        # The slots of a worker are the same ones at all of its queues. Whoever asks here may say so
+        # for this namespace; a worker that lives offers them again at once.
+        for other in list(self._partitions.owned.values()):
+            if (
+                other is not owned
+                and other.key.namespace == key.namespace
+                and other.partition.take_down(message.worker_session)
+            ):
+                self._partitions.touch(other)
         if key.partition:
             # The root knows who is there, and should hear of it.
             told = Suspect(key.namespace, key.queue, key.queue_type, 0, 0, message.worker_session)
