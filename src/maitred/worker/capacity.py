@@ -116,7 +116,9 @@ class Capacity:
         gauge = self._gauge
         gauge.begun()
         gauge.observe(self.inside - self.waiting, self.waiting, now)
-        gauge.claimed(self._claims + self._statistics.busy - self._by_pass)
+        claimed = self._claims + self._statistics.busy - self._by_pass
+        if claimed > self.inside:  # otherwise it was just told
+            gauge.claimed(claimed)
         attempt.meter = self
         if self._timer is None:
             self._start()
