@@ -618,6 +618,20 @@ def test_each_user_has_passes_of_his_own(run: Run) -> None:
     run(main())
 
 
+def test_a_user_who_has_to_ask_for_each_slot_disturbs_nobody(run: Run) -> None:
+    async def main() -> None:
+        async with scene(1) as here:
+            here.node.idle_users.append("eve")
+            await here.known("alice")
+            for number in range(5):
+                assert await here.answer(number, user="eve") == [number]
+                assert await here.answer(number, user="alice") == [number]
+            assert [one.user for one in here.node.asked] == ["eve"] * 5
+            assert [one.user for one in here.node.subscribed].count("eve") == 1
+
+    run(main())
+
+
 def test_a_root_that_is_away_for_a_while(run: Run) -> None:
     async def main() -> None:
         async with scene(1, unreachable_seconds=0.1) as here:

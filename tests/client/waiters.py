@@ -216,6 +216,8 @@ class FakeFloor(RunningNode):
         self.slots = 4
         """Of each worker, on the roster."""
         self.version = 1
+        self.idle_users: list[str] = []
+        """For these the policy is `idle`."""
         self.subscribed: list[Subscribe] = []
         self.roster_problems: list[MaitredError] = []
         self.absent: list[FakeWorker] = []
@@ -261,14 +263,16 @@ class FakeFloor(RunningNode):
         self.subscribed.append(message)
         if self.roster_problems:
             raise self.roster_problems.pop(0)
-        while message.version == self.version:
+        while message.version == self.version and message.user not in self.idle_users:
             await self._changed.wait()
         members = [
             Member(one.session, one.name, one.address, self.slots, self.token(one, message.user))
             for one in self.workers
             if one not in self.absent
         ]
-        return Roster(self.version, self.policy or "idle", members, self.shedding)
+        if not self.policy or message.user in self.idle_users:
+            return Roster(self.version, "idle", [], self.shedding)
+        return Roster(self.version, self.policy, members, self.shedding)
 
     def token(self, worker: FakeWorker, user: str = "") -> bytes:
         """The pass to a worker."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.balancing.workers import WORKER_POLICIES
 from maitred.client.floor import Floor
-from maitred.client.roster import Subscription
+from maitred.client.roster import UNUSED_SECONDS, Subscription
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,7 +73,10 @@ class Directing:
             self._subscribe(floor, ask.user)
             return False
         if not subscription.passes:
-            subscription.used_at = self.loop.time()
+            if not subscription.over:
+                subscription.used_at = self.loop.time()
+            elif self.loop.time() - subscription.used_at >= UNUSED_SECONDS:
+                self._forget(floor, ask.user)
             return False
         if not floor.works or running.deadline <= self.loop.time():
             return False
@@ -134,14 +137,26 @@ class Directing:
             return
         roster = subscription.roster
         if roster is not None and roster.policy not in WORKER_POLICIES:
-            self._close(floor)
+            self._is_idle(floor, subscription)
         elif roster is not None:
             floor.learn(subscription)
         elif subscription.over:
-            del floor.subscriptions[user]
-            self._subscriptions -= 1
-            if not floor.subscriptions:
-                self._close(floor)
+            self._forget(floor, user)
+
+    def _forget(self, floor: Floor, user: str) -> None:
+        del floor.subscriptions[user]
+        self._subscriptions -= 1
+        if all(one.over for one in floor.subscriptions.values()):
+            self._close(floor)
+
+    def _is_idle(self, floor: Floor, subscription: Subscription) -> None:
+        """The queue is not ours to hand out any more, or not for this user: then it is remembered,
+        so that not every query of his asks again."""
+        subscription.give_up()
+        if all(one.over for one in floor.subscriptions.values()):
+            self._close(floor)
+        elif floor.line:
+            floor.serve()
 
     def _close(self, floor: Floor) -> None:
         del self.floors[floor.place]

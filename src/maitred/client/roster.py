@@ -191,8 +191,12 @@ class Subscription:
         pause *= 0.5 + 0.5 * self._random.random()
         self._pause = self._loop.call_later(pause, self._ask)
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """It counts no more."""
         self.stop()
         self.roster = None
         self.passes = {}
+
+    def _give_up(self) -> None:
+        self.give_up()
         self._told(self)
