@@ -783,8 +783,9 @@ def test_what_can_never_be(run: Run) -> None:
                 await query("")
             with pytest.raises(InvalidArgument):
                 await query(5)  # type: ignore[arg-type]
-            with pytest.raises(InvalidArgument):
-                await query("q", priority=9)
+            for none in (9, -1, 2.0, True, "2", None):
+                with pytest.raises(InvalidArgument):
+                    await query("q", priority=none)  # type: ignore[arg-type]
             with pytest.raises(InvalidArgument):
                 await query("q", timeout=0)
             with pytest.raises(InvalidArguments):
@@ -795,6 +796,18 @@ def test_what_can_never_be(run: Run) -> None:
                 await query("q", b"x" * 3_000_000)
             assert {row.status for row in scene.querying.table.rows()} == {"refused"}
             assert scene.node.asked == []
+
+    run(main())
+
+
+def test_what_is_like_a_priority_is_none_however_often_it_is_asked(run: Run) -> None:
+    async def main() -> None:
+        async with table() as scene:
+            for priority in (1, 2):
+                assert await scene.client.query("q", priority=priority) == []
+            for none in (2.0, True):
+                with pytest.raises(InvalidArgument):
+                    await scene.client.query("q", priority=none)  # type: ignore[arg-type]
 
     run(main())
 

@@ -14,7 +14,7 @@ import random
 import signal
 import socket
 import struct
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
@@ -206,6 +206,7 @@ class Kitchen:
         self.stage = stage
         self.directory = directory
         self._numbers = iter(range(1, 1_000_000))
+        self._workers: list[Child] = []
         self.watcher: AsyncClient = cast("AsyncClient", None)
 
     def number(self) -> int:
@@ -219,8 +220,15 @@ class Kitchen:
         """One that is ready."""
         command = [str(MAITRED), "worker", "tests.queries_real.kitchen:app"]
         child = self.stage._started([*command, "--log-format", "json", *options])
+        self._workers.append(child)
         child.errors.wait_for(READY)
         return child
+
+    def leave(self) -> None:
+        """Nobody serves any more."""
+        for worker in self._workers:
+            worker.kill()
+        self._workers.clear()
 
     async def another(self, *options: str) -> Child:
         return await asyncio.to_thread(self.worker, *options)
@@ -337,11 +345,31 @@ class Kitchen:
         return Http(base), process
 
 
-@pytest.fixture
-def kitchen(tmp_path: Path) -> Iterator[Kitchen]:
-    with Stage(tmp_path, SETTINGS) as stage:
+@contextmanager
+def opened(directory: Path) -> Iterator[Kitchen]:
+    with Stage(directory, SETTINGS) as stage:
         stage.start_node(shards=2)
-        yield Kitchen(stage, tmp_path)
+        yield Kitchen(stage, directory)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchen]:
+    with opened(tmp_path_factory.mktemp("kitchen")) as made:
+        yield made
+
+
+@pytest.fixture
+def kitchen(house: Kitchen) -> Iterator[Kitchen]:
+    """Of all tests that leave the node alone; each has workers of its own."""
+    yield house
+    house.leave()
+
+
+@pytest.fixture
+def doomed(tmp_path: Path) -> Iterator[Kitchen]:
+    """One whose node may be killed."""
+    with opened(tmp_path) as made:
+        yield made
 
 
 def run(kitchen: Kitchen, main: Callable[[], Any]) -> None:
@@ -538,7 +566,8 @@ def test_a_gateway_is_killed(kitchen: Kitchen) -> None:
     run(kitchen, main)
 
 
-def test_shards_are_killed(kitchen: Kitchen) -> None:
+def test_shards_are_killed(doomed: Kitchen) -> None:
+    kitchen = doomed
     kitchen.worker("--slots", "2")
 
     async def main() -> None:
@@ -573,7 +602,8 @@ def test_shards_are_killed(kitchen: Kitchen) -> None:
     run(kitchen, main)
 
 
-def test_a_node_is_killed_and_started_again(kitchen: Kitchen) -> None:
+def test_a_node_is_killed_and_started_again(doomed: Kitchen) -> None:
+    kitchen = doomed
     kitchen.worker("--slots", "2")
 
     async def main() -> None:

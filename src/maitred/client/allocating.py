@@ -101,10 +101,6 @@ class Allocating:
         line = self._lines.get(key)
         if line is not None:
             return line
-        if type(priority) is not int or not 0 <= priority < PRIORITIES:
-            raise InvalidArgument(
-                f"A priority is a whole number from 0 to {PRIORITIES - 1}, not {priority!r}."
-            )
         view = self._views.get((namespace, queue))
         if view is None:
             view = QueueView(QueueId(namespace, queue, TASKS), SELECTION, self._loop, self._random)
@@ -253,6 +249,14 @@ class Allocating:
         self._pauses.pop(group, None)
         line.demand.again(group)
         self._touch(line)
+
+
+def check_priority(priority: object) -> None:
+    """`InvalidArgument` for what is none."""
+    if type(priority) is not int or not 0 <= priority < PRIORITIES:
+        raise InvalidArgument(
+            f"A priority is a whole number from 0 to {PRIORITIES - 1}, not {priority!r}."
+        )
 
 
 def another(problem: Problem) -> Problem:

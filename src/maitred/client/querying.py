@@ -15,7 +15,7 @@ from inspect import isawaitable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from maitred.client.allocating import Allocating
+from maitred.client.allocating import Allocating, check_priority
 from maitred.client.answers import Rows, Whole
 from maitred.client.directing import Directing
 from maitred.client.hung import Hung
@@ -257,6 +257,7 @@ class Querying:
         return InternalError("The gateway's hook for queries failed; the query was not begun.")
 
     def _wait_for_a_slot(self, running: Running, ask: Ask) -> None:
+        check_priority(ask.priority)  # before anything takes 2.0 or True for one that it knows
         if len(ask.payload) > self._payload_bytes:
             self._check_size(ask.payload)
         if not self.directing.takes(running):
