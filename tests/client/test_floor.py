@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.balancing.workers import Dispatch
-    from maitred.client.floor import Turn
+    from maitred.client.turns import Turn
 
 WORKERS = [bytes([number]) * 16 for number in range(1, 4)]
 RETRIES_PER_SECOND = 2.0

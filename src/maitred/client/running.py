@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from maitred.client.allocating import Line
-    from maitred.client.floor import Turn
     from maitred.client.hung import Place
     from maitred.client.querying import Querying
     from maitred.client.seats import Guest, SeatLink
+    from maitred.client.turns import Turn
     from maitred.queries.ask import Ask
     from maitred.queries.states import Status
     from maitred.queries.table import Entry
