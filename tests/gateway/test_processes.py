@@ -398,7 +398,12 @@ def test_who_is_not_let_in_ends() -> None:
 # The document
 
 
-def schemathesis(base: str, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def schemathesis(
+    base: str, directory: Path, *arguments: str, more: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run it with our configuration, and some more."""
+    configuration = directory / "schemathesis.toml"
+    configuration.write_text((ROOT / "schemathesis.toml").read_text() + more)
     program = Path(sys.executable).parent / "schemathesis"
     if not program.exists():
         pytest.skip("NO schemathesis HERE: the OpenAPI document was not tried")
@@ -406,7 +411,7 @@ def schemathesis(base: str, directory: Path, *arguments: str) -> subprocess.Comp
         [
             str(program),
             "--config-file",
-            str(ROOT / "schemathesis.toml"),
+            str(configuration),
             "run",
             f"{base}/openapi.json",
             "--seed",
@@ -427,4 +432,31 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     with running_node(shards=1, environment={"MAITRED_QUEUES": at_once}) as node:
         done = schemathesis(http_of(node), tmp_path, "-n", "5", "--phases", "coverage,fuzzing")
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+        assert node.stop() == 0
+
+
+def test_schemathesis_finds_nothing_where_queries_are_answered(tmp_path: Path) -> None:
+    """The same with a worker: all paths are of a queue that it serves."""
+    served_only = (
+        # An array with two values is fine for the document, but not for this handler.
+        'positive_data_acceptance.expected-statuses = ["2xx", "4xx", "503", "504"]\n'
+        '[parameters]\n"path.namespace" = "default"\n"path.queue" = "echo"\n'
+        '"query.delay" = 0\n'
+        # Headers that nobody knows are invalid data to it there, and to nobody else.
+        "[phases.coverage.checks]\nnegative_data_rejection.enabled = false\n"
+    )
+    with running_node(shards=1) as node, worker(node.url):
+        base = http_of(node)
+        served(base)
+        done = schemathesis(
+            base, tmp_path, "-n", "20", "--phases", "coverage,fuzzing", more=served_only
+        )
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+        rows = call(base, "GET", "/v1/default/queries?most=10000&queue=echo")[1]["queries"]
+        told = [row["status"] for row in rows]
+        assert told.count("done") > 20, "queries reached the worker"
+        assert "lost" not in told
+        tasks = call(base, "GET", "/v1/default/queues/echo")[1]
+        assert tasks["finished"] > 5, "and tasks were run"
+        assert call(base, "POST", "/v1/default/queues/echo/query", ["still"])[1] == "still"
         assert node.stop() == 0
