@@ -29,6 +29,7 @@ from maitred.protocol.tasks import Describe
 from maitred.settings import Querying as Settings
 from maitred.surroundings import Surroundings
 from tests.cli.running import MAITRED
+from tests.cli.running import maitred as maitred_command
 from tests.client.nodes import QUICK
 from tests.gateway.test_processes import call, standing_alone
 from tests.node.nodes import wait_until
@@ -232,6 +233,13 @@ class Kitchen:
 
     async def another(self, *options: str) -> Child:
         return await asyncio.to_thread(self.worker, *options)
+
+    async def order(self, *what: str) -> None:
+        """What a person wants of the worker `first`."""
+        done = await asyncio.to_thread(
+            maitred_command, "admin", "worker", what[0], "first", "--url", self.stage.url, *what[1:]
+        )
+        assert done.returncode == 0, done.stderr
 
     # What happened
 
@@ -661,5 +669,33 @@ def test_a_thousand_who_leave_whenever_they_like(kitchen: Kitchen, door: str) ->
             await kitchen.waiting("moody", 0)
             await kitchen.offered("gated")
             await kitchen.has_slots(asker, 4)
+
+    run(kitchen, main)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_worker_is_taken_offline_and_put_back_while_all_ask(kitchen: Kitchen, door: str) -> None:
+    """It finishes what it has; nobody is lost or refused for it."""
+    kitchen.worker("--slots", "2", "--name", "first")
+
+    async def main() -> None:
+        async with kitchen.door(door) as asker:
+            # One that runs there is finished first, and meanwhile nobody else comes.
+            number, gate = kitchen.number(), kitchen.gate()
+            running = asker.ask("gated", number, str(gate))
+            await kitchen.begun(number)
+            await kitchen.another("--slots", "1", "--name", "second")
+            ordered = asyncio.create_task(kitchen.order("offline", "--wait"))
+            many = [asker.ask("moody", 0.001, one) for one in range(200)]
+            assert [(await one.told()).result for one in many] == list(range(200))
+            assert not ordered.done(), "it still has one"
+            gate.touch()
+            assert (await running.told()).result == number
+            await ordered
+            await kitchen.has_slots(asker, 1)
+            many = [asker.ask("moody", 0.001, one) for one in range(200)]
+            await kitchen.order("online")
+            assert [(await one.told()).result for one in many] == list(range(200))
+            await kitchen.has_slots(asker, 3)
 
     run(kitchen, main)
