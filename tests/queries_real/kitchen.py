@@ -57,6 +57,19 @@ def deaf(number: int, gate: str) -> int:
     return number
 
 
+@app.handler("stubborn")
+async def stubborn(number: int, gate: str) -> int:
+    """On the loop, and it does not care either."""
+    note("began", number)
+    while not Path(gate).exists():  # noqa: ASYNC240
+        try:
+            await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            note("cancelled", number)
+    note("ended", number)
+    return number
+
+
 @app.handler("rows")
 async def rows(number: int, most: int, gate: str = "") -> AsyncIterator[int]:
     """So many, and then it waits for the gate."""

@@ -424,17 +424,20 @@ def test_whoever_asked_leaves(kitchen: Kitchen, door: str) -> None:
                 asked.leave()
                 await kitchen.stopped(number)
                 assert (await asker.ask("echo", "free").told()).result == "free"
-            # A thread that does not listen keeps its slot, and that is offered to nobody.
-            number, gate = kitchen.number(), kitchen.gate()
-            asked = asker.ask("deaf", number, str(gate))
-            await kitchen.begun(number)
-            asked.leave()
-            after = asker.ask("echo", "after it")
-            await kitchen.waiting("echo", 1)
-            await kitchen.all_taken("echo")
-            gate.touch()
-            assert (await after.told()).result == "after it"
-            assert kitchen.count("ended", number) == 1
+            # One that does not listen keeps its slot, and that is offered to nobody.
+            for queue in ("deaf", "stubborn"):
+                number, gate = kitchen.number(), kitchen.gate()
+                asked = asker.ask(queue, number, str(gate))
+                await kitchen.begun(number)
+                asked.leave()
+                if queue == "stubborn":
+                    await kitchen.stopped(number)  # it was told
+                after = asker.ask("echo", "after it")
+                await kitchen.waiting("echo", 1)
+                await kitchen.all_taken("echo")
+                gate.touch()
+                assert (await after.told()).result == "after it"
+                assert kitchen.count("ended", number) == 1
             await kitchen.has_slots(asker, 1)
 
     run(kitchen, main)
@@ -697,5 +700,33 @@ def test_a_worker_is_taken_offline_and_put_back_while_all_ask(kitchen: Kitchen, 
             await kitchen.order("online")
             assert [(await one.told()).result for one in many] == list(range(200))
             await kitchen.has_slots(asker, 3)
+
+    run(kitchen, main)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_worker_that_nobody_can_reach(kitchen: Kitchen, door: str) -> None:
+    """The node relays; whoever leaves or is killed, it comes to the same."""
+    first = kitchen.worker("--slots", "1", "--listen", "none")
+
+    async def main() -> None:
+        async with kitchen.door(door) as asker:
+            assert (await asker.ask("echo", "far").told()).result == "far"
+            told = await asker.ask("rows", kitchen.number(), 1000, rows=True).told()
+            assert told.rows == tuple(range(1000))
+            shut = str(kitchen.gate())
+            for queue in ("gated", "gated-threads"):
+                number = kitchen.number()
+                asked = asker.ask(queue, number, shut)
+                await kitchen.begun(number)
+                asked.leave()
+                await kitchen.stopped(number)
+            await kitchen.has_slots(asker, 1)
+            number = kitchen.number()
+            asked = asker.ask("gated", number, shut)
+            await kitchen.begun(number)
+            first.kill()
+            assert (await asked.told(10)).code == "worker-lost"
+            assert kitchen.count("began", number) == 1
 
     run(kitchen, main)
