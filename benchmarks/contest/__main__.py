@@ -122,13 +122,19 @@ def main() -> int:
     parser.add_argument("--policy", action="append", choices=EVERYBODY, help="only this one")
     parser.add_argument("--rounds", type=int, default=1, help="with other service times each")
     parser.add_argument("--phase-seconds", type=float, help="instead of 1, 6 or 60")
+    parser.add_argument(
+        "--stretched", type=int, help="times; the more, the less a busy machine shows"
+    )
     parser.add_argument("--publish", action="store_true", help="write what the documents show")
     asked = parser.parse_args()
     # Else whoever ends us with SIGTERM, as `timeout` does, would leave servers and workers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scale = QUICK if asked.quick else LONG if asked.long else SHORT
+    if asked.stretched:
+        scale = replace(scale, stretched=asked.stretched)
     if asked.phase_seconds:
-        scale = replace(scale, phase_seconds=asked.phase_seconds)
+        delay = min(scale.delay_seconds, 3 * asked.phase_seconds)
+        scale = replace(scale, phase_seconds=asked.phase_seconds, delay_seconds=delay)
     try:
         wrk()
     except Unavailable as reason:
