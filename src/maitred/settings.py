@@ -269,6 +269,14 @@ class Queries(Schema, frozen=True, kw_only=True):
     waiting_per_user: Count = 5_000
     """The same for one user, so that nobody fills the line alone."""
 
+    rate_per_second: Rate | None = None
+    """Queries a second of all users together, with bursts of as many as a second has; more are
+    refused. Counted by the gateway and by the shard that is asked."""
+
+    concurrent: Count | None = None
+    """Queries under way at a time, at one gateway; more are refused. Workers have as many slots as
+    they have, whatever this says."""
+
     no_worker_seconds: Wait = 5.0
     """How long queries wait when the last worker of the queue has gone, before they are refused. A
     worker that is started again is back within this time."""

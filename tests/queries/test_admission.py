@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maitred.errors import Overloaded, PermissionDenied
 from maitred.queries.admission import Admission
-from maitred.settings import QueryLimits
+from maitred.settings import Queries, QueryLimits
 
 
 def admission(**limits: Any) -> Admission:  # noqa: ANN401 - of QueryLimits
@@ -104,3 +104,34 @@ def test_what_goes_in_comes_out(steps: list[str]) -> None:
             made.leave("ann", "n", "q", waited=not running)
             running, waiting = (running - 1, waiting) if running else (0, waiting - 1)
         assert made.under_way("ann") == waiting + running
+
+
+def test_a_queue_has_limits_for_all_users_together() -> None:
+    limits = {("n", "q"): Queries(concurrent=2), ("n", "slow"): Queries(rate_per_second=2.0)}
+    made = Admission(lambda _: None, lambda namespace, queue: limits.get((namespace, queue)))
+    made.enter("ann", "n", "q", 0.0)
+    made.enter("bob", "n", "q", 0.0)
+    with pytest.raises(Overloaded, match="n/q has 2 queries under way"):
+        made.enter("cid", "n", "q", 0.0)
+    assert made.under_way("cid") == 0
+    made.leave("ann", "n", "q", waited=False)
+    made.enter("cid", "n", "q", 0.0)
+    for user in ("ann", "bob"):
+        made.enter(user, "n", "slow", 0.0)
+    with pytest.raises(Overloaded, match="more than 2 queries a second") as refused:
+        made.enter("cid", "n", "slow", 0.0)
+    assert refused.value.retry_after == pytest.approx(0.5)
+    made.enter("cid", "n", "slow", 0.5)
+    made.enter("cid", "n", "other", 0.5)
+
+
+def test_who_asks_too_fast_takes_no_place_of_the_queue() -> None:
+    made = Admission(
+        {"ann": QueryLimits(rate_per_second=1.0)}.get, lambda _, __: Queries(concurrent=2)
+    )
+    made.enter("ann", "n", "q", 0.0)
+    with pytest.raises(Overloaded, match="'ann'"):
+        made.enter("ann", "n", "q", 0.0)
+    made.enter("bob", "n", "q", 0.0)
+    with pytest.raises(Overloaded, match="n/q has 2"):
+        made.enter("bob", "n", "q", 0.0)

@@ -15,6 +15,12 @@ from tests.tasks.shop import note
 app = App("kitchen")
 
 
+@app.handler("rationed")
+async def rationed(value: Any) -> Any:  # noqa: ANN401 - whatever it is
+    """A queue with a rate."""
+    return value
+
+
 @app.handler("echo")
 async def echo(value: Any = None) -> Any:  # noqa: ANN401 - whatever comes goes back
     return value

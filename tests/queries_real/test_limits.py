@@ -39,6 +39,9 @@ LIMITS: dict[str, dict[str, object]] = {
 }
 
 
+QUEUES = {"kitchen/rationed": {"queries": {"rate_per_second": 1}}}
+
+
 @pytest.fixture(scope="module")
 def node() -> Iterator[RunningNode]:
     hashed = hash_secret(SECRET)
@@ -49,7 +52,12 @@ def node() -> Iterator[RunningNode]:
     users["boss"] = {"secret": hashed, "permissions": {"*": ["admin"]}}
     users["maker"] = {"secret": hashed, "permissions": {"kitchen": ["produce"]}}
     with running_node(
-        shards=1, gateway=True, environment={"MAITRED_USERS": json.dumps(users)}
+        shards=1,
+        gateway=True,
+        environment={
+            "MAITRED_USERS": json.dumps(users),
+            "MAITRED_QUEUES": json.dumps(QUEUES),
+        },
     ) as made:
         url = made.url.replace("://", f"://boss:{SECRET}@")
         with subprocess.Popen(
@@ -137,6 +145,20 @@ def test_rate(node: RunningNode, door: str) -> None:
         assert told[0] in {0, "overloaded"}  # the other door may have asked just before
         assert "overloaded" in told
         while await ask("slow", "echo", "again") != "again":
+            pass
+
+    each_door(node, door, main)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_rate_of_a_queue(node: RunningNode, door: str) -> None:
+    """Two users at once have one rate together."""
+
+    async def main(ask: Callable[..., Awaitable[object]]) -> None:
+        told = [await ask(user, "rationed", 1) for user in ("free", "boss", "free", "boss")]
+        assert "overloaded" in told
+        assert await ask("free", "echo", 2) == 2, "other queues have none"
+        while await ask("free", "rationed", 3) != 3:
             pass
 
     each_door(node, door, main)

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from maitred.client.seats import SeatLink
     from maitred.protocol.queries import Allocation
     from maitred.queries.ask import Ask
+    from maitred.settings import Queries, QueryLimits
     from maitred.settings import Querying as Settings
-    from maitred.settings import QueryLimits
     from maitred.surroundings import Surroundings
 
     Hook = Callable[[Ask], Ask | Awaitable[Ask]]
@@ -86,6 +86,7 @@ class Querying:
         name: str = "",
         hook: Hook | None = None,
         limits: Callable[[str], QueryLimits | None] | None = None,
+        queue_limits: Callable[[str, str], Queries | None] = lambda _, __: None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.client = client
@@ -94,7 +95,7 @@ class Querying:
         self.session = surroundings.secret(16)
         """This gateway, from its start to its end."""
         self.table = Table(settings, self.session.hex()[:8], name)
-        self.admission = None if limits is None else Admission(limits)
+        self.admission = None if limits is None else Admission(limits, queue_limits)
         self.wall_clock = surroundings.wall_clock
         self.window_bytes = settings.window_bytes
         self.frame_bytes = client.settings.frame_bytes

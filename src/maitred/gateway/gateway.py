@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.gateway.asking import Asking
     from maitred.logs import Logger
-    from maitred.settings import Node
+    from maitred.settings import Node, Queries
     from maitred.surroundings import Surroundings
 
 QUEUES_MAX: Final = 10_000
@@ -125,6 +125,8 @@ class Gateway:
     def _ask(self, client: AsyncClient) -> Asking:
         from maitred.client.querying import Querying
 
+        queues = [queue.queries for queue in self.settings.queues.values()]
+        limited = any(one.concurrent or one.rate_per_second for one in queues)
         return Querying(
             client,
             self.settings.gateway.querying,
@@ -132,8 +134,17 @@ class Gateway:
             self.log,
             name=self.name,
             hook=self.hook,
-            limits=self.guard.limits_of if self.guard.required else None,
+            limits=self.guard.limits_of if self.guard.required or limited else None,
+            queue_limits=self._queue_limits,
         )
+
+    def _queue_limits(self, namespace: str, queue: str) -> Queries | None:
+        """What is set for the queue, if anything is."""
+        queues = self.settings.queues
+        for name in (f"{namespace}/{queue}", f"{namespace}/*", "*"):
+            if name in queues:
+                return queues[name].queries
+        return None
 
     async def failed(self) -> None:
         """Returns never, or raises why there will never be a connection: we are not let in."""

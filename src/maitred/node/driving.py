@@ -423,8 +423,12 @@ class Driving:
     def _allocate(self, owned: Owned, effect: effects.Allocate) -> None:
         number = owned.key.partition
         wanted = effect.wanted
-        if wanted.slots and wanted.user and not wanted.hops:
-            self.query_limits.give_back(wanted.user, wanted.slots)
+        if wanted.slots and not wanted.hops:
+            if wanted.user:
+                self.query_limits.give_back(wanted.user, wanted.slots)
+            if owned.partition.settings.queries.rate_per_second is not None:
+                name = f"{owned.key.namespace}/{owned.key.queue}"
+                self.query_limits.give_back_to_queue(name, wanted.slots)
         held, version = wanted.token
         allocations: list[Allocation] = [*effect.above]
         for one in effect.reserved:

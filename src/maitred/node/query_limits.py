@@ -22,6 +22,9 @@ LIMITERS_KEPT: Final = 10_000
 
 NO_LIMITS: Final = UserLimits()
 
+QUEUE: Final = "/"
+"""Before a queue's name, among the names of users."""
+
 Reach = tuple[float, float, int, int]
 """How long a reservation lasts and a query runs, how large a result and a stream may be."""
 
@@ -67,7 +70,7 @@ class QueryLimits:
 
         Gateways that pick workers do not ask anyway, and count on every slot that is free.
         """
-        if queue.policy != "idle":
+        if queue.policy != "idle" or queue.rate_per_second is not None:
             return 0.0
         if user and self.user(user).rate_per_second is not None:
             return 0.0
@@ -87,19 +90,30 @@ class QueryLimits:
 
     def count(self, user: str, queries: int, now: float) -> None:
         """So many come; `Overloaded` if that is too fast."""
-        rate = self.user(user).rate_per_second
+        self._count(user, user, self.user(user).rate_per_second, queries, now)
+
+    def count_queue(self, queue: Queries, name: str, queries: int, now: float) -> None:
+        """So many come to a queue, of whomever; `Overloaded` if that is too fast."""
+        if queue.rate_per_second is not None:
+            self._count(QUEUE + name, f"The queue {name}", queue.rate_per_second, queries, now)
+
+    def give_back_to_queue(self, name: str, queries: int) -> None:
+        """As `give_back`, for the queue."""
+        self.give_back(QUEUE + name, queries)
+
+    def _count(self, key: str, who: str, rate: float | None, queries: int, now: float) -> None:
         if rate is None:
             return
-        limiter = self._limiters.get(user)
+        limiter = self._limiters.get(key)
         if limiter is None or limiter.rate != rate:
-            limiter = self._limiters[user] = Limiter(rate, rate, now)
+            limiter = self._limiters[key] = Limiter(rate, rate, now)
             if len(self._limiters) > LIMITERS_KEPT:
                 self._limiters.popitem(last=False)
-        self._limiters.move_to_end(user)
+        self._limiters.move_to_end(key)
         at = limiter.next_at(now)
         if at > now:
             raise Overloaded(
-                f"{user} asks more than {rate:g} queries a second.",
+                f"{who} has more than {rate:g} queries a second.",
                 remedy="Ask more slowly.",
                 retry_after=round(max(at - now, 0.001), 3),
             )

@@ -75,8 +75,11 @@ class QueryRequests:
         partition = owned.partition
         now = self._loop.time()
         user, asked = message.user, message.slots
-        if user and not message.hops:
-            self._limits.count(user, asked, now)
+        if not message.hops:
+            name = f"{message.namespace}/{message.queue}"
+            self._limits.count_queue(partition.settings.queries, name, asked, now)
+            if user:
+                self._limits.count(user, asked, now)
         wanted = Wanted(
             (held, message.version),
             message.session,

@@ -13,7 +13,7 @@ from maitred.errors import Overloaded, PermissionDenied
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.settings import QueryLimits
+    from maitred.settings import Queries, QueryLimits
 
 CONCURRENT_RETRY_SECONDS: Final = 0.5
 """When to come back if too many are under way: nobody can tell when one of them ends."""
@@ -23,7 +23,7 @@ USERS_MAX: Final = 10_000
 
 
 class _Usage:
-    """What a user has under way."""
+    """What a user, or a queue, has under way."""
 
     __slots__ = ("at", "tokens", "under_way", "waiting")
 
@@ -38,9 +38,16 @@ class _Usage:
 class Admission:
     """Lets queries in, and counts them until they are over."""
 
-    def __init__(self, limits_of: Callable[[str], QueryLimits | None]) -> None:
+    def __init__(
+        self,
+        limits_of: Callable[[str], QueryLimits | None],
+        queues: Callable[[str, str], Queries | None] = lambda _, __: None,
+    ) -> None:
         self._limits_of = limits_of
+        self._queue_limits_of = queues
         self._usage: dict[str, _Usage] = {}
+        self._queues: dict[tuple[str, str], _Usage] = {}
+        """Of the queues that have limits."""
 
     def enter(self, user: str, namespace: str, queue: str, now: float) -> None:
         """Count it, or raise `PermissionDenied` or `Overloaded`."""
@@ -55,7 +62,15 @@ class Admission:
         if limits is not None:
             check_queue(user, limits, namespace, queue)
             _check(user, limits, usage, waiting, queue)
-            _take_token(user, limits, usage, now)
+        of_queue = self._queue_limits_of(namespace, queue)
+        if of_queue is not None:
+            self._enter_queue(key, of_queue, now)
+        if limits is not None:
+            try:
+                _take_token(f"The user {user!r}", limits.rate_per_second, usage, now)
+            except Overloaded:
+                self._leave_queue(key)
+                raise
         usage.under_way += 1
         usage.waiting[key] = waiting + 1
 
@@ -78,6 +93,8 @@ class Admission:
         if usage is None:
             return
         usage.under_way -= 1
+        if self._queues:
+            self._leave_queue((namespace, queue))
         if waited:
             _less(usage, (namespace, queue))
 
@@ -85,6 +102,26 @@ class Admission:
         """Queries of the user that are not over."""
         usage = self._usage.get(user)
         return usage.under_way if usage is not None else 0
+
+    def _enter_queue(self, key: tuple[str, str], limits: Queries, now: float) -> None:
+        if limits.concurrent is None and limits.rate_per_second is None:
+            return
+        usage = self._queues.get(key)
+        if usage is None:
+            usage = self._queues[key] = _Usage()
+        name = f"The queue {key[0]}/{key[1]}"
+        if limits.concurrent is not None and usage.under_way >= limits.concurrent:
+            raise Overloaded(
+                f"{name} has {usage.under_way:,} queries under way, as many as allowed.",
+                retry_after=CONCURRENT_RETRY_SECONDS,
+            )
+        _take_token(name, limits.rate_per_second, usage, now)
+        usage.under_way += 1
+
+    def _leave_queue(self, key: tuple[str, str]) -> None:
+        usage = self._queues.get(key)
+        if usage is not None:
+            usage.under_way = max(0, usage.under_way - 1)
 
     def _forget(self) -> None:
         for user in [user for user, usage in self._usage.items() if not usage.under_way]:
@@ -115,8 +152,7 @@ def _check(user: str, limits: QueryLimits, usage: _Usage, waiting: int, queue: s
         )
 
 
-def _take_token(user: str, limits: QueryLimits, usage: _Usage, now: float) -> None:
-    rate = limits.rate_per_second
+def _take_token(who: str, rate: float | None, usage: _Usage, now: float) -> None:
     if rate is None:
         return
     most = max(1.0, rate)
@@ -126,7 +162,7 @@ def _take_token(user: str, limits: QueryLimits, usage: _Usage, now: float) -> No
     if tokens < 1:
         usage.tokens = tokens
         raise Overloaded(
-            f"The user {user!r} asks more than {rate:g} queries a second.",
+            f"{who} has more than {rate:g} queries a second.",
             retry_after=(1 - tokens) / rate,
         )
     usage.tokens = tokens - 1
