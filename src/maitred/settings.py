@@ -301,6 +301,10 @@ class Queries(Schema, frozen=True, kw_only=True):
     """Largest result of a stream; 0: as large as it wants to be, since it is never in memory
     whole."""
 
+    tracebacks: bool = True
+    """Whether workers tell tracebacks of handlers that fail. Callers of the HTTP door see them only
+    if `gateway.tracebacks` allows it as well; clients that are their own gateway always do."""
+
     shedding: Shedding = field(default_factory=Shedding)
 
 

@@ -58,7 +58,7 @@ from tests.protocol.test_tasks import names
 ORDER: dict[type[Struct], str] = {
     Allocation: "partition token session worker address",
     Member: "session worker address slots token",
-    Pass: "token gateway user seconds run_seconds result_bytes stream_bytes",
+    Pass: "token gateway user seconds run_seconds result_bytes stream_bytes tracebacks",
     Shedding: "wait_target_seconds length holdback retry_share retries_per_second",
     Order: "number action filter",
     QueryFilter: "namespace queue user status worker gateway sequence changed_since most",

@@ -63,6 +63,7 @@ class ReservingNode(FakeNode):
             terms.get("result_bytes", 2**20),
             terms.get("stream_bytes", 0),
             terms.get("again_seconds", 0.0),
+            terms.get("tracebacks", True),
         )
         self.to_reserve.setdefault(queue, []).append(reserved)
         self.partition(queue).tell()

@@ -7,11 +7,12 @@ import threading
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 
 from maitred import App, current
 from maitred.errors import Cancelled, InvalidReservation, SlotTaken
 from maitred.protocol.frames import Opcode
-from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT, Offer
+from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT, Failure, Offer
 from tests.node.in_process import RecordedLog, in_a_loop, until
 from tests.worker.querying import ReservingNode, a_gateway, encode
 from tests.worker.running import a_worker
@@ -377,3 +378,23 @@ async def test_a_reservation_that_is_told_twice_has_one_slot() -> None:
         assert await gateway.result(gateway.seat(token, "a")) == "a"
         assert await gateway.result(gateway.seat(node.reserve("echo"), "b")) == "b"
         assert worker.statistics.busy == 0
+
+
+@in_a_loop
+async def test_a_traceback_is_told_only_if_that_is_allowed() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        for allowed in (True, False):
+            token = node.reserve("failing", tracebacks=allowed)
+            seated = await gateway.over(gateway.seat(token, "raise"))
+            failure = msgpack.decode(seated.body, type=Failure)
+            assert (seated.how, failure.kind, failure.message) == (
+                FAILED,
+                "ValueError",
+                "too small",
+            )
+            assert ("too small" in failure.traceback) == allowed

@@ -249,7 +249,7 @@ class Driving:
             queries = partition.settings.queries
             limits = self.query_limits.of(queries, user)
             again = self.query_limits.again_seconds(queries, user)
-            reserved.append(Reserved(number, one.token, user, *limits, again))
+            reserved.append(Reserved(number, one.token, user, *limits, again, queries.tracebacks))
         self._offered(owned, effect.offer, given, partition, now, reserved)
 
     def _nothing_for(self, owned: Owned, effect: effects.NothingFor) -> None:
@@ -496,7 +496,16 @@ class Driving:
             gateway = one.subscriber
             _, run, result, stream = self.query_limits.of(queries, gateway.user)
             passes.append(
-                Pass(one.token, gateway.session, gateway.user, PASS_SECONDS, run, result, stream)
+                Pass(
+                    one.token,
+                    gateway.session,
+                    gateway.user,
+                    PASS_SECONDS,
+                    run,
+                    result,
+                    stream,
+                    owned.partition.settings.queries.tracebacks,
+                )
             )
         effect.token.answer(Attended(effect.order, self.newer(owned, 0), passes))
 

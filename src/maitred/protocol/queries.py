@@ -166,6 +166,7 @@ class Pass(Struct, array_like=True, gc=False):
     run_seconds: float
     result_bytes: int
     stream_bytes: int
+    tracebacks: bool = True
 
 
 # Workers

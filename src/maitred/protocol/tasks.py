@@ -165,6 +165,8 @@ class Reserved(Struct, array_like=True, gc=False):
     again_seconds: float = 0.0
     """For so long the worker may give the slot to the same gateway again, without the partition,
     while it has others on offer."""
+    tracebacks: bool = True
+    """Whether a failure may tell where it happened."""
 
 
 class Offered(Answer, array_like=True, gc=False):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Final
 
+from msgspec import msgpack
+
 from maitred.app.signature import UNWRITABLE, encode
 from maitred.errors import ResultTooLarge
 from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT, Failure
@@ -22,6 +24,8 @@ MESSAGE_LETTERS: Final = 2_000
 """Of an exception's text; it is for people, and is kept with every dead letter."""
 TRACEBACK_LETTERS: Final = 8_000
 """Of a traceback; its end says where it happened, so the beginning is cut."""
+
+_decode_failure: Final = msgpack.Decoder(Failure).decode
 
 UNSERIALISABLE: Final = "unserialisable-result"
 TOO_LARGE: Final = "payload-too-large"
@@ -95,6 +99,12 @@ def failure(kind: str, message: str, trace: str = "") -> Ending:
         return FAILED, encode(told)
     except UNWRITABLE:  # half a character
         return FAILED, encode(Failure(*(_printable(text) for text in (kind, told.message, trace))))
+
+
+def without_traceback(body: bytes) -> bytes:
+    """The same failure, for those who may not see where it happened."""
+    told = _decode_failure(body)
+    return encode(Failure(told.kind, told.message))
 
 
 def called(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.app.attempt import Attempt, running
 from maitred.protocol.seats import Seated
-from maitred.protocol.tasks import DONE
+from maitred.protocol.tasks import DONE, FAILED
 from maitred.worker import outcomes
 from maitred.worker.streams import Gathered, Rows, ThreadRows
 
@@ -318,6 +318,8 @@ class Query(Attempt):
             rows.flush()
             count, streamed = rows.count, isinstance(rows, Rows)
         how, body = ending
+        if how == FAILED and not self.terms.tracebacks:
+            body = outcomes.without_traceback(body)
         host = self._host
         host.count(how)
         seconds = host.loop.time() - self._begun_at
