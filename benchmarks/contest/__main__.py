@@ -16,7 +16,7 @@ from benchmarks.contest.policies import OURS, POLICIES, RIVALS
 from benchmarks.contest.results import DOOR, Contest, way
 from benchmarks.contest.scale import LONG, QUICK, SHORT, Scale
 from benchmarks.contest.stage import Outcome, Stage
-from benchmarks.measuring import PUBLISHED, RESULTS
+from benchmarks.measuring import PUBLISHED, RESULTS, Result
 from benchmarks.queries.http import wrk
 from benchmarks.tasks.processes import Unavailable
 from maitred.simulation.pictures import PicturesUnavailable
@@ -102,6 +102,15 @@ def _row(contest: Contest, stage: Stage, name: str, seed: int) -> None:
     )
 
 
+def line(result: Result) -> str:
+    """With more digits than others need: here half a per cent is much."""
+    verdict = "MEETS" if result.met else "MISS "
+    return (
+        f"{verdict} {result.name}: {result.ratio:.4f} (goal >= {result.goal:g}); "
+        f"{result.ours}; {result.peer}"
+    )
+
+
 def publish(contest: Contest, folder: Path) -> None:
     """Table, document and picture."""
     name = "contest-long" if contest.scale.stretched > 1 else "contest"
@@ -146,7 +155,7 @@ def main() -> int:
     folder = PUBLISHED if asked.publish else RESULTS
     publish(contest, folder)
     results = contest.results()
-    print(f"\n{contest.table()}", *results, sep="\n")
+    print(f"\n{contest.table()}", *map(line, results), sep="\n")
     void = [name for name in contest.rows if contest.void(name)]
     if void:
         print(f"VOID, a process needed more than 70 % of a core: {', '.join(void)}")
