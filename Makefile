@@ -24,7 +24,8 @@ run: $(READY) ## start a node with a gateway and example workers; options: make 
 	@$(BIN)/maitred up --example $(UP)
 
 test: check ## lint, types, and every test
-	@$(BIN)/python -m pytest -n auto
+	@PYTEST_XDIST_AUTO_NUM_WORKERS=$$($(BIN)/python -c 'import os; print(len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else os.cpu_count())') \
+		$(BIN)/python -m pytest -n auto
 
 check: $(READY) ## ruff and strict typing
 	@$(BIN)/ruff check .

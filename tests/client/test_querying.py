@@ -152,8 +152,8 @@ def test_fewer_slots_than_wanted_are_asked_for_again_with_their_age(run: Run) ->
             await asyncio.gather(*(scene.client.query("q", n) for n in range(5)))
             assert [message.slots for message in scene.node.asked] == [5, 3, 1]
             waited = [message.waited for message in scene.node.asked]
+            # By a clock of milliseconds it may all be one moment; `test_demand` knows the ages.
             assert waited == sorted(waited)
-            assert waited[-1] > 0
             assert [seat.arguments for seat in scene.worker.seats] == [[n] for n in range(5)]
 
     run(main())

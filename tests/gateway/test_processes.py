@@ -430,7 +430,7 @@ def schemathesis(
 def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     at_once = json.dumps({"*": {"queries": {"no_worker_seconds": 0}}})
     with running_node(shards=1, environment={"MAITRED_QUEUES": at_once}) as node:
-        done = schemathesis(http_of(node), tmp_path, "-n", "5", "--phases", "coverage,fuzzing")
+        done = schemathesis(http_of(node), tmp_path, "-n", "2", "--phases", "coverage,fuzzing")
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
         assert node.stop() == 0
 
@@ -449,7 +449,7 @@ def test_schemathesis_finds_nothing_where_queries_are_answered(tmp_path: Path) -
         base = http_of(node)
         served(base)
         done = schemathesis(
-            base, tmp_path, "-n", "20", "--phases", "coverage,fuzzing", more=served_only
+            base, tmp_path, "-n", "8", "--phases", "coverage,fuzzing", more=served_only
         )
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
         rows = call(base, "GET", "/v1/default/queries?most=10000&queue=echo")[1]["queries"]

@@ -15,7 +15,7 @@ from maitred.simulation.soak import run_seed, run_seed_proved
 if TYPE_CHECKING:
     from maitred.simulation.world import World
 
-SEEDS = 3
+SEEDS = 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

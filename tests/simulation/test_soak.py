@@ -30,7 +30,7 @@ CHUNKS = {
     "selection": 20,
     "nodes": 12,
     "tasks": 10,
-    "queries": 2,
+    "queries": 1,
 }
 
 

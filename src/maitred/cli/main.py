@@ -24,7 +24,7 @@ COMMANDS = {
     "worker": ("maitred.cli.worker:worker", "Run the handlers of an app."),
     "serve-http": (
         "maitred.cli.serve_http:serve_http",
-        "Run a worker before an HTTP server that knows nothing of maitred.",
+        "Run a worker before an HTTP server.",
     ),
     "gateway": ("maitred.cli.gateway:gateway", "Open an HTTP door to a node."),
     "status": ("maitred.cli.status:status", "Show how every shard of a node is."),
