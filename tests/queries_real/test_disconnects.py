@@ -165,6 +165,8 @@ class Http:
             task.cancel()
 
         task = asyncio.create_task(self._read(made))
+        # One that is cancelled before it began closes nothing by itself.
+        task.add_done_callback(lambda _: made.close())
         return Asked(task, leave)
 
     async def _read(self, made: socket.socket) -> Told:
