@@ -66,6 +66,10 @@ LOOKS: Final = 2
 """How often in `ping_seconds` a link is looked at."""
 
 
+TOGETHER: Final = 8
+"""Queries that are written together at most: see `worker.door`."""
+
+
 class Guest(Protocol):
     """A query that has a seat. Of `seated`, `refused` and `lost` one is called, once."""
 
@@ -187,7 +191,8 @@ class SeatLink(Link):
         frame = _pack(REQUEST, 0, stream, _SEAT, len(body)) + body
         self._gathered.append(frame)
         self._gathered_bytes += len(frame)
-        if len(streams) == 1 or self._gathered_bytes >= GATHERED_BYTES:
+        gathered = len(self._gathered)
+        if len(streams) == 1 or gathered >= TOGETHER or self._gathered_bytes >= GATHERED_BYTES:
             self.flush()  # one that is alone has nobody to wait for
         elif not self._flush_soon:
             self._flush_soon = True

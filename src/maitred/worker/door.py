@@ -71,6 +71,10 @@ PARTS_MAX: Final = 8
 SEATED_BYTES: Final = 128
 """What a `Seated` has around its result, at most: 40 bytes, and 64 of a report."""
 
+TOGETHER: Final = 8
+"""Answers that are written together at most. More would save little, and two ends that each wait
+for all that the other one has to say work by turns instead of at the same time."""
+
 TOKEN_BYTES: Final = 16
 
 SWEEP_SECONDS: Final = 1.0
@@ -295,8 +299,8 @@ class SeatLink(Link):
         self.streams.pop(stream, None)
         body = encode_seated(seated)
         self.write(_pack(RESPONSE, 0, stream, _SEATED, len(body)) + body)
-        if not self.streams and len(self._gathered) == 1:
-            self.flush()  # it has nobody to wait for
+        if len(self._gathered) >= TOGETHER or not self.streams:
+            self.flush()  # the gateway need not wait for all of them, or it is the only one
 
     def _report(self, load: Load) -> None:
         """How the worker is. Who does not take what was sent before needs no more of it."""
