@@ -393,6 +393,15 @@ class Querying(Schema, frozen=True, kw_only=True):
     """A worker that does not answer that question within this time is given up, with its queries. A
     handler that blocks its loop for longer looks just like it."""
 
+    together: Count = 8
+    """Queries for one worker that are written together, at most. Two ends that each wait for all
+    that the other one has to say work by turns; with eight a client and its worker do twice as
+    much. A gateway with a thousand callers gains nothing by it."""
+
+    warm: bool = True
+    """Whether slots that a worker keeps for us are used again without asking the node. A gateway
+    with a thousand callers asks always: then the partition decides whose turn it is."""
+
     window_bytes: Annotated[int, Meta(ge=64 * 1024, le=2**30)] = 4 * 2**20
     """Of a stream, what may be on its way or waiting here before the worker pauses."""
 
@@ -437,7 +446,7 @@ class Gateway(Schema, frozen=True, kw_only=True):
     """A function as MODULE:NAME that sees every query before a worker is looked for, and may change
     or refuse it."""
 
-    querying: Querying = field(default_factory=Querying)
+    querying: Querying = field(default_factory=lambda: Querying(together=64, warm=False))
 
 
 class Node(Schema, frozen=True, kw_only=True):

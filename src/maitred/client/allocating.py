@@ -122,6 +122,14 @@ class Allocating:
         running.line = line
         self._touch(line)
 
+    def first(self, namespace: str, queue: str, user: str) -> Running | None:
+        """Whose turn it is among those of a user who wait for the queue."""
+        for priority in range(PRIORITIES):
+            line = self._lines.get((namespace, queue, priority, user, False))
+            if line is not None and len(line.demand):
+                return line.demand.first()
+        return None
+
     def remove(self, running: Running) -> None:
         """It does not need one any more."""
         line, running.line = running.line, None

@@ -15,6 +15,8 @@ from inspect import isawaitable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from msgspec.structs import replace
+
 from maitred.client.allocating import Allocating, check_priority
 from maitred.client.answers import Rows, Whole
 from maitred.client.directing import Directing
@@ -270,7 +272,7 @@ class Querying:
         line = allocating.line(
             ask.namespace, ask.queue, ask.priority, ask.user, do_not_queue=ask.do_not_queue
         )
-        if not running.tries:
+        if not running.tries and not len(line.demand):
             warm = self._warm.take((ask.namespace, ask.queue, ask.user), self.loop.time())
             if warm is not None:
                 running.allocated(warm)
@@ -281,6 +283,12 @@ class Querying:
         """Its slot may be used once more, for a moment."""
         ask = running.ask
         key = (ask.namespace, ask.queue, ask.user)
+        waiting = self._allocating.first(*key)
+        if waiting is not None:
+            # Whoever waits here has asked already; what comes of that goes to the next.
+            self._allocating.remove(waiting)
+            waiting.allocated(replace(running.allocation, token=token))
+            return
         self._warm.keep(key, running.allocation, token, seconds, self.loop.time())
 
     def _check_size(self, payload: bytes) -> None:

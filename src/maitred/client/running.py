@@ -226,6 +226,8 @@ class Running:
         if turn is not None:
             seat.in_flight = turn.in_flight
             seat.pressed = bool(turn.floor.line)
+        elif not self._querying.settings.warm:
+            seat.pressed = True
         return encode_seat(seat)
 
     def sent(self, carrier: Carrier, *, relayed: bool = False) -> None:

@@ -66,10 +66,6 @@ LOOKS: Final = 2
 """How often in `ping_seconds` a link is looked at."""
 
 
-TOGETHER: Final = 8
-"""Queries that are written together at most: see `worker.door`."""
-
-
 class Guest(Protocol):
     """A query that has a seat. Of `seated`, `refused` and `lost` one is called, once."""
 
@@ -119,6 +115,7 @@ class SeatLink(Link):
         "_pinged_at",
         "_settings",
         "_timer",
+        "_together",
         "frame_bytes",
         "greeted",
         "session",
@@ -149,6 +146,7 @@ class SeatLink(Link):
         """Answers to questions that nobody asked."""
         self.used_at = loop.time()
         self._settings = settings
+        self._together = settings.together
         self._name = name
         self._on_end = on_end
         self._on_stray = on_stray
@@ -192,7 +190,11 @@ class SeatLink(Link):
         self._gathered.append(frame)
         self._gathered_bytes += len(frame)
         gathered = len(self._gathered)
-        if len(streams) == 1 or gathered >= TOGETHER or self._gathered_bytes >= GATHERED_BYTES:
+        if (
+            len(streams) == 1
+            or gathered >= self._together
+            or self._gathered_bytes >= GATHERED_BYTES
+        ):
             self.flush()  # one that is alone has nobody to wait for
         elif not self._flush_soon:
             self._flush_soon = True

@@ -64,7 +64,7 @@ class Seat(Struct, array_like=True, gc=False):
     """What the gateway counts to this worker, this one included, if it comes by a pass: only so the
     worker can tell whether its limit is used, while some is still under way."""
     pressed: bool = False
-    """Whether others wait at the gateway for want of room."""
+    """Whether others wait at the gateway for want of room; then no slot need be kept for it."""
 
 
 class Load(Struct, array_like=True, frozen=True, gc=False):

@@ -108,6 +108,11 @@ class Demand(Generic[Query]):
     def _is_full(self) -> bool:
         return len(self._groups) >= GROUPS_MAX
 
+    def first(self) -> Query | None:
+        """Who has waited longest."""
+        oldest = min((one for one in self._groups if one.members), key=_age, default=None)
+        return None if oldest is None else next(iter(oldest.members))
+
     def remove(self, query: Query) -> Group[Query] | None:
         """It does not wait any more; returns its group if that is asked for in vain now."""
         group = self._by_query.pop(query, None)

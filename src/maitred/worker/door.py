@@ -71,7 +71,7 @@ PARTS_MAX: Final = 8
 SEATED_BYTES: Final = 128
 """What a `Seated` has around its result, at most: 40 bytes, and 64 of a report."""
 
-TOGETHER: Final = 8
+TOGETHER: Final = 64
 """Answers that are written together at most. More would save little, and two ends that each wait
 for all that the other one has to say work by turns instead of at the same time."""
 

@@ -258,8 +258,8 @@ class Querying:
         sender: Sender | None = None,
         again_until: float = 0.0,
     ) -> None:
-        if asker.sender is None:  # what is relayed is the node's to hand out
-            again_until = 0.0
+        if asker.sender is None or seat.pressed:
+            again_until = 0.0  # what is relayed, or wanted by others, is the node's to hand out
         query = Query(self, asker, stream, seat, served, terms, now, sender, again_until)
         self._statistics.queries += 1
         self.running[query] = None
