@@ -6,12 +6,13 @@ import json
 import signal
 import subprocess
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 import maitred
-from maitred.errors import QueryFailed
+from maitred.errors import QueryFailed, UnknownQueue
 from tests.cli.running import MAITRED
 from tests.cli.running import maitred as command
 from tests.node.nodes import running_node
@@ -89,7 +90,10 @@ def test_the_whole_way() -> None:
 
 def _ask(url: str) -> None:
     with maitred.connect(url) as client:
-        told = client.query("lab/ask", named={"prompt": "x"}, timeout=PATIENCE_SECONDS)
+        told = None
+        while told is None:  # a worker that is ready has not been heard of yet
+            with suppress(UnknownQueue):
+                told = client.query("lab/ask", named={"prompt": "x"}, timeout=PATIENCE_SECONDS)
         assert told == {"got": {"prompt": "x"}}
         whole = client.query("lab/ask", "GET", "/models")
         assert whole["status"] == 404

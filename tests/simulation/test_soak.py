@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 CHUNK = 10
 CHUNKS = {
-    "streams": 14,
-    "connections": 12,
-    "backpressure": 14,
-    "servers": 20,
-    "selection": 20,
-    "nodes": 12,
-    "tasks": 10,
+    "streams": 7,
+    "connections": 6,
+    "backpressure": 7,
+    "servers": 10,
+    "selection": 10,
+    "nodes": 8,
+    "tasks": 6,
     "queries": 1,
 }
 

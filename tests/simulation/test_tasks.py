@@ -17,7 +17,7 @@ from maitred.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SEEDS = 12
+SEEDS = 8
 
 FOUND = [
     # A node that stopped while it waited for its workers called its partitions clean.
