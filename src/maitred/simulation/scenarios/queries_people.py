@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import AsyncIterator  # noqa: TC003 - handlers are inspected
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import msgpack
 
-from maitred.app.app import App
 from maitred.client.querying import Querying, Whole
 from maitred.errors import DeadlineExceeded, MaitredError
 from maitred.queries.ask import Ask
 from maitred.settings import Querying as QueryingSettings
 from maitred.settings import Worker as WorkerSettings
 from maitred.simulation.errors import ProcessKilled, Violation
-from maitred.simulation.process import current_process
+from maitred.simulation.scenarios.people import Guest, cut_now_and_then
 from maitred.simulation.scenarios.queries_record import QueryStory
-from maitred.simulation.scenarios.tasks_node import PORT
 from maitred.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from maitred.app.app import App
     from maitred.app.handler import Handler
-    from maitred.client.client import AsyncClient
     from maitred.simulation.hosts import Host
     from maitred.simulation.process import Process
     from maitred.simulation.scenarios.queries_record import QueryRecord
@@ -33,11 +30,6 @@ NAMESPACE: Final = "market"
 QUOTES: Final = "quotes"
 TICKS: Final = "ticks"
 """The second queue streams; both are served by the same slots."""
-
-CLIENT: Final = (
-    "connect_seconds=1&heartbeat_seconds=2&heartbeat_timeout_seconds=2&timeout_seconds=4"
-    "&backoff_longest_seconds=0.5&port_blocked_seconds=2"
-)
 
 LATE_SECONDS: Final = 1.0
 """An answer may come so long after its deadline, for want of a turn; later is never."""
@@ -51,18 +43,16 @@ QUERYING: Final = QueryingSettings(
 )
 
 
-class Attending:
+class Attending(Guest):
     """A host with one process that has an app, and that is started again when it dies."""
 
     def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
-        self.host = host
+        super().__init__(host, node)
         self.record = record
-        self.random = host.surroundings.random
         self.lives = 0
         self.wanted = True
         self.cut_seconds: float | None = None
         """Its connections are reset about so often."""
-        self._node = node
         self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -111,36 +101,6 @@ class Attending:
             if self.wanted:
                 await asyncio.sleep(self.random.random())
 
-    def app(self) -> App:
-        """A new app for a new process."""
-        url = f"maitred://{self._node.address}:{PORT}?{CLIENT}"
-        return App(NAMESPACE, node=url, surroundings=self.host.surroundings)
-
-    async def connected(self, app: App) -> AsyncClient:
-        """As soon as there is a node."""
-        while True:
-            with suppress(MaitredError):
-                return (await app.session()).client
-            await asyncio.sleep(0.2)
-
-    async def leave(self, app: App) -> None:
-        """Nothing may have made no sense."""
-        client = (await app.session()).client
-        violations = client.statistics().violations
-        await app.close()
-        if violations:
-            raise Violation(f"{self.host.name} met {violations} answers that made no sense.")
-
-
-async def cut_now_and_then(host: Host, seconds: float) -> None:
-    """Run in a process: its connections are reset, about every so many seconds."""
-    random = host.surroundings.random
-    while True:
-        await asyncio.sleep(random.expovariate(1 / seconds))
-        transports = list(current_process().transports)
-        if transports:
-            random.choice(transports).abort()
-
 
 class GatewayHost(Attending):
     """Asks queries, leaves some of them, and tells the record what it heard."""
@@ -164,7 +124,7 @@ class GatewayHost(Attending):
         self.record.gateway_gone(name, asyncio.get_running_loop().time())
 
     async def main(self, name: str) -> None:
-        app = self.app()
+        app = self.app_of(NAMESPACE)
         client = await self.connected(app)
         querying = Querying(client, QUERYING, self.host.surroundings, self.record.log(), name)
         self.querying = querying
@@ -305,7 +265,7 @@ class QueryWorkerHost(Attending):
         self.record.worker_gone(name, asyncio.get_running_loop().time())
 
     async def main(self, name: str) -> None:
-        app = self.app()
+        app = self.app_of(NAMESPACE)
         handlers = self._handlers(app, name)
         client = await self.connected(app)
         worker = Worker(

@@ -10,15 +10,13 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
-from maitred.app.app import App
 from maitred.app.attempt import current
 from maitred.client.queues import TASKS
 from maitred.errors import DeadlineExceeded, MaitredError, TaskFailed
 from maitred.protocol.tasks import DeadLetters, Describe, Resize
 from maitred.settings import Worker as WorkerSettings
-from maitred.simulation.errors import ProcessKilled, Violation
-from maitred.simulation.process import current_process
-from maitred.simulation.scenarios.tasks_node import PORT
+from maitred.simulation.errors import ProcessKilled
+from maitred.simulation.scenarios.people import Guest, cut_now_and_then
 from maitred.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -39,54 +37,20 @@ RETENTION_SECONDS: Final = 3_600.0
 BATCH_MAX: Final = 30
 """One message: a batch that is spread over several may be taken in part."""
 
-CLIENT: Final = (
-    "connect_seconds=1&heartbeat_seconds=2&heartbeat_timeout_seconds=2&timeout_seconds=4"
-    "&backoff_longest_seconds=0.5&port_blocked_seconds=2"
-)
-
-
-class Person:
-    """A host with one process that has an app."""
-
-    def __init__(self, host: Host, node: Host, record: Record) -> None:
-        self.host = host
-        self.record = record
-        self.random = host.surroundings.random
-        self._node = node
-
-    def app(self, handle: Callable[[int], object]) -> Handler[..., object, object]:
-        """A new app for a new process; `handle` serves the queue."""
-        url = f"maitred://{self._node.address}:{PORT}?{CLIENT}"
-        app = App(NAMESPACE, node=url, surroundings=self.host.surroundings)
-        return app.handler(QUEUE, retention=RETENTION_SECONDS, selection=SELECTION)(handle)
-
-    async def connected(self, app: App) -> AsyncClient:
-        """As soon as there is a node."""
-        while True:
-            with suppress(MaitredError):
-                return (await app.session()).client
-            await asyncio.sleep(0.2)
-
-    async def leave(self, app: App) -> None:
-        """Nothing may have made no sense."""
-        client = (await app.session()).client
-        violations = client.statistics().violations
-        await app.close()
-        if violations:
-            raise Violation(f"{self.host.name} met {violations} answers that made no sense.")
-
-
 SELECTION: Final = "weighted"
 
 
-async def cut_now_and_then(host: Host, seconds: float) -> None:
-    """Run in a process: its connections are reset, about every so many seconds."""
-    random = host.surroundings.random
-    while True:
-        await asyncio.sleep(random.expovariate(1 / seconds))
-        transports = list(current_process().transports)
-        if transports:
-            random.choice(transports).abort()
+class Person(Guest):
+    """A host with one process that has an app."""
+
+    def __init__(self, host: Host, node: Host, record: Record) -> None:
+        super().__init__(host, node)
+        self.record = record
+
+    def app(self, handle: Callable[[int], object]) -> Handler[..., object, object]:
+        """A new app for a new process; `handle` serves the queue."""
+        app = self.app_of(NAMESPACE)
+        return app.handler(QUEUE, retention=RETENTION_SECONDS, selection=SELECTION)(handle)
 
 
 class Producer(Person):
