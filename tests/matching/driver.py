@@ -418,6 +418,14 @@ class Driver:
         state: Any = "online",  # noqa: ANN401 - one of three words
         turn: bool = True,
     ) -> Asked:
+        if session_of(worker) not in self.partition.presence.workers:
+            self._attend(worker, seconds, state)  # is answered at once
+        asked = self._attend(worker, seconds, state)
+        if turn:
+            self.turn()
+        return asked
+
+    def _attend(self, worker: int | str, seconds: float, state: Any) -> Asked:  # noqa: ANN401
         asked = self.ask("attend", session=session_of(worker))
         told = Attendance(
             asked.session,
@@ -431,8 +439,6 @@ class Driver:
             self.now + seconds,
         )
         self.partition.attend(told, self.now)
-        if turn:
-            self.turn()
         return asked
 
     def attend_no_more(self, asked: Asked) -> None:

@@ -348,6 +348,19 @@ def test_a_worker_that_attends_is_waited_for_however_busy() -> None:
     assert isinstance(query.value, NoWorker)
 
 
+def test_a_worker_that_is_new_hears_at_once_that_it_is_known() -> None:
+    driver = Driver()
+    first = driver.attend(1, turn=False)
+    driver.attend(2)
+    welcome, second = (one for one in driver.asked if one.session == first.session)
+    assert (welcome.value, second, second.answered) == ("", first, False)
+    driver.attend_no_more(first)
+    driver.pass_time(RETURN_SECONDS + 0.1)
+    assert first.session not in driver.partition.presence.workers
+    driver.attend(1)
+    assert first.session in driver.partition.presence.workers
+
+
 def test_the_grace_begins_when_the_last_worker_has_left() -> None:
     driver = Driver(queries=Queries(no_worker_seconds=5.0))
     attending = driver.attend(seconds=1000.0)

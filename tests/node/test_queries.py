@@ -237,8 +237,9 @@ async def test_a_query_at_one_partition_finds_a_slot_at_another(
 async def test_workers_are_listed_and_told_what_to_do(tmp_path: Path) -> None:
     async with stage(tmp_path, shards=2) as one:
         worker, person = await one.client(), await one.client()
+        await worker.request(one.attend(), SECONDS)  # answered at once: it is known
         attending = worker.hold(one.attend(), SECONDS)
-        await one.loaded()
+        await until(lambda: all(x.token for x in partition_of(one).presence.serving()))
         found = await person.request(one.workers(), SECONDS)
         assert isinstance(found, WorkersFound)
         (listed,) = found.workers

@@ -56,9 +56,9 @@ USERS = {
 
 async def attending(one: Any, worker: AsyncClient) -> Held:  # noqa: ANN401 - of a stage
     """A worker that is there."""
+    await worker.request(one.attend(), SECONDS)  # answered at once: it is known
     held = worker.hold(one.attend(), SECONDS)
-    await one.loaded()
-    await until(lambda: partition_of(one).presence.anybody)
+    await until(lambda: all(x.token for x in partition_of(one).presence.serving()))
     return held
 
 

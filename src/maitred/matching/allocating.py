@@ -211,12 +211,15 @@ class Allocating(Subscribing):
     # Who is there
 
     def attend(self, told: Attendance, now: float) -> None:
-        """A worker is there; its token hears of an order, or that its time is up."""
+        """A worker is there; its token hears of an order, or that its time is up.
+
+        Whoever is new hears at once that it is known.
+        """
         known, earlier = self.presence.attend(told, now)
         if earlier is not None:
             self.effects.append(AnswerAttend(earlier, ""))
         order = self.presence.order_now(known, now)
-        if order:
+        if order or known is told:
             self._answer_attend(known, order, now)
         else:
             self._set_timer(known.deadline, known)

@@ -6,7 +6,7 @@ Exactly one of an answer and an error comes back, by a call to `done`, never bef
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import Cancelled, ConnectionLost, DeadlineExceeded, MaitredError, Unavailable
 from maitred.node.held import HeldHere
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from maitred.wire.caller import Caller
 
     Done = Callable[[Struct | MaitredError], None]
+
+ASK_SECONDS: Final = 5.0
+"""For a question that needs no waiting there."""
 
 
 class Asked(Protocol):

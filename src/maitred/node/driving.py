@@ -21,19 +21,8 @@ from maitred.errors import (
 )
 from maitred.matching import effects
 from maitred.matching.passing import VISIT_SECONDS
-from maitred.matching.rosters import PASS_SECONDS
-from maitred.node.asking import ask
-from maitred.node.query_limits import QueryLimits
-from maitred.protocol.queries import (
-    Allocate,
-    Allocated,
-    Allocation,
-    Attended,
-    Member,
-    Pass,
-    Roster,
-    Shedding,
-)
+from maitred.node.asking import ASK_SECONDS, ask
+from maitred.node.query_effects import QueryEffects
 from maitred.protocol.tasks import (
     RETURNED,
     Counts,
@@ -61,12 +50,8 @@ if TYPE_CHECKING:
     from maitred.node.asking import Asked
     from maitred.node.shard import Shard
     from maitred.node.writer import Writer
-    from maitred.settings import Queries
     from maitred.store.interface import Store
     from maitred.surroundings import Surroundings
-
-ASK_SECONDS: Final = 5.0
-"""For a question to another shard that needs no waiting there."""
 
 READ_RETRY_SECONDS: Final = 0.5
 """Before what could not be read is read again."""
@@ -132,7 +117,7 @@ class Driving:
         self.owned: dict[PartitionKey, Owned] = {}
         self._writer = writer
         self._surroundings = surroundings
-        self.query_limits = QueryLimits(shard)
+        self.queries = QueryEffects(self)
         self._touched: list[Owned] = []
         self._carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.Give: self._give,
@@ -142,13 +127,6 @@ class Driving:
             effects.RecallOffer: self._recall_offer,
             effects.PassTask: self._pass_task,
             effects.RecallTask: self._recall_task,
-            effects.Allocate: self._allocate,
-            effects.RefuseWanted: self._refuse_wanted,
-            effects.PassWanted: self._pass_wanted,
-            effects.RecallWanted: self._recall_wanted,
-            effects.AnswerAttend: self._answer_attend,
-            effects.AnswerSubscribe: self._answer_subscribe,
-            effects.RefuseSubscribe: self._refuse_subscribe,
             effects.VisitorTaken: self._visitor_taken,
             effects.VisitorUnwanted: self._visitor_unwanted,
             effects.VisitorLost: self._visitor_lost,
@@ -157,6 +135,7 @@ class Driving:
             effects.Beat: self._beat,
             effects.Read: self._read,
             effects.ReadLater: self._read_later,
+            **self.queries.carry_out,
         }
 
     # Turns
@@ -243,13 +222,8 @@ class Driving:
             for task in effect.tasks
         ]
         given += [Given(*foreign) for foreign in effect.foreign]
-        reserved: list[Reserved] = [*effect.reserved_above]
-        for one in effect.reserved:
-            user = one.wanted.user
-            queries = partition.settings.queries
-            limits = self.query_limits.of(queries, user)
-            again = self.query_limits.again_seconds(queries, user)
-            reserved.append(Reserved(number, one.token, user, *limits, again, queries.tracebacks))
+        reserved = [*effect.reserved_above]
+        reserved += [self.queries.reserved(owned, one) for one in effect.reserved]
         self._offered(owned, effect.offer, given, partition, now, reserved)
 
     def _nothing_for(self, owned: Owned, effect: effects.NothingFor) -> None:
@@ -314,7 +288,7 @@ class Driving:
             reserved: list[Reserved] = []
             if isinstance(outcome, Offered):
                 reserved = outcome.reserved
-                self._learn(owned, outcome.counts)
+                self.learn(owned, outcome.counts)
                 found = [
                     effects.Foreign(
                         one.partition,
@@ -367,7 +341,7 @@ class Driving:
             owned.asked.pop(task, None)
             now = self.loop.time()
             if isinstance(outcome, Forwarded):
-                self._learn(owned, outcome.counts)
+                self.learn(owned, outcome.counts)
                 partition.task_answered(task, outcome.session, outcome.worker, now)
             elif isinstance(outcome, Cancelled):  # called back before it was sent
                 partition.task_answered(task, b"", "", now)
@@ -406,7 +380,8 @@ class Driving:
         # If this does not arrive, the task's lease ends, and that is that.
         ask(self.shard, message, ASK_SECONDS, lambda _: None)
 
-    def _learn(self, owned: Owned, counts: Counts | None) -> None:
+    def learn(self, owned: Owned, counts: Counts | None) -> None:
+        """Counts that another shard told."""
         if counts is not None and counts.version > owned.partition.counts.version:
             newer = PartitionCounts(counts.read, counts.write, counts.version)
             owned.partition.set_counts(newer, self.loop.time())
@@ -417,109 +392,6 @@ class Driving:
 
     def _beat(self, _owned: Owned, effect: effects.Beat) -> None:
         effect.token.answer(Heard(effect.lost, effect.revoked))
-
-    # Queries
-
-    def _allocate(self, owned: Owned, effect: effects.Allocate) -> None:
-        number = owned.key.partition
-        wanted = effect.wanted
-        if wanted.slots and not wanted.hops:
-            if wanted.user:
-                self.query_limits.give_back(wanted.user, wanted.slots)
-            if owned.partition.settings.queries.rate_per_second is not None:
-                name = f"{owned.key.namespace}/{owned.key.queue}"
-                self.query_limits.give_back_to_queue(name, wanted.slots)
-        held, version = wanted.token
-        allocations: list[Allocation] = [*effect.above]
-        for one in effect.reserved:
-            offer = one.offer
-            allocations.append(
-                Allocation(number, one.token, offer.session, offer.worker, offer.address)
-            )
-        policy = self.policy_for(owned, wanted.user)
-        told = "" if policy == "idle" else policy
-        held.answer(Allocated(allocations, self.newer(owned, version), told))
-
-    def policy_for(self, owned: Owned, user: str) -> str:
-        """How the queue's queries are handed out. A user with a rate has to ask for each slot:
-        whoever picks the workers himself is counted by nobody but himself."""
-        if user and self.query_limits.user(user).rate_per_second is not None:
-            return "idle"
-        return owned.partition.settings.queries.policy
-
-    def _refuse_wanted(self, _owned: Owned, effect: effects.RefuseWanted) -> None:
-        effect.wanted.token[0].refuse(effect.problem)
-
-    def _pass_wanted(self, owned: Owned, effect: effects.PassWanted) -> None:
-        wanted = effect.wanted
-        key, partition = owned.key, owned.partition
-        if partition.parent is None:
-            return
-        now = self.loop.time()
-        message = Allocate(
-            key.namespace,
-            key.queue,
-            key.queue_type,
-            partition.parent,
-            0,
-            partition.counts.version,
-            wanted.session,
-            wanted.slots,
-            wanted.priority,
-            max(0.0, now - wanted.since),
-            wanted.user,
-            wanted.hops + 1,
-            wanted.do_not_queue,
-        )
-
-        def done(outcome: Struct | MaitredError) -> None:
-            owned.asked.pop(wanted, None)
-            if isinstance(outcome, Allocated):
-                self._learn(owned, outcome.counts)
-                partition.wanted_answered(wanted, outcome.allocations)
-            elif isinstance(outcome, MaitredError):
-                partition.wanted_answered(wanted, outcome)
-            self.touch(owned)
-
-        owned.asked[wanted] = ask(self.shard, message, max(wanted.until - now, 0.0), done)
-
-    def _recall_wanted(self, owned: Owned, effect: effects.RecallWanted) -> None:
-        # What the parent may have given already is free again when the reservation's time is up.
-        asked = owned.asked.pop(effect.wanted, None)
-        if asked is not None:
-            asked.give_up()
-
-    def _answer_attend(self, owned: Owned, effect: effects.AnswerAttend) -> None:
-        queries = owned.partition.settings.queries
-        passes = []
-        for one in effect.passes:
-            gateway = one.subscriber
-            _, run, result, stream = self.query_limits.of(queries, gateway.user)
-            passes.append(
-                Pass(
-                    one.token,
-                    gateway.session,
-                    gateway.user,
-                    PASS_SECONDS,
-                    run,
-                    result,
-                    stream,
-                    owned.partition.settings.queries.tracebacks,
-                )
-            )
-        effect.token.answer(Attended(effect.order, self.newer(owned, 0), passes))
-
-    def _answer_subscribe(self, owned: Owned, effect: effects.AnswerSubscribe) -> None:
-        queries = owned.partition.settings.queries
-        members = [
-            Member(one.session, one.worker, one.address, one.slots, token)
-            for one, token in effect.members
-        ]
-        policy = self.policy_for(owned, effect.user)
-        effect.token.answer(Roster(effect.version, policy, members, shedding(queries)))
-
-    def _refuse_subscribe(self, _owned: Owned, effect: effects.RefuseSubscribe) -> None:
-        effect.token.refuse(effect.problem)
 
     # Reading
 
@@ -615,15 +487,3 @@ class Driving:
             held.refuse(problem)
         for ticket in tickets:
             ticket.token(owned, ticket.problem or problem)
-
-
-def shedding(queries: Queries) -> Shedding:
-    """What gateways are told of it."""
-    wanted = queries.shedding
-    return Shedding(
-        wanted.wait_target_seconds,
-        wanted.length,
-        wanted.holdback,
-        wanted.retry_share,
-        wanted.retries_per_second,
-    )

@@ -18,8 +18,8 @@ from maitred.errors import (
 )
 from maitred.matching.partition import Partition
 from maitred.matching.records import Changes, PartitionKey
-from maitred.node.asking import ask
-from maitred.node.driving import ASK_SECONDS, Driving, Owned
+from maitred.node.asking import ASK_SECONDS, ask
+from maitred.node.driving import Driving, Owned
 from maitred.node.settling import settle
 from maitred.protocol.tasks import (
     Counts,

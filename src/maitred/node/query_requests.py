@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import InvalidArgument
 from maitred.matching.presence import Attendance
 from maitred.matching.queries import Wanted
-from maitred.node.asking import ask
-from maitred.node.driving import ASK_SECONDS, shedding
+from maitred.node.asking import ASK_SECONDS, ask
+from maitred.node.query_effects import shedding
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Allocate,
@@ -40,7 +40,7 @@ class QueryRequests:
         self._partitions = partitions
         self._shard = partitions.shard
         self._loop = partitions.loop
-        self._limits = partitions.query_limits
+        self._limits = partitions.queries.limits
         holders = self._shard.holders
         holders[Opcode.ALLOCATE] = partitions.holder(
             self._allocate, makes=False, of_known=True, touches=True
@@ -109,7 +109,7 @@ class QueryRequests:
     def _subscribe(self, owned: Owned, message: Subscribe, held: Held) -> None:
         self._only_root(owned)
         partition = owned.partition
-        if self._partitions.policy_for(owned, message.user) == "idle":
+        if self._partitions.queries.policy_for(owned, message.user) == "idle":
             queries = partition.settings.queries
             held.answer(Roster(partition.presence.version, "idle", [], shedding(queries)))
             return

@@ -1,11 +1,11 @@
 """Being there: the root of every queue that is served knows of the worker, busy or not.
 
-One question to each root is always under way; it is held for a few seconds and asked again, so the
-node hears of us in between, and a person's order finds us at once. The order is to go offline or to
-come back. It holds for the whole worker: the slots are shared by its queues, and so is the machine
-that somebody wants to look after. The answer also tells of gateways that may come without a
-reservation. What the worker says of itself counts: a node that was started
-again learns from it who is offline.
+One question to each root is always under way. The first is answered at once: we are known there.
+The others are held for a few seconds and asked again, so the node hears of us in between, and a
+person's order finds us at once. The order is to go offline or to come back. It holds for the whole
+worker: the slots are shared by its queues, and so is the machine that somebody wants to look after.
+The answer also tells of gateways that may come without a reservation. What the worker says of
+itself counts: a node that was started again learns from it who is offline.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Attending:
         log: Logger,
         ordered: Callable[[], None],
         passes: Callable[[Served, list[Pass], float], None],
+        welcomed: Callable[[], None],
     ) -> None:
         self.address = ""
         self.online = True
@@ -62,6 +63,10 @@ class Attending:
         self._log = log
         self._ordered = ordered
         self._passes = passes
+        self._welcomed = welcomed
+        """Called once all the roots know of us."""
+        self._strange: dict[str, None] = {}
+        """Queues whose root has not answered yet."""
         self._loop = asyncio.get_running_loop()
         self._stopping = False
         self._held: dict[Held, None] = {}
@@ -71,6 +76,7 @@ class Attending:
     def start(self, queues: Sequence[Served], address: str) -> None:
         """Be there from now on."""
         self.address = address
+        self._strange = dict.fromkeys(one.name for one in queues)
         self._tasks = [self._loop.create_task(self._attend(one)) for one in queues]
 
     def changed(self) -> None:
@@ -111,6 +117,7 @@ class Attending:
                 continue
             except UnknownRequest:
                 # An older node, which has no queries; the next one may.
+                self._known_at(served)
                 await asyncio.sleep(longest)
                 continue
             except MaitredError as problem:
@@ -119,9 +126,19 @@ class Attending:
             self._outage.worked(served.name, ATTENDANCE)
             if attended.passes:
                 self._passes(served, attended.passes, self._loop.time())
-            news = self._obey(attended.order) or bool(attended.passes)
+            news = self._known_at(served)
+            news = self._obey(attended.order) or bool(attended.passes) or news
             if not news and self._loop.time() - asked_at < HASTY_SECONDS:
                 await asyncio.sleep(HASTY_SECONDS)
+
+    def _known_at(self, served: Served) -> bool:
+        """Whether that is new."""
+        if served.name not in self._strange:
+            return False
+        del self._strange[served.name]
+        if not self._strange:
+            self._welcomed()
+        return True
 
     async def _ask(self, served: Served) -> Attended:
         statistics = self._statistics

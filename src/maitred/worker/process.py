@@ -70,15 +70,19 @@ async def work(
             return True
         worker = Worker(session.client, handlers, settings, name, Surroundings.real(), log)
         workers.append(worker)
-        log.info(
-            "worker is ready",
-            worker=name,
-            namespace=app.namespace,
-            queues=[handler.queue for handler in handlers],
-            slots=settings.slots,
-            node=str(session.client.address),
-            listen=settings.host,
-        )
+
+        def welcomed() -> None:
+            log.info(
+                "worker is ready",
+                worker=name,
+                namespace=app.namespace,
+                queues=[handler.queue for handler in handlers],
+                slots=settings.slots,
+                node=str(session.client.address),
+                listen=settings.host,
+            )
+
+        worker.welcomed = welcomed
         if stopping.is_set():
             worker.stop()
         # What was imported stays: the collector need not look through it again and again.

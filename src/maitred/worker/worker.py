@@ -31,7 +31,7 @@ from maitred.worker.statistics import Statistics
 from maitred.worker.supply import spread, to_offer, worth_it
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from maitred.app.handler import Handler
     from maitred.client.client import AsyncClient
@@ -122,8 +122,11 @@ class Worker:
             log,
             self._ordered,
             self.querying.passes,
+            self._welcome,
         )
         self._door = Door(self._loop, settings, self._session, name, self.querying)
+        self.welcomed: Callable[[], None] = lambda: None
+        """Called once every queue's root knows of it."""
         self.address = ""
         """Where gateways reach it; empty: nowhere, or not yet."""
         self._offering: dict[asyncio.Task[None], None] = {}
@@ -165,6 +168,9 @@ class Worker:
     def stop(self) -> None:
         """Begin to drain."""
         self._stopping.set()
+
+    def _welcome(self) -> None:
+        self.welcomed()
 
     # Supply
 
