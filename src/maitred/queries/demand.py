@@ -91,17 +91,18 @@ class Demand(Generic[Query]):
     def add(self, query: Query) -> None:
         """It waits from now on. Its group is the newest one that is not asked for yet."""
         group = None
+        since = query.since
         for one in reversed(self._groups):
             if one.asked:
                 break
-            if abs(one.since - query.since) <= APART_SECONDS or self._is_full():
+            if -APART_SECONDS <= one.since - since <= APART_SECONDS or self._is_full():
                 group = one
                 break
         if group is None or len(group.members) >= self._most:
-            group = Group(query.since)
+            group = Group(since)
             self._groups[group] = None
-        elif query.since < group.since:
-            group.since = query.since
+        elif since < group.since:
+            group.since = since
         group.members[query] = None
         self._by_query[query] = group
 

@@ -1,8 +1,9 @@
 """One HTTP connection: requests out of bytes, answered in the order in which they came.
 
-httptools calls us for every part of a request. A complete one is served at once if nothing else is
-under way, and waits for its turn otherwise. An answer is one write. Nothing here has a timer: the
-door looks at all connections once a second (`look_at_clock`).
+httptools calls us for every part of a request; a head that is the same as the last one, byte for
+byte, is not taken apart again. A complete one is served at once if nothing else is under way, and
+waits for its turn otherwise. An answer is one write. Nothing here has a timer: the door looks at
+all connections once a second (`look_at_clock`).
 
 What could be read in two ways is refused: whoever stands between may have read it in the other.
 """
@@ -69,6 +70,11 @@ ONCE: Final = frozenset(
 )
 """Headers of which there may be one only; of others the values are joined."""
 
+END_OF_HEAD: Final = b"\r\n\r\n"
+
+UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
+"""Headers of requests that are looked at anew each time."""
+
 LINES: Final = {
     status: b"HTTP/1.1 %d %b\r\nContent-Type: " % (status, reason)
     for status, reason in REASONS.items()
@@ -83,6 +89,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_began",
+        "_begun",
         "_body",
         "_body_bytes",
         "_callback_bytes",
@@ -95,6 +102,9 @@ class Connection(asyncio.Protocol):
         "_headers",
         "_is_10",
         "_keep_alive",
+        "_known",
+        "_known_bytes",
+        "_known_head",
         "_linger_since",
         "_metrics",
         "_parser",
@@ -153,6 +163,14 @@ class Connection(asyncio.Protocol):
         self._keep_alive = True
         self._is_10 = False
         self._wants_continue = False
+        self._known_head = b""
+        """Of the last request, byte for byte, if it was an ordinary one and came in one piece."""
+        self._known_bytes = 0
+        """Its length with the body."""
+        self._known: tuple[bytes, bytes, dict[bytes, bytes]] = (b"", b"", {})
+        """Its method, target and headers."""
+        self._begun = 0
+        """Requests of which something was in the bytes that came last."""
 
     # Begin and end
 
@@ -202,7 +220,15 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        self._metrics.bytes_in += len(data)
+        size = len(data)
+        self._metrics.bytes_in += size
+        between = self._phase == IDLE
+        if between and size == self._known_bytes and data.startswith(self._known_head):
+            # Whoever asks again and again sends the same head, which says the same again.
+            body = data[len(self._known_head) :]
+            self._came(Request(*self._known, body, self._time()))
+            return
+        self._begun = 0
         try:
             self._feed(data)
         except HttpParserUpgrade:
@@ -220,9 +246,28 @@ class Connection(asyncio.Protocol):
             if self._fresh:
                 self._fresh = False
             else:
-                self._head_bytes += len(data)
+                self._head_bytes += size
             if max(self._head_bytes, self._callback_bytes) > self.door.settings.header_bytes:
                 self._stop_reading(self._too_many_headers())
+        elif between and self._phase == IDLE:
+            self._learn(data)
+
+    def _learn(self, data: bytes) -> None:
+        """Remember the head of a request that came alone, if nothing but its bytes made it what it
+        was."""
+        headers, size = self._headers, self._body_bytes
+        if (
+            self._begun == 1
+            and data.find(END_OF_HEAD) == len(data) - size - len(END_OF_HEAD)
+            and self._keep_alive
+            and not self._is_10
+            and headers.get(b"content-length", b"0") == b"%d" % size
+            and UNUSUAL.isdisjoint(headers)
+        ):
+            self._known_head, self._known_bytes = data[: len(data) - size], len(data)
+            self._known = (self._parser.get_method(), self._target, headers)
+        else:
+            self._known_bytes = 0
 
     def _garbage(self, what: str) -> None:
         self.door.malformed(self.peer, what)
@@ -246,6 +291,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._phase = HEAD
+        self._begun += 1
         self._seen_at = 0.0
         self._fresh = True
         self._began = self._time()
@@ -314,6 +360,11 @@ class Connection(asyncio.Protocol):
         )
         if not self._keep_alive:
             self._deaf = True
+        self._came(request)
+
+    def _came(self, request: Request) -> None:
+        """A request is complete: it is its turn, or it waits for it."""
+        self._seen_at = 0.0
         if self._current is None and not self._queue and not self._write_paused:
             self._current = request
             self.door.serve(self, request)

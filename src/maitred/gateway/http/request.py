@@ -43,8 +43,8 @@ class Request:
         headers: dict[bytes, bytes],
         body: bytes,
         began: float,
-        keep_alive: bool,
-        is_10: bool,
+        keep_alive: bool = True,
+        is_10: bool = False,
     ) -> None:
         self.method = method
         self.target = target
