@@ -10,11 +10,13 @@ from maitred.protocol.messages import Echo, Status, encode
 from maitred.protocol.queries import (
     Allocate,
     Attend,
+    Count,
     Deliver,
     Fetch,
     Queries,
     Relay,
     Report,
+    Running,
     Subscribe,
     Suspect,
     Watch,
@@ -88,6 +90,8 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             Queries(0, 900, "list"),
             Subscribe("n", "q", 1, 0, 900, bytes(16), 0, "user"),
             Allocate("n", "q", 1, 0, 900, 0, bytes(16), do_not_queue=True),
+            Running("n", "q", 1, 0, 900, {"user": [bytes(16)]}, [bytes(16)]),
+            Count(0, 900, {"user": [bytes(16)]}, {}, "user", 2, [bytes(16)]),
         )
     ),
 )

@@ -18,6 +18,7 @@ from maitred.matching.records import PRIORITIES
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import REQUEST_DECODERS, decode_answer
 from maitred.protocol.queries import (
+    LISTED_MAX,
     QUERY_EXCHANGES,
     SLOTS_MAX,
     Allocate,
@@ -70,10 +71,12 @@ ORDER: dict[type[Struct], str] = {
 """The fields of what is inside of messages, or on the link to a worker."""
 
 REQUEST_ORDER: dict[int, str] = {
-    Opcode.ALLOCATE: "version session slots priority waited user hops do_not_queue",
+    Opcode.ALLOCATE: "version session slots priority waited user hops do_not_queue permits",
     Opcode.SUBSCRIBE: "session version user",
     Opcode.SUSPECT: "worker_session",
     Opcode.ATTEND: "session worker address slots busy state",
+    Opcode.RUNNING: "running ended",
+    Opcode.COUNT: "held over name limit wanted",
     Opcode.WORKERS: "action worker",
     Opcode.RELAY: "token ordinal seat stop",
     Opcode.FETCH: "token running",
@@ -87,6 +90,8 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.SUBSCRIBE: "version policy members shedding",
     Opcode.SUSPECT: "offers",
     Opcode.ATTEND: "order counts passes",
+    Opcode.RUNNING: "",
+    Opcode.COUNT: "granted",
     Opcode.WORKERS: "workers",
     Opcode.RELAY: "kind body more",
     Opcode.FETCH: "seat stop",
@@ -113,12 +118,14 @@ def test_the_order_of_fields_is_the_protocol() -> None:
 
 PARTITION: list[Any] = ["n", "q", 1, 0, 1000]
 TOKEN = bytes(16)
-ALLOCATE = [*PARTITION, 0, TOKEN, 1, 2, 0.0, "", 0, False]
+ALLOCATE = [*PARTITION, 0, TOKEN, 1, 2, 0.0, "", 0, False, []]
 ATTEND = [*PARTITION, TOKEN, "w", "h:1", 1, 0, "online"]
 WHOLE: dict[int, list[Any]] = {
     Opcode.ALLOCATE: ALLOCATE,
     Opcode.SUBSCRIBE: [*PARTITION, TOKEN, 0, ""],
     Opcode.ATTEND: ATTEND,
+    Opcode.RUNNING: [*PARTITION, {}, []],
+    Opcode.COUNT: [0, 1000, {}, {}, "", 0, []],
     Opcode.SUSPECT: [*PARTITION, TOKEN],
     Opcode.WORKERS: [*PARTITION, "list", ""],
     Opcode.RELAY: [*PARTITION, TOKEN, 0, b""],
@@ -142,6 +149,16 @@ EDGES: list[tuple[int, int, object, object]] = [
     (Opcode.ALLOCATE, 10, "u" * 200, "u" * 201),
     (Opcode.ALLOCATE, 11, 0, -1),
     (Opcode.ALLOCATE, 12, True, 1),
+    (Opcode.ALLOCATE, 13, [TOKEN], [TOKEN[:15]]),
+    (Opcode.ALLOCATE, 13, [TOKEN] * SLOTS_MAX, [TOKEN] * (SLOTS_MAX + 1)),
+    (Opcode.RUNNING, 5, {"u" * 200: []}, {"u" * 201: []}),
+    (Opcode.RUNNING, 5, {"": [TOKEN] * LISTED_MAX}, {"": [TOKEN] * (LISTED_MAX + 1)}),
+    (Opcode.RUNNING, 5, {"u": [TOKEN]}, {"u": [TOKEN[:15]]}),
+    (Opcode.RUNNING, 6, [TOKEN] * LISTED_MAX, [TOKEN] * (LISTED_MAX + 1)),
+    (Opcode.COUNT, 2, {"u": [TOKEN]}, {"u": [TOKEN[:15]]}),
+    (Opcode.COUNT, 3, {"u": [TOKEN]}, {"u": [TOKEN[:15]]}),
+    (Opcode.COUNT, 5, 0, -1),
+    (Opcode.COUNT, 6, [TOKEN], [TOKEN[:15]]),
     (Opcode.SUBSCRIBE, 5, bytes(16), bytes(17)),
     (Opcode.SUBSCRIBE, 6, 0, -1),
     (Opcode.SUBSCRIBE, 7, "u" * 200, "u" * 201),
@@ -183,6 +200,7 @@ def test_what_may_be_left_out_has_its_default() -> None:
     assert isinstance(asked, Allocate)
     assert (asked.slots, asked.priority, asked.waited, asked.user, asked.hops) == (1, 2, 0, "", 0)
     assert not asked.do_not_queue
+    assert asked.permits == []
     subscribed = REQUEST_DECODERS[Opcode.SUBSCRIBE](msgpack.encode([*PARTITION, TOKEN]))
     assert isinstance(subscribed, Subscribe)
     assert (subscribed.version, subscribed.user) == (0, "")

@@ -43,7 +43,7 @@ ORDER: dict[type[Struct], str] = {
     End: "sequence attempt how body",
     Failure: "kind message traceback",
     Reserved: "partition token user reservation_seconds run_seconds result_bytes stream_bytes "
-    "again_seconds tracebacks",
+    "again_seconds tracebacks counted",
 }
 """The fields of what is inside of messages. They are never in another order."""
 
@@ -103,7 +103,7 @@ def test_what_is_an_array_and_what_is_a_map() -> None:
 def test_which_are_between_shards_and_which_may_be_repeated() -> None:
     """What is not listed here is done twice if it is sent twice."""
     between = {kind.opcode for kind in REQUESTS.values() if kind.between_shards}
-    assert between == {Opcode.FORWARD, Opcode.SYNC}
+    assert between == {Opcode.FORWARD, Opcode.SYNC, Opcode.COUNT}
     repeatable = {kind.opcode for kind in REQUESTS.values() if kind.repeatable}
     assert set(REQUESTS) - repeatable == {
         Opcode.ADD,

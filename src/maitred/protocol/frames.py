@@ -90,6 +90,8 @@ class Opcode(IntEnum):
     REPORT = 0x57
     QUERIES = 0x58
     SUBSCRIBE = 0x59
+    RUNNING = 0x5A
+    COUNT = 0x5B
     HELLO = 0x60
     SEAT = 0x61
     ROWS = 0x62

@@ -25,6 +25,9 @@ from maitred.protocol.tasks import (  # noqa: TC001 - msgspec reads the annotati
 SLOTS_MAX = 1_000
 """Of one request for slots. More are asked for in further ones."""
 
+LISTED_MAX = 10_000
+"""Reservations of one user, or that are over, in one message of a worker."""
+
 PIECE_MAX = 2**20
 """Bytes of one piece of an answer that is relayed."""
 
@@ -63,6 +66,8 @@ class Allocate(PartitionRequest, array_like=True, gc=False):
     """How often it was passed on to a parent."""
     do_not_queue: bool = False
     """A slot now, or a refusal."""
+    permits: Annotated[list[Token], Meta(max_length=SLOTS_MAX)] = field(default_factory=list)
+    """Under which these queries are counted, if they are; one shard says so to another."""
 
 
 class Allocation(Struct, array_like=True, gc=False):
@@ -199,6 +204,25 @@ class Attended(Answer, array_like=True, gc=False):
     those whose time is to be renewed."""
 
 
+class Running(PartitionRequest, array_like=True, gc=False):
+    """To the partition that made them: these reservations, of those that are counted, have a slot
+    here, used or not; and these are over. Said at every end, and again and again while there are
+    any: whoever is silent for a moment has none."""
+
+    opcode = Opcode.RUNNING
+    permission = "work"
+    repeatable = True
+
+    running: dict[User, Annotated[list[Token], Meta(max_length=LISTED_MAX)]]
+    """By user, all that there are."""
+    ended: Annotated[list[Token], Meta(max_length=LISTED_MAX)] = field(default_factory=list)
+    """Since the last time."""
+
+
+class Noted(Answer, array_like=True, gc=False):
+    """Heard."""
+
+
 class Workers(PartitionRequest, array_like=True, gc=False):
     """To the root: who serves this queue? Or: take one of them offline, or put it back."""
 
@@ -300,6 +324,36 @@ class Delivered(Answer, array_like=True, gc=False):
     """Go on, or stop."""
 
     stop: bool = False
+
+
+# Counting
+
+Permits = dict[str, list[Token]]
+"""By what they count for: a user, or a queue after a stroke."""
+
+
+class Count(ShardRequest, array_like=True, gc=False):
+    """To the shard that counts for these names: these are held still, these are over; and may I
+    have more? Answered at once, unless more are wanted and there is no room: then a moment later,
+    in case something has just ended of which nobody knows yet."""
+
+    opcode = Opcode.COUNT
+    permission = "query"
+    repeatable = True
+    between_shards = True
+
+    held: Permits = field(default_factory=dict)
+    over: Permits = field(default_factory=dict)
+    name: str = ""
+    limit: Natural = 0
+    """How many may be under way for the name."""
+    wanted: list[Token] = field(default_factory=list)
+
+
+class Counted(Answer, array_like=True, gc=False):
+    """So many of those that were wanted, the first ones, are counted from now on."""
+
+    granted: int = 0
 
 
 # People
@@ -425,6 +479,8 @@ AnyQueryRequest = (
     | Subscribe
     | Suspect
     | Attend
+    | Running
+    | Count
     | Workers
     | Relay
     | Fetch
@@ -438,6 +494,8 @@ AnyQueryAnswer = (
     | Roster
     | Suspected
     | Attended
+    | Noted
+    | Counted
     | WorkersFound
     | Relayed
     | Fetched
@@ -452,6 +510,8 @@ QUERY_EXCHANGES: tuple[tuple[type[AnyQueryRequest], type[AnyQueryAnswer]], ...] 
     (Subscribe, Roster),
     (Suspect, Suspected),
     (Attend, Attended),
+    (Running, Noted),
+    (Count, Counted),
     (Workers, WorkersFound),
     (Relay, Relayed),
     (Fetch, Fetched),

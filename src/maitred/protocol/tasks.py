@@ -167,6 +167,8 @@ class Reserved(Struct, array_like=True, gc=False):
     while it has others on offer."""
     tracebacks: bool = True
     """Whether a failure may tell where it happened."""
+    counted: bool = False
+    """Whether the node counts the query until its end: then the worker tells it what runs."""
 
 
 class Offered(Answer, array_like=True, gc=False):
