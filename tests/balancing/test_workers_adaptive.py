@@ -127,6 +127,29 @@ def test_a_report_that_was_overtaken_is_left_out_until_there_was_silence() -> No
     assert len(fill(policy, 1.0)) == 2
 
 
+def test_a_number_far_too_high_is_not_believed_for_ever_however_many_answers_come() -> None:
+    policy = Adaptive(Random(1))
+    policy.joined("a", 500, 0.0)
+    policy.reported("a", report(2**62, 10), 0.0)
+    for number in range(20):
+        now = 0.05 * number
+        policy.ended(policy.sent("a", now), Outcome.DONE, now)
+        policy.reported("a", report(number, 4), now)
+    assert len(fill(policy, 1.0)) == 4
+
+
+def test_one_failure_takes_none_of_few_slots_away() -> None:
+    """A worker of two that is given one looks unused to itself, and would stay at two."""
+    policy = Adaptive(Random(1))
+    for name in ("a", "b"):
+        policy.joined(name, 10, 0.0)
+        policy.reported(name, report(1, 2), 0.0)
+    policy.ended(policy.sent("a", 0.0), Outcome.LOST, 0.0)
+    policy.reported("a", report(2, 2), 5.0)
+    policy.reported("b", report(2, 2), 5.0)
+    assert len(fill(policy, 5.0)) == 4
+
+
 def test_silence_halves_the_limit_down_to_one_and_an_answer_brings_it_back() -> None:
     policy = Adaptive(Random(1))
     policy.joined("a", 64, 0.0)
@@ -153,6 +176,49 @@ def test_a_refusal_lowers_the_limit_and_holds_its_slot() -> None:
     assert policy.in_flight("a") == 24
     assert len(fill(policy, 0.02)) == 5, "30, less the slot of the refused one"
     assert len(fill(policy, 0.06)) == 1, "which is free after the time that work takes"
+
+
+def test_one_that_says_it_has_room_and_refuses_is_judged_by_what_it_had() -> None:
+    """However huge what it says: it is tried with one more, and the seldomer the more often."""
+    policy = Adaptive(Random(1))
+    policy.joined("liar", 10**9, 0.0)
+    inside: list[Dispatch] = []
+    refused = [0, 0]
+    number = 0
+    for step in range(4_000):  # 4 s; it has room for 20, and each takes 50 ms
+        now = step * 0.001
+        while inside and now - inside[0].sent_at >= 0.05:
+            number += 1
+            policy.ended(inside.pop(0), Outcome.DONE, now)
+            policy.reported("liar", report(number, 10**9, 1e-9), now)
+        for dispatch in fill(policy, now):
+            if len(inside) < 20:
+                inside.append(dispatch)
+            else:
+                refused[0 if now < 2.0 else 1] += 1
+                policy.ended(dispatch, Outcome.REFUSED, now, 10**9)
+    assert refused[1] < 20, "of 800; without a bound it would be thousands"
+    assert len(inside) == 20, "and it has what it can do"
+
+
+def test_one_that_refused_everything_for_a_moment_is_soon_used_again() -> None:
+    policy = Adaptive(Random(1))
+    policy.joined("a", 50, 0.0)
+    policy.reported("a", report(1, 50), 0.0)
+    for step in range(100):  # a second of refusals
+        for dispatch in fill(policy, step * 0.01):
+            policy.ended(dispatch, Outcome.REFUSED, step * 0.01, 50)
+        policy.reported("a", report(2 + step, 50), step * 0.01)
+    now = 2.0  # the slots of those that were refused are free again
+    inside = fill(policy, now)
+    for step in range(100):
+        now += 0.01
+        for dispatch in [one for one in inside if now - one.sent_at >= 0.05]:
+            inside.remove(dispatch)
+            policy.ended(dispatch, Outcome.DONE, now)
+        policy.reported("a", report(200 + step, 50), now)
+        inside += fill(policy, now)
+    assert policy.in_flight("a") == 50
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REFUSED])

@@ -104,6 +104,22 @@ def test_a_limit_on_the_floor_recovers() -> None:
     assert box.estimator.limit(box.now) >= 55
 
 
+@pytest.mark.parametrize("lowest", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_limit_that_fell_by_tenths_recovers_from_wherever_that_ended(
+    lowest: int, seed: int
+) -> None:
+    """Senders see a whole number: of 1.3 or 2.4 they can use no more than 1 or 2. That must count
+    as used, or it would never grow again."""
+    box = Box(60, 50, seed=seed)
+    box.run(1.0)
+    while box.estimator.limit(box.now) > lowest:
+        box.estimator.lagged(0.2)
+        box.run(0.01)
+    box.run(1.5)
+    assert box.estimator.limit(box.now) >= 55
+
+
 def test_a_limit_that_is_not_used_does_not_grow_and_comes_down_to_what_was_measured() -> None:
     box = Box(100, 100)
     box.run(2.0)

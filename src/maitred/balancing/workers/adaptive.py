@@ -20,7 +20,9 @@ with each further half second, down to one query, whose answer brings it back.
 was lost, stays taken for as long as the work would have taken, and doubly as long with each further
 one in a row: so a worker that answers errors in a millisecond gets no more than any other. The
 share of answers that were good, compared with the best worker's, scales its limit too. A refusal
-lowers the limit to what the worker says.
+lowers the limit to what the worker says. Whatever it says, it had no room for one more than it got
+from here: that bound counts until the limit is below it. It doubles with time, and the slower the
+more often the worker refused at about the same number.
 
 At least one query may always be in flight to every worker, so whatever happened, it is tried again.
 """
@@ -52,6 +54,11 @@ HOLD_SECONDS = 0.05
 """How long a slot stays taken after a failure, if no service time is known."""
 HOLD_SECONDS_MAX = 1.0
 DOUBLINGS_MAX = 10
+PATIENCE_SECONDS = 0.1
+"""In which the bound doubles that a refusal set: a worker that refused everything for a moment is
+used again within about a second."""
+PATIENCE_SECONDS_MAX = 6.4
+"""For one that says it has room and refuses again and again: about one query in a hundred tries."""
 EXPLORE_EVERY = 64
 """Costs at most 1.5 % of the queries the difference between a slow and a fast worker."""
 
@@ -60,6 +67,8 @@ class Seen(Worker):
     """A worker with all that was reported by it and measured about it."""
 
     __slots__ = (
+        "ceiling",
+        "ceiling_at",
         "good",
         "heard_at",
         "held",
@@ -68,12 +77,14 @@ class Seen(Worker):
         "limit_at",
         "number",
         "others",
+        "patience",
         "reported",
         "room",
         "senders",
         "service",
         "shown",
         "streak",
+        "told_at",
         "use",
     )
 
@@ -82,6 +93,12 @@ class Seen(Worker):
         self.limit = float(min(slots, trust.FIRST_TRUST))
         self.limit_at = now
         self.heard_at = now
+        self.told_at = now
+        """When a report was believed last."""
+        self.ceiling = math.inf
+        """What it had from here when it refused one more; it grows with time."""
+        self.ceiling_at = now
+        self.patience = PATIENCE_SECONDS
         self.number = -1
         self.reported = False
         self.others = 0
@@ -128,20 +145,22 @@ class Adaptive(Counting[Seen]):
         seen = self._known.get(worker)
         if seen is None:
             return
-        if report.number <= seen.number and now - seen.heard_at < STALE_SECONDS:
-            return  # overtaken; after a silence the numbers may have begun anew
+        if report.number <= seen.number and now - seen.told_at < STALE_SECONDS:
+            return  # overtaken; if none was newer for long, the numbers may have begun anew
         seen.number = report.number
         serving, waiting = trust.count(report.serving), trust.count(report.waiting)
         said = trust.count(report.limit)
         if waiting > 4 and 2 * waiting > serving:
             # Far more wait than it admits: only those that are served can be run.
             said = min(said, serving + serving // 4 + 1)
+        if seen.ceiling < math.inf and said <= _grown(seen, now):
+            seen.ceiling, seen.patience = math.inf, PATIENCE_SECONDS
         if seen.reported:
             seen.limit = trust.limit(said, seen.limit, seen.shown, now - seen.limit_at)
         else:
             seen.limit = float(min(said, max(trust.FIRST_TRUST, 2 * seen.shown)))
             seen.reported = True
-        seen.limit_at = seen.heard_at = now
+        seen.limit_at = seen.heard_at = seen.told_at = now
         yours = report.yours
         mine = seen.in_flight if yours is None else trust.count(yours)
         seen.others = max(0, serving + waiting - mine)
@@ -170,7 +189,13 @@ class Adaptive(Counting[Seen]):
             changed = False
             seen.room += 1.0
         else:
-            changed = self._failed(seen, outcome, now, limit)
+            changed = outcome is Outcome.REFUSED
+            if changed:
+                self._refused(seen, dispatch.sent_at, now, limit)
+            else:
+                seen.good -= GOOD_WEIGHT * seen.good
+                self._weigh()
+            self._hold(seen, now)
         super().ended(dispatch, outcome, now, limit)
         if changed:
             self._reckon(seen, now)
@@ -196,22 +221,25 @@ class Adaptive(Counting[Seen]):
             return True
         return False
 
-    def _failed(self, seen: Seen, outcome: Outcome, now: float, limit: int | None) -> bool:
-        """Whether the limit changed by it."""
-        if outcome is Outcome.REFUSED:
-            fits = seen.in_flight - 1 if limit is None else limit
-            seen.limit = min(seen.limit, float(trust.count(fits)))
-            seen.limit_at = now
-        else:
-            seen.good -= GOOD_WEIGHT * seen.good
-            self._weigh()
+    def _refused(self, seen: Seen, sent_at: float, now: float, limit: int | None) -> None:
+        had = seen.in_flight - 1
+        seen.limit = min(seen.limit, float(trust.count(had if limit is None else limit)))
+        seen.limit_at = now
+        if 2.0 * had < seen.ceiling:
+            seen.patience = PATIENCE_SECONDS
+        elif sent_at > seen.ceiling_at and not seen.streak:
+            # It did others in between, and this one was sent when the bound was known.
+            seen.patience = min(2.0 * seen.patience, PATIENCE_SECONDS_MAX)
+        seen.ceiling, seen.ceiling_at = max(1.0, float(had)), now
+
+    def _hold(self, seen: Seen, now: float) -> None:
+        """The slot of a query that was not done well stays taken for a while."""
         hold = (seen.service or HOLD_SECONDS) * 2 ** min(seen.streak, DOUBLINGS_MAX)
         seen.streak += 1
         until = now + min(hold, HOLD_SECONDS_MAX)
         if seen.held and seen.held[-1] > until:
             until = seen.held[-1]
         seen.held.append(until)
-        return outcome is Outcome.REFUSED
 
     def _weigh(self) -> None:
         """Compare the shares of good answers: what fails everywhere is nobody's fault."""
@@ -241,19 +269,29 @@ class Adaptive(Counting[Seen]):
 
     def _reckon(self, seen: Seen, now: float) -> None:
         """What room there is, after a report or for want of one."""
-        limit = seen.limit * seen.use
+        limit = seen.limit
+        if seen.use < 1.0:
+            # To the nearest: of two, one failure in a hundred does not take one away.
+            limit = math.floor(limit * seen.use + 0.5)
         silence = now - seen.heard_at - STALE_SECONDS
         if silence > 0.0:
             limit *= math.exp2(-silence / HALVING_SECONDS)
-        limit = max(1.0, limit)
-        if seen.senders == 1 and not seen.others:
-            seen.room = limit - seen.in_flight - len(seen.held)
-            return
-        mine = max(1.0, limit - seen.others, limit / seen.senders)
+        mine = limit = max(1.0, limit)
+        alone = seen.senders == 1 and not seen.others
+        if not alone:
+            mine = max(1.0, limit - seen.others, limit / seen.senders)
+        if seen.ceiling < math.inf:
+            mine = min(mine, _grown(seen, now))
         room = mine - seen.in_flight - len(seen.held)
-        if room > 0.0:
+        if room > 0.0 and not alone:
             room = math.floor(room / seen.senders + self._random.random())
         seen.room = room
+
+
+def _grown(seen: Seen, now: float) -> float:
+    """The bound that a refusal set, after the time that has gone by."""
+    doublings = (now - seen.ceiling_at) / seen.patience
+    return seen.ceiling * math.exp2(min(doublings, DOUBLINGS_MAX))
 
 
 def _better(one: Seen, other: Seen) -> bool:

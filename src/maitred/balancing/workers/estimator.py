@@ -36,6 +36,9 @@ from dataclasses import dataclass
 LIMIT_MAX = 100_000
 GROWTH = 0.1
 """The most in a window: what got twice as fast is used fully after a dozen of them."""
+GROWTH_MIN = 4.0
+"""But so many in any case: where little runs in parallel windows last long, and the way up from the
+floor would take seconds by a tenth each time."""
 FIRST_STEP_SHARE = 0.03
 """The first step, if nobody waited at all: at a full worker somebody does, now and then, so this
 one got faster."""
@@ -188,7 +191,8 @@ class LimitEstimator:
             self.mean_service_seconds = self._served_seconds / self._served_ends
         waiting = self._waiting_area / length
         limit = self._limit
-        used = self._peak >= USED_SHARE * limit
+        # Senders know a whole number: one below 1.3 can use no more than 1.
+        used = self._peak >= USED_SHARE * min(limit, int(limit + 0.5))
         step, self._step = self._step, 1.0
         if self._lag > settings.lag_target_seconds:
             limit *= 1.0 - GROWTH
@@ -207,7 +211,7 @@ class LimitEstimator:
             if not self._saturated:
                 step = max(step, FIRST_STEP_SHARE * limit)
             limit += step
-            self._step = min(2.0 * step, max(1.0, GROWTH * limit))
+            self._step = min(2.0 * step, max(GROWTH_MIN, GROWTH * limit))
         else:
             spare = self._peak + max(SPARE_MIN, SPARE_SHARE * self._peak)
             enough = max(spare, self.parallel or limit)

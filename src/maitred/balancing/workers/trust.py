@@ -19,7 +19,7 @@ RISE_SECONDS = 0.1
 down is seen at its lower end. A worker's own estimate grows slower."""
 
 RISE_MIN = 8
-"""So much it may always rise at once: small limits double in one step."""
+"""So much it may always rise with one report: small limits double in one step."""
 
 SENDERS_MAX = 1_000
 SERVICE_SECONDS_MAX = 3_600.0
