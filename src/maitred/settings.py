@@ -290,6 +290,19 @@ class Queries(Schema, frozen=True, kw_only=True):
     worker has others on offer, so that nobody waits for it. It spares half of the messages; for so
     long a user who is no more, or may no more, can go on. 0: every query asks."""
 
+    pass_seconds: Annotated[float, Meta(ge=6, le=3600)] = 60.0
+    """Where gateways pick workers: how long a worker lets a gateway in without hearing of it again
+    from the node. For so long queries go on while the node is away, and so can those of a user who
+    is no more, or may no more. Three words about each gateway go to each worker in this time."""
+
+    subscribers: Count = 1_000
+    """Gateways that pick the workers of the queue themselves, and clients that are their own; more
+    ask for a slot each time, as with `idle`. Each holds a request at the root partition."""
+
+    passes: Count = 100_000
+    """Gateways times workers, of those: a gateway beyond it knows of some workers only. Each takes
+    about 300 bytes of the root's shard; a hundred gateways of a thousand workers have so many."""
+
     run_seconds: Seconds = 3600.0
     """Longest that a query runs, whatever its caller allows; then it is stopped."""
 

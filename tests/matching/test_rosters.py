@@ -14,9 +14,6 @@ from maitred.matching import rosters as limits
 from maitred.matching.presence import RETURN_SECONDS
 from maitred.matching.rosters import (
     GATHER_SECONDS,
-    HELD_SECONDS,
-    PASS_SECONDS,
-    RENEW_SECONDS,
     SETTLE_SECONDS,
     TELL_AGAIN_SECONDS,
 )
@@ -27,6 +24,9 @@ if TYPE_CHECKING:
     from tests.matching.driver import Asked
 
 LONG = 1000.0
+PASS_SECONDS = Queries().pass_seconds
+RENEW_SECONDS = PASS_SECONDS / limits.RENEWALS
+HELD_SECONDS = PASS_SECONDS / limits.HOLDS
 
 
 def tokens_of(roster: Asked) -> dict[bytes, bytes]:
@@ -418,10 +418,8 @@ def test_an_order_comes_with_what_is_to_be_heard_anyhow() -> None:
 # Bounds and the end
 
 
-def test_there_are_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maitred.matching.subscribing.SUBSCRIBERS_KEPT", 2)
-    monkeypatch.setattr("maitred.matching.subscribing.PASSES_KEPT", 3)
-    driver = Driver()
+def test_there_are_only_so_many() -> None:
+    driver = Driver(queries=Queries(subscribers=2, passes=3))
     driver.attend(1, LONG)
     driver.attend(2, LONG)
     assert len(tokens_of(driver.subscribe("one"))) == 2
@@ -605,6 +603,21 @@ def test_at_a_child_it_goes_up_and_the_root_decides() -> None:
     assert isinstance(query.value, Overloaded)
 
 
-def test_the_numbers_fit_together() -> None:
-    assert limits.RENEW_SECONDS * 2 < limits.PASS_SECONDS
-    assert limits.HELD_SECONDS + limits.AWAY_SECONDS < limits.PASS_SECONDS
+@pytest.mark.parametrize("seconds", [6.0, 60.0, 3600.0])
+def test_the_numbers_fit_together(seconds: float) -> None:
+    rosters = limits.Rosters(seconds)
+    assert rosters.renew_seconds * 2 < seconds
+    assert rosters.renew_seconds > TELL_AGAIN_SECONDS
+    assert rosters.held_seconds + limits.AWAY_SECONDS < seconds
+
+
+def test_a_queue_says_how_long_a_pass_is_good() -> None:
+    driver = Driver(queries=Queries(pass_seconds=6.0))
+    told = _stays(driver, 20.0)
+    gaps = [after - before for before, after in pairwise(at for at, _ in told)]
+    assert max(gaps) <= 2.0 + 0.5
+    roster = driver.subscribe(seconds=LONG)
+    driver.pass_time(3.1)
+    assert roster.answered
+    driver.pass_time(6.0)
+    assert not driver.partition.presence.rosters.subscribers

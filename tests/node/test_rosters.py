@@ -16,7 +16,6 @@ from maitred.errors import (
     PermissionDenied,
     UnknownQueue,
 )
-from maitred.matching.rosters import PASS_SECONDS
 from maitred.protocol.queries import Allocated, Attended, Roster
 from maitred.security.users import GATEWAY as GATEWAY_USER
 from maitred.settings import Queries, QueryLimits, Queue, Shedding, User
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.client.held import Held
 
-ADAPTIVE = {"*": Queue(queries=Queries(policy="adaptive", shedding=Shedding(length=7)))}
+QUERIES = Queries(policy="adaptive", pass_seconds=50.0, shedding=Shedding(length=7))
+ADAPTIVE = {"*": Queue(queries=QUERIES)}
 
 USERS = {
     "alice": User(secret=cheaply("a"), permissions={"*": ["admin"]}),
@@ -88,7 +88,7 @@ async def test_a_roster_and_the_same_pass_at_the_worker(tmp_path: Path, shards: 
         (told,) = attended.passes
         assert (attended.order, told.token, told.gateway) == ("", member.token, GATEWAY)
         limits = Queries()
-        assert (told.user, told.seconds, told.stream_bytes) == ("", PASS_SECONDS, 0)
+        assert (told.user, told.seconds, told.stream_bytes) == ("", 50.0, 0)
         assert (told.run_seconds, told.result_bytes) == (limits.run_seconds, limits.result_bytes)
 
 

@@ -119,7 +119,7 @@ class Core:
         self.later = LaterTasks(settings.buffer_tasks, settings.buffer_bytes, stored=stored)
         self.offers = Offers()
         self.wanted = WantedLines()
-        self.presence = Presence(now, self.first_sequence)
+        self.presence = Presence(now, self.first_sequence, settings.queries.pass_seconds)
         self._rosters_at = inf
         """When a gateway hears of workers that came too soon after others."""
         self.secret = secret

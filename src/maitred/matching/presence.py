@@ -69,7 +69,7 @@ class Attendance(Struct, eq=False):
 class Presence:
     """All of them."""
 
-    def __init__(self, now: float, version: int = 0) -> None:
+    def __init__(self, now: float, version: int, pass_seconds: float) -> None:
         self.workers: OrderedDict[bytes, Attendance] = OrderedDict()
         """By session; the one that was heard of last, last."""
         self._serving: dict[bytes, None] = {}
@@ -83,7 +83,7 @@ class Presence:
         """The version since which those who serve, and how they are reached, are the same."""
         self.news = False
         """Whether somebody may have to hear of it."""
-        self.rosters = Rosters()
+        self.rosters = Rosters(pass_seconds)
 
     @property
     def anybody(self) -> bool:

@@ -2,7 +2,10 @@
 
 A pass is a secret that a gateway shows to one worker with every query; the worker was told of it,
 and only for a short time, again and again as long as the gateway subscribes. So whoever is gone, or
-may not ask any more, is let in nowhere a minute later, whatever got lost.
+may not ask any more, is let in nowhere a minute later (`queries.pass_seconds`), whatever got lost.
+
+What an operator may want to change is in the queue's settings. The numbers here follow from that,
+or from how fast connections and processes are; another value would only make them worse.
 """
 
 from __future__ import annotations
@@ -16,22 +19,21 @@ if TYPE_CHECKING:
     from maitred.matching.presence import Attendance
     from maitred.matching.task import Token
 
-PASS_SECONDS = 60.0
-"""A worker lets a pass in for so long after it was told of it, and a gateway that does not
-subscribe any more is remembered for so long."""
+RENEWALS = 3
+"""How often a worker is told of a pass in the time for which it is good: two answers may be lost
+before it ends."""
 
-RENEW_SECONDS = 20.0
-"""A worker is told of a pass again after this: two answers may be lost before it ends."""
+HOLDS = 2
+"""How often a subscription is answered in that time, at least: whether somebody may still query is
+looked at each time, and one that is held for long must not outlive its passes."""
 
 TELL_AGAIN_SECONDS = 1.0
 """A new pass is told twice: the first answer may be lost with its connection, and then a gateway
 would be turned away until the pass is renewed."""
 
-HELD_SECONDS = 30.0
-"""Longest that a subscription is held: whether somebody may still query is looked at each time."""
-
 AWAY_SECONDS = 2.0
-"""How long a gateway that was answered has to subscribe again before its passes are not renewed."""
+"""How long a gateway that was answered has to subscribe again before its passes are not renewed.
+It does so at once; a lost connection is back within this time."""
 
 GATHER_SECONDS = 0.05
 """Between two rosters for the same gateway: a thousand workers that come one by one are told of
@@ -40,11 +42,6 @@ twenty times a second, not a thousand times."""
 SETTLE_SECONDS = 2.0
 """A root that was just loaded knows none of the workers that are there; they come within a second.
 So long a gateway that has a roster keeps it, or it would send all its queries to the first one."""
-
-SUBSCRIBERS_KEPT = 1_000
-PASSES_KEPT = 100_000
-"""No more than these, whoever says to be another gateway or worker each time; a hundred gateways of
-a thousand workers. A pass takes about 300 bytes."""
 
 SubscriberKey = tuple[bytes, str]
 """Session and user: nobody gets a pass that was made out for another by naming his session."""
@@ -96,7 +93,14 @@ class Subscriber(Struct, eq=False):
 class Rosters:
     """All that subscribe, and their passes."""
 
-    def __init__(self) -> None:
+    def __init__(self, pass_seconds: float) -> None:
+        self.pass_seconds = pass_seconds
+        """A worker lets a pass in for so long after it was told of it, and a gateway that does not
+        subscribe any more is remembered for so long."""
+        self.renew_seconds = pass_seconds / RENEWALS
+        """A worker is told of a pass again after this."""
+        self.held_seconds = pass_seconds / HOLDS
+        """Longest that a subscription is held."""
         self.subscribers: dict[SubscriberKey, Subscriber] = {}
         self.passes = 0
         self.untold: dict[Attendance, None] = {}
@@ -144,7 +148,7 @@ class Rosters:
         """It is answered, whatever for: what it hears besides."""
         if not worker.serves or not worker.passes:
             return []
-        soon = now + RENEW_SECONDS / 2
+        soon = now + self.renew_seconds / 2
         found = [
             one
             for one in worker.passes.values()
@@ -152,7 +156,7 @@ class Rosters:
         ]
         for one in found:
             known = one.told_at > -inf
-            one.tell_at = now + (RENEW_SECONDS if known else TELL_AGAIN_SECONDS)
+            one.tell_at = now + (self.renew_seconds if known else TELL_AGAIN_SECONDS)
             one.told_at = now
         return found
 

@@ -14,11 +14,7 @@ from maitred.matching.core import Core
 from maitred.matching.effects import AnswerAttend, AnswerSubscribe, RefuseSubscribe
 from maitred.matching.rosters import (
     GATHER_SECONDS,
-    HELD_SECONDS,
-    PASS_SECONDS,
-    PASSES_KEPT,
     SETTLE_SECONDS,
-    SUBSCRIBERS_KEPT,
     TELL_AGAIN_SECONDS,
     Subscriber,
 )
@@ -48,11 +44,12 @@ class Subscribing(Core):
         one = rosters.subscribers.get((session, user))
         was_away = one is not None and not one.is_here(now)
         if one is None:
-            if len(rosters.subscribers) >= SUBSCRIBERS_KEPT:
+            most = self.settings.queries.subscribers
+            if len(rosters.subscribers) >= most:
                 raise Overloaded(
-                    f"{SUBSCRIBERS_KEPT:,} gateways subscribe to this queue already.",
-                    remedy="Ask for slots instead.",
-                    retry_after=PASS_SECONDS,
+                    f"{most:,} gateways subscribe to this queue already.",
+                    remedy="Ask for slots instead, or raise `queries.subscribers` of the queue.",
+                    retry_after=rosters.pass_seconds,
                 )
             presence.version += 1
             one = Subscriber(session, user, version, presence.version)
@@ -67,7 +64,7 @@ class Subscribing(Core):
         if not version or was_away:
             self._tell_all_again(one, now)
         one.version, one.token, one.seen = version, token, now
-        one.deadline = min(until, now + HELD_SECONDS)
+        one.deadline = min(until, now + rosters.held_seconds)
         presence.news = True
         self._set_subscriber_timer(one)
 
@@ -80,7 +77,7 @@ class Subscribing(Core):
     def _subscription_over(self, one: Subscriber, now: float) -> Token:
         token, one.token = one.token, None
         one.seen = now
-        one.deadline = now + PASS_SECONDS
+        one.deadline = now + self.presence.rosters.pass_seconds
         self._set_subscriber_timer(one)
         return token
 
@@ -134,7 +131,7 @@ class Subscribing(Core):
         for worker in presence.serving():
             made = one.passes.get(worker.session)
             if made is None:
-                if rosters.passes >= PASSES_KEPT:
+                if rosters.passes >= self.settings.queries.passes:
                     continue  # there are others
                 rosters.pass_for(one, worker, self._new_token(), now)
                 made = one.passes[worker.session]

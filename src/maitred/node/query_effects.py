@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.errors import MaitredError
 from maitred.matching import effects
-from maitred.matching.rosters import PASS_SECONDS
 from maitred.node.asking import ask
 from maitred.node.query_limits import QueryLimits
 from maitred.protocol.queries import (
@@ -137,7 +136,7 @@ class QueryEffects:
                     one.token,
                     gateway.session,
                     gateway.user,
-                    PASS_SECONDS,
+                    queries.pass_seconds,
                     run,
                     result,
                     stream,
