@@ -233,7 +233,7 @@ class Caller:
 
 def post(path: str, body: bytes = b"", *headers: str, length: bool = True) -> bytes:
     """A request with JSON, unless the headers say otherwise."""
-    lines = [f"POST {path} HTTP/1.1", "Host: x", *headers]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", *headers]
     if length:
         lines.append(f"Content-Length: {len(body)}")
     if body and not any(line.lower().startswith("content-type") for line in headers):
@@ -246,7 +246,7 @@ def query(queue: str, body: bytes = b"", *headers: str) -> bytes:
 
 
 def get(path: str, *headers: str, method: str = "GET") -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "\r\n"]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "\r\n"]).encode()
 
 
 class _Log:

@@ -121,6 +121,7 @@ class Connection(asyncio.Protocol):
         "authorized",
         "closed",
         "door",
+        "host",
         "name",
         "peer",
         "transport",
@@ -133,6 +134,8 @@ class Connection(asyncio.Protocol):
         self.name = ""
         """For the query table."""
         self.closed = False
+        self.host: bytes | None = None
+        """The last one that was asked for by a name of ours."""
         self.authorized: tuple[bytes, int, Identity] | None = None
         """The last Authorization header that was right, when the users were of that generation."""
         self._metrics = door.metrics

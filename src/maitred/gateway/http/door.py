@@ -13,6 +13,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from maitred.config import is_loopback
 from maitred.errors import (
     CannotStart,
     Draining,
@@ -22,7 +23,7 @@ from maitred.errors import (
     Unauthenticated,
 )
 from maitred.gateway.http.connection import Connection
-from maitred.gateway.http.letting_in import check_origin, credentials
+from maitred.gateway.http.letting_in import check_host, check_origin, credentials
 from maitred.gateway.http.metrics import Metrics
 from maitred.gateway.http.pages import Pages
 from maitred.gateway.http.parameters import may_have, parsed
@@ -79,6 +80,8 @@ class HttpDoor:
         self._known_routes = self._routes.remembered
         self._handlers: dict[str, Callable[..., Coroutine[Any, Any, None] | None]] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._for_here_only = True
+        """Whether everybody may do everything, because only this machine gets in."""
         self._malformed_told_at = -inf
         self._malformed_untold = 0
 
@@ -90,6 +93,7 @@ class HttpDoor:
         self.guard = gateway.guard
         self.settings = settings = gateway.settings.gateway
         self.log = gateway.log
+        self._for_here_only = not self.guard.required and is_loopback(settings.host)
         queries, tasks, pages = Queries(self), Tasks(self), Pages(self)
         self.serve_query = queries.query
         self._handlers = {
@@ -169,7 +173,9 @@ class HttpDoor:
             request.route = name = route.handler
             if self.draining and name not in STAYS_OPEN:
                 raise _stopping()  # noqa: TRY301 - answered like all others
-            if b"origin" in request.headers and not self.guard.required:
+            if self._for_here_only:
+                self._check_names(connection, request)
+            elif b"origin" in request.headers and not self.guard.required:
                 check_origin(request.headers)
             if query or may_have(request.headers, route):
                 parsed(request, route, query)
@@ -185,6 +191,15 @@ class HttpDoor:
                 self._start(connection, request, later)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the caller gets an answer
             self.fail(connection, request, problem)
+
+    def _check_names(self, connection: Connection, request: Request) -> None:
+        headers = request.headers
+        host = headers.get(b"host")
+        if host != connection.host and host is not None:
+            check_host(host, self.settings.host)
+            connection.host = host
+        if b"origin" in headers:
+            check_origin(headers)
 
     def fail(self, connection: Connection, request: Request, problem: BaseException) -> None:
         """Answer with an error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import PermissionDenied, Unauthenticated
@@ -43,6 +44,23 @@ def check_origin(headers: Mapping[bytes, bytes]) -> None:
             "A page from elsewhere asks, and this gateway has no users that it could log in as.",
             remedy="Configure users, or ask through a server of your own.",
         )
+
+
+def check_host(host: bytes, own: str) -> None:
+    """A name that is not ours is somebody's who had it point here: a page of theirs, in a browser
+    on this machine, would be from the same origin as this gateway."""
+    name = host.strip().lower().decode("latin-1")
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    if name in {"localhost", own.lower()} or name.endswith(".localhost"):
+        return
+    try:
+        ip_address(name)
+    except ValueError:
+        raise PermissionDenied(
+            f"This gateway has no users and listens on this machine only; {name[:60]!r} is not a "
+            "name of it.",
+            remedy="Ask for it by its address or as localhost, or configure users.",
+        ) from None
 
 
 def _decoded(text: bytes) -> bytes | None:
