@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import sys
 
 from hypothesis import settings
 
@@ -10,3 +11,9 @@ from hypothesis import settings
 # Half of what hypothesis would try: there are hundreds of properties, and ten minutes for all.
 settings.register_profile("maitred", deadline=None, max_examples=50, derandomize="CI" in os.environ)
 settings.load_profile("maitred")
+
+# Hundreds of tests start processes of ours. Where the environment forbids to keep what was compiled
+# (images for containers often do), each would compile all of it again, which takes longer than most
+# tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
