@@ -9,7 +9,7 @@ from httptools import HttpRequestParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maitred.gateway.http import connection as connections
+from maitred.gateway.http import reading
 from maitred.gateway.http.connection import Connection
 from maitred.settings import Gateway
 
@@ -140,7 +140,7 @@ def test_the_same_head_is_not_read_again(monkeypatch: Any) -> None:  # noqa: ANN
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401
             return getattr(self._parser, name)
 
-    monkeypatch.setattr(connections, "HttpRequestParser", Counting)
+    monkeypatch.setattr(reading, "HttpRequestParser", Counting)
     seen, _ = read(Connection, [one + b"[1]", one + b"[2]", one + b"[3]", one + b"[4", b"]"])
     assert [cast("Seen", request)[3] for request in seen] == [b"[1]", b"[2]", b"[3]", b"[4]"]
     assert fed == [one + b"[1]", one + b"[4", b"]"]
