@@ -344,3 +344,42 @@ async def test_forward_buffer_bytes_at_it_and_past_it(beyond: int) -> None:
     peer._link = cast("PeerLink", Link())
     peer.forward(cast("ForwardedWork", Work()), Echo("n", "q", 1, 0, 1000, b""), 1.0)
     assert outcomes == (["overloaded"] if beyond else ["asked"])
+
+
+@in_a_loop
+async def test_those_who_waited_for_the_link_are_not_too_much_for_it_together() -> None:
+    loop = asyncio.get_running_loop()
+    limits = Limits(forward_buffer_bytes=1_000)
+    outcomes: list[str] = []
+
+    class Link:
+        closing = False
+        unsent_bytes = 0
+
+    class Connecting:
+        """A loop on which it takes until all have come."""
+
+        create_task = staticmethod(loop.create_task)
+        may_go_on = asyncio.Event()
+
+        async def create_unix_connection(self, *_: object) -> tuple[None, Link]:
+            await self.may_go_on.wait()
+            return None, Link()
+
+    class Work:
+        over = False
+
+        def ask(self, link: Link, *_: object) -> None:
+            link.unsent_bytes += 600
+            outcomes.append("asked")
+
+        def stop(self, reason: MaitredError) -> None:
+            outcomes.append(reason.code)
+
+    connecting = Connecting()
+    peer = Peer(cast("asyncio.AbstractEventLoop", connecting), 1, "nowhere", limits)
+    for _ in range(4):
+        peer.forward(cast("ForwardedWork", Work()), Echo("n", "q", 1, 0, 1000, b""), 1.0)
+    connecting.may_go_on.set()
+    await until(lambda: len(outcomes) == 4)
+    assert outcomes == ["asked", "asked", "overloaded", "overloaded"]

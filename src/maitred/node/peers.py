@@ -56,14 +56,24 @@ class Peer:
         """Pass the request on, now or when there is a link."""
         link = self._link
         if link is not None:
-            if link.unsent_bytes > self._limits.forward_buffer_bytes:
-                work.stop(Overloaded(f"Shard {self.number}, which owns this, does not keep up."))
-            else:
-                work.ask(link, message, deadline)
+            self._pass_on(link, work, message, deadline)
             return
         self._waiting.append((work, message, deadline))
         if self._connecting is None:
             self._connecting = self._loop.create_task(self._connect())
+
+    def _pass_on(
+        self,
+        link: PeerLink,
+        work: ForwardedWork | PeerCall,
+        message: AnyRequest,
+        deadline: float,
+    ) -> None:
+        """Those who waited for the link are no exception: together they may be far too much."""
+        if link.unsent_bytes > self._limits.forward_buffer_bytes:
+            work.stop(Overloaded(f"Shard {self.number}, which owns this, does not keep up."))
+        else:
+            work.ask(link, message, deadline)
 
     def link_ended(self, link: PeerLink) -> None:
         """Its shard has died; the next request finds out whether there is another."""
@@ -97,4 +107,4 @@ class Peer:
                 if link is None:
                     work.unreachable()
                 else:
-                    work.ask(link, message, deadline)
+                    self._pass_on(link, work, message, deadline)
