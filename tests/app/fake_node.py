@@ -37,6 +37,7 @@ from maitred.protocol.tasks import (
     Revoked,
 )
 from tests.client.nodes import QUICK, RunningNode
+from tests.node.in_process import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -86,7 +87,6 @@ class FakeNode(RunningNode):
         self.orders: dict[str, asyncio.Queue[Attended]] = {}
         self.attending: set[tuple[str, bytes]] = set()
         """For workers of a queue."""
-        self.news = asyncio.Event()
         self.before: dict[type, Callable[[Any], Awaitable[Any] | None]] = {}
         """Called with the message first; what is awaited may raise."""
 
@@ -118,10 +118,12 @@ class FakeNode(RunningNode):
         return [message for message in self.under_way if type(message) is kind]
 
     async def until(self, condition: Callable[[], object], seconds: float = 10) -> None:
-        """Wait for requests and answers until the condition holds."""
-        async with asyncio.timeout(seconds):
-            while not condition():
-                await self.news.wait()
+        """Look until the condition holds, whether it is of the node or of who talks to it.
+
+        Waiting for the next request or answer would not do: a worker acts on an answer after the
+        node has given it, and may have nothing to say after that.
+        """
+        await until(lambda: bool(condition()), seconds)
 
     def ends(self) -> list[End]:
         return [end for finish in self.heard(Finish) for end in finish.ends]
@@ -133,7 +135,6 @@ class FakeNode(RunningNode):
         async def handle(message: Any) -> Any:  # noqa: ANN401 - any request
             self.said.append(message)
             self.under_way.append(message)
-            self._tell()
             before = self.before.get(type(message))
             answer = None
             try:
@@ -144,13 +145,8 @@ class FakeNode(RunningNode):
                 return answer if answer is not None else await handler(message)
             finally:
                 self.under_way = [one for one in self.under_way if one is not message]
-                self._tell()
 
         return handle
-
-    def _tell(self) -> None:
-        self.news.set()
-        self.news = asyncio.Event()
 
     def _newer(self, version: int) -> Counts | None:
         return self.counts if version < self.counts.version else None
