@@ -30,12 +30,13 @@ def test_a_study_prints_a_table_and_leaves_json_and_a_picture(
     assert document["findings"]
     drawn = (tmp_path / f"{name}.{picture}").read_bytes()
     assert drawn.startswith(b"<?xml" if picture == "svg" else b"\x89PNG")
-    as_json = maitred(*command, "--output", str(tmp_path), "--picture", "none", "--json")
-    assert json.loads(as_json.stdout) == document, "the same seeds give the same numbers"
+    if picture == "svg":
+        as_json = maitred(*command, "--output", str(tmp_path), "--picture", "none", "--json")
+        assert json.loads(as_json.stdout) == document, "the same seeds give the same numbers"
 
 
-def test_soak_of_a_few_seeds() -> None:
-    done = maitred("simulate", "soak", "--seeds", "2")
+def test_soak_of_every_scenario() -> None:
+    done = maitred("simulate", "soak", "--seeds", "1")
     assert done.returncode == 0, done.stderr
     assert "0 failed" in done.stdout
 

@@ -15,13 +15,11 @@ from maitred.simulation.soak import run_seed, run_seed_proved
 if TYPE_CHECKING:
     from maitred.simulation.world import World
 
-SEEDS = 2
 
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_each_kind_keeps_its_promise(kind: str, seed: int) -> None:
-    outcome = run_seed_proved(partial(queries_of, kind), seed, name=kind)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "storm"])
+def test_each_kind_keeps_its_promise(kind: str) -> None:
+    """One seed of each here; the soak has others."""
+    outcome = run_seed_proved(partial(queries_of, kind), 0, name=kind)
     assert outcome.ok, str(outcome)
 
 
@@ -35,8 +33,9 @@ def test_gateways_that_pick_workers_keep_it_too(kind: str, policy: str) -> None:
     assert outcome.ok, str(outcome)
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
+def test_a_storm_keeps_it_and_the_same_seed_gives_the_same_run() -> None:
     once, again = (run_seed(partial(queries_of, "storm"), 3, name="storm") for _ in range(2))
+    assert once.ok, str(once)
     assert once == again
 
 

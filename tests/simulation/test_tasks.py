@@ -17,7 +17,7 @@ from maitred.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SEEDS = 8
+SEEDS = 5
 
 FOUND = [
     # A node that stopped while it waited for its workers called its partitions clean.
