@@ -112,7 +112,8 @@ class QueryLimits(Schema, frozen=True, kw_only=True):
     namespaces in which the user may query."""
 
     concurrent: Count | None = None
-    """Queries under way at a time, at one gateway; more are refused."""
+    """Queries under way at a time, across the node; more are refused. Such a user's queries ask the
+    node for every slot."""
 
     waiting: Count | None = None
     """Queries that wait for a worker at a time, in one queue; more are refused."""
@@ -274,8 +275,9 @@ class Queries(Schema, frozen=True, kw_only=True):
     refused. Counted by the gateway and by the shard that is asked."""
 
     concurrent: Count | None = None
-    """Queries under way at a time, at one gateway; more are refused. Workers have as many slots as
-    they have, whatever this says."""
+    """Queries under way at a time, of all users together and across the node; more are refused.
+    Workers have as many slots as they have, whatever this says. The policy of such a queue is
+    `idle`: its queries ask the node for every slot."""
 
     no_worker_seconds: Wait = 5.0
     """How long queries wait when the last worker of the queue has gone, before they are refused. A

@@ -51,6 +51,8 @@ class Wanted(Struct, eq=False):
     is_open: bool = True
     do_not_queue: bool = False
     """Whether it is refused at the root if nobody is free."""
+    permits: list[bytes] = field(default_factory=list)
+    """Under which its queries are counted, if they are: one for each, and of no interest here."""
 
 
 class WantedLines:

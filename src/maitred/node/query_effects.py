@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from maitred.errors import MaitredError
 from maitred.matching import effects
 from maitred.node.asking import ask
+from maitred.node.counting import Counting
 from maitred.node.query_limits import QueryLimits
 from maitred.protocol.queries import (
     Allocate,
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
 class QueryEffects:
     """Carries it out, for all partitions of one shard."""
 
-    def __init__(self, driving: Driving) -> None:
+    def __init__(self, driving: Driving, secret: Callable[[int], bytes]) -> None:
         self._driving = driving
         self.limits = QueryLimits(driving.shard)
+        self.counting = Counting(driving.shard, secret)
         self.carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.Allocate: self._allocate,
             effects.RefuseWanted: self._refuse_wanted,
@@ -54,7 +56,8 @@ class QueryEffects:
         limits = self.limits.of(queries, user)
         again = self.limits.again_seconds(queries, user)
         number = owned.key.partition
-        return Reserved(number, one.token, user, *limits, again, queries.tracebacks)
+        counted = bool(one.wanted.permits)
+        return Reserved(number, one.token, user, *limits, again, queries.tracebacks, counted)
 
     def _allocate(self, owned: Owned, effect: effects.Allocate) -> None:
         number = owned.key.partition
@@ -65,6 +68,8 @@ class QueryEffects:
             if owned.partition.settings.queries.rate_per_second is not None:
                 name = f"{owned.key.namespace}/{owned.key.queue}"
                 self.limits.give_back_to_queue(name, wanted.slots)
+        if wanted.permits:
+            self._count(owned, effect)
         held, version = wanted.token
         allocations: list[Allocation] = [*effect.above]
         for one in effect.reserved:
@@ -76,14 +81,25 @@ class QueryEffects:
         told = "" if policy == "idle" else policy
         held.answer(Allocated(allocations, self._driving.newer(owned, version), told))
 
+    def _count(self, owned: Owned, effect: effects.Allocate) -> None:
+        """Those that got a slot here are counted by it from now on. Of the others, each has got one
+        above, and is counted there, or has none: it will be asked for again."""
+        key, queries = owned.key, owned.partition.settings.queries
+        name = f"{key.namespace}/{key.queue}"
+        limits = self.limits.under_way(queries, name, effect.wanted.user)
+        names = tuple(limit.name for limit in limits)
+        permits = effect.wanted.permits
+        for permit, one in zip(permits, effect.reserved, strict=False):
+            self.counting.seat(names, permit, one.token, queries.reservation_seconds)
+        self.counting.free(permits[len(effect.reserved) :])
+
     def policy_for(self, owned: Owned, user: str) -> str:
-        """How the queue's queries are handed out. A user with a rate has to ask for each slot:
-        whoever picks the workers himself is counted by nobody but himself."""
-        if user and self.limits.user(user).rate_per_second is not None:
-            return "idle"
-        return owned.partition.settings.queries.policy
+        """How the queue's queries are handed out."""
+        queries = owned.partition.settings.queries
+        return "idle" if self.limits.asks_always(queries, user) else queries.policy
 
     def _refuse_wanted(self, _owned: Owned, effect: effects.RefuseWanted) -> None:
+        self.counting.free(effect.wanted.permits)
         effect.wanted.token[0].refuse(effect.problem)
 
     def _pass_wanted(self, owned: Owned, effect: effects.PassWanted) -> None:
@@ -106,6 +122,7 @@ class QueryEffects:
             wanted.user,
             wanted.hops + 1,
             wanted.do_not_queue,
+            wanted.permits,
         )
 
         def done(outcome: Struct | MaitredError) -> None:

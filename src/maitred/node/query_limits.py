@@ -1,13 +1,14 @@
 """What the queries of a user may take, at one shard.
 
-Each shard counts for itself: a user's rate is what one shard lets through. A queue with one
-partition has one shard, so for most queues it is the whole rate.
+Each shard counts rates for itself: a user's rate is what one shard lets through. A queue with one
+partition has one shard, so for most queues it is the whole rate. What is under way is counted for
+the whole node: see `counting.py`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maitred.errors import Overloaded, PermissionDenied
 from maitred.matching.limits import Limiter
@@ -27,6 +28,16 @@ QUEUE: Final = "/"
 
 Reach = tuple[float, float, int, int]
 """How long a reservation lasts and a query runs, how large a result and a stream may be."""
+
+
+class Limit(NamedTuple):
+    """To what is under way at a time."""
+
+    name: str
+    """What it is counted for: a user, or a queue after a stroke."""
+    who: str
+    """The same for people to read."""
+    most: int
 
 
 class QueryLimits:
@@ -66,15 +77,33 @@ class QueryLimits:
         )
 
     def again_seconds(self, queue: Queries, user: str) -> float:
-        """How long a slot may be used again without asking: whose rate is limited asks always.
+        """How long a slot may be used again without asking: whoever is counted asks always.
 
         Gateways that pick workers do not ask anyway, and count on every slot that is free.
         """
         if queue.policy != "idle" or queue.rate_per_second is not None:
             return 0.0
-        if user and self.user(user).rate_per_second is not None:
-            return 0.0
-        return queue.again_seconds
+        return 0.0 if self.asks_always(queue, user) else queue.again_seconds
+
+    def asks_always(self, queue: Queries, user: str) -> bool:
+        """Whether each query of the user has to be counted here: whoever has the slots already, or
+        picks the workers himself, is counted by nobody but himself."""
+        if queue.concurrent is not None:
+            return True
+        theirs = self.user(user) if user else NO_LIMITS
+        return theirs.rate_per_second is not None or theirs.concurrent is not None
+
+    def under_way(self, queue: Queries, name: str, user: str) -> tuple[Limit, ...]:
+        """What limits there are to what is under way; mostly none."""
+        theirs = self.user(user).concurrent if user else None
+        if theirs is None and queue.concurrent is None:
+            return ()
+        found = []
+        if theirs is not None:
+            found.append(Limit(user, f"The user {user!r}", theirs))
+        if queue.concurrent is not None:
+            found.append(Limit(QUEUE + name, f"The queue {name}", queue.concurrent))
+        return tuple(found)
 
     def check_queue(self, namespace: str, queue: str, user: str) -> None:
         """Whether the user may ask this queue; `PermissionDenied`."""

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import InvalidArgument
 from maitred.matching.presence import Attendance
 from maitred.matching.queries import Wanted
+from maitred.matching.records import PartitionKey
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.query_effects import shedding
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Allocate,
     Attend,
+    Noted,
     Roster,
+    Running,
     Subscribe,
     Suspect,
     Suspected,
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from maitred.node.driving import Owned
     from maitred.node.held import Held
     from maitred.node.partitions import Partitions
+    from maitred.settings import Queries
 
 ATTEND_EARLY_SECONDS: Final = 0.1
 """So long before its patience ends a worker that attends is answered."""
@@ -41,6 +45,7 @@ class QueryRequests:
         self._shard = partitions.shard
         self._loop = partitions.loop
         self._limits = partitions.queries.limits
+        self._counting = partitions.queries.counting
         holders = self._shard.holders
         holders[Opcode.ALLOCATE] = partitions.holder(
             self._allocate, makes=False, of_known=True, touches=True
@@ -52,13 +57,14 @@ class QueryRequests:
             (Opcode.WORKERS, self._workers, False),
         ):
             holders[opcode] = partitions.holder(serve, makes=makes)
+        holders[Opcode.RUNNING] = self._running
         self._shard.admissions[Opcode.ALLOCATE] = self._admit_allocate
         self._shard.admissions[Opcode.SUBSCRIBE] = self._admit
 
     # Gateways
 
     def _admit_allocate(self, message: Allocate, connection: Accepted) -> None:
-        message.hops = 0
+        message.hops, message.permits = 0, []
         self._admit(message, connection)
 
     def _admit(self, message: Allocate | Subscribe, connection: Accepted) -> None:
@@ -72,29 +78,53 @@ class QueryRequests:
             self._limits.check_queue(message.namespace, message.queue, message.user)
 
     def _allocate(self, owned: Owned, message: Allocate, held: Held) -> None:
-        partition = owned.partition
         now = self._loop.time()
-        user, asked = message.user, message.slots
         if not message.hops:
+            queries = owned.partition.settings.queries
             name = f"{message.namespace}/{message.queue}"
-            self._limits.count_queue(partition.settings.queries, name, asked, now)
-            if user:
-                self._limits.count(user, asked, now)
+            limits = self._limits.under_way(queries, name, message.user)
+            if limits:
+
+                def counted(permits: list[bytes]) -> None:
+                    self._partitions.check(owned)
+                    later = self._loop.time()
+                    message.slots, message.permits = len(permits), permits
+                    message.waited += later - now
+                    self._count_rates(queries, name, message, later)
+                    self._want(owned, message, held, later, later - now)
+
+                self._counting.take(limits, message.slots, held, counted)
+                return
+            self._count_rates(queries, name, message, now)
+        self._want(owned, message, held, now)
+
+    def _count_rates(self, queries: Queries, name: str, message: Allocate, now: float) -> None:
+        self._limits.count_queue(queries, name, message.slots, now)
+        if message.user:
+            self._limits.count(message.user, message.slots, now)
+
+    def _want(
+        self, owned: Owned, message: Allocate, held: Held, now: float, late: float = 0.0
+    ) -> None:
+        partition = owned.partition
+        user, permits = message.user, message.permits
         wanted = Wanted(
             (held, message.version),
             message.session,
             user,
-            asked,
+            message.slots,
             now - message.waited,
-            now + message.timeout_milliseconds * 0.001,
+            now - late + message.timeout_milliseconds * 0.001,
             message.priority,
             message.hops,
             do_not_queue=message.do_not_queue,
+            permits=permits,
         )
 
         def no_more() -> None:
             partition.want_no_more(wanted)
             self._partitions.touch(owned)
+            self._counting.free(permits)
 
         held.on_stop = no_more
         waiting = self._limits.user(user).waiting if user else None
@@ -167,6 +197,17 @@ class QueryRequests:
 
         held.on_stop = no_more
         partition.attend(told, now)
+
+    def _running(self, message: Running, held: Held) -> None:
+        """What it says is so wherever its partition is: nothing has to be loaded for it."""
+        namespace, queue = message.namespace, message.queue
+        key = PartitionKey(namespace, queue, message.queue_type, message.partition)
+        queries = self._partitions.settings_of(key).queries
+        for user, tokens in message.running.items():
+            limits = self._limits.under_way(queries, f"{namespace}/{queue}", user)
+            self._counting.runs(tuple(limit.name for limit in limits), tokens)
+        self._counting.free(message.ended)
+        held.answer(Noted())
 
     # People
 

@@ -1,7 +1,8 @@
 """What the queries of each user may take at this gateway.
 
-The node holds users to their limits as well, across all gateways. What can be told here is told
-here: it is earlier, and it costs the node nothing.
+The node holds users to their limits as well: to what is under way and what waits across all
+gateways and clients, to a rate at each shard. What can be told here is told here: it is earlier,
+and it costs the node nothing.
 """
 
 from __future__ import annotations

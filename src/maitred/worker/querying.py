@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from maitred.settings import Worker as WorkerSettings
     from maitred.worker.bench import Bench
     from maitred.worker.capacity import Sender
+    from maitred.worker.counted import Counted
     from maitred.worker.query import Asker
     from maitred.worker.served import Served
     from maitred.worker.statistics import Statistics
@@ -77,6 +78,8 @@ class Querying:
         """Asks the node whether the query is being relayed."""
         self.arrived: Callable[[bytes], None] | None = None
         """It need not ask any more."""
+        self.counted: Counted | None = None
+        """Tells the node which reservations have a slot, of those that it counts."""
         self.fetch_seconds = settings.fetch_seconds
         """How long after a reservation; 0 without a listener."""
         self.complaints = Complaints(self.loop, log)
@@ -100,7 +103,11 @@ class Querying:
     def reserved(self, served: Served, terms: Reserved, now: float) -> None:
         """A slot is to be kept for a query."""
         book, token = self._book, terms.token
-        if book.is_over(token) or token in book.known:
+        if token in book.known:
+            return  # told twice
+        if book.is_over(token):
+            if terms.counted and self.counted is not None:
+                self.counted.told_again(served, terms)
             return  # given back before we heard of it, or told twice
         for other in self._passes.take(token):
             self._refuse(other.who.asker, other.who.stream, reservations.twice())
@@ -108,7 +115,10 @@ class Querying:
             early = book.refuse(token)
             if early is not None:
                 self._refuse(early.who.asker, early.who.stream, reservations.taken())
+            self._over(served, terms)
             return
+        if terms.counted and self.counted is not None:
+            self.counted.has(served, terms)
         fetch_at = now + self.fetch_seconds
         expires_at = now + terms.reservation_seconds
         again_until = now + terms.again_seconds
@@ -156,8 +166,10 @@ class Querying:
 
     def release(self, token: bytes) -> None:
         """It will not be used, known or not."""
-        if self._book.release(token) is not None:
+        reservation = self._book.release(token)
+        if reservation is not None:
             self._tell_arrived(token)
+            self._over(reservation.where, reservation.terms)
             self._bench.leave()
 
     def forget(self, asker: Asker, stream: int, token: bytes) -> None:
@@ -185,6 +197,8 @@ class Querying:
         if query.sender is not None:
             self.capacity.left(query.sender)
         self.capacity.ended(query, good=good)
+        if isinstance(query.terms, Reserved):
+            self._over(query.served, query.terms)
         if query.told or not self._kept_warm(query):
             self._bench.leave()
 
@@ -282,6 +296,11 @@ class Querying:
             self.complaints.say("a query was refused", asker.gateway, problem)
         asker.refused(stream, problem)
 
+    def _over(self, served: Served, terms: Reserved) -> None:
+        """Whatever came of the reservation: its slot is free."""
+        if terms.counted and self.counted is not None:
+            self.counted.is_over(served, terms)
+
     def _tell_arrived(self, token: bytes) -> None:
         if self.arrived is not None:
             self.arrived(token)
@@ -294,6 +313,7 @@ class Querying:
             if reservation.fetch_at != inf:  # else it was only kept, in case
                 self._statistics.unused += 1
                 self._log.debug("nobody came for a reserved slot", queue=reservation.where.name)
+            self._over(reservation.where, reservation.terms)
             self._bench.leave()
         if self.fetch is not None:
             for reservation in due.to_fetch:

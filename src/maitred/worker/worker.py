@@ -21,6 +21,7 @@ from maitred.worker.attending import Attending
 from maitred.worker.beats import Beats
 from maitred.worker.bench import Bench
 from maitred.worker.capacity import Capacity
+from maitred.worker.counted import Counted
 from maitred.worker.door import Door, reachable
 from maitred.worker.ends import Ends
 from maitred.worker.fetching import Fetching
@@ -112,6 +113,8 @@ class Worker:
         self._fetching = Fetching(client, self.querying, self.statistics, self._slot_freed)
         self.querying.fetch = self._fetching.begin
         self.querying.arrived = self._fetching.arrived
+        self._counted = Counted(client)
+        self.querying.counted = self._counted
         self._attending = Attending(
             client,
             self._session,
@@ -159,6 +162,7 @@ class Worker:
             self._beats.stop()
             self._attending.stop()
             self.querying.stop()
+            self._counted.stop()
             self.capacity.stop()
             self._fetching.stop()
             self._bench.threads.shutdown(wait=False, cancel_futures=True)

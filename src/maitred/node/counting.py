@@ -1,0 +1,334 @@
+"""Counting what is under way, across the node: of users, and of queues, that have a limit.
+
+Each name is counted by one shard of the node, which a hash of it picks. The shard that is asked for
+slots takes permits there first. Once a slot is reserved, the permit becomes the reservation's token
+and belongs to the shard that reserved it: that is whom the worker tells what runs and what is over.
+
+Whoever has permits says so again and again, and what nobody speaks of any more is over: see
+`maitred.matching.counting`. So messages may get lost, and shards, workers and gateways die, in any
+order; what is wrong then is right again within seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import InternalError, MaitredError, Overloaded, Unavailable
+from maitred.matching.counting import LEASE_SECONDS, PERMITS_KEPT, Counter
+from maitred.node.asking import ASK_SECONDS, ask
+from maitred.protocol.frames import Opcode
+from maitred.protocol.queries import Count, Counted
+from maitred.routing.fingerprint import fingerprint32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from msgspec import Struct
+
+    from maitred.node.held import Held
+    from maitred.node.query_limits import Limit
+    from maitred.node.shard import Shard
+
+    Taken = Callable[[list[bytes]], None]
+
+RENEW_SECONDS: Final = LEASE_SECONDS / 4
+"""How often permits are spoken of: three times may be missed."""
+
+ROOM_SECONDS: Final = 0.25
+"""How long somebody who finds no room waits for some. Who has just got an answer and asks again may
+be here before the word that the query is over: it takes a millisecond, or some more under load."""
+
+RETRY_SECONDS: Final = 0.5
+"""When to come back if too many are under way: nobody can tell when one of them ends. As gateways
+say it."""
+
+PERMIT_BYTES: Final = 16
+
+
+class _Permit:
+    """What this shard has under way, wherever it is counted."""
+
+    __slots__ = ("held", "names", "until")
+
+    def __init__(self, names: tuple[str, ...], held: Held | None, until: float) -> None:
+        self.names = names
+        self.held = held
+        """The request that waits for a slot; None: it has one."""
+        self.until = until
+        """Then it is over, unless the worker speaks of it again."""
+
+
+class _Wish:
+    """Somebody waits for room."""
+
+    __slots__ = ("held", "message", "timer")
+
+    def __init__(self, message: Count, held: Held, timer: asyncio.TimerHandle) -> None:
+        self.message = message
+        self.held = held
+        self.timer = timer
+
+
+class Counting:
+    """Of one shard: what it counts for the node, and what it has under way itself."""
+
+    def __init__(self, shard: Shard, secret: Callable[[int], bytes]) -> None:
+        self.shard = shard
+        self._loop = shard.loop
+        self._secret = secret
+        self._counter = Counter()
+        self._wishes: dict[str, dict[_Wish, None]] = {}
+        """Those who wait for room, by name, in the order in which they came."""
+        self._knows_at = self._loop.time() + LEASE_SECONDS if shard.place.restarts else -inf
+        """A shard that was started again has heard by then what is under way."""
+        self._permits: dict[bytes, _Permit] = {}
+        self._changes: dict[int, dict[str, dict[bytes, bool]]] = {}
+        """What the counting shards have to hear: by name, which permits are held (or over)."""
+        self._beats = False
+        shard.holders[Opcode.COUNT] = self._count
+
+    def shard_of(self, name: str) -> int:
+        """Who counts for it."""
+        return fingerprint32(name) % self.shard.place.shards
+
+    # What is under way here
+
+    @property
+    def under_way(self) -> int:
+        """Permits that this shard has."""
+        return len(self._permits)
+
+    def take(self, limits: Sequence[Limit], slots: int, held: Held, then: Taken) -> None:
+        """Count as many as there is room for; `then` hears which permits these have. If there is
+        room for none, the request is refused."""
+        slots = min(slots, *(limit.most for limit in limits))
+        drawn = self._secret(slots * PERMIT_BYTES)
+        permits = [drawn[at : at + PERMIT_BYTES] for at in range(0, len(drawn), PERMIT_BYTES)]
+        _Taking(self, limits, permits, held, then).go_on()
+
+    def seat(self, names: tuple[str, ...], permit: bytes, token: bytes, seconds: float) -> None:
+        """A slot is reserved for it, for so long: from now on it is counted by the reservation's
+        token, and here."""
+        self._permits.pop(permit, None)
+        for name in names:
+            self._changed(name, permit, held=False)
+        self._keep(token, _Permit(names, None, self._loop.time() + seconds + LEASE_SECONDS))
+
+    def runs(self, names: tuple[str, ...], tokens: Iterable[bytes]) -> None:
+        """The worker says that it has these."""
+        until = self._loop.time() + LEASE_SECONDS
+        for token in tokens:
+            known = self._permits.get(token)
+            if known is not None:
+                known.until = until
+            elif names and len(self._permits) < PERMITS_KEPT:
+                self._keep(token, _Permit(names, None, until))
+
+    def free(self, permits: Iterable[bytes]) -> None:
+        """These are over, as far as they are ours."""
+        for permit in permits:
+            known = self._permits.pop(permit, None)
+            if known is not None:
+                for name in known.names:
+                    self._changed(name, permit, held=False)
+
+    def wait(self, names: tuple[str, ...], permits: Iterable[bytes], held: Held) -> None:
+        """They are counted, and wait for a slot as long as somebody waits for the answer."""
+        for permit in permits:
+            self._keep(permit, _Permit(names, held, inf))
+
+    def _keep(self, permit: bytes, what: _Permit) -> None:
+        self._permits[permit] = what
+        for name in what.names:
+            self._changed(name, permit, held=True)
+        self._begin_to_beat()
+
+    def _begin_to_beat(self) -> None:
+        if not self._beats:
+            self._beats = True
+            self.shard.spawn(self._beat())
+
+    async def _beat(self) -> None:
+        """As long as anything is under way, here or elsewhere."""
+        while self._permits or self._counter.total:
+            await asyncio.sleep(RENEW_SECONDS)
+            now = self._loop.time()
+            gone = [
+                permit
+                for permit, known in self._permits.items()
+                if known.until <= now or (known.held is not None and not known.held.wanted)
+            ]
+            self.free(gone)
+            for permit, known in self._permits.items():
+                for name in known.names:
+                    self._changed(name, permit, held=True)
+            self._counter.sweep(now)
+        self._beats = False
+
+    # What others hear of it
+
+    def _changed(self, name: str, permit: bytes, *, held: bool) -> None:
+        if not self._changes:
+            self._loop.call_soon(self._tell_all)
+        names = self._changes.setdefault(self.shard_of(name), {})
+        names.setdefault(name, {})[permit] = held
+
+    def _tell_all(self) -> None:
+        changes, self._changes = self._changes, {}
+        for number, names in changes.items():
+            held, over = _sorted(names)
+            if number == self.shard.number:
+                self._note(held, over)
+            else:
+                # If this gets lost, it is said again, or not said again: both have their effect.
+                ask(self.shard, Count(number, 0, held, over), ASK_SECONDS, lambda _: None)
+
+    def ask(
+        self, limit: Limit, permits: list[bytes], done: Callable[[Struct | MaitredError], None]
+    ) -> None:
+        """Ask for room, and tell what there is to tell."""
+        number = self.shard_of(limit.name)
+        held, over = _sorted(self._changes.pop(number, {}))
+        message = Count(number, 0, held, over, limit.name, limit.most, permits)
+        ask(self.shard, message, ASK_SECONDS, done)
+
+    def give_back(self, names: Iterable[str], permits: Iterable[bytes]) -> None:
+        """They were counted, and nothing comes of it."""
+        permits = list(permits)
+        for name in names:
+            for permit in permits:
+                self._changed(name, permit, held=False)
+
+    # Counting for others
+
+    def _count(self, message: Count, held: Held) -> None:
+        self._note(message.held, message.over)
+        if not message.wanted:
+            held.answer(Counted())
+            return
+        now = self._loop.time()
+        if now < self._knows_at:
+            raise Unavailable(
+                "The shard that counts these queries has just been started, and does not know yet "
+                "what is under way.",
+                remedy=f"Ask again in {self._knows_at - now:.1f} s.",
+            )
+        if message.name not in self._wishes:
+            granted = self._granted(message, now)
+            if granted:
+                held.answer(Counted(granted))
+                return
+        wish: _Wish
+        timer = self._loop.call_later(ROOM_SECONDS, lambda: self._no_room(wish))
+        wish = _Wish(message, held, timer)
+        self._wishes.setdefault(message.name, {})[wish] = None
+        held.on_stop = lambda: self._forget(wish)
+
+    def _granted(self, message: Count, now: float) -> int:
+        granted = self._counter.take(message.name, message.limit, message.wanted, now)
+        if granted:
+            self._begin_to_beat()
+        return granted
+
+    def _note(self, held: dict[str, list[bytes]], over: dict[str, list[bytes]]) -> None:
+        now = self._loop.time()
+        for name, permits in held.items():
+            self._counter.hold(name, permits, now)
+        for name, permits in over.items():
+            self._counter.free(name, permits)
+            if name in self._wishes:
+                self._let_in(name, now)
+        if held:
+            self._begin_to_beat()
+
+    def _let_in(self, name: str, now: float) -> None:
+        for wish in list(self._wishes[name]):
+            granted = self._granted(wish.message, now)
+            if not granted:
+                return
+            self._forget(wish)
+            wish.held.answer(Counted(granted))
+
+    def _no_room(self, wish: _Wish) -> None:
+        self._forget(wish)
+        wish.held.answer(Counted())
+
+    def _forget(self, wish: _Wish) -> None:
+        wish.timer.cancel()
+        waiting = self._wishes.get(wish.message.name)
+        if waiting is not None:
+            waiting.pop(wish, None)
+            if not waiting:
+                del self._wishes[wish.message.name]
+
+
+class _Taking:
+    """Permits for one request, of each name that it counts for, one after the other."""
+
+    def __init__(
+        self,
+        counting: Counting,
+        limits: Sequence[Limit],
+        permits: list[bytes],
+        held: Held,
+        then: Taken,
+    ) -> None:
+        self._counting = counting
+        self._limits = limits
+        self._permits = permits
+        self._held = held
+        self._then = then
+        self._taken: tuple[str, ...] = ()
+        """Names that have granted them."""
+
+    def go_on(self) -> None:
+        """Ask for the next name, or be done."""
+        if len(self._taken) < len(self._limits):
+            limit = self._limits[len(self._taken)]
+            self._counting.ask(limit, self._permits, self._answered)
+            return
+        self._counting.wait(self._taken, self._permits, self._held)
+        try:
+            self._then(self._permits)
+        except MaitredError as problem:
+            self._counting.free(self._permits)
+            self._held.refuse(problem)
+        except Exception:
+            self._counting.free(self._permits)
+            self._held.refuse(InternalError("The node failed at this request."))
+            raise
+
+    def _answered(self, outcome: Struct | MaitredError) -> None:
+        limit = self._limits[len(self._taken)]
+        granted = outcome.granted if isinstance(outcome, Counted) else 0
+        counting = self._counting
+        counting.give_back(self._taken, self._permits[granted:])
+        self._permits = self._permits[:granted]
+        if not self._held.wanted:  # whoever asked has left meanwhile
+            counting.give_back((*self._taken, limit.name), self._permits)
+        elif granted:
+            self._taken = (*self._taken, limit.name)
+            self.go_on()
+        elif isinstance(outcome, MaitredError):
+            self._held.refuse(outcome)
+        else:
+            self._held.refuse(
+                Overloaded(
+                    f"{limit.who} has {limit.most:,} queries under way, as many as allowed.",
+                    retry_after=RETRY_SECONDS,
+                )
+            )
+
+
+def _sorted(
+    names: dict[str, dict[bytes, bool]],
+) -> tuple[dict[str, list[bytes]], dict[str, list[bytes]]]:
+    """What is held, and what is over."""
+    held: dict[str, list[bytes]] = {}
+    over: dict[str, list[bytes]] = {}
+    for name, permits in names.items():
+        for permit, still in permits.items():
+            (held if still else over).setdefault(name, []).append(permit)
+    return held, over

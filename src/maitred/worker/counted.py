@@ -1,0 +1,131 @@
+"""What the node counts until its end: which reservations, of those that are counted, have a slot.
+
+The partition that made them is told all of it again and again while there are any, and at once when
+one is over. It is told how things are, not what has happened: whatever gets lost, the next word has
+it. One word to each partition is under way at a time; what happens meanwhile goes with the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import MaitredError
+from maitred.protocol.queries import LISTED_MAX, Running
+
+if TYPE_CHECKING:
+    from maitred.client.client import AsyncClient
+    from maitred.protocol.tasks import Reserved
+    from maitred.worker.served import Served
+
+AGAIN_SECONDS: Final = 0.5
+"""How often it is said. The node waits for two seconds before it takes silence for the end."""
+
+ANSWER_SECONDS: Final = 2.0
+"""For the node's answer, which says nothing. After that what we said is worth nothing any more."""
+
+
+class _Place:
+    """A partition that has made some."""
+
+    __slots__ = ("ended", "has", "partition", "served", "under_way")
+
+    def __init__(self, served: Served, partition: int) -> None:
+        self.served = served
+        self.partition = partition
+        self.has: dict[bytes, str] = {}
+        """Tokens, and whose they are."""
+        self.ended: dict[bytes, None] = {}
+        """Of which the node has not heard yet."""
+        self.under_way = False
+
+
+class Counted:
+    """Of one worker."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._places: dict[tuple[str, int], _Place] = {}
+        self._touched: dict[_Place, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def has(self, served: Served, terms: Reserved) -> None:
+        """It has a slot from now on."""
+        self._place(served, terms).has[terms.token] = terms.user
+
+    def told_again(self, served: Served, terms: Reserved) -> None:
+        """The node speaks of it though it was used, or given back before we heard of it."""
+        if terms.token not in self._place(served, terms).has:
+            self.is_over(served, terms)
+
+    def is_over(self, served: Served, terms: Reserved) -> None:
+        """It has none, or none any more."""
+        place = self._place(served, terms)
+        place.has.pop(terms.token, None)
+        place.ended[terms.token] = None
+        self._touch(place)
+
+    def stop(self) -> None:
+        """Say no more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _place(self, served: Served, terms: Reserved) -> _Place:
+        key = (served.name, terms.partition)
+        found = self._places.get(key)
+        if found is None:
+            found = self._places[key] = _Place(served, terms.partition)
+            if self._timer is None and not self._stopped:
+                self._timer = self._loop.call_later(AGAIN_SECONDS, self._say_it_again)
+        return found
+
+    def _touch(self, place: _Place) -> None:
+        if not self._touched:
+            self._loop.call_soon(self._say)
+        self._touched[place] = None
+
+    def _say_it_again(self) -> None:
+        self._timer = None
+        for key, place in list(self._places.items()):
+            if place.has or place.ended:
+                self._touch(place)
+            elif not place.under_way:
+                del self._places[key]
+        if self._places:
+            self._timer = self._loop.call_later(AGAIN_SECONDS, self._say_it_again)
+
+    def _say(self) -> None:
+        touched, self._touched = self._touched, {}
+        for place in touched:
+            if not place.under_way and not self._stopped:
+                self._say_to(place)
+
+    def _say_to(self, place: _Place) -> None:
+        running: dict[str, list[bytes]] = {}
+        for token, user in place.has.items():
+            of_user = running.setdefault(user, [])
+            if len(of_user) < LISTED_MAX:
+                of_user.append(token)
+        ended = list(place.ended)[:LISTED_MAX]
+        message = Running(*place.served.view.id, place.partition, 0, running, ended)
+
+        def told(outcome: object) -> None:
+            place.under_way = False
+            if not isinstance(outcome, MaitredError):
+                for token in ended:
+                    place.ended.pop(token, None)
+                if place.ended:
+                    self._touch(place)
+            else:
+                # Those that it did not hear of are over by our silence before long.
+                while len(place.ended) > LISTED_MAX:
+                    del place.ended[next(iter(place.ended))]
+
+        place.under_way = True
+        try:
+            self._client.hold(message, ANSWER_SECONDS, grace_seconds=0.0).tell(told)
+        except MaitredError as problem:
+            told(problem)

@@ -1,0 +1,180 @@
+"""A limit to what is under way: what gateways, workers and shards say about it, word by word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from maitred.errors import Overloaded, PermissionDenied, Unavailable
+from maitred.node.counting import ROOM_SECONDS
+from maitred.protocol.queries import Allocated, Count, Running
+from maitred.settings import Queries, QueryLimits, Queue, User
+from tests.node.in_process import in_a_loop, until
+from tests.node.querying import SECONDS, Stage, stage, waits
+from tests.security.cheap import cheaply
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maitred.client.client import AsyncClient
+
+HASHED = cheaply("s")
+USERS = {
+    "ann": User(
+        secret=HASHED, permissions={"n": ["query"]}, queries=QueryLimits(concurrent=2, waiting=1)
+    ),
+    "slow": User(
+        secret=HASHED,
+        permissions={"n": ["query"]},
+        queries=QueryLimits(concurrent=9, rate_per_second=1),
+    ),
+    "boss": User(secret=HASHED, permissions={"*": ["admin"]}),
+}
+ONE = {"*": Queue(queries=Queries(concurrent=1))}
+
+
+def running(here: Stage, *tokens: bytes, ended: list[bytes] | None = None) -> Running:
+    return Running("n", here.queue, 1, 0, 0, {"": [*tokens]} if tokens else {}, ended or [])
+
+
+def offer(here: Stage, client: AsyncClient) -> None:
+    """Slots of a worker, whatever becomes of them."""
+    client.hold(here.offer(9), SECONDS).tell(lambda _: None)
+
+
+async def allocated(here: Stage, client: AsyncClient, slots: int, **more: Any) -> Allocated:  # noqa: ANN401
+    answer = await client.hold(here.allocate(slots, **more), SECONDS).answer()
+    assert isinstance(answer, Allocated)
+    return answer
+
+
+def under_way(here: Stage) -> int:
+    shards: list[Any] = [*here.node.shards]
+    return sum(shard._partitions.queries.counting._counter.total for shard in shards)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@in_a_loop
+async def test_the_word_of_the_end_may_be_late(tmp_path: Path, shards: int) -> None:
+    async with stage(tmp_path, shards=shards, queues=ONE) as here:
+        client = await here.client()
+        offering = client.hold(here.offer(4), SECONDS)
+        await here.loaded()
+        (given,) = (await allocated(here, client, 3)).allocations
+        (told,) = (await offering.answer()).reserved
+        assert told.token == given.token
+        assert told.counted
+        assert told.again_seconds == 0
+        offer(here, client)
+        second = client.hold(here.allocate(), SECONDS)
+        await waits(second)
+        await client.request(running(here, ended=[told.token]))
+        assert len((await second.answer()).allocations) == 1
+        third = client.hold(here.allocate(), SECONDS)
+        before = client._loop.time()
+        with pytest.raises(Overloaded, match=r"The queue n/q\d+ has 1 queries under way, as many"):
+            await third.answer()
+        assert client._loop.time() - before >= ROOM_SECONDS * 0.9
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@in_a_loop
+async def test_those_who_wait_for_room_get_it_in_their_order(tmp_path: Path, shards: int) -> None:
+    async with stage(tmp_path, shards=shards, queues=ONE) as here:
+        client = await here.client()
+        offer(here, client)
+        await here.loaded()
+        (first,) = (await allocated(here, client, 1)).allocations
+        asked = [client.hold(here.allocate(), SECONDS) for _ in range(3)]
+        offer(here, client)
+        await waits(asked[0])
+        asked[1].take_back()
+        await client.request(running(here, ended=[first.token]))
+        (second,) = (await asked[0].answer()).allocations
+        offer(here, client)
+        await client.request(running(here, ended=[second.token]))
+        (third,) = (await asked[2].answer()).allocations
+        await client.request(running(here, ended=[third.token]))
+        await until(lambda: under_way(here) == 0)
+
+
+@in_a_loop
+async def test_a_reservation_that_is_spoken_of_counts(tmp_path: Path) -> None:
+    """Whoever made it: a shard that was started again has not."""
+    async with stage(tmp_path, shards=2, queues=ONE) as here:
+        client = await here.client()
+        offer(here, client)
+        await here.loaded()
+        token = b"t" * 16
+        await client.request(running(here, token))
+        await client.request(running(here, token))
+        with pytest.raises(Overloaded):
+            await allocated(here, client, 1)
+        assert under_way(here) == 1
+        await client.request(running(here, ended=[token]))
+        assert len((await allocated(here, client, 1)).allocations) == 1
+
+
+@in_a_loop
+async def test_nothing_is_counted_where_there_is_no_limit(tmp_path: Path) -> None:
+    async with stage(tmp_path) as here:
+        client = await here.client()
+        offer(here, client)
+        await here.loaded()
+        await client.request(running(here, b"t" * 16))
+        assert len((await allocated(here, client, 5)).allocations) == 5
+        assert under_way(here) == 0
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@in_a_loop
+async def test_who_is_refused_for_something_else_is_not_counted(
+    tmp_path: Path, shards: int
+) -> None:
+    """Too many wait, or too many a second, or nobody is free."""
+    async with stage(tmp_path, shards=shards, users=USERS) as here:
+        boss = await here.client("boss", "s")
+        ann, slow = await here.client("ann", "s"), await here.client("slow", "s")
+        boss.hold(here.attend(), SECONDS).tell(lambda _: None)
+        await here.loaded()
+        waiting = ann.hold(here.allocate(), SECONDS)
+        await until(lambda: under_way(here) == 1)
+        with pytest.raises(Overloaded, match="wait for a worker already"):
+            await allocated(here, ann, 1)
+        await until(lambda: under_way(here) == 1)
+        waiting.take_back()
+        await until(lambda: under_way(here) == 0)
+        with pytest.raises(Overloaded, match="not to wait"):
+            await allocated(here, slow, 1, do_not_queue=True)
+        with pytest.raises(Overloaded, match="a second"):
+            await allocated(here, slow, 1)
+        await until(lambda: under_way(here) == 0)
+
+
+@in_a_loop
+async def test_only_shards_count_and_only_workers_say_what_runs(tmp_path: Path) -> None:
+    async with stage(tmp_path, shards=2, users=USERS) as here:
+        ann, boss = await here.client("ann", "s"), await here.client("boss", "s")
+        for message in (Count(0, 0, {"ann": [b"p" * 16]}), running(here, b"t" * 16)):
+            with pytest.raises(PermissionDenied):
+                await ann.request(message)
+        with pytest.raises(PermissionDenied):
+            await boss.request(Count(0, 0, {"ann": [b"p" * 16]}))
+        # Nor does a client say that somebody else has counted its queries.
+        offer(here, boss)
+        await here.loaded()
+        given = await allocated(here, ann, 3, permits=[b"p" * 16] * 3)
+        assert len(given.allocations) == 2
+
+
+@in_a_loop
+async def test_a_shard_that_was_started_again_does_not_know_at_once(tmp_path: Path) -> None:
+    async with stage(tmp_path, queues=ONE) as here:
+        client = await here.client()
+        offer(here, client)
+        await here.loaded()
+        partitions: Any = here.node.shard._partitions
+        partitions.queries.counting._knows_at = client._loop.time() + 60
+        with pytest.raises(Unavailable, match="has just been started"):
+            await allocated(here, client, 1)
