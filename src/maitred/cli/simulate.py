@@ -209,6 +209,7 @@ def matching(
 @click.option("--seeds", type=int, help="Runs of each kind; the table shows their means.")
 @click.option("--seed", type=int, help="The first of the seeds; alone, to replay one run.")
 @click.option("--variant-seeds", type=int, help="The same, of all but the contest itself.")
+@click.option("--faults", is_flag=True, help="Only workers that fail or lie, and what is promised.")
 @click.option(
     "--stretch", type=float, help="Phases so many times as long; 6 is the contest to the second."
 )
@@ -226,22 +227,23 @@ def contest(
     output: Path,
     picture: str,
     *,
+    faults: bool,
     quick: bool,
     as_json: bool,
 ) -> None:
     """Which worker gets the query: the contest of adaptive load balancing, simulated.
 
     Three workers whose true capacity changes under 1,024 connections, and variants: overload, a
-    worker that hangs or vanishes, several gateways. Each policy against the best possible.
+    worker that hangs, vanishes or lies, several gateways. Each policy against the best possible.
     """
     from dataclasses import replace
 
-    from maitred.simulation.contest import ContestSettings, contest_study, draw
+    from maitred.simulation.contest import FAULT_SCENARIOS, ContestSettings, contest_study, draw
 
     if seed is not None and seeds is None:
         seeds = 1
     given = {
-        "scenarios": scenarios or None,
+        "scenarios": scenarios + (FAULT_SCENARIOS if faults else ()) or None,
         "policies": policies or None,
         "seeds": seeds,
         "first_seed": seed,

@@ -4,14 +4,17 @@ from maitred.simulation.contest.measures import ContestMeasures
 from maitred.simulation.contest.model import run_contest
 from maitred.simulation.contest.phases import PHASES, Ability, best_per_second
 from maitred.simulation.contest.picture import draw
+from maitred.simulation.contest.promises import PROMISES
 from maitred.simulation.contest.report import ContestStudy
-from maitred.simulation.contest.scenarios import SCENARIOS
+from maitred.simulation.contest.scenarios import FAULT_SCENARIOS, SCENARIOS
 from maitred.simulation.contest.settings import POLICIES, ContestModel
 from maitred.simulation.contest.study import ContestSettings, contest_study
 
 __all__ = [
+    "FAULT_SCENARIOS",
     "PHASES",
     "POLICIES",
+    "PROMISES",
     "SCENARIOS",
     "Ability",
     "ContestMeasures",

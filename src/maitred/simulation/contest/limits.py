@@ -92,10 +92,16 @@ BEHAVIOURS = (
         lie=(1.0, 2.5),
     ),
     Behaviour(
-        "the knee of a back end that tells nothing: 100 at a time, later 50",
+        "the knee of a back end that tells nothing: 100 at a time, 50, 100, 20, 100",
         512,
-        90.0,
-        (Change(0.0, 100, 400), Change(20.0, 50, 400)),
+        60.0,
+        (
+            Change(0.0, 100, 400),
+            Change(10.0, 50, 400),
+            Change(20.0, 100, 400),
+            Change(35.0, 20, 400),
+            Change(45.0, 100, 400),
+        ),
         knee=True,
     ),
 )

@@ -8,6 +8,7 @@ in one place. A connection that was refused asks again after the delay, so a ref
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,14 @@ from maitred.balancing.workers import (
     worker_policy,
 )
 from maitred.simulation.contest.central import CentralLine
-from maitred.simulation.contest.measures import ContestMeasures, Tally
-from maitred.simulation.contest.phases import POOLS
+from maitred.simulation.contest.faults import (
+    ERROR_SECONDS,
+    FAULTS,
+    LAG_SECONDS,
+    NOTHING,
+    clock,
+)
+from maitred.simulation.contest.measures import BUCKET_SECONDS, ContestMeasures, Tally, measures
 from maitred.simulation.contest.provider import Provider, Query
 from maitred.simulation.contest.settings import OURS, ContestModel
 
@@ -63,18 +70,29 @@ class Contest:
         self.gateways = [
             Gateway(self._policy(model.policy, number), queues=ours) for number in range(count)
         ]
+        self._fault = FAULTS[model.fault]
+        self._luck = Random(f"fault {seed}")
+        """By which faults strike; so a run without one does not depend on it."""
         self.providers = [
             Provider(
                 f"provider-{number}",
-                POOLS[number % len(POOLS)],
+                model.pools[number % len(model.pools)],
                 Random(f"provider {number} {seed}"),
                 self._started,
                 bounded=model.bounded,
                 measured=ours,
                 gateways=count,
+                clock=clock(self._luck) if self._fault.clocks else (0.0, 1.0),
             )
             for number in range(len(model.phases[0]))
         ]
+        self._struck: list[Provider] = []
+        if model.fault != "none":
+            self._struck = (
+                self.providers if self._fault.everybody else [self.providers[model.victim]]
+            )
+        for provider in self._struck:
+            provider.struck = True
         self._by_name = {provider.name: provider for provider in self.providers}
         self._phase = model.phases[0]
         changes = zip(self.providers, *model.phases[:2], strict=True) if model.phases[1:] else ()
@@ -94,9 +112,9 @@ class Contest:
                 gateway.policy.joined(provider.name, provider.pool, 0.0)
         for number, phase in enumerate(model.phases):
             self._at(number * model.phase_seconds, self._change, phase)
-        if model.fault != "none":
-            self._at(model.seconds / 3, self._break, self.providers[0])
-            self._at(2 * model.seconds / 3, self._mend, self.providers[0])
+        for provider in self._struck:
+            self._at(model.seconds / 3, self._break, provider)
+            self._at(2 * model.seconds / 3, self._mend, provider)
         self._at(TICK_SECONDS, self._tick, TICK_SECONDS)
         for number, provider in enumerate(self.providers):
             first = model.report_seconds * (number + 1) / len(self.providers)
@@ -114,7 +132,7 @@ class Contest:
             else:
                 now, _, handler, arguments = heappop(heap)
             if now >= end:
-                return self._measures()
+                return measures(model, self.tally)
             handler(now, *arguments)
 
     def _at(self, time: float, handler: Callable[..., None], *arguments: object) -> None:
@@ -151,6 +169,10 @@ class Contest:
             self.tally.succeeded(now - query.asked_at, now)
         else:
             self.tally.failures[cause] += 1
+            bucket = int(now / BUCKET_SECONDS)
+            self.tally.failed[bucket] += 1
+            if cause == "timeout":
+                self.tally.timeouts[bucket] += 1
         if not self.model.open_loop:
             if cause == "gateway":
                 self._at(now + self.model.delay_seconds, self._ask, query.gateway)
@@ -179,7 +201,12 @@ class Contest:
         query.dispatch = dispatch = gateway.policy.sent(name, now)
         query.claim = dispatch.worker.in_flight
         query.pressed = bool(gateway.line)
-        self._way.append((now + self._half, self._reached, (query, self._by_name[name])))
+        provider = self._by_name[name]
+        if self._struck:
+            bucket = int(now / BUCKET_SECONDS)
+            self.tally.sent[bucket] += 1
+            self.tally.struck_sent[bucket] += provider.struck
+        self._way.append((now + self._half, self._reached, (query, provider)))
 
     def _drain(self, gateway: Gateway, now: float) -> None:
         """Seat those in the line while somebody has room."""
@@ -208,9 +235,7 @@ class Contest:
         dispatch = query.dispatch
         if dispatch is not None:
             if outcome is Outcome.REFUSED:
-                estimator = provider.estimator
-                limit = provider.pool if estimator is None else estimator.limit(now)
-                policy.ended(dispatch, outcome, now, limit)
+                policy.ended(dispatch, outcome, now, provider.limit(now))
             else:
                 policy.ended(dispatch, outcome, now)
         if report is not None:
@@ -220,9 +245,13 @@ class Contest:
             line.freed(now)
         if query.open:
             if outcome is Outcome.DONE:
+                if provider.struck:
+                    self.tally.struck_done[int(now / BUCKET_SECONDS)] += 1
                 self._over(query, now, None)
             elif outcome is Outcome.REFUSED:
                 self._refused(query, provider, gateway, now)
+            elif outcome is Outcome.FAILED:
+                self._over(query, now, "error")
             else:
                 self._over(query, now, "lost")
         if line:
@@ -243,7 +272,9 @@ class Contest:
     def _reached(self, now: float, query: Query, provider: Provider) -> None:
         if provider.gone:
             self._reply(now, query, provider, Outcome.LOST)
-        elif not provider.arrive(query, now):
+        elif provider.fault.errors:
+            self._at(now + ERROR_SECONDS, self._reply, query, provider, Outcome.FAILED)
+        elif provider.fault.refuses or not provider.arrive(query, now):
             self._reply(now, query, provider, Outcome.REFUSED)
 
     def _started(self, provider: Provider, query: Query, until: float) -> None:
@@ -265,6 +296,9 @@ class Contest:
     def _reply(self, now: float, query: Query, provider: Provider, outcome: Outcome) -> None:
         silent = outcome is Outcome.LOST or provider.hung
         report = None if silent else provider.report(query.gateway, now)
+        if report is not None and provider.fault.late_seconds:
+            self._tell(now, self.gateways[query.gateway], provider, report)
+            report = None
         arguments = (query, provider, outcome, report)
         self._way.append((now + self._half, self._answered, arguments))
 
@@ -276,7 +310,15 @@ class Contest:
         for number, gateway in enumerate(self.gateways):
             report = provider.report(number, now)
             if report is not None:
-                self._way.append((now + self._half, self._told, (gateway, provider, report)))
+                self._tell(now, gateway, provider, report)
+
+    def _tell(self, now: float, gateway: Gateway, provider: Provider, report: Report) -> None:
+        late = provider.fault.late_seconds
+        if late:
+            comes = now + self._half + self._luck.uniform(0.0, late)
+            self._at(comes, self._told, gateway, provider, report)
+        else:
+            self._way.append((now + self._half, self._told, (gateway, provider, report)))
 
     def _told(self, now: float, gateway: Gateway, provider: Provider, report: Report) -> None:
         gateway.policy.reported(provider.name, report, now)
@@ -289,9 +331,18 @@ class Contest:
         for provider, ability in zip(self.providers, phase, strict=True):
             provider.change(ability, now)
 
+    def _cut_to(self, now: float, provider: Provider) -> None:
+        """As many permits as a fault leaves it, or as the phase gives it."""
+        left, given = provider.fault.permits, self._phase[self.providers.index(provider)]
+        provider.change(given if left is None else replace(given, permits=left), now)
+
     def _break(self, now: float, provider: Provider) -> None:
         if self.model.fault == "hung":
             provider.hung = True
+            return
+        if self.model.fault != "vanished":
+            provider.fault = self._fault
+            self._announced(now, provider)
             return
         for query in provider.vanish(now):
             self._reply(now, query, provider, Outcome.LOST)
@@ -302,12 +353,30 @@ class Contest:
         if self.model.fault == "hung":
             provider.wake(now)
             return
+        if self.model.fault != "vanished":
+            provider.fault = NOTHING
+            self._announced(now, provider)
+            return
         provider.gone = False
         for gateway in self.gateways:
             gateway.policy.joined(provider.name, provider.pool, now)
 
+    def _announced(self, now: float, provider: Provider) -> None:
+        """It says anew how many slots it has, if that is part of the fault; or sets its clock."""
+        if self._fault.clocks:
+            provider.ahead, _ = clock(self._luck)
+        if self._fault.permits is not None:
+            self._cut_to(now, provider)
+        if self._fault.says is not None:
+            for gateway in self.gateways:
+                gateway.policy.joined(provider.name, provider.announced, now)
+
     def _tick(self, now: float, every: float) -> None:
         self._at(now + every, self._tick, every)
+        if self._fault.lags:
+            for provider in self._struck:
+                if provider.fault.lags and provider.estimator is not None:
+                    provider.estimator.lagged(LAG_SECONDS)
         timeouts = self._timeouts
         while timeouts and (timeouts[0][0] <= now or not timeouts[0][1].open):
             _, query = timeouts.popleft()
@@ -321,27 +390,6 @@ class Contest:
             for provider in self._cut:
                 if len(provider.waiting) > 0.05 * provider.permits + 5:
                     self.tally.pile_seen_at = now
-
-    def _measures(self) -> ContestMeasures:
-        tally, model = self.tally, self.model
-        failures = tally.failures
-        ended = tally.done + sum(failures.values())
-        return ContestMeasures(
-            per_second=tally.done / (model.seconds - model.warm_seconds),
-            bound_per_second=model.bound_per_second,
-            worker_full=failures["worker-full"],
-            gateway_refused=failures["gateway"],
-            timeouts=failures["timeout"],
-            lost=failures["lost"],
-            attempts_per_query=tally.attempts / max(1, ended),
-            p50_ms=tally.quantile_ms(0.5),
-            p99_ms=tally.quantile_ms(0.99),
-            p999_ms=tally.quantile_ms(0.999),
-            high_share_done=tally.done_by[0] / max(1, tally.asked[0]),
-            low_share_done=tally.done_by[1] / max(1, tally.asked[1]),
-            followed_seconds=max(0.0, tally.pile_seen_at - model.phase_seconds),
-            over_time=tuple(tally.buckets[: int(model.seconds * 10)]),
-        )
 
 
 def run_contest(model: ContestModel, seed: int) -> ContestMeasures:

@@ -16,6 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from maitred.balancing.workers import LimitEstimator, Report
+from maitred.simulation.contest.faults import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +71,7 @@ class Provider:
         bounded: bool,
         measured: bool,
         gateways: int,
+        clock: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         self.name = name
         self.pool = pool
@@ -82,6 +84,10 @@ class Provider:
         self.waiting: deque[Query] = deque()
         self.hung = False
         self.gone = False
+        self.fault = NOTHING
+        """What is wrong with it right now."""
+        self.struck = False
+        """Whether something is, was or will be."""
         self.life = 0
         """Counts up when it vanishes; what was started before does not end."""
         self._number = 0
@@ -90,7 +96,13 @@ class Provider:
         self._present = [0] * gateways
         """How many inside came from each gateway."""
         ceiling = pool if bounded else UNBOUNDED_TIMES * pool
-        self.estimator = LimitEstimator(pool, ceiling, 0.0) if measured else None
+        self.ahead, self._pace = clock
+        """By how much its clock is ahead, and how fast it runs."""
+        self.estimator = LimitEstimator(pool, ceiling, self._own(0.0)) if measured else None
+
+    def _own(self, now: float) -> float:
+        """What its own clock says."""
+        return self.ahead + now * self._pace
 
     def change(self, ability: Ability, now: float) -> None:
         self.permits = ability.permits
@@ -104,14 +116,15 @@ class Provider:
     def arrive(self, query: Query, now: float) -> bool:
         """Whether there is room; if so the query begins, or waits for a permit."""
         inside = self.serving + len(self.waiting)
-        if self.bounded and inside >= self.pool:
+        greedy = self.fault.greedy
+        if self.bounded and inside >= self.pool and not greedy:
             return False
         estimator = self.estimator
         if estimator is not None:
             self._claims[query.gateway] = query.claim
             estimator.claimed(sum(self._claims), pressed=query.pressed)
-            limit = estimator.limit(now)
-            if inside >= limit + max(16, limit // 2):
+            limit = estimator.limit(self._own(now))
+            if inside >= limit + max(16, limit // 2) and not greedy:
                 return False
         self._present[query.gateway] += 1
         if self.serving < self.permits and not self.waiting and not self.hung:
@@ -119,7 +132,7 @@ class Provider:
         else:
             self.waiting.append(query)
         if estimator is not None:
-            estimator.observe(self.serving, len(self.waiting), now)
+            estimator.observe(self.serving, len(self.waiting), self._own(now))
         return True
 
     def finish(self, query: Query, now: float) -> None:
@@ -130,7 +143,7 @@ class Provider:
             self._serve(now)
         estimator = self.estimator
         if estimator is not None:
-            estimator.observe(self.serving, len(self.waiting), now)
+            estimator.observe(self.serving, len(self.waiting), self._own(now))
             estimator.ended()
 
     def report(self, gateway: int, now: float) -> Report | None:
@@ -139,15 +152,27 @@ class Provider:
         if estimator is None:
             return None
         self._number += 1
-        return Report(
+        report = Report(
             self._number,
-            estimator.limit(now),
+            estimator.limit(self._own(now)),
             self.serving,
             len(self.waiting),
             estimator.mean_service_seconds,
             self._present[gateway],
             len(self._present),
         )
+        return report if self.fault is NOTHING else self.fault.report(report, self._random)
+
+    @property
+    def announced(self) -> int:
+        """How many slots it says it has."""
+        return self.pool if self.fault.says is None else self.fault.says
+
+    def limit(self, now: float) -> int:
+        """What it says with a refusal."""
+        if self.fault.says is not None or self.estimator is None:
+            return self.announced
+        return self.estimator.limit(self._own(now))
 
     def vanish(self, now: float) -> list[Query]:
         """The process dies; whatever was waiting in it is returned, and nothing else ends."""
@@ -158,7 +183,7 @@ class Provider:
         self.serving = 0
         self._present = [0] * len(self._present)
         if self.estimator is not None:
-            self.estimator = LimitEstimator(self.pool, self.pool, now)
+            self.estimator = LimitEstimator(self.pool, self.pool, self._own(now))
         return lost
 
     def wake(self, now: float) -> None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
+from maitred.simulation.contest.promises import PROMISES
 from maitred.simulation.contest.settings import OURS
 from maitred.simulation.selection.queueing import interval_95
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.simulation.contest.faults import FaultMeasures
     from maitred.simulation.contest.measures import ContestMeasures
     from maitred.simulation.contest.settings import ContestModel
     from maitred.simulation.contest.study import ContestSettings
@@ -26,6 +28,7 @@ METRICS: dict[str, Callable[[ContestMeasures], float]] = {
     "gateway_refused": lambda run: run.gateway_refused,
     "timeouts": lambda run: run.timeouts,
     "lost": lambda run: run.lost,
+    "errors": lambda run: run.errors,
     "attempts_per_query": lambda run: run.attempts_per_query,
     "p50_ms": lambda run: run.p50_ms,
     "p99_ms": lambda run: run.p99_ms,
@@ -90,6 +93,7 @@ class Cell:
             "gateway": round(self.mean("gateway_refused")),
             "timeout": round(self.mean("timeouts")),
             "lost": round(self.mean("lost")),
+            "errors": round(self.mean("errors")),
             "p50": round(self.mean("p50_ms")),
             "p99": round(self.mean("p99_ms")),
             "p99.9": round(self.mean("p999_ms")),
@@ -132,6 +136,7 @@ class ContestStudy:
                 self._faults(policy),
                 self._gateways(policy),
             ]
+        found += [_fault(cell) for cell in self.cells]
         return [sentence for sentence in found if sentence]
 
     def _two_phase(self) -> str | None:
@@ -208,6 +213,30 @@ class ContestStudy:
             f"({two.mean('failures'):.0f} failures), with eight "
             f"{eight.mean('percent_of_bound'):.2f} % ({eight.mean('failures'):.0f})."
         )
+
+
+def _fault(cell: Cell) -> str | None:
+    """What a fault did, and whether that was promised."""
+    seen = [run.fault for run in cell.runs if run.fault is not None]
+    promise = PROMISES.get(cell.scenario)
+    if promise is None or not seen:
+        return None
+
+    def mean(of: Callable[[FaultMeasures], float]) -> float:
+        return fmean(of(one) for one in seen)
+
+    honest = mean(lambda one: one.honest_per_second)
+    said = f"{mean(lambda one: one.during_per_second):.0f} of {honest:.0f} a second"
+    kept = sum(not promise.broken(one) for one in seen)
+    judged = f"; promise kept {kept} of {len(seen)} times" if cell.policy == "adaptive" else ""
+    return (
+        f"{cell.scenario}, {cell.policy}: {said}, "
+        f"{100 * mean(lambda one: one.share_first):.1f} and later "
+        f"{100 * mean(lambda one: one.share_last):.1f} % of the queries to whom it strikes "
+        f"({100 * mean(lambda one: one.share_before):.1f} before), "
+        f"{mean(lambda one: one.during_timeouts):.0f} without an answer, normal after "
+        f"{mean(lambda one: one.recovered_seconds):.1f} s{judged}."
+    )
 
 
 def _met(yes: bool) -> str:

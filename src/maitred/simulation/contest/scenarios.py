@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from maitred.simulation.contest.phases import PHASES, Ability, capacity_per_second
+from maitred.simulation.contest.faults import FAULTS
+from maitred.simulation.contest.phases import PHASES, POOLS, Ability, capacity_per_second
 from maitred.simulation.contest.settings import POLICIES, ContestModel
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 SOME = ("two-phase", "adaptive", "idle")
 """For what is not the contest: the seed's, and ours; `--policy` adds others."""
+
+
+FAULT_SCENARIOS = tuple(name for name in FAULTS if name not in ("none", "hung", "vanished"))
+"""Faults that have a scenario of their name; two have one of the contest's size below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +40,27 @@ _CAPACITY = capacity_per_second(_FIRST)
 _CUT = (*_FIRST[:-1], Ability(_FIRST[-1].permits // 5, _FIRST[-1].average_ms))
 _STEADY = replace(_CONTEST, phases=(_FIRST,) * 3, phase_seconds=1.5)
 
+_TENTH = replace(
+    _CONTEST,
+    phases=(tuple(Ability(round(one.permits / 10), one.average_ms) for one in _FIRST),) * 3,
+    phase_seconds=2.0,
+    pools=tuple(pool // 10 for pool in POOLS),
+    load=0.7,
+)
+"""A tenth of the contest's workers, for what does not need more of them."""
+
 
 def _open(load: float) -> ContestModel:
     return replace(_SHORT, load=load, warm_seconds=0.5)
+
+
+def _fault(name: str) -> Scenario:
+    fault = FAULTS[name]
+    return Scenario(
+        f"a tenth of it, arrivals at 0.7; for a while {fault.sentence}",
+        replace(_TENTH, fault=name),
+        ("two-phase", "adaptive") if fault.matters_to_all else ("adaptive",),
+    )
 
 
 SCENARIOS: Mapping[str, Scenario] = {
@@ -67,4 +90,5 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "two-gateways": Scenario("the contest's first four phases", replace(_SHORT, gateways=2)),
     "eight-gateways": Scenario("the same", replace(_SHORT, gateways=8)),
+    **{name: _fault(name) for name in FAULT_SCENARIOS},
 }

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from maitred.balancing.workers import WORKER_POLICIES
 from maitred.errors import UnknownAlgorithm
+from maitred.simulation.contest.faults import FAULTS
 from maitred.simulation.contest.phases import (
     CONNECTIONS,
     PHASES,
+    POOLS,
     TIMEOUT_SECONDS,
     Ability,
     best_per_second,
@@ -22,8 +24,6 @@ POLICIES = (*WORKER_POLICIES, "idle")
 OURS = ("adaptive", "idle")
 """Those whose workers measure themselves and whose gateways let queries wait for a moment."""
 
-FAULTS = ("none", "hung", "vanished")
-
 
 @dataclass(frozen=True, slots=True)
 class ContestModel:
@@ -32,6 +32,8 @@ class ContestModel:
     policy: str = "adaptive"
     phases: tuple[tuple[Ability, ...], ...] = PHASES
     phase_seconds: float = 6.0
+    pools: tuple[int, ...] = POOLS
+    """Threads of each provider, and from the beginning again if there are more."""
     connections: int = CONNECTIONS
     """Each asks, waits for its answer and asks again; of no matter if there is a rate."""
     load: float | None = None
@@ -48,7 +50,9 @@ class ContestModel:
     warm_seconds: float = 0.0
     """At the beginning; what ends before is not counted."""
     fault: str = "none"
-    """What happens to the first provider in the second third of the run."""
+    """What happens in the second third of the run."""
+    victim: int = 0
+    """To which provider, unless it happens to all of them."""
     high_share: float = 1.0
     """Of the queries that have the highest priority; the others have the lowest but one."""
 
@@ -59,6 +63,9 @@ class ContestModel:
             raise UnknownAlgorithm.named("fault", self.fault, FAULTS)
         if not self.phases or len({len(phase) for phase in self.phases}) != 1:
             raise InvalidModelSetting("The contest needs phases, all with the same providers.")
+        if not self.pools or min(self.pools) < 1:
+            raise InvalidModelSetting("The contest needs pools, each with a thread.")
+        check_whole("victim", self.victim, 0, len(self.phases[0]) - 1)
         check_whole("connections", self.connections, 1, 100_000)
         check_whole("gateways", self.gateways, 1, 100)
         for name in ("phase_seconds", "delay_seconds", "timeout_seconds", "report_seconds"):
@@ -84,6 +91,19 @@ class ContestModel:
         if self.load is not None:
             return self.load * capacity_per_second(phase)
         return self.rate_per_second or 0.0
+
+    @property
+    def honest_per_second(self) -> float:
+        """What is asked while a fault lasts, or what those can do whom it leaves alone."""
+        fault, phase = FAULTS[self.fault], self.phases[len(self.phases) // 2]
+        able = [
+            ability
+            for number, ability in enumerate(phase)
+            if not fault.useless or not (fault.everybody or number == self.victim)
+        ]
+        if self.open_loop:
+            return min(self.arrivals_per_second(phase), capacity_per_second(able))
+        return best_per_second(able, self.connections, self.delay_seconds)
 
     @property
     def bound_per_second(self) -> float:

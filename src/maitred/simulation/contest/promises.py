@@ -1,0 +1,98 @@
+"""What the adaptive policy promises when workers fail or lie, and whether a run kept it.
+
+The numbers are what a user would expect, with some room for chance above what seeds 1 to 10 showed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maitred.simulation.contest.faults import FaultMeasures
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What has to hold, and why one may expect it."""
+
+    why: str
+    during: float | None = None
+    """At least this share of what is asked, or of what the honest workers can do."""
+    timeouts: int = 0
+    """At most so many have no answer at all in their time, while it lasts."""
+    share_last: float | None = None
+    """At most this share of the queries still goes to the worker after a while."""
+    recovered_seconds: float | None = 0.5
+    """After the end, until the workers in question do what they did before."""
+    after_failures: int = 0
+    """At most so many fail in the last second, long after the end."""
+
+    def broken(self, seen: FaultMeasures) -> list[str]:
+        """What was not kept, in words; nothing if all was."""
+        found = []
+        if self.during is not None and seen.during_share < self.during:
+            found.append(f"{seen.during_share:.3f} of what could be done, not {self.during}")
+        if seen.during_timeouts > self.timeouts:
+            found.append(f"{seen.during_timeouts} without an answer, not {self.timeouts}")
+        if self.share_last is not None and seen.share_last > self.share_last:
+            found.append(f"{seen.share_last:.3f} still went to it, not {self.share_last}")
+        longest = self.recovered_seconds
+        if longest is not None and seen.recovered_seconds > longest:
+            found.append(f"back after {seen.recovered_seconds:.1f} s, not {longest}")
+        if seen.after_failures > self.after_failures:
+            found.append(f"{seen.after_failures} failed afterwards, not {self.after_failures}")
+        return found
+
+
+_MODEST = Promise(
+    "the others do what they can; it is tried with one query at a time, and used as soon as it "
+    "says something else",
+    during=0.95,
+    share_last=0.05,
+)
+
+PROMISES: Mapping[str, Promise] = {
+    "liar-zero": _MODEST,
+    "liar-negative": _MODEST,
+    "liar-huge": Promise(
+        "whoever boasts gets what he can do: his refusals tell, and the others do the rest",
+        during=0.95,
+    ),
+    "liar-greedy": Promise(
+        "nothing gives it away but the time that its answers take: some are too late, a few in a "
+        "hundred, then others are faster; for so long it is not used again",
+        during=0.9,
+        timeouts=120,
+        recovered_seconds=None,
+    ),
+    "reports-stop": Promise("what was known still holds, and answers still tell", during=0.95),
+    "reports-out-of-order": Promise("the newest counts, whatever comes after it", during=0.95),
+    "reports-jump": Promise(
+        "the lower end is believed, which leaves enough for this load", during=0.85
+    ),
+    "clocks-differ": Promise("only durations count, each by one clock", during=0.95),
+    "all-refuse": Promise(
+        "nobody can be served, but everybody is told so at once, but for one in the line now and "
+        "then; afterwards each is tried within a second",
+        timeouts=10,
+        recovered_seconds=1.0,
+    ),
+    "fast-errors": Promise(
+        "errors are no fast successes: hardly anything goes there after a second, and a probe now "
+        "and then finds out that it can work again",
+        during=0.95,
+        share_last=0.03,
+        recovered_seconds=1.6,
+    ),
+    "floor": Promise("from the floor a limit doubles while it is used", recovered_seconds=1.2),
+    "one-permit": Promise(
+        "the same; what was in flight may come too late, which counts against a worker for a while",
+        timeouts=60,
+        recovered_seconds=1.2,
+        after_failures=150,
+    ),
+}
+"""By fault; under `adaptive`, at seven tenths of the capacity, whichever worker it strikes."""
