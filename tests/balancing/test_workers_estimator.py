@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maitred.balancing.workers import EstimatorSettings, KneeProber, KneeSettings, LimitEstimator
+from maitred.balancing.workers import EstimatorSettings, LimitEstimator
 
 
 class Box:
@@ -156,63 +156,3 @@ def test_whatever_is_observed_the_limit_stays_in_its_bounds(
         assert 2 <= estimator.limit(now) <= 40
         assert 0.0 <= estimator.served_share <= 1.0
         assert estimator.mean_service_seconds >= 0.0
-
-
-class Hidden:
-    """A back end that tells nothing: its queries wait for permits, its times are exponential."""
-
-    def __init__(self, permits: int, first: int, seed: int) -> None:
-        self.permits = permits
-        self.prober = KneeProber(0.0, KneeSettings(first=first))
-        self.random = Random(seed)
-        self.now = 0.0
-        self.ends: list[float] = []
-        self.waiting = 0
-
-    def run(self, seconds: float, demand: int = 10**9) -> float:
-        """Mean answers a second."""
-        end, done = self.now + seconds, 0
-        while True:
-            while len(self.ends) + self.waiting < min(self.prober.limit, demand):
-                self.prober.started()
-                self.waiting += 1
-            while self.waiting and len(self.ends) < self.permits:
-                self.waiting -= 1
-                heappush(self.ends, self.now + self.random.expovariate(100.0))
-            if self.ends[0] > end:
-                self.now = end
-                return done / seconds
-            self.now = heappop(self.ends)
-            done += 1
-            self.prober.ended(self.now)
-
-
-@pytest.mark.parametrize(("permits", "first"), [(20, 4), (60, 16), (40, 300)])
-def test_the_knee_is_found_without_a_word_from_the_back_end(permits: int, first: int) -> None:
-    back_end = Hidden(permits, first, seed=7)
-    back_end.run(30.0)
-    knees = []
-    for _ in range(10):
-        rate = back_end.run(2.0)
-        knees.append(back_end.prober.knee)
-        assert rate > 0.85 * permits * 100
-    assert 0.85 * permits <= sum(knees) / len(knees) <= 1.6 * permits
-
-
-def test_a_knee_that_is_not_tested_stays() -> None:
-    back_end = Hidden(50, 16, seed=3)
-    back_end.run(20.0, demand=5)
-    assert back_end.prober.knee == 16
-
-
-def test_errors_are_no_throughput() -> None:
-    prober = KneeProber(0.0, KneeSettings(first=10))
-    now = 0.0
-    for _ in range(5_000):
-        for _ in range(prober.limit):
-            prober.started()
-        for _ in range(prober.limit):
-            now += 0.0001
-            prober.ended(now, good=False)
-    assert prober.knee <= 10
-    assert "KneeProber" in repr(prober)

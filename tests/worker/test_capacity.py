@@ -128,6 +128,20 @@ def test_the_knee_is_found_by_what_comes_out() -> None:
     assert 30 <= one.limit(now) <= 60
 
 
+def test_a_limit_that_is_used_by_what_is_under_way_is_used() -> None:
+    """Half of what the senders have in flight is on its way, there or back."""
+    one, now = Knee(256, 0.0), 0.0
+    for _ in range(60):
+        half = one.limit(now) // 2
+        for _ in range(half):
+            one.begun()
+            one.claimed(2 * half)
+        now += 0.02
+        for _ in range(half):
+            one.ended(now, good=True)
+    assert one.limit(now) > 100
+
+
 # Counting
 
 

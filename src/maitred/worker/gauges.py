@@ -115,6 +115,9 @@ class Knee(Fixed):
     def begun(self) -> None:
         self._prober.started()
 
+    def claimed(self, in_flight: int, *, pressed: bool = False) -> None:  # noqa: ARG002
+        self._prober.claimed(in_flight)
+
     def ended(self, now: float, *, good: bool) -> None:
         super().ended(now, good=good)
         self._prober.ended(now, good=good)
