@@ -8,12 +8,14 @@ import random
 import resource
 import socket
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from maitred.node.vitals import Vitals
 from maitred.protocol.frames import REQUEST, Opcode, encode_frame
+from maitred.protocol.messages import HOLD_MAX_MILLISECONDS
 from maitred.settings import Limits
 from tests.node.in_process import LOOPS, in_a_loop, node, until
 from tests.node.raw import (
@@ -29,7 +31,6 @@ from tests.node.raw import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 CLIENT_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(60))
 
@@ -139,6 +140,20 @@ async def test_garbage_of_all_kinds(seed: int, tmp_path: Path) -> None:
 
 # By the thousand
 
+MANY = 2_500
+"""At once; tests/node/test_ten_thousand.py has more of them, in processes of their own."""
+STORM_SECONDS = 600.0
+"""Far longer than a storm takes on a crowded machine: strangers are not told to go before all are
+here. Echoes are held for a minute, the most that there is; half of that has sufficed there."""
+
+
+def kept_from_running_seconds() -> float:
+    """For how long this thread could have run while others did; 0 where the system tells nobody."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
 
 ODD: list[Callable[[random.Random], bytes]] = [
     lambda _: b"",
@@ -147,7 +162,7 @@ ODD: list[Callable[[random.Random], bytes]] = [
     lambda chance: chance.randbytes(chance.randrange(1, 300)),
     lambda _: startup()[:-1],
     lambda _: startup() + echo("q", bytes(2000))[:1500],
-    lambda _: startup() + echo("q", hold=60_000),
+    lambda _: startup() + echo("q", hold=HOLD_MAX_MILLISECONDS),
     lambda _: startup() + echo("q", stream=3) * 50,
     lambda _: b"\x04\x00\x00\x00\x01\x7f\xff\xff\xff",
     lambda _: options(-1),
@@ -157,16 +172,16 @@ ODD: list[Callable[[random.Random], bytes]] = [
 
 
 def connections_allowed() -> int:
-    """How many there can be, with both ends in this process; the wish is ten thousand."""
-    wish, spare = 10_000, 200
+    """How many there can be, with both ends in this process."""
+    wish, spare = MANY, 200
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 2 * wish + spare
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, hard), hard))
     allowed = min(wish, (min(max(soft, most), hard) - spare) // 2)
-    if allowed < 5_000:
+    if allowed < wish:
         warnings.warn(
-            f"only {allowed:,} connections instead of 5,000: the hard limit of descriptors "
+            f"only {allowed:,} connections instead of {wish:,}: the hard limit of descriptors "
             f"is {hard:,} (ulimit -Hn)",
             stacklevel=2,
         )
@@ -176,8 +191,8 @@ def connections_allowed() -> int:
 @pytest.mark.filterwarnings("default:only")
 @in_a_loop
 async def test_thousands_of_odd_connections(tmp_path: Path) -> None:
-    limits = Limits(handshake_seconds=60, frame_seconds=60)
-    many = min(connections_allowed(), 5_000)
+    limits = Limits(handshake_seconds=STORM_SECONDS, frame_seconds=STORM_SECONDS)
+    many = connections_allowed()
     chance = random.Random(many)
     loop = asyncio.get_running_loop()
     async with node(tmp_path, limits=limits) as running:
@@ -190,10 +205,11 @@ async def test_thousands_of_odd_connections(tmp_path: Path) -> None:
         async def keep_asking(until_done: asyncio.Event) -> None:
             nonlocal slowest, asked
             while not until_done.is_set():
-                began = loop.time()
+                began, kept = loop.time(), kept_from_running_seconds()
                 answer = await sensible.ask(echo("q", b"still here", stream=asked % 1000))
                 assert echoed_in(answer).payload == b"still here"
-                slowest = max(slowest, loop.time() - began)
+                kept = kept_from_running_seconds() - kept
+                slowest = max(slowest, loop.time() - began - kept)
                 asked += 1
 
         async def storm() -> None:
@@ -233,7 +249,7 @@ async def test_thousands_of_odd_connections(tmp_path: Path) -> None:
         assert shard.in_flight == 0
         assert shard.partial_bytes == 0
         assert len(shard._tasks) == 1
-        assert grown < 16 * 2**20, f"{grown:,} bytes more after the second storm"
+        assert grown < 8 * 2**20, f"{grown:,} bytes more after the second storm"
         assert asked > 100
         assert slowest < 2.0
         assert running.log.events("error") == []
