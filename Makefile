@@ -23,9 +23,11 @@ $(READY): pyproject.toml requirements-dev.txt
 run: $(READY) ## start a node with a gateway and example workers; options: make run UP="--port 5000"
 	@$(BIN)/maitred up --example $(UP)
 
+# One more at a time than there are cores, since many tests wait. Whoever is done takes from who has most
+# left: portions would leave one of them with the long ones at the end.
 test: check ## lint, types, and every test
 	@PYTEST_XDIST_AUTO_NUM_WORKERS=$$($(BIN)/python -c 'import os; print(len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else os.cpu_count())') \
-		$(BIN)/python -m pytest -n auto
+		$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(READY) ## ruff and strict typing
 	@$(BIN)/ruff check .
