@@ -34,6 +34,9 @@ TICKS: Final = "ticks"
 LATE_SECONDS: Final = 1.0
 """An answer may come so long after its deadline, for want of a turn; later is never."""
 
+SKEW_SECONDS: Final = 12 * 3600.0
+"""The most that the clock of a gateway or a worker is wrong, either way; another with each life."""
+
 QUERYING: Final = QueryingSettings(
     ping_seconds=0.5,
     hung_seconds=1.5,
@@ -53,6 +56,7 @@ class Attending(Guest):
         self.wanted = True
         self.cut_seconds: float | None = None
         """Its connections are reset about so often."""
+        self._clocks = host.network.random(f"clock/{host.name}")
         self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -87,6 +91,7 @@ class Attending(Guest):
     async def _keep(self) -> None:
         while self.wanted:
             self.lives += 1
+            self.host.clock_skew_seconds = self._clocks.uniform(-SKEW_SECONDS, SKEW_SECONDS)
             name = f"{self.host.name} life {self.lives}"
             self._process = self.host.spawn(self.main(name), name=name)
             try:
