@@ -8,7 +8,6 @@ import random
 import resource
 import socket
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +16,7 @@ from maitred.node.vitals import Vitals
 from maitred.protocol.frames import REQUEST, Opcode, encode_frame
 from maitred.protocol.messages import HOLD_MAX_MILLISECONDS
 from maitred.settings import Limits
-from tests.node.in_process import LOOPS, in_a_loop, node, until
+from tests.node.in_process import LOOPS, in_a_loop, node, own_seconds, until
 from tests.node.raw import (
     RawClient,
     credentials,
@@ -31,6 +30,7 @@ from tests.node.raw import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 CLIENT_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(60))
 
@@ -146,15 +146,6 @@ STORM_SECONDS = 600.0
 """Far longer than a storm takes on a crowded machine: strangers are not told to go before all are
 here. Echoes are held for a minute, the most that there is; half of that has sufficed there."""
 
-
-def kept_from_running_seconds() -> float:
-    """For how long this thread could have run while others did; 0 where the system tells nobody."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    except OSError:
-        return 0.0
-
-
 ODD: list[Callable[[random.Random], bytes]] = [
     lambda _: b"",
     lambda _: b"GET / HTTP/1.1\r\n\r\n",
@@ -205,11 +196,10 @@ async def test_thousands_of_odd_connections(tmp_path: Path) -> None:
         async def keep_asking(until_done: asyncio.Event) -> None:
             nonlocal slowest, asked
             while not until_done.is_set():
-                began, kept = loop.time(), kept_from_running_seconds()
+                began = own_seconds()
                 answer = await sensible.ask(echo("q", b"still here", stream=asked % 1000))
                 assert echoed_in(answer).payload == b"still here"
-                kept = kept_from_running_seconds() - kept
-                slowest = max(slowest, loop.time() - began - kept)
+                slowest = max(slowest, own_seconds() - began)
                 asked += 1
 
         async def storm() -> None:

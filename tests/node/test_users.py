@@ -13,7 +13,7 @@ from maitred.protocol.frames import REQUEST, Opcode, encode_frame
 from maitred.protocol.notation import Reader, blob
 from maitred.security.secrets import hash_secret
 from maitred.settings import Limits, User
-from tests.node.in_process import LOOPS, in_a_loop, node, until
+from tests.node.in_process import LOOPS, in_a_loop, node, own_seconds, until
 from tests.node.raw import (
     credentials,
     echo,
@@ -171,16 +171,15 @@ async def test_verification_does_not_hold_up_the_others(tmp_path: Path) -> None:
     async with node(tmp_path, users=users) as running:
         other = await running.ready(0, "alice", "wonder")
         clients = [await asked(running) for _ in range(6)]
-        loop = running.shard.loop
         longest = 0.0
         for number, client in enumerate(clients):
             client.write(credentials("zoe", f"wrong {number}"))
         finished = asyncio.gather(*(client.last_words() for client in clients))
         asked_meanwhile = 0
         while not finished.done():
-            began = loop.time()
+            began = own_seconds()
             await other.lives()
-            longest = max(longest, loop.time() - began)
+            longest = max(longest, own_seconds() - began)
             asked_meanwhile += 1
         assert {problem.code for problem in await finished} == {"unauthenticated"}
         assert asked_meanwhile > 20
