@@ -53,9 +53,11 @@ USED_SHARE = 0.9
 KEEP_UP = 0.15
 """A step up has to bring this share of what it would bring below the knee."""
 KEEP_DOWN = 0.2
-KEEP_DOWN_WIDE = 0.3
 """A step down may lose this share. It is rather too little, since a limit that is too low costs
-throughput, and one that is too high only latency. Wide ones are compared in a hurry."""
+throughput, and one that is too high only latency."""
+KEEP_WIDE = 0.3
+"""Both, for wide steps down and for the step back after an alarm: here all is lost or brought, or
+nothing. It is clear soon, and the usual steps come after it."""
 WHOLE = 0.7
 """A step up that brought this share was below the knee from its beginning to its end."""
 CLEAR = 2.0
@@ -214,7 +216,10 @@ class KneeProber:
             self._turn(0.0)
             return False
         mean = math.fsum(self._pairs) / len(self._pairs)
-        keep = KEEP_UP if self._up else KEEP_DOWN_WIDE if self._wide else KEEP_DOWN
+        if self._fell or (self._wide and not self._up):
+            keep = KEEP_WIDE
+        else:
+            keep = KEEP_UP if self._up else KEEP_DOWN
         distance = mean - keep * apart
         more = len(self._pairs) < self._settings.pairs_max
         if more and abs(distance) < CLEAR * self._error(mean):
