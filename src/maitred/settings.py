@@ -294,8 +294,8 @@ class Queries(Schema, frozen=True, kw_only=True):
 
     pass_seconds: Annotated[float, Meta(ge=6, le=3600)] = 60.0
     """Where gateways pick workers: how long a worker lets a gateway in without hearing of it again
-    from the node. For so long queries go on while the node is away, and so can those of a user who
-    is no more, or may no more. Three words about each gateway go to each worker in this time."""
+    from the node. So long a user who is no more, or may no more, can go on; and so long, at most,
+    do queries go on while the node is away. Each worker hears of each gateway three times in it."""
 
     subscribers: Count = 1_000
     """Gateways that pick the workers of the queue themselves, and clients that are their own; more
