@@ -16,7 +16,7 @@ from maitred.errors import MaitredError, StoreFull, StoreUnavailable
 from tests.node.nodes import wait_until
 from tests.store.postgres_server import new_database, running_server
 from tests.tasks.shop import big, order
-from tests.tasks.stage import Stage
+from tests.tasks.stage import READY, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,8 +102,11 @@ def test_a_database_server_that_goes_and_comes(tmp_path: Path) -> None:
         assert None not in heard
         # The first may have been under way: nobody knows. From then on it is known.
         assert all(isinstance(one, StoreUnavailable) for one in heard[1:]), heard
-        worker = stage.start_worker()
+        # One that comes meanwhile is not ready: no partition can be loaded that would know of it.
+        worker = stage.start_worker(wait=False)
+        worker.errors.wait_for("the node does not answer; trying again")
         server.start()
+        worker.errors.wait_for(READY)
         wait_until(lambda: refused(2_000) is None, "it takes tasks again", 15)
         assert [task.result(20) for task in tasks] == list(range(50))
         wait_until(lambda: 2_000 in stage.journal.ended(), "the new one has run, too")
