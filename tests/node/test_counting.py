@@ -8,10 +8,10 @@ import pytest
 
 from maitred.errors import Overloaded, PermissionDenied, Unavailable
 from maitred.node.counting import ROOM_SECONDS
-from maitred.protocol.queries import Allocated, Count, Running
-from maitred.settings import Queries, QueryLimits, Queue, User
+from maitred.protocol.queries import Allocate, Allocated, Count, Running
+from maitred.settings import Limits, Queries, QueryLimits, Queue, User
 from tests.node.in_process import in_a_loop, until
-from tests.node.querying import SECONDS, Stage, stage, waits
+from tests.node.querying import GATEWAY, SECONDS, Stage, stage, waits
 from tests.security.cheap import cheaply
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ async def allocated(here: Stage, client: AsyncClient, slots: int, **more: Any) -
 
 def under_way(here: Stage) -> int:
     shards: list[Any] = [*here.node.shards]
-    return sum(shard._partitions.queries.counting._counter.total for shard in shards)
+    return sum(shard._partitions.queries.counting.counted for shard in shards)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -178,3 +178,34 @@ async def test_a_shard_that_was_started_again_does_not_know_at_once(tmp_path: Pa
         partitions.queries.counting._knows_at = client._loop.time() + 60
         with pytest.raises(Unavailable, match="has just been started"):
             await allocated(here, client, 1)
+
+
+@in_a_loop
+async def test_more_than_fits_into_a_frame(tmp_path: Path) -> None:
+    """It is said in portions, from the shard that reserves to the one that counts."""
+    many = {"*": Queue(queries=Queries(concurrent=400))}
+    async with stage(tmp_path, shards=2, queues=many, limits=Limits(frame_bytes=4_096)) as here:
+        shard: Any = here.node.shard
+        here.queue = next(
+            name
+            for name in (f"q{number}" for number in range(100))
+            if shard.owner_of(Allocate("n", name, 1, 0, 0, 0, GATEWAY)) == 1
+            and shard._partitions.queries.counting.shard_of(f"/n/{name}") == 0
+        )
+        client = await here.client()
+        tokens = [number.to_bytes(16, "big") for number in range(400)]
+        for start in range(0, 400, 100):
+            await client.request(running(here, *tokens[start : start + 100]))
+        await until(lambda: under_way(here) == 400)
+        heard = shard.received_forwarded
+        reserving: Any = here.node.shards[1]._partitions
+        reserving.queries.counting._speak(shard.loop.time())
+        await until(lambda: shard.received_forwarded >= heard + 50)
+        offer(here, client)
+        await here.loaded()
+        with pytest.raises(Overloaded, match="has 400 queries"):
+            await allocated(here, client, 1)
+        await client.request(running(here, ended=tokens[:100]))
+        given = await allocated(here, client, 50)
+        assert 0 < len(given.allocations) <= 9
+        await until(lambda: under_way(here) == 300 + len(given.allocations))

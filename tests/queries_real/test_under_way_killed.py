@@ -15,7 +15,6 @@ import maitred
 from maitred.errors import NoWorker, Overloaded, UnknownQueue, WorkerLost
 from maitred.matching.counting import LEASE_SECONDS
 from maitred.node.counting import RENEW_SECONDS
-from maitred.settings import Queries
 from tests.cli.running import MAITRED
 from tests.gateway.test_processes import ROOT, call, http_of
 from tests.node.nodes import running_node
@@ -34,7 +33,9 @@ USERS: dict[str, Any] = {
     },
     "boss": {"secret": cheaply(SECRET), "permissions": {"*": ["admin"]}},
 }
-BOUND_SECONDS = Queries().reservation_seconds + LEASE_SECONDS + 2 * RENEW_SECONDS
+RESERVATION_SECONDS = 0.5
+QUEUES = {"*": {"queries": {"reservation_seconds": RESERVATION_SECONDS}}}
+BOUND_SECONDS = RESERVATION_SECONDS + LEASE_SECONDS + 2 * RENEW_SECONDS
 SPARE_SECONDS = 5.0
 """For another worker to come up, on a machine that has much else to do."""
 
@@ -101,6 +102,6 @@ async def served(client: AsyncClient) -> object:
 
 
 def test_a_worker_that_is_killed_has_nothing_under_way() -> None:
-    environment = {"MAITRED_USERS": json.dumps(USERS)}
+    environment = {"MAITRED_USERS": json.dumps(USERS), "MAITRED_QUEUES": json.dumps(QUEUES)}
     with running_node(shards=2, gateway=True, environment=environment) as node:
         asyncio.run(asyncio.wait_for(body(node), 60))

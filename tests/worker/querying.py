@@ -64,6 +64,7 @@ class ReservingNode(FakeNode):
             terms.get("stream_bytes", 0),
             terms.get("again_seconds", 0.0),
             terms.get("tracebacks", True),
+            terms.get("counted", False),
         )
         self.to_reserve.setdefault(queue, []).append(reserved)
         self.partition(queue).tell()

@@ -46,6 +46,9 @@ say it."""
 
 PERMIT_BYTES: Final = 16
 
+FRAME_SHARE: Final = 512
+"""So many bytes of a frame are for each permit: it may have a name of its own with it."""
+
 
 class _Permit:
     """What this shard has under way, wherever it is counted."""
@@ -86,6 +89,8 @@ class Counting:
         self._permits: dict[bytes, _Permit] = {}
         self._changes: dict[int, dict[str, dict[bytes, bool]]] = {}
         """What the counting shards have to hear: by name, which permits are held (or over)."""
+        self._portion = max(1, shard.limits.frame_bytes // FRAME_SHARE)
+        """Permits in one message, so that it fits into a frame."""
         self._beats = False
         shard.holders[Opcode.COUNT] = self._count
 
@@ -100,10 +105,15 @@ class Counting:
         """Permits that this shard has."""
         return len(self._permits)
 
+    @property
+    def counted(self) -> int:
+        """Permits that it counts, of whomever."""
+        return self._counter.total
+
     def take(self, limits: Sequence[Limit], slots: int, held: Held, then: Taken) -> None:
         """Count as many as there is room for; `then` hears which permits these have. If there is
         room for none, the request is refused."""
-        slots = min(slots, *(limit.most for limit in limits))
+        slots = min(slots, self._portion, *(limit.most for limit in limits))
         drawn = self._secret(slots * PERMIT_BYTES)
         permits = [drawn[at : at + PERMIT_BYTES] for at in range(0, len(drawn), PERMIT_BYTES)]
         _Taking(self, limits, permits, held, then).go_on()
@@ -111,10 +121,10 @@ class Counting:
     def seat(self, names: tuple[str, ...], permit: bytes, token: bytes, seconds: float) -> None:
         """A slot is reserved for it, for so long: from now on it is counted by the reservation's
         token, and here."""
-        self._permits.pop(permit, None)
-        for name in names:
-            self._changed(name, permit, held=False)
         self._keep(token, _Permit(names, None, self._loop.time() + seconds + LEASE_SECONDS))
+        for name in names:
+            self._changed(name, [permit], held=False)
+        self.free([permit])
 
     def runs(self, names: tuple[str, ...], tokens: Iterable[bytes]) -> None:
         """The worker says that it has these."""
@@ -132,17 +142,18 @@ class Counting:
             known = self._permits.pop(permit, None)
             if known is not None:
                 for name in known.names:
-                    self._changed(name, permit, held=False)
+                    self._changed(name, [permit], held=False)
 
     def wait(self, names: tuple[str, ...], permits: Iterable[bytes], held: Held) -> None:
         """They are counted, and wait for a slot as long as somebody waits for the answer."""
         for permit in permits:
-            self._keep(permit, _Permit(names, held, inf))
+            self._permits[permit] = _Permit(names, held, inf)
+        self._begin_to_beat()
 
-    def _keep(self, permit: bytes, what: _Permit) -> None:
-        self._permits[permit] = what
+    def _keep(self, token: bytes, what: _Permit) -> None:
+        self._permits[token] = what
         for name in what.names:
-            self._changed(name, permit, held=True)
+            self._changed(name, [token], held=True)
         self._begin_to_beat()
 
     def _begin_to_beat(self) -> None:
@@ -152,33 +163,47 @@ class Counting:
 
     async def _beat(self) -> None:
         """As long as anything is under way, here or elsewhere."""
-        while self._permits or self._counter.total:
-            await asyncio.sleep(RENEW_SECONDS)
-            now = self._loop.time()
-            gone = [
-                permit
-                for permit, known in self._permits.items()
-                if known.until <= now or (known.held is not None and not known.held.wanted)
-            ]
-            self.free(gone)
-            for permit, known in self._permits.items():
-                for name in known.names:
-                    self._changed(name, permit, held=True)
-            self._counter.sweep(now)
-        self._beats = False
+        try:
+            while self._permits or self._counter.total:
+                await asyncio.sleep(RENEW_SECONDS)
+                self._speak(self._loop.time())
+        finally:
+            self._beats = False
+
+    def _speak(self, now: float) -> None:
+        gone = []
+        names: dict[str, list[bytes]] = {}
+        for permit, known in self._permits.items():
+            if known.until <= now or (known.held is not None and not known.held.wanted):
+                gone.append(permit)
+                continue
+            for name in known.names:
+                names.setdefault(name, []).append(permit)
+        self.free(gone)
+        for name, permits in names.items():
+            self._changed(name, permits, held=True)
+        self._counter.sweep(now)
 
     # What others hear of it
 
-    def _changed(self, name: str, permit: bytes, *, held: bool) -> None:
+    def _changed(self, name: str, permits: Iterable[bytes], *, held: bool) -> None:
         if not self._changes:
             self._loop.call_soon(self._tell_all)
         names = self._changes.setdefault(self.shard_of(name), {})
-        names.setdefault(name, {})[permit] = held
+        names.setdefault(name, {}).update(dict.fromkeys(permits, held))
 
     def _tell_all(self) -> None:
         changes, self._changes = self._changes, {}
         for number, names in changes.items():
-            held, over = _sorted(names)
+            self._tell(number, names)
+
+    def _tell(self, number: int, names: dict[str, dict[bytes, bool]]) -> None:
+        each = [(name, *one) for name, permits in names.items() for one in permits.items()]
+        for start in range(0, len(each), self._portion):
+            held: dict[str, list[bytes]] = {}
+            over: dict[str, list[bytes]] = {}
+            for name, permit, still in each[start : start + self._portion]:
+                (held if still else over).setdefault(name, []).append(permit)
             if number == self.shard.number:
                 self._note(held, over)
             else:
@@ -188,18 +213,16 @@ class Counting:
     def ask(
         self, limit: Limit, permits: list[bytes], done: Callable[[Struct | MaitredError], None]
     ) -> None:
-        """Ask for room, and tell what there is to tell."""
+        """Ask for room, after what there is to tell."""
         number = self.shard_of(limit.name)
-        held, over = _sorted(self._changes.pop(number, {}))
-        message = Count(number, 0, held, over, limit.name, limit.most, permits)
+        self._tell(number, self._changes.pop(number, {}))
+        message = Count(number, 0, {}, {}, limit.name, limit.most, permits)
         ask(self.shard, message, ASK_SECONDS, done)
 
-    def give_back(self, names: Iterable[str], permits: Iterable[bytes]) -> None:
+    def give_back(self, names: Iterable[str], permits: Sequence[bytes]) -> None:
         """They were counted, and nothing comes of it."""
-        permits = list(permits)
         for name in names:
-            for permit in permits:
-                self._changed(name, permit, held=False)
+            self._changed(name, permits, held=False)
 
     # Counting for others
 
@@ -320,15 +343,3 @@ class _Taking:
                     retry_after=RETRY_SECONDS,
                 )
             )
-
-
-def _sorted(
-    names: dict[str, dict[bytes, bool]],
-) -> tuple[dict[str, list[bytes]], dict[str, list[bytes]]]:
-    """What is held, and what is over."""
-    held: dict[str, list[bytes]] = {}
-    over: dict[str, list[bytes]] = {}
-    for name, permits in names.items():
-        for permit, still in permits.items():
-            (held if still else over).setdefault(name, []).append(permit)
-    return held, over

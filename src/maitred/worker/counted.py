@@ -2,7 +2,7 @@
 
 The partition that made them is told all of it again and again while there are any, and at once when
 one is over. It is told how things are, not what has happened: whatever gets lost, the next word has
-it. One word to each partition is under way at a time; what happens meanwhile goes with the next.
+it. While a word to a partition is under way, what happens there waits for the next.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import MaitredError
-from maitred.protocol.queries import LISTED_MAX, Running
+from maitred.protocol.queries import Running
 
 if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 AGAIN_SECONDS: Final = 0.5
 """How often it is said. The node waits for two seconds before it takes silence for the end."""
+
+PORTION: Final = 500
+"""Reservations in one message, so that it fits into a frame whatever the node's are."""
+
+ENDED_KEPT: Final = 10_000
+"""Of which a node that is away has not heard."""
 
 ANSWER_SECONDS: Final = 2.0
 """For the node's answer, which says nothing. After that what we said is worth nothing any more."""
@@ -37,7 +43,8 @@ class _Place:
         """Tokens, and whose they are."""
         self.ended: dict[bytes, None] = {}
         """Of which the node has not heard yet."""
-        self.under_way = False
+        self.under_way = 0
+        """Messages that are not answered."""
 
 
 class Counted:
@@ -104,27 +111,31 @@ class Counted:
                 self._say_to(place)
 
     def _say_to(self, place: _Place) -> None:
-        running: dict[str, list[bytes]] = {}
-        for token, user in place.has.items():
-            of_user = running.setdefault(user, [])
-            if len(of_user) < LISTED_MAX:
-                of_user.append(token)
-        ended = list(place.ended)[:LISTED_MAX]
+        has = list(place.has.items())
+        ended = list(place.ended)[:PORTION]
+        for start in range(0, len(has) or 1, PORTION):
+            running: dict[str, list[bytes]] = {}
+            for token, user in has[start : start + PORTION]:
+                running.setdefault(user, []).append(token)
+            self._send(place, running, ended)
+            ended = []
+
+    def _send(self, place: _Place, running: dict[str, list[bytes]], ended: list[bytes]) -> None:
         message = Running(*place.served.view.id, place.partition, 0, running, ended)
 
         def told(outcome: object) -> None:
-            place.under_way = False
-            if not isinstance(outcome, MaitredError):
-                for token in ended:
-                    place.ended.pop(token, None)
-                if place.ended:
-                    self._touch(place)
-            else:
-                # Those that it did not hear of are over by our silence before long.
-                while len(place.ended) > LISTED_MAX:
+            place.under_way -= 1
+            if isinstance(outcome, MaitredError):
+                # It is said again. Those of which it never hears are over by our silence.
+                while len(place.ended) > ENDED_KEPT:
                     del place.ended[next(iter(place.ended))]
+                return
+            for token in ended:
+                place.ended.pop(token, None)
+            if place.ended and not place.under_way:
+                self._touch(place)
 
-        place.under_way = True
+        place.under_way += 1
         try:
             self._client.hold(message, ANSWER_SECONDS, grace_seconds=0.0).tell(told)
         except MaitredError as problem:
