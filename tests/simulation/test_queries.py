@@ -83,6 +83,20 @@ def test_more_queries_than_slots_are_found() -> None:
         made.begins(asked(made).number, "one", 1, 0.0)
 
 
+def test_more_under_way_than_allowed_are_found() -> None:
+    made = record(limit=1, unheard_seconds=2.0)
+    run = made.begins(asked(made).number, "one", 9, 0.0)
+    made.begins(asked(made, rows=5).number, "one", 9, 0.0)
+    made.troubled_at = 1.0
+    other = made.begins(asked(made).number, "two", 9, 3.0)
+    with pytest.raises(Violation, match="one too many"):
+        made.begins(asked(made).number, "three", 9, 3.1)
+    made.worker_gone("three", 3.2)
+    made.ends(0, run, 4.0, completed=True)
+    made.ends(2, other, 4.0, completed=True)
+    made.begins(asked(made).number, "one", 9, 4.0)
+
+
 def test_two_answers_are_found_and_so_is_one_without_work() -> None:
     made = record()
     story = asked(made)

@@ -9,6 +9,8 @@ Each seed draws one of several kinds of trouble, since each kind has another pro
 `shards`     shards die, or the node comes back with another number of them
 `relayed`    the workers have no address: the node relays, and whoever wants may leave
 `storm`      all of this, and the network's faults
+`counted`    the calm, and the queue without rows has a limit to what is under way
+`recounted`  the same limit, while workers, gateways and shards die, are cut off, or hang
 
 In half of the runs of some of them gateways pick the workers themselves: then queries may be
 refused for want of room, too.
@@ -24,9 +26,16 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from msgspec.structs import replace
+
 from maitred.settings import Forwarding, Limits, Node, Queries, Queue, Scaling
 from maitred.simulation.errors import Violation
-from maitred.simulation.scenarios.queries_people import GatewayHost, QueryWorkerHost
+from maitred.simulation.scenarios.queries_people import (
+    NAMESPACE,
+    QUOTES,
+    GatewayHost,
+    QueryWorkerHost,
+)
 from maitred.simulation.scenarios.queries_record import QueryPromise, QueryRecord
 from maitred.simulation.scenarios.tasks_node import TaskNode
 from maitred.simulation.store import SimulatedDisk
@@ -40,6 +49,9 @@ if TYPE_CHECKING:
 STORM_SECONDS: Final = 12.0
 RECOVERY_SECONDS: Final = 60.0
 """After the last trouble: connections that went silent are noticed, slots come back."""
+UNHEARD_SECONDS: Final = 5.0
+"""After some trouble: a worker that lives has found its shard again, and that the one that counts,
+and has said what it runs. What was let in until then may run besides."""
 SHARDS_MAX: Final = 3
 PAST_SECONDS: Final = 300.0
 """The longest that any query takes, and some more."""
@@ -59,11 +71,13 @@ class Kind:
     network_fails: bool = False
     picks: bool = False
     """Whether gateways may pick the workers themselves."""
+    limit: int | None = None
+    """To what is under way in the queue without rows."""
 
     def promise(self, policy: str = "idle") -> QueryPromise:
         """What has to be kept all the same."""
         outcomes = set()
-        if policy != "idle":
+        if policy != "idle" or self.limit is not None:
             outcomes |= {"overloaded"}
         if self.gateways_die:  # and their connections to workers are cut
             outcomes |= {"worker-lost", "connection-lost", "unavailable"}
@@ -83,6 +97,8 @@ class Kind:
             overtakers=4,
             stop_seconds=20.0 if silent else 3.0,  # until somebody notices
             outcomes=frozenset(outcomes),
+            limit=self.limit,
+            unheard_seconds=UNHEARD_SECONDS,
         )
 
 
@@ -96,6 +112,8 @@ KINDS: Final[dict[str, Kind]] = {
     "storm": Kind(
         gateways_die=True, workers_die=True, shards_die=True, network_fails=True, picks=True
     ),
+    "counted": Kind(slots=3, limit=2, picks=True),
+    "recounted": Kind(slots=3, limit=2, gateways_die=True, workers_die=True, shards_die=True),
 }
 
 POLICIES: Final = ("idle", "idle", "adaptive", "two-phase")
@@ -188,7 +206,10 @@ class QueriesRun:
         while loop.time() < end:
             await asyncio.sleep(random.expovariate(1 / gap))
             self.record.check()
-            await random.choice(actions)()
+            action = random.choice(actions)
+            await action()
+            if action not in (self._nothing, self._drain_worker):
+                self.record.troubled_at = loop.time()
 
     async def _nothing(self) -> None:
         """The sea is calm for a while."""
@@ -270,6 +291,9 @@ class QueriesRun:
             if any(counts):
                 left.append((number, counts))
         for partitions in self.node.partitions():
+            counting = partitions.queries.counting
+            if counting.under_way or counting.counted:
+                left.append(("counted", counting.under_way, counting.counted))
             for owned in partitions.owned.values():
                 partition = owned.partition
                 held = (
@@ -298,8 +322,12 @@ def node_settings(random: Random, kind: Kind, policy: str = "idle") -> Node:
         forwarding=Forwarding(children=random.choice((1, 2, 20))),
         scaling=Scaling(adaptive=False),
     )
+    queues = {"*": queue}
+    if kind.limit is not None:
+        limited = replace(queue.queries, concurrent=kind.limit)
+        queues[f"{NAMESPACE}/{QUOTES}"] = replace(queue, queries=limited)
     return Node(
-        queues={"*": queue},
+        queues=queues,
         limits=Limits(handshake_seconds=4.0, frame_seconds=6.0, idle_seconds=8.0),
         drain_seconds=2.0,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 from maitred.simulation.errors import Violation
@@ -63,6 +64,10 @@ class QueryPromise:
     """How long after its caller left, or its gateway died, a query may still run."""
     outcomes: frozenset[str]
     """What callers may be told besides `done`, `cancelled` and `deadline-exceeded`."""
+    limit: int | None = None
+    """So many queries without rows may run at a time."""
+    unheard_seconds: float = 0.0
+    """How long after some trouble the node may not know of all that run, and let others in."""
 
 
 class QueryRecord:
@@ -76,6 +81,10 @@ class QueryRecord:
         self.told: Counter[str] = Counter()
         self._active: Counter[str] = Counter()
         self._begun: list[QueryStory] = []
+        self._limited: list[QueryRun] = []
+        """Those that count for the limit; some of them may have ended."""
+        self.troubled_at = -inf
+        """When somebody could not be heard, or was gone, for the last time."""
 
     def asked(self, story: QueryStory) -> QueryStory:
         """A new query; its number is its place here."""
@@ -97,7 +106,16 @@ class QueryRecord:
             self._check_order(story)
         run = QueryRun(worker, now)
         story.runs.append(run)
+        if self.promise.limit is not None and not story.rows:
+            self._check_limit(story, run, self.promise.limit)
         return run
+
+    def _check_limit(self, story: QueryStory, run: QueryRun, limit: int) -> None:
+        self._limited = [one for one in self._limited if one.ended_at is None]
+        self._limited.append(run)
+        unheard = run.began_at <= self.troubled_at + self.promise.unheard_seconds
+        if len(self._limited) > limit and not unheard:
+            raise self.violation(story, f"is one too many: {self._limited}")
 
     def _check_order(self, story: QueryStory) -> None:
         border = story.asked_at + self.promise.order_slack_seconds
