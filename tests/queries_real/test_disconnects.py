@@ -150,7 +150,8 @@ class Http:
         body = json.dumps(arguments)
         accept = "application/x-ndjson" if rows else "application/json"
         made.sendall(
-            f"POST /v1/kitchen/queues/{queue}/query HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n"
+            f"POST /v1/kitchen/queues/{queue}/query HTTP/1.1\r\n"
+            f"Host: {self.base.netloc}\r\nAccept: {accept}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
             f"Maitred-Timeout: {timeout}\r\nMaitred-Idempotent: {str(idempotent).lower()}\r\n"
             f"Connection: close\r\n\r\n{body}".encode()
