@@ -209,3 +209,21 @@ async def test_more_than_fits_into_a_frame(tmp_path: Path) -> None:
         given = await allocated(here, client, 50)
         assert 0 < len(given.allocations) <= 9
         await until(lambda: under_way(here) == 300 + len(given.allocations))
+
+
+@in_a_loop
+async def test_who_is_counted_does_not_pick_the_workers_himself(tmp_path: Path) -> None:
+    queues = {
+        "*": Queue(queries=Queries(policy="adaptive")),
+        "n/few": Queue(queries=Queries(policy="adaptive", concurrent=1)),
+    }
+    async with stage(tmp_path, users=USERS, queues=queues) as here:
+        ann, boss = await here.client("ann", "s"), await here.client("boss", "s")
+        policies = []
+        for queue in (here.queue, "few"):
+            here.queue = queue
+            await boss.request(here.attend())
+            for who in (ann, boss):
+                roster: Any = await who.request(here.subscribe())
+                policies.append(roster.policy)
+        assert policies == ["idle", "adaptive", "idle", "idle"]

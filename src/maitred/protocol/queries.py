@@ -214,7 +214,7 @@ class Running(PartitionRequest, array_like=True, gc=False):
     repeatable = True
 
     running: dict[User, Annotated[list[Token], Meta(max_length=LISTED_MAX)]]
-    """By user, all that there are."""
+    """By user; all that there are, in this message or others."""
     ended: Annotated[list[Token], Meta(max_length=LISTED_MAX)] = field(default_factory=list)
     """Since the last time."""
 
