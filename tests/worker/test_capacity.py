@@ -213,7 +213,8 @@ async def test_a_late_timer_lowers_the_limit_and_growth_is_told() -> None:
     attempts = [one.begin(capacity.loop.time()) for _ in range(100)]
     capacity._due = capacity.loop.time() - 1.0  # as if the loop had been blocked for a second
     capacity._tick()
-    capacity._look(capacity.loop.time() + 1.0)
+    if capacity.limit == 100:  # the window, of ten milliseconds, was not over
+        capacity._look(capacity.loop.time() + 1.0)
     assert capacity.limit == 90
     assert capacity.room == -10
     assert one.grown == 0
