@@ -131,6 +131,8 @@ def test_it_tells_what_it_is(name: str) -> None:
 @every_algorithm
 def test_a_million_queue_names_leave_nothing_behind(name: str) -> None:
     queues_max = 3_000
+    # They forget in the same way; the one with most to forget shows it to the end.
+    names = 1_000_000 if name == "weighted" else 150_000
     chosen = selector(name, random.Random(1), SelectorSettings(queues_max=queues_max))
     hint = BacklogHint(500, 1.0)
 
@@ -151,9 +153,9 @@ def test_a_million_queue_names_leave_nothing_behind(name: str) -> None:
         use(20_000, 30_000)
         first_bytes, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        use(30_000, 980_000)
+        use(30_000, names - 20_000)
         tracemalloc.start()
-        use(980_000, 1_000_000)
+        use(names - 20_000, names)
         last_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -9,7 +9,7 @@ measured. While nobody waits, there may be more, and the only way to know is to 
 each window of a few milliseconds, weighted by time:
 
 - nobody waited and the limit was used: the limit grows, by one, then two, four, eight, up to a
-  tenth, until somebody waits;
+  tenth (or 4), until somebody waits;
 - somebody waited now and then: this is where it should be, for a worker that never has anybody
   waiting idles while its next query is still under way. About `waiting_target` wait on average;
 - more than that waited: the limit falls by just so many, but not below what ran in parallel;
