@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 SEEDS  ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench soak format clean
+.PHONY: help run test pytest check bench soak format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -23,9 +23,12 @@ $(READY): pyproject.toml requirements-dev.txt
 run: $(READY) ## start a node with a gateway and example workers; options: make run UP="--port 5000"
 	@$(BIN)/maitred up --example $(UP)
 
+test: $(READY) ## lint, types, and every test
+	@$(MAKE) --no-print-directory -j 2 check pytest
+
 # One more at a time than there are cores, since many tests wait. Whoever is done takes from who has most
 # left: portions would leave one of them with the long ones at the end.
-test: check ## lint, types, and every test
+pytest: $(READY)
 	@PYTEST_XDIST_AUTO_NUM_WORKERS=$$($(BIN)/python -c 'import os; print(len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else os.cpu_count())') \
 		$(BIN)/python -m pytest -n auto --dist worksteal
 

@@ -29,13 +29,20 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_every_example_runs_and_prints_the_same_twice(example: Path) -> None:
-    first, second = (
-        subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False)
+    # Both at once: mostly they wait for processes to start, and they may not disturb each other.
+    twice = [
+        subprocess.Popen(
+            [sys.executable, str(example)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(2)
-    )
-    assert first.returncode == 0, first.stderr
-    assert first.stderr == ""
-    assert first.stdout == second.stdout != ""
+    ]
+    (first, errors), (second, _) = (one.communicate(timeout=120) for one in twice)
+    assert [one.returncode for one in twice] == [0, 0], errors
+    assert errors == ""
+    assert first == second != ""
 
 
 @contextmanager
