@@ -29,6 +29,7 @@ SMALL = ModelSettings(tasks=200, tasks_after_max=100)
 @settings(max_examples=150)
 @given(some.integers(0, 2**32))
 @example(501152)  # polls that ended within a rounding error of each other
+@example(91831384)  # a head that was refused while it wanted a token
 def test_nothing_is_lost_in_random_queues(seed: int) -> None:
     measures = check_random_model(seed)
     model = random_settings(seed)

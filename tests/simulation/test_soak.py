@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 CHUNK = 5
 SEEDS = {
-    "streams": 70,
-    "connections": 60,
-    "backpressure": 70,
-    "servers": 100,
-    "selection": 100,
+    "streams": 35,
+    "connections": 30,
+    "backpressure": 35,
+    "servers": 50,
+    "selection": 50,
     "nodes": 40,
     "tasks": 30,
     "queries": 5,

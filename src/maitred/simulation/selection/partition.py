@@ -230,6 +230,10 @@ class Partition:
         self._head_wants_token = False
         if head is None or head.reserved or self._parent is None:
             return
+        if head.timer is not None:
+            # A poll refused it while it wanted a token: it listens again, and its turn is now.
+            head.timer.cancel()
+            head.timer = None
         now = self._clock.time()
         if not self._task_tokens:
             self._head_wants_token = True
