@@ -129,7 +129,7 @@ def test_it_tells_what_it_is(name: str) -> None:
 
 
 @every_algorithm
-def test_a_million_queue_names_leave_nothing_behind(name: str) -> None:
+def test_far_more_queue_names_than_are_kept_leave_nothing_behind(name: str) -> None:
     queues_max = 3_000
     names = 150_000  # after so many it is like after a million: fifty times what is remembered
     chosen = selector(name, random.Random(1), SelectorSettings(queues_max=queues_max))
@@ -146,7 +146,7 @@ def test_a_million_queue_names_leave_nothing_behind(name: str) -> None:
     # A read and a write position, and of the weighted one the report of the partition polled.
     assert entries <= 3 * queues_max
     gc.collect()
-    # Measured apart from the million: tracing every allocation would take a minute.
+    # Measured apart from the many: tracing every allocation would take long.
     tracemalloc.start()
     try:
         use(20_000, 30_000)
