@@ -11,13 +11,15 @@ SEEDS  ?= 1000
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-# The stamp is newer than the two files that say what to install, or the environment is made anew.
-$(READY): pyproject.toml requirements-dev.txt
+# The stamp is newer than the files that say what to install, or the environment is made anew.
+$(READY): pyproject.toml requirements-dev.txt requirements-schemathesis.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "maitred needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12")'
 	@echo "setting up $(VENV) (once; takes about a minute)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PYTHON) -m venv --without-pip $(VENV)/schemathesis
+	@$(BIN)/python -m pip --python $(VENV)/schemathesis install --quiet --disable-pip-version-check -r requirements-schemathesis.txt
 	@touch $@
 
 run: $(READY) ## start a node with a gateway and example workers; options: make run UP="--port 5000"

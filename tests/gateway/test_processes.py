@@ -404,7 +404,7 @@ def schemathesis(
     """Run it with our configuration, and some more."""
     configuration = directory / "schemathesis.toml"
     configuration.write_text((ROOT / "schemathesis.toml").read_text() + more)
-    program = Path(sys.executable).parent / "schemathesis"
+    program = Path(sys.prefix) / "schemathesis" / "bin" / "schemathesis"
     if not program.exists():
         pytest.skip("NO schemathesis HERE: the OpenAPI document was not tried")
     return subprocess.run(
