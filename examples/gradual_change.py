@@ -15,3 +15,11 @@ for partition in range(6):
         f"partition {partition}: batch size {batch_size.value(key, now)} at 21:00,"
         f" flips at {format_time(moment) if moment else 'no time'}"
     )
+
+# Prints:
+# | partition 0: batch size 8 at 21:00, flips at 2026-11-15T20:26:47.497213Z
+# | partition 1: batch size 0 at 21:00, flips at 2026-11-15T21:06:07.680811Z
+# | partition 2: batch size 0 at 21:00, flips at 2026-11-15T21:01:32.019168Z
+# | partition 3: batch size 0 at 21:00, flips at 2026-11-15T21:19:50.839119Z
+# | partition 4: batch size 0 at 21:00, flips at 2026-11-15T21:33:12.488237Z
+# | partition 5: batch size 8 at 21:00, flips at 2026-11-15T20:25:34.295855Z

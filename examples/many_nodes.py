@@ -56,3 +56,10 @@ async def story(first: str, second: str) -> None:
 with ExitStack() as stack:
     first, second = start(stack), start(stack)
     asyncio.run(story(url_of(first), url_of(second)))
+
+# Prints:
+# | partition 0 lives on node 0, shard 0: 1 request went there, shard 0 answered
+# | partition 1 lives on node 1, shard 1: 1 request went there, shard 1 answered
+# | partition 2 lives on node 1, shard 0: 1 request went there, shard 0 answered
+# | partition 3 lives on node 0, shard 1: 1 request went there, shard 1 answered
+# | 0 requests went to a wrong place

@@ -20,3 +20,7 @@ for number in range(400):
         polls[poll.partition] += 1
         poll.done(now, BacklogHint(backlogs[poll.partition], rate_per_second=20))
 print("polls by partition:", [polls[partition] for partition in range(4)])
+
+# Prints:
+# | writes go to [0, 1, 2, 3, 0, 1]
+# | polls by partition: [11, 11, 11, 367]

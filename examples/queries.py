@@ -136,3 +136,16 @@ def wait_for_workers(url: str) -> None:
 
 if __name__ == "__main__":
     main()
+
+# Prints:
+# | one: 300.0
+# | many: 24975000.0
+# | urgent: 50.0
+# | stream: [100.0, 101.0, 102.0]
+# | left early: 100.0
+# | its own error: KeyError 'NONE'
+# | too late: deadline-exceeded
+# | taken back: True
+# | by name: 100.0
+# | unknown: unknown-queue True
+# | the table: [('done', 1), ('refused', 1)]

@@ -44,3 +44,10 @@ async def story(world: World) -> None:
 with World(seed=1) as world:
     world.run(story(world))
     print(f"{world.loop.time():.0f} virtual seconds, {world.loop.events} events")
+
+# Prints:
+# |    1.001 s: hello 0
+# |  601.002 s: hello 1
+# | 1201.002 s: hello 2
+# | 1801.002 s: the server is gone
+# | 1801 virtual seconds, 43 events

@@ -92,3 +92,12 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# Prints:
+# | one: https://example.com/a.png at 128 x 128
+# | many: 1000500.0
+# | urgent: b.png at 64 x 64
+# | cancelled: cancelled
+# | failed: ConnectionError after 2 attempts
+# | refused: invalid-arguments
+# | dead letters: 1

@@ -56,3 +56,10 @@ with tempfile.TemporaryDirectory() as directory:
             story(json.loads(node.stdout.readline())["url"].removeprefix("maitred://"), users)
         finally:
             node.terminate()
+
+# Prints:
+# | bob in mail: hello
+# | bob in shop: permission-denied
+# | alice in shop: hello
+# | alice, with her old secret: unauthenticated
+# | alice, with her new one: hello
