@@ -105,14 +105,16 @@ def test_forwarding_can_be_chosen(forwarding: str, modes: tuple[str, ...]) -> No
     assert SelectionSettings(forwarding=forwarding).modes == modes
 
 
-def check_everything_can_be_shown(study: SelectionStudy, path: Path) -> None:
+def check_everything_can_be_shown(study: SelectionStudy, path: Path | None) -> None:
+    """With a picture, which takes most of the time, if there is a path for it."""
     assert len(study.table()) == len(study.cells)
     json.dumps(study.as_json(), allow_nan=False)
     for sentence in study.findings():
         assert sentence.endswith(".")
         assert not re.search(r"with it\b|\bnan\b|\binf\b|  |, ,|,\.|;\.|None", sentence), sentence
-    draw(study, path)
-    assert path.stat().st_size > 5_000
+    if path is not None:
+        draw(study, path)
+        assert path.stat().st_size > 5_000
 
 
 @pytest.mark.parametrize("forwarding", ["on", "off"])
@@ -128,7 +130,7 @@ def test_any_part_can_be_studied_alone(
     assert {cell.algorithm for cell in study.cells} == set(ALGORITHMS)
     swept = {"stable": {"clients"}, "backlog": {"threshold", "half-life"}}.get(scenario, set())
     assert {cell.setting for cell in study.sweep} - {"forward-rate"} == swept
-    check_everything_can_be_shown(study, tmp_path / "part.svg")
+    check_everything_can_be_shown(study, tmp_path / "part.svg" if forwarding == "on" else None)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ SEEDS = {
     "backpressure": 35,
     "servers": 50,
     "selection": 50,
-    "nodes": 40,
-    "tasks": 30,
+    "nodes": 20,
+    "tasks": 15,
     "queries": 5,
 }
 """The last three are large; each kind of trouble of theirs has seeds of its own in its own tests.
