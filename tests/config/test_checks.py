@@ -216,7 +216,7 @@ def test_every_setting_has_a_name_a_type_and_a_reason() -> None:
     assert {"port", "limits.frame_bytes", "tls.key", "users.<name>.secret", "log.level"} <= {*names}
     for row in rows:
         assert row.type, row.name
-        assert row.reason.endswith("."), f"{row.name} has no docstring in settings.py"
+        assert row.reason.endswith("."), f"{row.name} has no docstring in maitred.settings"
     defaults = {row.name: row.default for row in rows}
     assert defaults["port"] == 4747
     assert defaults["limits.in_flight"] == 1_024

@@ -1,13 +1,14 @@
 """Every setting as a row: name, type, default, reason. What `maitred config list` prints.
 
-The reasons are the docstrings below the attributes in settings.py: Python drops those, so they are
-read from its source. Where there is no source (a frozen program) the reasons are empty.
+The reasons are the docstrings below the attributes in maitred.settings: Python drops those, so they
+are read from its source. Where there is no source (a frozen program) the reasons are empty.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -53,15 +54,15 @@ def _rows(group: type[Struct], prefix: str) -> Iterator[Row]:
         elif inner is not None and inner.struct is not None:
             yield from _rows(inner.struct, f"{name}.{ANY_NAME}.")
         else:
-            reason = _reasons().get((group.__name__, field.name), "")
+            reason = _reasons(group.__module__).get((group.__name__, field.name), "")
             default = None if field.required else field.default
             yield Row(name, field.kind.short(), default, reason, field.required, field.kind)
 
 
 @cache
-def _reasons() -> dict[tuple[str, str], str]:
+def _reasons(module: str) -> dict[tuple[str, str], str]:
     try:
-        tree = ast.parse(inspect.getsource(settings))
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (OSError, SyntaxError):
         return {}
     found = {}

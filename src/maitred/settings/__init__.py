@@ -1,0 +1,56 @@
+"""Everything that can be set, in one schema: names, defaults, and the reason for each default.
+
+A limit is a number with a name. Whoever reaches it is refused in words, never slowed down without a
+sign. Times are in seconds and sizes in bytes, and say so at the end of their names.
+"""
+
+from maitred.settings.access import Limits, QueryLimits, Tls, User
+from maitred.settings.basis import (
+    HTTP_PORT,
+    PORT,
+    Count,
+    Hidden,
+    Location,
+    Permission,
+    Port,
+    Rate,
+    Schema,
+    Seconds,
+    Text,
+    Wait,
+)
+from maitred.settings.clients import Client, Querying, Upstream, Worker
+from maitred.settings.node import Gateway, Log, Node, Restarts
+from maitred.settings.queues import Forwarding, Queries, Queue, Scaling, Shedding
+
+__all__ = [
+    "HTTP_PORT",
+    "PORT",
+    "Client",
+    "Count",
+    "Forwarding",
+    "Gateway",
+    "Hidden",
+    "Limits",
+    "Location",
+    "Log",
+    "Node",
+    "Permission",
+    "Port",
+    "Queries",
+    "QueryLimits",
+    "Querying",
+    "Queue",
+    "Rate",
+    "Restarts",
+    "Scaling",
+    "Schema",
+    "Seconds",
+    "Shedding",
+    "Text",
+    "Tls",
+    "Upstream",
+    "User",
+    "Wait",
+    "Worker",
+]

@@ -1,0 +1,114 @@
+"""Who may come in, and how much of what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from maitred.settings.basis import Count, Hidden, Location, Permission, Rate, Schema, Seconds, Text
+
+
+class Limits(Schema, frozen=True, kw_only=True):
+    """What one shard takes from its connections."""
+
+    frame_bytes: Annotated[int, Meta(ge=1024, le=256 * 2**20)] = 16 * 2**20
+    """Largest body of a frame. It is held in memory whole, so it bounds what a connection costs."""
+
+    payload_bytes: Annotated[int, Meta(ge=0, le=256 * 2**20 - 64 * 1024)] = 2 * 2**20
+    """Largest payload of a task or a query. Larger things belong into a store, with a reference."""
+
+    connections: Count = 10_000
+    """Connections of one shard; some 10 KiB each when idle."""
+
+    in_flight: Annotated[int, Meta(ge=1, le=32_768)] = 1_024
+    """Unanswered requests of one connection; CQL's stream ids allow 32,768. At a millisecond each,
+    this many are a million requests a second."""
+
+    handshake_seconds: Seconds = 10.0
+    """From the connection to READY. Long enough for TLS over a bad line."""
+
+    frame_seconds: Seconds = 30.0
+    """From the first byte of a frame to its last, and longest time in which a peer takes nothing of
+    what is written to it. A phone on a train is faster; one byte a second is not."""
+
+    idle_seconds: Seconds = 300.0
+    """A connection on which nothing arrives for so long is closed. Drivers beat every 30 s."""
+
+    turn_frames: Count = 64
+    """Requests of one connection that are served before the others get their turn."""
+
+    write_buffer_bytes: Count = 256 * 1024
+    """Unsent answers from which on nothing more is read from that connection."""
+
+    partial_bytes: Count = 256 * 2**20
+    """Incomplete frames of all connections of a shard together. Whoever goes beyond is closed, so
+    that ten thousand large frames, each nearly sent, do not fill the memory."""
+
+    handshake_bytes: Count = 16 * 2**20
+    """The same for those who have not finished their handshake: strangers cannot use up what users
+    need. An honest handshake has some hundred bytes."""
+
+    verifications: Count = 64
+    """Secrets that may wait to be verified; more are refused and may try again. Two are verified at
+    a time, in some 50 ms each, so the last of them waits for less than two seconds."""
+
+    under_way_bytes: Count = 256 * 2**20
+    """Bodies of all requests of a shard that are under way and not answered yet. Beyond it further
+    ones are refused, however few each connection has."""
+
+    unsent_bytes: Count = 256 * 2**20
+    """Answers that wait in a shard for peers that do not take them, all connections together.
+    Whoever goes beyond is cut off: no other connection has to suffer for one that does not read."""
+
+    forward_buffer_bytes: Count = 16 * 2**20
+    """Unsent requests to another shard from which on requests for it are refused."""
+
+
+class Tls(Schema, frozen=True, kw_only=True):
+    """Files in PEM form."""
+
+    certificate: Location
+    """The node's certificate, followed by those that vouch for it."""
+
+    key: Location
+    """The certificate's key."""
+
+    client_authorities: Location | None = None
+    """If given, clients must show a certificate signed by one of these."""
+
+
+class QueryLimits(Schema, frozen=True, kw_only=True):
+    """What the queries of one user may take, at every door; nothing means no limit of its own."""
+
+    queues: list[Text] | None = None
+    """Queues that may be asked, as `namespace/queue` or `namespace/*`; nothing: all of the
+    namespaces in which the user may query."""
+
+    concurrent: Count | None = None
+    """Queries under way at a time, across the node; more are refused. Such a user's queries ask the
+    node for every slot."""
+
+    waiting: Count | None = None
+    """Queries that wait for a worker at a time, in one queue; more are refused."""
+
+    rate_per_second: Rate | None = None
+    """Queries a second, with bursts of as many as a second has; more are refused."""
+
+    run_seconds: Seconds | None = None
+    """Longest that a query runs; then it is stopped. The queue's own counts if it is lower."""
+
+    result_bytes: Annotated[int, Meta(ge=1, le=2**40)] | None = None
+    """Largest result, streamed or not. The queue's own counts if it is lower."""
+
+
+class User(Schema, frozen=True, kw_only=True):
+    """Who may come in, and what for."""
+
+    secret: Hidden
+    """What `maitred hash-secret` prints; never the secret itself."""
+
+    permissions: dict[Text, list[Permission]] = field(default_factory=dict)
+    """By namespace; `*` stands for every one."""
+
+    queries: QueryLimits = field(default_factory=QueryLimits)

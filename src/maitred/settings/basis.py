@@ -1,0 +1,31 @@
+"""What settings are made of: their types, and what all groups have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+PORT = 4747
+"""Where a node listens and a client looks, if nobody says otherwise."""
+
+HTTP_PORT = 4780
+"""The same for the HTTP door of a gateway."""
+
+# The upper ends say "this is a slip", not "this is wise": they keep a value with too many zeros, or
+# an infinite one, out of timers and counters that could not hold it.
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Seconds = Annotated[float, Meta(gt=0, le=365 * 86_400)]
+Wait = Annotated[float, Meta(ge=0, le=365 * 86_400)]
+Rate = Annotated[float, Meta(gt=0, le=1e9)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Text = Annotated[str, Meta(min_length=1)]
+Location = Annotated[str, Meta(min_length=1, extra={"location": True})]
+"""A file or directory. A relative one in a configuration file starts at that file's directory."""
+Hidden = Annotated[str, Meta(min_length=1, extra={"hidden": True})]
+"""Never shown: not in an error, not by `maitred config show`."""
+Permission = Literal["produce", "work", "query", "admin"]
+
+
+class Schema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings do not change while they are used, and there are none that nobody knows."""

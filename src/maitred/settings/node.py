@@ -1,0 +1,123 @@
+"""A node: all of the above, and what its processes are told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from maitred.settings.access import Limits, Tls, User
+from maitred.settings.basis import PORT, Count, Hidden, Location, Port, Schema, Seconds, Text
+from maitred.settings.clients import Querying
+from maitred.settings.queues import Queue  # noqa: TC001 - msgspec reads the annotations
+
+
+class Log(Schema, frozen=True, kw_only=True):
+    """What is written to standard error."""
+
+    format: Literal["auto", "human", "json"] = "auto"
+    """`auto`: for people on a terminal, JSON otherwise."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is written. `info` is what a person would want to know the next morning."""
+
+
+class Restarts(Schema, frozen=True, kw_only=True):
+    """When a shard dies."""
+
+    first_seconds: Seconds = 0.1
+    """Before the first restart; doubled each time, until..."""
+
+    longest_seconds: Seconds = 5.0
+    """... this."""
+
+    give_up_after: Count = 6
+    """Deaths within the window after which the node stops: it will not heal by itself."""
+
+    window_seconds: Seconds = 60.0
+    """A shard that lived for so long starts from nothing."""
+
+
+class Gateway(Schema, frozen=True, kw_only=True):
+    """The HTTP door, and the gateway behind it."""
+
+    enabled: bool = True
+    """Whether `maitred up` starts one."""
+
+    host: Text = "127.0.0.1"
+    """Loopback unless told: an open port is a decision."""
+
+    port: Port | None = None
+    """Where the HTTP door listens; 0 asks the system for a free one. Unless told 4780, beside a
+    node on another port than 4747 a free one: two nodes of a machine do not meet there."""
+
+    connections: Count = 10_000
+    """Open at a time; more are refused with 503."""
+
+    header_bytes: Annotated[int, Meta(ge=1024, le=2**24)] = 32 * 1024
+    """Largest request line with headers; proxies send a few hundred bytes."""
+
+    body_bytes: Annotated[int, Meta(ge=1024, le=240 * 2**20)] = 2 * 2**20
+    """Largest body of a request; the same as for payloads of tasks."""
+
+    header_seconds: Seconds = 10.0
+    """From the first byte of a request to the end of its headers."""
+
+    body_seconds: Seconds = 30.0
+    """From there to the end of its body, and longest time in which a caller takes nothing of an
+    answer."""
+
+    idle_seconds: Seconds = 75.0
+    """A connection without a request is closed after so long; browsers and proxies keep theirs for
+    a minute."""
+
+    tracebacks: bool = False
+    """Whether callers see tracebacks of handlers: they show code and, at times, data."""
+
+    hook: Text | None = None
+    """A function as MODULE:NAME that sees every query before a worker is looked for, and may change
+    or refuse it."""
+
+    querying: Querying = field(default_factory=lambda: Querying(together=64, warm=False))
+
+
+class Node(Schema, frozen=True, kw_only=True):
+    """One node: what `maitred up` takes from a file, the environment and its options."""
+
+    host: Text = "127.0.0.1"
+    """Loopback unless told: an open port is a decision."""
+
+    port: Port = PORT
+    """The port that all shards share; 0 asks the system for a free one. Shard n's own port is
+    n + 1 above it."""
+
+    shards: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    """Default: the cores that this process may use."""
+
+    data: Location = "maitred-data"
+    """The directory that is this node: its identity, and what it must not lose."""
+
+    spread_batch: Annotated[int, Meta(ge=0)] | dict[str, int | float | str] = 0
+    """Partitions of a queue that share a routing key (0: none), or a gradual change of it."""
+
+    store: Hidden | None = None
+    """Where tasks are kept: `postgresql://...`, or nothing for files in the data directory."""
+
+    drain_seconds: Seconds = 10.0
+    """How long a stopping node waits for what is being worked on."""
+
+    public_without_auth: bool = False
+    """Set this to listen on a public address without users: whoever reaches it may do anything."""
+
+    users_file: Location | None = None
+    """More users, in a file that is read again when it changes."""
+
+    queues: dict[Text, Queue] = field(default_factory=dict)
+    """By `namespace/queue`, `namespace/*` or `*`; the one that says most counts, alone."""
+
+    gateway: Gateway = field(default_factory=Gateway)
+    limits: Limits = field(default_factory=Limits)
+    tls: Tls | None = None
+    users: dict[Text, User] = field(default_factory=dict)
+    log: Log = field(default_factory=Log)
+    restarts: Restarts = field(default_factory=Restarts)
