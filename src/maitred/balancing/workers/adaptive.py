@@ -16,10 +16,10 @@ limit, let go.
 **Reports that are not there**: after half a second without a word the last limit is held but halves
 with each further half second, down to one query, whose answer brings it back.
 
-**Refusals and errors are never fast successes.** The slot of a query that was refused or failed, or
-was lost, stays taken for as long as the work would have taken, and doubly as long with each further
-one in a row: so a worker that answers errors in a millisecond gets no more than any other. The
-share of answers that were good, compared with the best worker's, scales its limit too. A refusal
+**Refusals and errors are never fast successes.** A worker that fails clearly more than the others
+is tried with one query at a time, until it can work again (`health`); what fails everywhere is
+nobody's fault. The slot of a query that was refused, or was lost, stays taken for as long as the
+work would have taken, and doubly as long with each further one in a row. A refusal
 lowers the limit to what the worker says. Whatever it says, it had no room for one more than it got
 from here: that bound counts until the limit is below it. It doubles with time, and the slower the
 more often the worker refused at about the same number.
@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 from maitred.balancing.workers import trust
 from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.health import DOUBLINGS_MAX, Health, pause_seconds
 from maitred.balancing.workers.interface import Dispatch, Outcome, Report, Worker
 
 if TYPE_CHECKING:
@@ -47,13 +48,7 @@ STALE_SECONDS = 0.5
 HALVING_SECONDS = 0.5
 ABOUT_EQUAL = 0.9
 """Service times that differ by less are the same: their means are right to a few per cent."""
-GOOD_WEIGHT = 0.05
-"""Of one answer in the share of good ones."""
 LATENCY_WEIGHT = 0.02
-HOLD_SECONDS = 0.05
-"""How long a slot stays taken after a failure, if no service time is known."""
-HOLD_SECONDS_MAX = 1.0
-DOUBLINGS_MAX = 10
 PATIENCE_SECONDS = 0.1
 """In which the bound doubles that a refusal set: a worker that refused everything for a moment is
 used again within about a second."""
@@ -69,7 +64,7 @@ class Seen(Worker):
     __slots__ = (
         "ceiling",
         "ceiling_at",
-        "good",
+        "health",
         "heard_at",
         "held",
         "latency",
@@ -85,7 +80,6 @@ class Seen(Worker):
         "shown",
         "streak",
         "told_at",
-        "use",
     )
 
     def __init__(self, name: str, slots: int, now: float) -> None:
@@ -109,13 +103,12 @@ class Seen(Worker):
         """The mean from sending to a good answer."""
         self.shown = 0
         """The most that was in flight when a good answer came."""
-        self.good = 1.0
+        self.health = Health()
+        """How it does beside the others, as seen from here."""
         self.streak = 0
-        """Failures and refusals in a row."""
+        """Queries in a row that were refused or lost."""
         self.held: deque[float] = deque()
-        """When slots of failed queries are free again."""
-        self.use = 1.0
-        """The share of the limit that may be used, for its failures."""
+        """When slots of those are free again."""
         self.room = 0.0
 
 
@@ -188,13 +181,15 @@ class Adaptive(Counting[Seen]):
         elif outcome is Outcome.CANCELLED:
             changed = False
             seen.room += 1.0
+        elif outcome is Outcome.FAILED:
+            seen.room += 1.0
+            changed = self._failed(seen, now)
+        elif outcome is Outcome.REFUSED:
+            changed = True
+            self._refused(seen, dispatch.sent_at, now, limit)
+            self._hold(seen, now)
         else:
-            changed = outcome is Outcome.REFUSED
-            if changed:
-                self._refused(seen, dispatch.sent_at, now, limit)
-            else:
-                seen.good -= GOOD_WEIGHT * seen.good
-                self._weigh()
+            changed = self._failed(seen, now)
             self._hold(seen, now)
         super().ended(dispatch, outcome, now, limit)
         if changed:
@@ -207,19 +202,25 @@ class Adaptive(Counting[Seen]):
             seen.latency = mean + LATENCY_WEIGHT * (latency - mean) if mean else latency
         if seen.in_flight > seen.shown:
             seen.shown = seen.in_flight
-        if seen.good < 1.0 or seen.streak:
-            seen.good += GOOD_WEIGHT * (1.0 - seen.good)
-            if seen.good > 0.999:
-                seen.good = 1.0
-            seen.streak = 0
-            self._weigh()
+        seen.streak = 0
+        health = seen.health
+        changed, was = health.sick, health.good
+        health.done(latency, now)
+        if health.good != was:
+            self._compare(now)
         seen.heard_at = now
         seen.room += 1.0
         if seen.limit < seen.in_flight + 1 and now - seen.limit_at > STALE_SECONDS:
             # It reports nothing, and what it was given it did: one more.
             seen.limit = min(seen.limit + 1.0, float(seen.slots))
             return True
-        return False
+        return changed
+
+    def _failed(self, seen: Seen, now: float) -> bool:
+        """Whether it may be given another number by now."""
+        seen.health.failed(now)
+        self._compare(now)
+        return seen.health.sick
 
     def _refused(self, seen: Seen, sent_at: float, now: float, limit: int | None) -> None:
         had = seen.in_flight - 1
@@ -234,18 +235,28 @@ class Adaptive(Counting[Seen]):
 
     def _hold(self, seen: Seen, now: float) -> None:
         """The slot of a query that was not done well stays taken for a while."""
-        hold = (seen.service or HOLD_SECONDS) * 2 ** min(seen.streak, DOUBLINGS_MAX)
+        until = now + pause_seconds(seen.service, seen.streak)
         seen.streak += 1
-        until = now + min(hold, HOLD_SECONDS_MAX)
         if seen.held and seen.held[-1] > until:
             until = seen.held[-1]
         seen.held.append(until)
 
-    def _weigh(self) -> None:
-        """Compare the shares of good answers: what fails everywhere is nobody's fault."""
-        best = max((seen.good for seen in self._list), default=1.0)
+    def _compare(self, now: float) -> None:
+        """Everybody's share of good answers has another one beside it."""
+        first = second = 0.0
         for seen in self._list:
-            seen.use = seen.good / best if best > 0.0 else 1.0
+            share = seen.health.good
+            if share > first:
+                first, second = share, first
+            elif share > second:
+                second = share
+        for seen in self._list:
+            health = seen.health
+            was = health.sick
+            # Of several that are the best, each has another one as good.
+            health.compare(second if health.good == first else first, now)
+            if health.sick != was:
+                self._reckon(seen, now)
 
     # What is asked
 
@@ -261,6 +272,8 @@ class Adaptive(Counting[Seen]):
                     seen.room += 1.0
             if now - seen.heard_at > STALE_SECONDS:
                 self._reckon(seen, now)
+            if seen.health.sick and now < seen.health.paused_until:
+                continue
             if seen.room < 1.0 and (seen.in_flight or held):
                 continue
             if best is None or (_emptier if explores else _better)(seen, best):
@@ -270,9 +283,8 @@ class Adaptive(Counting[Seen]):
     def _reckon(self, seen: Seen, now: float) -> None:
         """What room there is, after a report or for want of one."""
         limit = seen.limit
-        if seen.use < 1.0:
-            # To the nearest: of two, one failure in a hundred does not take one away.
-            limit = math.floor(limit * seen.use + 0.5)
+        if seen.health.sick:
+            limit = min(limit, seen.health.allowed)
         silence = now - seen.heard_at - STALE_SECONDS
         if silence > 0.0:
             limit *= math.exp2(-silence / HALVING_SECONDS)

@@ -3,6 +3,9 @@
 The real thing is a partition at which workers offer their free slots. Here a worker has as many
 slots as it says its limit is; a query takes one of the free slots, each as likely as any other, and
 holds it to the end of its answer. The hop to the partition is left out.
+
+As in the real thing, a worker keeps slots back while it fails more than the others (`Health`), and
+knows of them what they told last.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maitred.balancing.workers.counting import Counting
-from maitred.balancing.workers.interface import Report, Worker
+from maitred.balancing.workers.health import Health
+from maitred.balancing.workers.interface import Dispatch, Outcome, Report, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -18,26 +22,62 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
 
 
-class CentralLine(Counting[Worker]):
+class Offering(Worker):
+    """A worker, and how it is."""
+
+    __slots__ = ("health",)
+
+    def __init__(self, name: str, slots: int) -> None:
+        super().__init__(name, slots)
+        self.health = Health()
+
+
+class CentralLine(Counting[Offering]):
     """Slots as reported; who has one free may be given a query."""
 
     def __init__(self, random: RandomSource) -> None:
         super().__init__()
         self._random = random
 
-    def _new(self, name: str, slots: int, now: float) -> Worker:  # noqa: ARG002
-        return Worker(name, slots)
+    def _new(self, name: str, slots: int, now: float) -> Offering:  # noqa: ARG002
+        return Offering(name, slots)
 
-    def reported(self, worker: str, report: Report, now: float) -> None:  # noqa: ARG002
+    def reported(self, worker: str, report: Report, now: float) -> None:
         known = self._known.get(worker)
         if known is not None:
             known.slots = report.limit
+            self._tell(known, now)
 
-    def pick(self, now: float, without: Collection[str] = ()) -> str | None:  # noqa: ARG002
-        total = 0
+    def ended(
+        self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
+    ) -> None:
+        worker = dispatch.worker
+        if dispatch.open and isinstance(worker, Offering):
+            # What was refused or lost is not the worker's word: the gateway sees to that.
+            if outcome is Outcome.DONE:
+                worker.health.done(now - dispatch.sent_at, now)
+                self._tell(worker, now)
+            elif outcome is Outcome.FAILED:
+                worker.health.failed(now)
+                self._tell(worker, now)
+        super().ended(dispatch, outcome, now, limit)
+
+    def _tell(self, worker: Offering, now: float) -> None:
+        """The others hear how it is, if that is news."""
+        if worker.health.tell_at > now:
+            return
+        worker.health.tell(now)
+        for one in self._list:
+            shares = (other.health.told for other in self._list if other is not one)
+            one.health.compare(max(shares, default=0.0), now)
+
+    def pick(self, now: float, without: Collection[str] = ()) -> str | None:
+        total = 0.0
         chosen: Worker | None = None
         for worker in self._candidates(without):
-            free = worker.slots - worker.in_flight
+            free: float = worker.slots - worker.in_flight
+            if free > 0 and worker.health.sick:
+                free = min(free, worker.health.room(worker.in_flight, now))
             if free > 0:
                 total += free
                 if self._random.random() * total < free:

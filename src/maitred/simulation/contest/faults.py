@@ -52,7 +52,8 @@ class Fault:
     """Each limit and time in a report is multiplied by chance, by up to so much either way."""
     clocks: bool = False
     refuses: bool = False
-    errors: bool = False
+    errors: float = 0.0
+    """This share of the queries fails within a millisecond, by chance."""
     lags: bool = False
     permits: int | None = None
     """All that are left."""
@@ -127,7 +128,15 @@ FAULTS: Mapping[str, Fault] = {
         clocks=True,
     ),
     "all-refuse": Fault("everybody refuses everything", everybody=True, useless=True, refuses=True),
-    "fast-errors": Fault("one answers errors in a millisecond", useless=True, errors=True),
+    "fast-errors": Fault("one answers errors in a millisecond", useless=True, errors=1.0),
+    "half-errors": Fault(
+        "one answers every other query with an error, as fast", useless=True, errors=0.5
+    ),
+    "callers-fault": Fault(
+        "three in ten queries fail in a millisecond, wherever they go",
+        everybody=True,
+        errors=0.3,
+    ),
     "floor": Fault(
         "event loops are so late that limits fall to the floor",
         everybody=True,
@@ -174,7 +183,7 @@ def fault_measures(model: ContestModel, tally: Tally) -> FaultMeasures | None:
         return None
     third = tally.count // 3
     half = third // 2
-    seconds = third * tally.bucket_seconds
+    seconds = max(third * tally.bucket_seconds, 1e-9)
     before, during, after = third - half, third, 2 * third
     normal = sum(tally.struck_done[before:third]) / max(1, half)
     wait = 0
@@ -183,8 +192,8 @@ def fault_measures(model: ContestModel, tally: Tally) -> FaultMeasures | None:
         if sum(seen) >= RECOVERED_SHARE * normal * max(1, len(seen)):
             break
     return FaultMeasures(
-        honest_per_second=model.honest_per_second,
-        during_per_second=sum(tally.buckets[during:after]) / max(seconds, 1e-9),
+        honest_per_second=model.honest_per_second(sum(tally.came[during:after]) / seconds),
+        during_per_second=sum(tally.buckets[during:after]) / seconds,
         during_timeouts=sum(tally.timeouts[during:after]),
         share_before=tally.share_sent(before, third),
         share_first=tally.share_sent(during, during + half),

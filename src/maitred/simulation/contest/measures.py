@@ -26,6 +26,8 @@ class Tally:
         """Good answers, by tenths of a second, as all that follows."""
         self.failed = [0] * (count + 2)
         self.timeouts = [0] * (count + 2)
+        self.came = [0] * (count + 2)
+        """What was asked."""
         self.sent = [0] * (count + 2)
         self.struck_sent = [0] * (count + 2)
         """What was sent to those whom a fault strikes."""

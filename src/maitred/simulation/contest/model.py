@@ -149,6 +149,7 @@ class Contest:
     def _ask(self, now: float, number: int) -> None:
         share = self.model.high_share
         low = share < 1.0 and self.random.random() >= share
+        self.tally.came[int(now / BUCKET_SECONDS)] += 1
         query = Query(number, now, LOW_PRIORITY if low else 0)
         if now >= self.model.warm_seconds:
             self.tally.asked[1 if low else 0] += 1
@@ -272,7 +273,7 @@ class Contest:
     def _reached(self, now: float, query: Query, provider: Provider) -> None:
         if provider.gone:
             self._reply(now, query, provider, Outcome.LOST)
-        elif provider.fault.errors:
+        elif provider.fault.errors and self._luck.random() < provider.fault.errors:
             self._at(now + ERROR_SECONDS, self._reply, query, provider, Outcome.FAILED)
         elif provider.fault.refuses or not provider.arrive(query, now):
             self._reply(now, query, provider, Outcome.REFUSED)

@@ -1,4 +1,4 @@
-"""What the adaptive policy promises when workers fail or lie, and whether a run kept it.
+"""What `adaptive` and `idle` promise when workers fail or lie, and whether a run kept it.
 
 The numbers are what a user would expect, with some room for chance above what seeds 1 to 10 showed.
 """
@@ -54,7 +54,44 @@ _MODEST = Promise(
     share_last=0.05,
 )
 
+_ERRORS = Promise(
+    "errors are no fast successes: hardly anything goes there after a second, and a probe now and "
+    "then finds out that it can work again; until then what the others cannot do is refused",
+    during=0.95,
+    share_last=0.03,
+    recovered_seconds=1.6,
+    after_failures=200,
+)
+_HALF = Promise(
+    "the same: the others fail nothing, and are asked instead, as far as they can",
+    during=0.95,
+    share_last=0.05,
+    recovered_seconds=1.2,
+)
+_CALLERS = Promise(
+    "what fails everywhere is nobody's fault: nobody is held back, and the good ones are done",
+    during=0.95,
+)
+_HUNG = Promise(
+    "it costs what it had, since nobody repeats what may have been done; the others do the rest",
+    during=0.95,
+    timeouts=80,
+    recovered_seconds=1.2,
+)
+_VANISHED = Promise("the others do what they can, and it is used when it is back", during=0.95)
+_FLOOR = Promise("from the floor a limit doubles while it is used", recovered_seconds=1.2)
+_AS_KNOWN = Promise("what was known still holds, and answers still tell", during=0.95)
+_NEWEST = Promise("the newest counts, whatever comes after it", during=0.95)
+_CLOCKS = Promise("only durations count, each by one clock", during=0.95)
+_ONE_PERMIT = Promise(
+    "as from the floor; what was in flight may come too late",
+    timeouts=60,
+    recovered_seconds=1.2,
+)
+
 PROMISES: Mapping[str, Promise] = {
+    "hung": _HUNG,
+    "vanished": _VANISHED,
     "liar-zero": _MODEST,
     "liar-negative": _MODEST,
     "liar-huge": Promise(
@@ -68,31 +105,51 @@ PROMISES: Mapping[str, Promise] = {
         timeouts=120,
         recovered_seconds=None,
     ),
-    "reports-stop": Promise("what was known still holds, and answers still tell", during=0.95),
-    "reports-out-of-order": Promise("the newest counts, whatever comes after it", during=0.95),
+    "reports-stop": _AS_KNOWN,
+    "reports-out-of-order": _NEWEST,
     "reports-jump": Promise(
         "the lower end is believed, which leaves enough for this load", during=0.85
     ),
-    "clocks-differ": Promise("only durations count, each by one clock", during=0.95),
+    "clocks-differ": _CLOCKS,
     "all-refuse": Promise(
         "nobody can be served, but everybody is told so at once, but for one in the line now and "
         "then; afterwards each is tried within a second",
         timeouts=10,
         recovered_seconds=1.0,
     ),
-    "fast-errors": Promise(
-        "errors are no fast successes: hardly anything goes there after a second, and a probe now "
-        "and then finds out that it can work again",
-        during=0.95,
-        share_last=0.03,
-        recovered_seconds=1.6,
-    ),
-    "floor": Promise("from the floor a limit doubles while it is used", recovered_seconds=1.2),
-    "one-permit": Promise(
-        "the same; what was in flight may come too late, which counts against a worker for a while",
-        timeouts=60,
-        recovered_seconds=1.2,
-        after_failures=150,
-    ),
+    "fast-errors": _ERRORS,
+    "half-errors": _HALF,
+    "callers-fault": _CALLERS,
+    "floor": _FLOOR,
+    "one-permit": _ONE_PERMIT,
 }
 """By fault; under `adaptive`, at seven tenths of the capacity, whichever worker it strikes."""
+
+IDLE_PROMISES: Mapping[str, Promise] = {
+    "hung": Promise(
+        "the same, but where nobody has suspected it yet it gets others for those that timed out",
+        during=0.7,
+        timeouts=120,
+        recovered_seconds=None,
+    ),
+    "vanished": _VANISHED,
+    "liar-zero": _MODEST,
+    "liar-negative": _MODEST,
+    "reports-stop": _AS_KNOWN,
+    "reports-out-of-order": _NEWEST,
+    "clocks-differ": _CLOCKS,
+    "all-refuse": Promise("slots are on offer as before, so whoever can work again is used"),
+    "fast-errors": _ERRORS,
+    "half-errors": _HALF,
+    "callers-fault": _CALLERS,
+    "floor": _FLOOR,
+    "one-permit": _ONE_PERMIT,
+}
+"""The same under `idle`, which believes what workers offer: of those that boast nothing is
+promised, nor of limits that jump."""
+
+
+def promise(policy: str, fault: str) -> Promise | None:
+    """What a policy promises, if anything."""
+    made = {"adaptive": PROMISES, "idle": IDLE_PROMISES}.get(policy, {})
+    return made.get(fault)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
-from maitred.simulation.contest.promises import PROMISES
+from maitred.simulation.contest.promises import PROMISES, promise
 from maitred.simulation.contest.settings import OURS
 from maitred.simulation.selection.queueing import interval_95
 
@@ -218,17 +218,19 @@ class ContestStudy:
 def _fault(cell: Cell) -> str | None:
     """What a fault did, and whether that was promised."""
     seen = [run.fault for run in cell.runs if run.fault is not None]
-    promise = PROMISES.get(cell.scenario)
-    if promise is None or not seen:
+    if cell.scenario not in PROMISES or not seen:
         return None
+    promised = promise(cell.policy, cell.scenario)
 
     def mean(of: Callable[[FaultMeasures], float]) -> float:
         return fmean(of(one) for one in seen)
 
     honest = mean(lambda one: one.honest_per_second)
     said = f"{mean(lambda one: one.during_per_second):.0f} of {honest:.0f} a second"
-    kept = sum(not promise.broken(one) for one in seen)
-    judged = f"; promise kept {kept} of {len(seen)} times" if cell.policy == "adaptive" else ""
+    judged = ""
+    if promised is not None:
+        kept = sum(not promised.broken(one) for one in seen)
+        judged = f"; promise kept {kept} of {len(seen)} times"
     return (
         f"{cell.scenario}, {cell.policy}: {said}, "
         f"{100 * mean(lambda one: one.share_first):.1f} and later "

@@ -59,7 +59,7 @@ def _fault(name: str) -> Scenario:
     return Scenario(
         f"a tenth of it, arrivals at 0.7; for a while {fault.sentence}",
         replace(_TENTH, fault=name),
-        ("two-phase", "adaptive") if fault.matters_to_all else ("adaptive",),
+        SOME if fault.matters_to_all else ("adaptive", "idle"),
     )
 
 

@@ -92,9 +92,8 @@ class ContestModel:
             return self.load * capacity_per_second(phase)
         return self.rate_per_second or 0.0
 
-    @property
-    def honest_per_second(self) -> float:
-        """What is asked while a fault lasts, or what those can do whom it leaves alone."""
+    def honest_per_second(self, asked: float) -> float:
+        """Of what is asked while a fault lasts, what those can do whom it leaves alone."""
         fault, phase = FAULTS[self.fault], self.phases[len(self.phases) // 2]
         able = [
             ability
@@ -102,7 +101,9 @@ class ContestModel:
             if not fault.useless or not (fault.everybody or number == self.victim)
         ]
         if self.open_loop:
-            return min(self.arrivals_per_second(phase), capacity_per_second(able))
+            if fault.everybody:
+                asked *= 1.0 - fault.errors  # those that are nobody's fault could not be done
+            return min(asked, capacity_per_second(able))
         return best_per_second(able, self.connections, self.delay_seconds)
 
     @property
