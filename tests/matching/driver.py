@@ -49,6 +49,7 @@ class Asked:
     wanted: Wanted | None = None
     reserved: list[bytes] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
+    best: float | None = None
     session: bytes = b""
     slots: int = 0
 
@@ -416,16 +417,23 @@ class Driver:
         seconds: float = 5.0,
         *,
         state: Any = "online",  # noqa: ANN401 - one of three words
+        good: float = 1.0,
         turn: bool = True,
     ) -> Asked:
         if session_of(worker) not in self.partition.presence.workers:
-            self._attend(worker, seconds, state)  # is answered at once
-        asked = self._attend(worker, seconds, state)
+            self._attend(worker, seconds, state, good)  # is answered at once
+        asked = self._attend(worker, seconds, state, good)
         if turn:
             self.turn()
         return asked
 
-    def _attend(self, worker: int | str, seconds: float, state: Any) -> Asked:  # noqa: ANN401
+    def _attend(
+        self,
+        worker: int | str,
+        seconds: float,
+        state: Any,  # noqa: ANN401
+        good: float,
+    ) -> Asked:
         asked = self.ask("attend", session=session_of(worker))
         told = Attendance(
             asked.session,
@@ -437,6 +445,7 @@ class Driver:
             self.now,
             asked,
             self.now + seconds,
+            good=good,
         )
         self.partition.attend(told, self.now)
         return asked
@@ -654,6 +663,7 @@ class Driver:
 
     def _answer_attend(self, effect: effects.AnswerAttend) -> None:
         effect.token.passes = list(effect.passes)
+        effect.token.best = effect.best
         effect.token.answer(effect.order)
 
     def _visitor_taken(self, effect: effects.VisitorTaken) -> None:

@@ -74,7 +74,7 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.ALLOCATE: "version session slots priority waited user hops do_not_queue permits",
     Opcode.SUBSCRIBE: "session version user",
     Opcode.SUSPECT: "worker_session",
-    Opcode.ATTEND: "session worker address slots busy state",
+    Opcode.ATTEND: "session worker address slots busy state good",
     Opcode.RUNNING: "running ended",
     Opcode.COUNT: "held over name limit wanted",
     Opcode.WORKERS: "action worker",
@@ -89,7 +89,7 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.ALLOCATE: "allocations counts policy",
     Opcode.SUBSCRIBE: "version policy members shedding",
     Opcode.SUSPECT: "offers",
-    Opcode.ATTEND: "order counts passes",
+    Opcode.ATTEND: "order counts passes best",
     Opcode.RUNNING: "",
     Opcode.COUNT: "granted",
     Opcode.WORKERS: "workers",
@@ -119,7 +119,7 @@ def test_the_order_of_fields_is_the_protocol() -> None:
 PARTITION: list[Any] = ["n", "q", 1, 0, 1000]
 TOKEN = bytes(16)
 ALLOCATE = [*PARTITION, 0, TOKEN, 1, 2, 0.0, "", 0, False, []]
-ATTEND = [*PARTITION, TOKEN, "w", "h:1", 1, 0, "online"]
+ATTEND = [*PARTITION, TOKEN, "w", "h:1", 1, 0, "online", 1.0]
 WHOLE: dict[int, list[Any]] = {
     Opcode.ALLOCATE: ALLOCATE,
     Opcode.SUBSCRIBE: [*PARTITION, TOKEN, 0, ""],
@@ -166,6 +166,9 @@ EDGES: list[tuple[int, int, object, object]] = [
     (Opcode.ATTEND, 8, 0, -1),
     (Opcode.ATTEND, 9, 0, -1),
     (Opcode.ATTEND, 10, "offline", "away"),
+    (Opcode.ATTEND, 11, 0.0, -0.001),
+    (Opcode.ATTEND, 11, 1.0, 1.001),
+    (Opcode.ATTEND, 11, 1.0, float("nan")),
     (Opcode.SUSPECT, 5, bytes(16), bytes(17)),
     (Opcode.WORKERS, 5, "online", "fire"),
     *((opcode, 5, bytes(16), bytes(15)) for opcode in (Opcode.RELAY, Opcode.FETCH)),

@@ -213,18 +213,26 @@ class Allocating(Subscribing):
     def attend(self, told: Attendance, now: float) -> None:
         """A worker is there; its token hears of an order, or that its time is up.
 
-        Whoever is new hears at once that it is known.
+        Whoever is new hears at once that it is known, and whoever does not know how the others do,
+        if that matters to it.
         """
         known, earlier = self.presence.attend(told, now)
         if earlier is not None:
             self.effects.append(AnswerAttend(earlier, ""))
         order = self.presence.order_now(known, now)
-        if order or known is told:
+        if order or known is told or self.presence.shares.is_news(known):
             self._answer_attend(known, order, now)
         else:
             self._set_timer(known.deadline, known)
             if known.passes:
                 self.presence.rosters.untold[known] = None
+
+    def _tell_of_the_best(self, now: float) -> None:
+        """Those who fail much hear how the others do, if that is another matter by now."""
+        shares = self.presence.shares
+        if shares.news:
+            for one in shares.to_tell():
+                self._answer_attend(one, "", now)
 
     def attend_no_more(self, session: bytes, token: Token, now: float) -> None:
         """Its connection is lost, or it has taken its request back."""

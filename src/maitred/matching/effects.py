@@ -127,6 +127,8 @@ class AnswerAttend(NamedTuple):
     token: Token
     order: Literal["", "offline", "online"]
     passes: Sequence[Pass] = ()
+    best: float | None = None
+    """Share of good answers among the other workers; None: nothing is said of it."""
 
 
 class AnswerSubscribe(NamedTuple):

@@ -70,6 +70,7 @@ class Partition(Recalling):
             size = self.later.read_size(len(self.tasks))
             self.effects.append(ReadLater(before, size, self.later.read_bytes(self.tasks.values())))
         self._tell_rosters(now)
+        self._tell_of_the_best(now)
         self._pass_wanted()
         without = self._without_workers(now)
         return min(self._next_look(now, self._pass_on(now)), without)

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from maitred.errors import UnknownWorker
 from maitred.matching.rosters import Rosters
+from maitred.matching.shares import Shares
 
 if TYPE_CHECKING:
     from maitred.matching.rosters import Pass, SubscriberKey
@@ -59,6 +60,10 @@ class Attendance(Struct, eq=False):
     """Of the gateways that may come without a reservation."""
     tell_at: float = inf
     """When its timer rings that is about them."""
+    good: float = 1.0
+    """The share of its answers that went well."""
+    told_best: float = 0.0
+    """The best share of the others, as it knows."""
 
     @property
     def serves(self) -> bool:
@@ -84,6 +89,7 @@ class Presence:
         self.news = False
         """Whether somebody may have to hear of it."""
         self.rosters = Rosters(pass_seconds)
+        self.shares = Shares()
 
     @property
     def anybody(self) -> bool:
@@ -114,7 +120,7 @@ class Presence:
                 self._changes()
             known.worker, known.address = told.worker, told.address
             known.slots, known.busy, known.state = told.slots, told.busy, told.state
-            known.deadline = told.deadline
+            known.deadline, known.good = told.deadline, told.good
             known.suspected = False
         known.heard = now
         if known.order == ("online" if known.state == "online" else "offline"):
@@ -183,17 +189,20 @@ class Presence:
 
     def _count(self, one: Attendance, now: float) -> None:
         if one.serves:
+            self.shares.told(one)
             if one.session not in self._serving:
                 self._serving[one.session] = None
                 self._changes()
         elif one.session in self._serving:
             del self._serving[one.session]
+            self.shares.left(one.session)
             self._changes()
             self.seen = max(self.seen, now)
 
     def _forget(self, one: Attendance) -> None:
         del self.workers[one.session]
         self.rosters.worker_left(one)
+        self.shares.left(one.session)
         if self._serving.pop(one.session, one) is None:
             self._changes()
             self.seen = max(self.seen, one.heard)

@@ -157,7 +157,8 @@ class Subscribing(Core):
         if passes is None:
             passes = self.presence.rosters.told(worker, now)
         token = self.presence.answered(worker, now)
-        self.effects.append(AnswerAttend(token, order, passes))
+        worker.told_best = self.presence.shares.best_beside(worker.session)
+        self.effects.append(AnswerAttend(token, order, passes, worker.told_best))
         self._set_timer(worker.deadline, worker)
         self._set_tell_timer(worker, now)
 

@@ -160,7 +160,8 @@ class QueryEffects:
                     owned.partition.settings.queries.tracebacks,
                 )
             )
-        effect.token.answer(Attended(effect.order, self._driving.newer(owned, 0), passes))
+        counts = self._driving.newer(owned, 0)
+        effect.token.answer(Attended(effect.order, counts, passes, effect.best))
 
     def _answer_subscribe(self, owned: Owned, effect: effects.AnswerSubscribe) -> None:
         queries = owned.partition.settings.queries

@@ -189,6 +189,7 @@ class QueryRequests:
             now,
             held,
             now + max(patience, 0.0),
+            good=message.good,
         )
 
         def no_more() -> None:
@@ -240,4 +241,5 @@ def _row(one: Attendance, now: float) -> WorkerRow:
         state=one.state,
         heard_seconds=round(max(0.0, now - one.heard), 3),
         suspected=one.suspected,
+        good=round(one.good, 3),
     )

@@ -35,6 +35,7 @@ Token = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """A reservation: random, so that whoever shows it was given it."""
 Host = Annotated[str, Meta(max_length=300)]
 User = Annotated[str, Meta(max_length=200)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 # Gateways
@@ -192,6 +193,9 @@ class Attend(PartitionRequest, array_like=True, gc=False):
     slots: Natural
     busy: Natural
     state: WorkerState = "online"
+    good: Share = 1.0
+    """The share of its queries here that went well, lately; bad arguments and what was cancelled
+    are not counted."""
 
 
 class Attended(Answer, array_like=True, gc=False):
@@ -202,6 +206,9 @@ class Attended(Answer, array_like=True, gc=False):
     passes: list[Pass] = field(default_factory=list)
     """Gateways that may come without a reservation, those that the worker has not heard of, and
     those whose time is to be renewed."""
+    best: float | None = None
+    """The largest share of good answers among the *other* workers, 0 if there are none: whoever is
+    far below it offers little. Nothing: it is not said this time."""
 
 
 class Running(PartitionRequest, array_like=True, gc=False):
@@ -248,6 +255,8 @@ class WorkerRow(Struct, kw_only=True):
     """Since then."""
     suspected: bool = False
     """A gateway said that it does not answer."""
+    good: float = 1.0
+    """The share of its queries here that went well, lately."""
 
 
 class WorkersFound(Answer, array_like=True, gc=False):
