@@ -62,6 +62,14 @@ def test_all_workers_each_once(node: Plant) -> None:
     assert ant["queues"] == ["default/EQUITY_MARKET_HDB", "default/EQUITY_MARKET_RDB"]
 
 
+def test_a_worker_that_fails_at_one_of_its_queues(node: Plant) -> None:
+    node.queues[EQUITY] = [worker("ant", "a", good=0.17), worker("bee", "b", good=0.96)]
+    _, ant, bee, _ = command(node, "list").stdout.splitlines()
+    assert "online, fails 83 %" in ant
+    assert "fails" not in bee
+    assert [one["good"] for one in as_json(node, "list")["workers"]] == [0.17, 0.96, 1.0]
+
+
 def test_workers_of_some_queues(node: Plant) -> None:
     told = as_json(node, "list", "shop/mails")
     assert [one["worker"] for one in told["workers"]] == ["cat"]

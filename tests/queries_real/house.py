@@ -75,11 +75,18 @@ class Scene:
         self._serving: list[Serving] = []
         self._clients: list[AsyncClient] = []
 
-    async def worker(self, name: str = "w1", **settings: Any) -> Serving:  # noqa: ANN401
+    async def worker(
+        self,
+        name: str = "w1",
+        *,
+        app: App | None = None,
+        **settings: Any,  # noqa: ANN401 - of a worker
+    ) -> Serving:
+        """It serves the scene's app, or another one with the same queues."""
         client = await self.house.connect()
         worker = Worker(
             client,
-            list(self.app.handlers.values()),
+            list((app or self.app).handlers.values()),
             WorkerSettings(**{"slots": 4, "drain_seconds": 5.0, **settings}),
             name,
             Surroundings.real(),

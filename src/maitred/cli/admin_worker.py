@@ -17,10 +17,14 @@ from maitred.cli.groups import HintingGroup
 from maitred.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from maitred.protocol.queries import WorkerRow
     from maitred.routing.names import QueueId
 
 QUEUES_SHOWN = 3
 """Of one worker, in a table."""
+
+FAILED_SHOWN = 10
+"""In a hundred queries, at the queue where it fails the most; fewer are everyday life."""
 
 
 @click.group(cls=HintingGroup)
@@ -84,9 +88,17 @@ def told(known: Known) -> dict[str, Any]:
         "busy": row.busy,
         "state": row.state,
         "suspected": row.suspected,
+        "good": row.good,
         "heard_seconds_ago": row.heard_seconds,
         "queues": [label(queue) for queue in known.queues],
     }
+
+
+def _state(row: WorkerRow) -> str:
+    if row.suspected:
+        return f"{row.state}, does not answer"
+    failed = round(100 * (1.0 - row.good))
+    return f"{row.state}, fails {failed} %" if failed >= FAILED_SHOWN else row.state
 
 
 def _row(known: Known) -> dict[str, object]:
@@ -96,7 +108,7 @@ def _row(known: Known) -> dict[str, object]:
     return {
         "worker": row.worker,
         "session": known.session[:SESSION_LETTERS],
-        "state": f"{row.state}, does not answer" if row.suspected else row.state,
+        "state": _state(row),
         "slots": row.slots,
         "busy": row.busy,
         "heard": units.Shown(f"{units.duration(row.heard_seconds)} ago"),

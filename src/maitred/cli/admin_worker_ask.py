@@ -64,6 +64,8 @@ async def ask(
 
 async def present(client: AsyncClient, queues: Sequence[QueueId]) -> Present:
     """The workers of these queues; of all, if none is named."""
+    from msgspec.structs import replace
+
     named = list(queues)
     if not named:
         named = await _all_queues(client)
@@ -83,6 +85,9 @@ async def present(client: AsyncClient, queues: Sequence[QueueId]) -> Present:
             freshest = (
                 row if known is None else min(row, known.row, key=lambda one: one.heard_seconds)
             )
+            if known is not None:
+                # What fails is one of its queues, and that is what people look for.
+                freshest = replace(freshest, good=min(row.good, known.row.good))
             found[row.session] = Known(freshest, (*(known.queues if known else ()), queue))
     if named and len(silent) == len(named):
         raise next(iter(silent.values())).error

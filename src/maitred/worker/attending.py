@@ -4,13 +4,14 @@ One question to each root is always under way. The first is answered at once: we
 The others are held for a few seconds and asked again, so the node hears of us in between, and a
 person's order finds us at once. The order is to go offline or to come back. It holds for the whole
 worker: the slots are shared by its queues, and so is the machine that somebody wants to look after.
-The answer also tells of gateways that may come without a reservation. What the worker says of
-itself counts: a node that was started again learns from it who is offline.
+The answer also tells of gateways that may come without a reservation, and how well the others do.
+What the worker says of itself counts: a node that was started again learns from it who is offline.
 """
 
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
 from maitred.errors import Cancelled, DeadlineExceeded, MaitredError, UnknownRequest
@@ -50,6 +51,7 @@ class Attending:
         ordered: Callable[[], None],
         passes: Callable[[Served, list[Pass], float], None],
         welcomed: Callable[[], None],
+        compared: Callable[[Served], None],
     ) -> None:
         self.address = ""
         self.online = True
@@ -65,11 +67,15 @@ class Attending:
         self._passes = passes
         self._welcomed = welcomed
         """Called once all the roots know of us."""
+        self._compared = compared
+        """Called when a queue's others may do better, or worse, than was known."""
         self._strange: dict[str, None] = {}
         """Queues whose root has not answered yet."""
         self._loop = asyncio.get_running_loop()
         self._stopping = False
-        self._held: dict[Held, None] = {}
+        self._held: dict[Held, Served] = {}
+        self._telling: dict[str, asyncio.TimerHandle] = {}
+        """By queue: when its root is to hear how its queries end."""
         self._tasks: list[asyncio.Task[None]] = []
         self._told: WorkerState = "online"
 
@@ -88,6 +94,19 @@ class Attending:
             for held in list(self._held):
                 held.take_back()  # a new one follows, with the news in it
 
+    def judged(self, served: Served) -> None:
+        """Its queries end otherwise than before: say it, if it makes a difference."""
+        at = served.health.tell_at
+        if at < inf and served.name not in self._telling:
+            self._telling[served.name] = self._loop.call_at(at, self._tell, served)
+
+    def _tell(self, served: Served) -> None:
+        del self._telling[served.name]
+        if served.health.tell_at < inf:
+            for held, where in list(self._held.items()):
+                if where is served:
+                    held.take_back()
+
     def stopping(self) -> None:
         """We are about to leave."""
         self._stopping = True
@@ -97,6 +116,8 @@ class Attending:
         """Be gone."""
         for task in self._tasks:
             task.cancel()
+        for timer in self._telling.values():
+            timer.cancel()
 
     @property
     def state(self) -> WorkerState:
@@ -124,6 +145,9 @@ class Attending:
                 await asyncio.sleep(self._outage.failed(served.name, ATTENDANCE, problem))
                 continue
             self._outage.worked(served.name, ATTENDANCE)
+            if attended.best is not None:
+                served.health.compare(attended.best, self._loop.time())
+                self._compared(served)
             if attended.passes:
                 self._passes(served, attended.passes, self._loop.time())
             news = self._known_at(served)
@@ -152,9 +176,10 @@ class Attending:
             statistics.slots,
             statistics.busy,
             self.state,
+            served.health.tell(self._loop.time()),
         )
         held = self._client.hold(message, self._seconds)
-        self._held[held] = None
+        self._held[held] = served
         try:
             attended = cast("Attended", await held.answer())
         finally:

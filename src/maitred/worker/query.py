@@ -63,6 +63,7 @@ class Query(Attempt):
         "_call",
         "_entered",
         "_host",
+        "_hurried",
         "_most_bytes",
         "_rows",
         "_sequence",
@@ -106,7 +107,9 @@ class Query(Attempt):
         """Whether the gateway has its answer, or does not want one."""
         seconds = terms.run_seconds
         asked = seat.timeout_milliseconds / 1000
-        if asked and asked < seconds:
+        self._hurried = 0.0 < asked < seconds
+        """Whether whoever asked gives it less time than it may have."""
+        if self._hurried:
             seconds = asked
         self.deadline = now + seconds
         self._begun_at = now
@@ -177,7 +180,7 @@ class Query(Attempt):
 
     def fail(self, ending: Ending) -> None:
         """It cannot even begin."""
-        self._end(ending)
+        self._end(ending, judged=False)
 
     def _begin_in_thread(self, *call: Any) -> None:  # noqa: ANN401 - whatever is called
         context = copy_context()
@@ -206,6 +209,8 @@ class Query(Attempt):
 
     def time_is_over(self) -> None:
         """It took longer than it may."""
+        if not self.cancelled and not self._hurried:
+            self._host.judge(self.served, self._begun_at, done=False)
         self._stop(outcomes.timed_out(self.deadline - self._begun_at, "query"))
 
     def _stop(self, why: Ending) -> None:
@@ -305,8 +310,11 @@ class Query(Attempt):
 
     # The end
 
-    def _end(self, ending: Ending) -> None:
-        self._host.ended(self, good=ending[0] == DONE)
+    def _end(self, ending: Ending, *, judged: bool = True) -> None:
+        done = ending[0] == DONE
+        if judged and not self.cancelled:
+            self._host.judge(self.served, self._begun_at, done=done)
+        self._host.ended(self, good=done)
         if not self.told:
             self._answer(ending)
 

@@ -78,6 +78,8 @@ class Querying:
         """Asks the node whether the query is being relayed."""
         self.arrived: Callable[[bytes], None] | None = None
         """It need not ask any more."""
+        self.judged: Callable[[Served], None] | None = None
+        """Told of a queue whose queries do not all end well."""
         self.counted: Counted | None = None
         """Tells the node which reservations have a slot, of those that it counts."""
         self.fetch_seconds = settings.fetch_seconds
@@ -189,7 +191,24 @@ class Querying:
         """Whether the query for this reservation has not come."""
         return token in self._book.known
 
+    def under_way(self, served: Served) -> int:
+        """Queries of that queue, those that are awaited too."""
+        known = self._book.known.values()
+        return sum(one.where is served for one in known) + sum(
+            one.served is served for one in self.running
+        )
+
     # The end of a query
+
+    def judge(self, served: Served, begun_at: float, *, done: bool) -> None:
+        """A query ended by what its handler did; not because of whoever asked it."""
+        now, health = self.loop.time(), served.health
+        if done:
+            health.done(now - begun_at, now)
+        else:
+            health.failed(now)
+        if health.good < 1.0 and self.judged is not None:
+            self.judged(served)
 
     def ended(self, query: Query, *, good: bool) -> None:
         """Its handler has ended, and its slot is free."""
@@ -199,20 +218,21 @@ class Querying:
         self.capacity.ended(query, good=good)
         if isinstance(query.terms, Reserved):
             self._over(query.served, query.terms)
-        if query.told or not self._kept_warm(query):
+        if query.told or not good or not self._kept_warm(query):
             self._bench.leave()
 
     def _kept_warm(self, query: Query) -> bool:
         """The gateway may have the slot again at once: whoever else wants one finds those on offer.
 
         So nobody who waits is overtaken, and most queries of a gateway that asks one by one need no
-        partition at all.
+        partition at all. After a failure the next one should find another worker.
         """
         terms = query.terms
         if (
             not self.warm_seconds
             or not query.again_until
             or not query.served.on_offer
+            or query.served.health.sick
             or self._bench.free <= 0
             or not isinstance(terms, Reserved)
         ):

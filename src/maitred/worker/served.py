@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from maitred.balancing.workers.health import Health
 from maitred.worker.gathering import gathering, gathering_in_thread
 from maitred.worker.origin import Origin
 
@@ -20,6 +21,8 @@ class Served:
         "asked",
         "asking",
         "function",
+        "health",
+        "held_back",
         "is_async",
         "is_stream",
         "name",
@@ -43,6 +46,10 @@ class Served:
             gather = gathering if self.is_async else gathering_in_thread
             self.function = gather(self.asked, most_bytes)
         self.read = handler.signature.read
+        self.health = Health()
+        """How its queries end here, beside those of other workers."""
+        self.held_back = False
+        """Whether that was said to keep slots back."""
         self.offers: dict[Held, None] = {}
         self.on_offer = 0
         """Slots."""

@@ -36,5 +36,7 @@ class Statistics(Struct):
     """Queries with a pass that there was no room for."""
     unused: int = 0
     """Reservations that no query came for."""
+    held_back: int = 0
+    """How often it began to keep slots of a queue back, since it failed more than others."""
     offers: int = 0
     """Messages with free slots."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from maitred.client.queues import QueueView
 from maitred.errors import Cancelled, ConnectionLost, CutOff, DeadlineExceeded, MaitredError
 from maitred.protocol.tasks import Offer, Offered
+from maitred.worker.alarm import Alarm
 from maitred.worker.attending import Attending
 from maitred.worker.beats import Beats
 from maitred.worker.bench import Bench
@@ -126,7 +127,10 @@ class Worker:
             self._ordered,
             self.querying.passes,
             self._welcome,
+            self._judged,
         )
+        self.querying.judged = self._judged
+        self._pauses = Alarm(self._loop, self._pause_is_over)
         self._door = Door(self._loop, settings, self._session, name, self.querying)
         self.welcomed: Callable[[], None] = lambda: None
         """Called once every queue's root knows of it."""
@@ -161,6 +165,7 @@ class Worker:
         finally:
             self._beats.stop()
             self._attending.stop()
+            self._pauses.stop()
             self.querying.stop()
             self._counted.stop()
             self.capacity.stop()
@@ -195,6 +200,8 @@ class Worker:
         wanted = to_offer(free, [served.on_offer for served in self._served])
         for served, slots in zip(self._served, wanted, strict=True):
             partitions = served.view.counts.read
+            if served.health.sick:
+                slots = self._at_most(served, slots)  # noqa: PLW2901
             if slots and worth_it(slots, served.on_offer, served.asking, partitions):
                 served.on_offer += slots
                 for share in spread(slots, partitions):
@@ -203,10 +210,27 @@ class Worker:
                     self._offering[offering] = None
                     offering.add_done_callback(self._offering.pop)
 
+    def _at_most(self, served: Served, slots: int) -> int:
+        """Of these, as many as a queue may have on offer whose queries fail here."""
+        now, health = self._loop.time(), served.health
+        if now < health.paused_until:
+            self._pauses.by(health.paused_until)
+        room = int(health.room(self.querying.under_way(served), now))
+        if served.on_offer > room:
+            self._take_back(served)
+            return 0
+        return min(slots, room - served.on_offer)
+
+    def _pause_is_over(self, _: float) -> None:
+        self._slot_freed()
+
     def _take_offers_back(self) -> None:
         for served in self._served:
-            for held in list(served.offers):
-                held.take_back()
+            self._take_back(served)
+
+    def _take_back(self, served: Served) -> None:
+        for held in list(served.offers):
+            held.take_back()
 
     async def _offer(self, served: Served, slots: int) -> None:
         try:
@@ -272,6 +296,21 @@ class Worker:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
+
+    def _judged(self, served: Served) -> None:
+        """What is known of how its queries end, here or elsewhere, may have changed."""
+        self._attending.judged(served)
+        health = served.health
+        if health.sick == served.held_back:
+            return
+        served.held_back = health.sick
+        facts = {"queue": served.name, "good": round(health.good, 2), "others": health.best}
+        if health.sick:
+            self.statistics.held_back += 1
+            self._log.warning("fails more queries than others; takes few until it can", **facts)
+        else:
+            self._log.info("answers queries as well as others again", **facts)
+        self._slot_freed()
 
     def _origins(self) -> Iterator[Origin]:
         for served in self._served:
