@@ -154,6 +154,23 @@ async def test_when_the_others_fail_as_well_it_is_held_back_no_longer() -> None:
 
 
 @in_a_loop
+async def test_tasks_still_come_to_one_that_is_held_back() -> None:
+    stall = Stall()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, stall.app, slots=SLOTS, attend_seconds=60.0) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        await ask(node, gateway, 20)
+        tell(node, best=1.0)
+        await until(lambda: served(worker).held_back)
+        stall.works = True
+        tasks = [await stall.app.handlers["sell"].enqueue(number) for number in range(5)]
+        assert [await task.result(timeout=10) for task in tasks] == list(range(5))
+        assert served(worker).held_back, "they are no queries"
+
+
+@in_a_loop
 async def test_a_pause_keeps_nobody_from_stopping() -> None:
     stall = Stall()
     loop = asyncio.get_running_loop()

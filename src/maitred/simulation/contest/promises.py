@@ -67,6 +67,7 @@ _HALF = Promise(
     during=0.95,
     share_last=0.05,
     recovered_seconds=1.2,
+    after_failures=200,
 )
 _CALLERS = Promise(
     "what fails everywhere is nobody's fault: nobody is held back, and the good ones are done",
