@@ -131,7 +131,13 @@ def test_the_study_tells_what_was_promised() -> None:
     settings = ContestSettings(scenarios=("fast-errors",), variant_seeds=1)
     said = contest_study(settings, lambda *_: None).findings()
     assert any("fast-errors, adaptive" in one and "kept 1 of 1" in one for one in said)
+    assert any("fast-errors, idle" in one and "kept 1 of 1" in one for one in said)
     assert any("fast-errors, two-phase" in one and "kept" not in one for one in said)
+
+
+def test_who_vanishes_from_the_whole_contest_is_not_judged_by_a_tenth_of_it() -> None:
+    settings = ContestSettings(scenarios=("vanished",), variant_seeds=1, stretch=0.1)
+    assert not any("kept" in one for one in contest_study(settings, lambda *_: None).findings())
 
 
 def test_victims_and_pools_that_cannot_be_are_refused() -> None:

@@ -29,6 +29,8 @@ CLOCK_DRIFT = 0.01
 RECOVERED_SHARE = 0.8
 RECOVERED_BUCKETS = 3
 """Back to normal: so much of what it did before the fault, over so many tenths of a second."""
+SHARE_KEPT = 0.5
+"""Or of what it does in the end, if that is at least so much of what it did before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,9 @@ def fault_measures(model: ContestModel, tally: Tally) -> FaultMeasures | None:
     seconds = max(third * tally.bucket_seconds, 1e-9)
     before, during, after = third - half, third, 2 * third
     normal = sum(tally.struck_done[before:third]) / max(1, half)
+    # How workers share what they could all do is partly chance: it may be another share afterwards.
+    at_the_end = sum(tally.struck_done[after + half : after + third]) / max(1, third - half)
+    normal = max(min(normal, at_the_end), SHARE_KEPT * normal)
     wait = 0
     for wait in range(third):
         seen = tally.struck_done[after + wait : after + wait + RECOVERED_BUCKETS]

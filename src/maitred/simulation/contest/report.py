@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
-from maitred.simulation.contest.promises import PROMISES, promise
+from maitred.simulation.contest.promises import promise
+from maitred.simulation.contest.scenarios import FAULT_SCENARIOS
 from maitred.simulation.contest.settings import OURS
 from maitred.simulation.selection.queueing import interval_95
 
@@ -218,8 +219,8 @@ class ContestStudy:
 def _fault(cell: Cell) -> str | None:
     """What a fault did, and whether that was promised."""
     seen = [run.fault for run in cell.runs if run.fault is not None]
-    if cell.scenario not in PROMISES or not seen:
-        return None
+    if cell.scenario not in FAULT_SCENARIOS or not seen:
+        return None  # promises are for a tenth of the contest
     promised = promise(cell.policy, cell.scenario)
 
     def mean(of: Callable[[FaultMeasures], float]) -> float:
