@@ -221,6 +221,18 @@ def test_one_that_refused_everything_for_a_moment_is_soon_used_again() -> None:
     assert policy.in_flight("a") == 50
 
 
+def test_who_failed_more_than_one_that_has_left_is_used_again() -> None:
+    policy = Adaptive(Random(3))
+    for name in ("good", "bad"):
+        policy.joined(name, 20, 0.0)
+        policy.reported(name, report(1, 20, 0.05), 0.0)
+    for _ in range(20):
+        policy.ended(policy.sent("bad", 0.0), Outcome.FAILED, 0.0)
+    assert policy.pick(0.0, without=("good",)) is None
+    policy.left("good", 0.0)
+    assert policy.pick(0.0) == "bad"
+
+
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REFUSED])
 def test_a_worker_that_answers_badly_and_fast_gets_little(outcome: Outcome) -> None:
     """A second of queries; good answers take 50 ms, the bad ones of the other worker 1 ms."""

@@ -134,6 +134,10 @@ class Adaptive(Counting[Seen]):
             seen.limit = float(min(seen.slots, trust.FIRST_TRUST))
             self._reckon(seen, now)
 
+    def left(self, worker: str, now: float) -> None:
+        super().left(worker, now)
+        self._compare(now)
+
     def reported(self, worker: str, report: Report, now: float) -> None:
         seen = self._known.get(worker)
         if seen is None:
@@ -205,7 +209,7 @@ class Adaptive(Counting[Seen]):
         seen.streak = 0
         health = seen.health
         changed, was = health.sick, health.good
-        health.done(latency, now)
+        health.done(max(0.0, latency), now)
         if health.good != was:
             self._compare(now)
         seen.heard_at = now

@@ -105,7 +105,7 @@ class Health:
             self.compare(self.best, now)
 
     def failed(self, now: float) -> None:
-        """A query failed, and not for want of those who asked."""
+        """A query failed, as far as is known not because of whoever asked it."""
         self.good = after(self.good, done=False)
         if not self.sick:
             self.compare(self.best, now)

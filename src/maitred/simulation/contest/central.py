@@ -67,6 +67,13 @@ class CentralLine(Counting[Offering]):
         if worker.health.tell_at > now:
             return
         worker.health.tell(now)
+        self._compare(now)
+
+    def left(self, worker: str, now: float) -> None:
+        super().left(worker, now)
+        self._compare(now)
+
+    def _compare(self, now: float) -> None:
         for one in self._list:
             shares = (other.health.told for other in self._list if other is not one)
             one.health.compare(max(shares, default=0.0), now)
