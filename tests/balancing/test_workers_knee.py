@@ -1,4 +1,8 @@
-"""The limit of a back end that tells nothing, before a model of one: M/M/c, and worse."""
+"""The limit of a back end that tells nothing, before a model of one: M/M/c, and worse.
+
+No constant of the search was chosen with the seeds that are used here. The bounds of how long
+something may take are about the worst of forty seeds, which are others again.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,15 @@ import pytest
 
 from maitred.balancing.workers import KneeProber, KneeSettings
 from maitred.balancing.workers.knee_alarm import ALARM, ALARM_MAX, FallAlarm
+from maitred.balancing.workers.knee_evidence import VOTE_MOST, Evidence, Pair, Window
 
 MEAN_SECONDS = 0.04
 REFUSED_SECONDS = 0.001
 LOOK_SECONDS = 0.05
-SEEDS = range(1, 7)
+SEEDS = range(3001, 3007)
+SMALL = 8
+SMALL_MEAN_SECONDS = 0.1
+"""A small back end answers 80 a second."""
 
 
 class Hidden:
@@ -87,6 +95,13 @@ class Hidden:
         return True
 
 
+def small(seed: int) -> Hidden:
+    back_end = Hidden(SMALL, seed, first=SMALL)
+    back_end.mean = SMALL_MEAN_SECONDS
+    back_end.run(30.0)
+    return back_end
+
+
 def settled(permits: int, seed: int, seconds: float = 4.0) -> Hidden:
     back_end = Hidden(permits, seed)
     back_end.run(seconds)
@@ -95,7 +110,7 @@ def settled(permits: int, seed: int, seconds: float = 4.0) -> Hidden:
 
 @pytest.mark.parametrize(("permits", "first"), [(20, 4), (60, 16), (40, 300)])
 def test_the_knee_is_found_without_a_word_from_the_back_end(permits: int, first: int) -> None:
-    back_end = Hidden(permits, seed=7, first=first)
+    back_end = Hidden(permits, seed=3007, first=first)
     back_end.run(30.0)
     knees = []
     for _ in range(10):
@@ -106,9 +121,10 @@ def test_the_knee_is_found_without_a_word_from_the_back_end(permits: int, first:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_noise_is_not_chased_and_throughput_is_not_lost(seed: int) -> None:
+    """99 % mostly, and 95 % with the worst of a hundred seeds."""
     back_end = settled(100, seed)
-    assert back_end.run(10.0) >= 0.97
-    assert 90 <= back_end.prober.knee <= 140
+    assert back_end.run(10.0) >= 0.95
+    assert 90 <= back_end.prober.knee <= 125
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -118,57 +134,83 @@ def test_half_of_the_capacity_is_followed_within_a_second_and_its_return_soon(se
     assert back_end.follows(40, 72, seconds=1.0)
     back_end.run(2.0)
     back_end.permits = 100
-    assert back_end.follows(85, 160, seconds=8.0)
+    assert back_end.follows(85, 160, seconds=4.0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_fifth_of_the_capacity_is_followed_within_two_seconds(seed: int) -> None:
+def test_a_fifth_of_the_capacity_is_followed_within_half_a_second(seed: int) -> None:
     back_end = settled(100, seed)
     back_end.permits = 20
-    assert back_end.follows(15, 32, seconds=2.0)
+    assert back_end.follows(15, 32, seconds=0.5)
     back_end.permits = 100
-    assert back_end.follows(85, 160, seconds=12.0)
+    assert back_end.follows(85, 160, seconds=6.5)
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
-def test_a_small_back_end_that_shrinks(seed: int) -> None:
-    back_end = settled(20, seed, seconds=15.0)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_small_back_end_that_shrinks_and_its_return(seed: int) -> None:
+    """Half of it answers 40 a second, and an eighth 10: some dozens of answers are needed."""
+    back_end = small(seed)
     back_end.permits = 4
-    assert back_end.follows(3, 8, seconds=2.0)
+    assert back_end.follows(3, 7, seconds=4.5)
+    back_end.run(10.0)
+    back_end.permits = SMALL
+    assert back_end.follows(6, 16, seconds=13.5)
+    back_end.run(10.0)
+    back_end.permits = 1
+    assert back_end.follows(1, 3, seconds=6.0)
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_small_back_end_is_used(seed: int) -> None:
+    """Trying less costs throughput, so it is rare; the knee is known to a third or so."""
+    back_end = small(seed)
+    assert back_end.run(60.0) >= 0.95
+    assert 6 <= back_end.prober.knee <= 14
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_who_only_gets_slower_keeps_its_limit(seed: int) -> None:
-    """The same fall, seen from outside: the way back up pays, and is gone at once."""
+    """The same fall, seen from outside. The trial costs half of the throughput while it lasts, and
+    so does the next step down."""
     back_end = settled(100, seed)
     back_end.mean = 2 * MEAN_SECONDS
-    back_end.run(2.5)
+    assert back_end.run(5.0) >= 0.87
     assert back_end.follows(85, 160, seconds=1.0)
-    assert back_end.run(10.0) >= 0.93
+    assert back_end.run(10.0) >= 0.97
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_small_one_that_only_gets_slower_is_not_driven_to_the_floor(seed: int) -> None:
+    back_end = small(seed)
+    for slower in (2.0, 4.0, 1.0, 3.0):
+        back_end.mean = slower * SMALL_MEAN_SECONDS
+        back_end.run(5.0)
+        assert back_end.run(20.0) >= 0.75
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_pause_is_no_fall(seed: int) -> None:
     back_end = settled(100, seed)
     for _ in range(5):
         before = back_end.prober.knee
         back_end.stalled_until = back_end.now + 1.0
         back_end.run(1.3)
-        assert back_end.prober.knee >= 0.7 * before
+        assert back_end.prober.knee >= 0.9 * before
         back_end.run(1.0)
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_less_demand_is_no_fall(seed: int) -> None:
+    """Even if it becomes less in the middle of a window."""
     back_end = settled(100, seed, seconds=8.0)
     before = back_end.prober.knee
     for demand in (10, 70, 30, 5, 80):
         back_end.run(1.0, demand=demand)
-        assert back_end.prober.knee >= 0.75 * before
+        assert back_end.prober.knee == before
 
 
 def test_a_knee_that_is_not_tested_stays() -> None:
-    back_end = Hidden(50, seed=3)
+    back_end = Hidden(50, seed=3003)
     back_end.run(20.0, demand=5)
     assert back_end.prober.knee == 16
 
@@ -203,7 +245,7 @@ def test_errors_are_no_throughput() -> None:
     assert "KneeProber" in repr(prober)
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(3001, 3004))
 def test_a_back_end_that_refuses_fast_is_not_asked_for_more(seed: int) -> None:
     """A pool of 30 of which 20 are served at a time; whatever is beyond gets an error at once."""
     back_end = Hidden(20, seed, pool=30)
@@ -215,7 +257,7 @@ def test_a_back_end_that_refuses_fast_is_not_asked_for_more(seed: int) -> None:
     assert back_end.prober.knee <= 40
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(3001, 3004))
 def test_errors_that_come_and_go_raise_nothing(seed: int) -> None:
     back_end = settled(40, seed)
     highest = 0
@@ -231,7 +273,7 @@ def test_errors_that_come_and_go_raise_nothing(seed: int) -> None:
 # The floor and the ceiling
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(3001, 3004))
 def test_a_limit_at_the_floor_recovers(seed: int) -> None:
     back_end = settled(50, seed)
     back_end.permits = 1
@@ -241,14 +283,14 @@ def test_a_limit_at_the_floor_recovers(seed: int) -> None:
     assert back_end.follows(40, 75, seconds=20.0)
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(3001, 3004))
 def test_from_one_it_goes_up(seed: int) -> None:
     back_end = Hidden(50, seed, first=1)
     assert back_end.follows(40, 80, seconds=15.0)
 
 
 def test_at_its_ceiling_it_is_used_all_the_same() -> None:
-    back_end = Hidden(100, seed=1, first=50, ceiling=50)
+    back_end = Hidden(100, seed=3001, first=50, ceiling=50)
     assert back_end.run(30.0) >= 0.96 * 0.5
     assert back_end.prober.knee == 50
 
@@ -266,6 +308,72 @@ def test_what_senders_count_uses_a_limit_as_well() -> None:
     assert prober.knee > 16
 
 
+# The evidence by itself
+
+
+def pair(low: int, high: int, knee: int, *, up: bool = True, ends: int = 200) -> Pair:
+    """What two windows of a back end that is as fast as can be would say."""
+    slow, fast = min(low, knee), min(high, knee)
+    return Pair(Window(low, ends, ends / slow), Window(high, ends, ends / fast), up=up)
+
+
+def test_one_pair_tells_where_the_knee_may_be() -> None:
+    evidence = Evidence()
+    assert evidence.knees() is None
+    evidence.add(pair(10, 20, 14))
+    knees = evidence.knees()
+    assert knees is not None
+    assert 10 < knees.least < knees.likely < knees.cautious < 20
+    assert knees.likely == pytest.approx(14, rel=0.06)
+
+
+def test_where_nothing_was_tried_nothing_is_known() -> None:
+    evidence = Evidence()
+    evidence.add(pair(10, 20, 5))
+    below = evidence.knees()
+    assert below is not None
+    assert (below.least, below.likely) == (0.0, 10.0)
+    evidence.clear()
+    evidence.add(pair(10, 20, 50))
+    above = evidence.knees()
+    assert above is not None
+    assert above.likely == above.cautious == 20.0
+
+
+def test_a_back_end_that_gets_slower_changes_no_evidence() -> None:
+    evidence = Evidence()
+    evidence.add(pair(10, 20, 14))
+    before = evidence.knees()
+    low, high, up = pair(10, 20, 14)
+    evidence.add(
+        Pair(low._replace(seconds=9 * low.seconds), high._replace(seconds=9 * high.seconds), up)
+    )
+    after = evidence.knees()
+    assert before is not None
+    assert after is not None
+    assert after.likely == before.likely
+    assert after.cautious - after.least < before.cautious - before.least
+
+
+def test_a_knee_that_moved_makes_the_older_pairs_forgotten() -> None:
+    evidence = Evidence()
+    for _ in range(30):
+        evidence.add(pair(10, 20, 10))
+    evidence.add(pair(5, 10, 10, up=False))
+    evidence.add(pair(10, 20, 20))
+    knees = evidence.knees()
+    assert knees is not None
+    assert knees.likely == 20.0
+
+
+def test_one_window_full_of_errors_does_not_outvote_the_others() -> None:
+    evidence = Evidence()
+    for _ in range(5):
+        evidence.add(pair(10, 20, 10, ends=50))
+    assert max(pair(10, 20, 20, ends=10**6).votes([10.0, 20.0], 1.0)) == 0.0
+    assert min(pair(10, 20, 20, ends=10**6).votes([10.0, 20.0], 1.0)) == -VOTE_MOST
+
+
 # The alarm by itself
 
 
@@ -279,8 +387,8 @@ def test_an_alarm_for_nothing_makes_the_next_one_harder() -> None:
     assert not rounds(alarm, 1.0, 100, 0.0)  # nobody knows what is usual
     needed = []
     for _ in range(5):
-        alarm.expect(100.0, 20.0)
-        alarm.restart(200.0)
+        alarm.forget()
+        alarm.learn(100.0, 1.0, 20.0, 20)
         needed.append(next(n for n in range(20, 2_000, 20) if rounds_anew(alarm, n)))
         alarm.judged(right=False)
     assert needed == sorted(needed)

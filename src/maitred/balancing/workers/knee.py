@@ -3,24 +3,20 @@
 Behind an HTTP proxy there is only what goes in and what comes out. More in flight raises the
 throughput up to a knee; beyond it, only the latency. The usual rule compares latency with the least
 ever seen; where service times vary that least is luck, and the limit falls far too low. So this
-one looks at throughput alone, and compares instead of trusting a memory: a window at the limit and
-a window at a limit a step away, in turn, several times over, so that a load that changes meanwhile
-changes both.
+one looks at throughput alone: a window at the limit and a window at a limit a step away, in turn,
+so that a load that changes meanwhile changes both.
 
-- One step **up** brought some of what it would bring below the knee: go up, by as much as it
-  brought, for so far away is the knee. If it brought nearly all, try a step twice as wide next.
-- One step **down** lost next to nothing of what it would lose below the knee: go down.
+What all these pairs say about the knee is added up (`Evidence`), and the limit goes to the highest
+place at which the knee may well be. Steps up cost only some latency, so they are tried all the
+time. Steps down cost throughput: they are tried only while it is plausible that the limit is far
+too high. A limit that was not used says nothing, so such windows are left out. Errors and refusals
+of the back end are not throughput.
 
-A decision is made when the difference is clear beside its noise or when the pairs are used up; a
-limit that was not used in a window says nothing about it, so that window is left out. Errors and
-refusals of the back end are not throughput.
-
-Steps down are small, and a back end that can do much less all of a sudden must not be drowned
-meanwhile. So it is noticed when much less comes out with as much in flight (`FallAlarm`). Either
-fewer are served at a time then, or each of them takes longer: from outside both look the same. If
-it is the first, a limit that is lower by the same share brings just as much. So that is what the
-limit becomes, at once, and the next thing that is tried is the step back up: it pays in the other
-case only.
+A back end that can do much less all of a sudden must not be drowned until that is found out. So it
+is noticed when much less comes out with as much in flight (`FallAlarm`). Either fewer are served at
+a time then, or each of them takes longer: from outside both look the same. If it is the first, a
+limit that is lower by the same share brings just as much. So that is what the limit becomes at
+once, for a trial: if even less comes out now, it is the second, and the limit goes back.
 """
 
 from __future__ import annotations
@@ -29,6 +25,7 @@ import math
 from dataclasses import dataclass
 
 from maitred.balancing.workers.knee_alarm import FallAlarm
+from maitred.balancing.workers.knee_evidence import Evidence, Pair, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,47 +39,50 @@ class KneeSettings:
     step_down: float = 0.15
     """How far apart the two limits are that are compared, as a share. Trying more costs only some
     latency, trying less costs throughput; and the wider a step, the sooner it is clear."""
-    window_ends: int = 100
-    """A window lasts until as many queries ended as ten times the limit, at least so many."""
     window_seconds_max: float = 1.0
-    """Or until this is over, and as many ended as three times the limit."""
-    pairs_max: int = 6
+    """A window lasts until enough ended, or until this is over, and three rounds of the limit."""
 
 
 USED_SHARE = 0.9
-KEEP_UP = 0.15
-"""A step up has to bring this share of what it would bring below the knee."""
-KEEP_DOWN = 0.2
-"""A step down may lose this share. It is rather too little, since a limit that is too low costs
-throughput, and one that is too high only latency."""
-KEEP_WIDE = 0.3
-"""Both, for wide steps down and for the step back after an alarm: here all is lost or brought, or
-nothing. It is clear soon, and the usual steps come after it."""
-WHOLE = 0.7
-"""A step up that brought this share was below the knee from its beginning to its end."""
-CLEAR = 2.0
-"""A difference of so many standard errors is no chance."""
+"""A limit is used if in every round so much of it was in flight at some time."""
+USED_ENDS = 8
+"""Such a round has as many ends as the limit, but not fewer."""
+PAUSE_ROUNDS = 2
+PAUSE_ENDS = 20
+"""If nothing ends for as long as so many rounds take usually, and so many answers, the window
+begins anew."""
+TELLING = 16.0
+"""A window has so many ends, divided by the square of the logarithm of how many times as high the
+higher limit is: then what the step may bring is three times as much as chance."""
+ROUNDS_MIN = 3
+"""It has whole rounds of as many ends as the limit, and so many: answers may come in batches."""
 CLEAR_RISE = 3.0
-"""The same for a limit that brings more than it did a moment ago: it was at the knee of less."""
-BELIEVED = 2.0
-"""A pair counts for so many times what its step could change at most: one window full of errors
-does not outvote the others."""
-UPS_A_DOWN = 3
-"""Comparisons upwards for each downwards, where neither pays: these are the dear ones."""
+"""A difference of so many standard errors is no chance: if the limit brings so much more than is
+usual, it was at the knee of less, and the next step is one up."""
 ROOTS_UP = 2.0
-ROOTS_DOWN = 1.0
+ROOTS_DOWN = 1.5
 """A step is at least so many roots of the limit: a small back end answers few a second, and small
 differences would take minutes to see."""
 STRIDE_UP_MAX = 1.0
 STRIDE_DOWN_MAX = 0.5
 """The widest steps, as shares: the limit doubles, or is halved."""
-QUICK_ENDS = 50
-ROUNDS_MIN = 3
-"""Windows of wide steps last for so many ends, and for so many rounds of the limit at least: such a
-difference is easily told from noise."""
-FORGET = 0.8
-"""What is usual at the limit falls to this share in a window at most: a fall that begins in the
-middle of one is to be an alarm, not to become usual."""
+WIDE = 0.4
+"""If the logarithms of the limits are so far apart, what is left of the limit before does not
+matter after one round; else after two."""
+TOO_HIGH_ROOTS = 1.6
+"""Steps down are tried while the knee may be lower than the limit by this divided by the root of
+the limit, as a share: to know it better than that would cost more than it brings."""
+UPS_A_DOWN = 1
+"""Steps up for each down, at least."""
+MOVE_SHARE = 0.05
+"""The limit does not follow smaller changes of what is known."""
+TRIAL_FEWER = 3.0
+TRIAL_SLOWER = 2.0
+"""A trial is over when it is e^3 times likelier that fewer are served at a time, or e^2 times
+likelier that each takes longer: that is looked at once more, and every moment of a trial costs."""
+TRIAL_ENDS = (8, 80)
+TRIAL_ROUNDS = (2, 4)
+"""But it has so many ends, and so many rounds of the limit, at least; and no more than that."""
 
 
 class KneeProber:
@@ -94,18 +94,24 @@ class KneeProber:
         self._other = False
         """Whether this window is the one at the other limit."""
         self._ups_left = 1
-        """Comparisons upwards before the next one downwards."""
+        """Steps up before the next one down."""
         self._in_flight = 0
-        self._peak = self._good = self._bad = self._unsettled = 0
+        self._peak = self._good = self._bad = self._round = self._unsettled = 0
+        self._enough = 0
+        self._began = self._last = now
         self._area = 0.0
-        """Of this window: what was in flight at most, what ended, what is still left out, and how
-        much was in flight for how long."""
-        self._pairs: list[float] = []
-        """For each pair: the throughput at the other limit, relative to that at the base."""
-        self._base_rate = 0.0
+        """Of this window: what was in flight at most, what ended, what of that in this round, what
+        is still left out, what ends it, and how much was in flight for how long."""
+        self._at_base = Window(self._base, 0.0, 0.0)
+        """The last window at the limit."""
+        self._evidence = Evidence()
         self._alarm = FallAlarm(now)
-        self._fell = False
-        """Whether the limit is where an alarm put it, and the way back is being tried."""
+        self._fallen: Window | None = None
+        """What came out before the trial that is going on,"""
+        self._before = self._base
+        """and the limit to go back to."""
+        self._tried: Window | None = None
+        """What came out in the last trial, until it was compared with a window after it."""
         self._face(up=True, stride=STRIDE_UP_MAX)
         self._restart(now)
 
@@ -118,18 +124,6 @@ class KneeProber:
     def knee(self) -> int:
         """Where the search stands, without the step that is being tried."""
         return self._base
-
-    @property
-    def _beside(self) -> int:
-        base, settings = self._base, self._settings
-        roots = ROOTS_UP if self._up else ROOTS_DOWN
-        step = max(1, round(max(self._stride * base, roots * math.sqrt(base))))
-        return min(base + step, settings.ceiling) if self._up else max(base - step, settings.floor)
-
-    @property
-    def _wide(self) -> bool:
-        """Whether the step is so wide that short windows will do."""
-        return self._stride > (self._settings.step_up if self._up else self._settings.step_down)
 
     def started(self) -> None:
         """One more is at the back end."""
@@ -146,10 +140,16 @@ class KneeProber:
         """One less; an error is not good."""
         before, limit = self._in_flight, self.limit
         self._in_flight = max(0, before - 1)
-        share = min(1.0, limit / self._base)
-        if self._alarm.ended(now, before, limit, share, good=good):
-            self._fall(now)
-            return
+        if self._fallen is None:
+            share = min(1.0, limit / self._base)
+            if self._alarm.ended(now, before, limit, share, good=good):
+                self._fall(now)
+                return
+            if self._alarm.usual * (now - self._last) > max(PAUSE_ENDS, PAUSE_ROUNDS * limit):
+                # What waited meanwhile comes out at once, and says nothing.
+                self._other = False
+                self._restart(now)
+                return
         if self._unsettled > 0:
             # The first ends after a change still belong to the limit before it.
             self._unsettled -= 1
@@ -160,122 +160,178 @@ class KneeProber:
         self._last = now
         self._good += good
         self._bad += not good
-        if self._wide:
-            enough = max(QUICK_ENDS, ROUNDS_MIN * limit)
-        else:
-            enough = max(self._settings.window_ends, 10 * limit)
         length = now - self._began
-        late = length >= self._settings.window_seconds_max
-        if length > 0.0 and (
-            self._good >= enough or (late and self._good + self._bad >= ROUNDS_MIN * limit)
-        ):
-            self._close(self._good / length, self._area / length)
+        if length <= 0.0:
+            return
+        if self._fallen is not None:
+            self._try(now, Window(limit, self._good, length), self._fallen)
+        elif not self._used(limit):
+            # Nobody wanted that much: no evidence about this pair.
+            self._other = False
             self._restart(now)
+        else:
+            late = length >= self._settings.window_seconds_max
+            if self._good >= self._enough or (
+                late and self._good + self._bad >= ROUNDS_MIN * limit
+            ):
+                self._close(Window(limit, self._good, length))
+                self._restart(now)
+
+    def _used(self, limit: int) -> bool:
+        """Whether the limit is used, as far as this round tells."""
+        self._round += 1
+        if self._round < max(USED_ENDS, limit):
+            return True
+        used = self._peak >= USED_SHARE * limit
+        self._round = 0
+        self._peak = self._in_flight
+        return used
 
     def _restart(self, now: float) -> None:
         """Begin a window, as soon as the limit before it is forgotten."""
         self._began = self._last = now
         self._area = 0.0
-        self._good = self._bad = 0
+        self._good = self._bad = self._round = 0
         self._peak = 0
-        rounds = 1 if self._wide else 2
-        self._unsettled = max(2, rounds * self.limit + max(0, self._in_flight - self.limit))
+        limit, apart = self.limit, abs(math.log(self._beside / self._base))
+        self._unsettled = limit if apart > WIDE else 2 * limit
+        self._unsettled = max(2, self._unsettled + max(0, self._in_flight - limit))
+        rounds = math.ceil(TELLING / apart**2 / limit) if apart else ROUNDS_MIN
+        self._enough = max(ROUNDS_MIN, rounds) * limit
 
-    def _close(self, rate: float, in_flight: float) -> None:
+    def _close(self, window: Window) -> None:
         """A window is over."""
-        if self._peak < USED_SHARE * self.limit:
-            # Nobody wanted that much: no evidence about this pair.
+        if self._other:
             self._other = False
-        elif not self._other:
-            usual = self._alarm.usual
-            noise = CLEAR_RISE * math.sqrt(2.0 / max(1, self._good))
-            if 0.0 < usual * (1.0 + noise) < rate:
-                self._face(up=True)
-            self._alarm.expect(max(rate, FORGET * usual), in_flight)
-            self._compare_with(rate)
-        else:
-            self._other = False
-            apart = self._beside / self._base - 1.0
-            gain = rate / self._base_rate - 1.0
-            if self._up and self._bad > self._good:
-                gain = min(gain, 0.0)  # errors that come fast are no reason for more
-            self._pairs.append(min(max(gain, -BELIEVED * abs(apart)), BELIEVED * abs(apart)))
-            self._ends += self._good
-            if self._decide(apart):
-                self._alarm.expect(rate, in_flight)
-                self._compare_with(rate)
-
-    def _compare_with(self, rate: float) -> None:
-        """That is what the base brings; now the other one."""
-        self._base_rate = rate
-        self._other = rate > 0.0
-
-    def _decide(self, apart: float) -> bool:
-        """Move, stay, or compare once more; whether the other limit is the base now."""
-        if apart == 0.0:  # at the ceiling, or at the floor
-            self._turn(0.0)
-            return False
-        mean = math.fsum(self._pairs) / len(self._pairs)
-        if self._fell or (self._wide and not self._up):
-            keep = KEEP_WIDE
-        else:
-            keep = KEEP_UP if self._up else KEEP_DOWN
-        distance = mean - keep * apart
-        more = len(self._pairs) < self._settings.pairs_max
-        if more and abs(distance) < CLEAR * self._error(mean):
-            return False
-        if self._fell:
-            self._fell = False
-            self._alarm.judged(right=distance <= 0.0)
-        if distance <= 0.0:
-            self._turn(mean)
-            return False
-        self._ups_left = 1
-        if self._up and mean < WHOLE * apart:
-            self._base = min(round(self._base * (1.0 + mean)), self._beside)
+            self._compare(window)
+            return
+        self._at_base = window
+        usual, rate = self._alarm.usual, window.ends / window.seconds
+        rise = 1.0 + CLEAR_RISE * math.sqrt(2.0 / max(1.0, window.ends))
+        if 0.0 < usual * rise < rate and not self._up:
             self._face(up=True)
-            return False
-        self._base = self._beside
-        self._face(up=self._up, stride=2.0 * self._stride)
-        return True
-
-    def _error(self, mean: float) -> float:
-        """The standard error of that mean: what the pairs say, but no less than chance makes it."""
-        count = len(self._pairs)
-        squares = math.fsum((gain - mean) ** 2 for gain in self._pairs)
-        return math.sqrt(max(squares / max(1, count - 1) / count, 2.0 / max(1, self._ends)))
-
-    def _turn(self, mean: float) -> None:
-        """It did not pay: what is compared next."""
-        if not self._up:
-            self._ups_left = UPS_A_DOWN
-            self._face(up=not self._wide)
-        elif self._wide and mean < 0.0:
-            self._face(up=False, stride=2.0 * self._settings.step_down)
+        if not self._alarm.suspects:
+            self._alarm.learn(window.ends, window.seconds, self._area, self._base)
+        if self._tried is not None:
+            self._evidence.add(Pair(self._tried, window, up=False))
+            self._tried = None
+            self._decide()
+        elif self._beside == self._base:  # at the ceiling, or at the floor
+            self._next()
         else:
-            self._ups_left -= 1
-            self._face(up=self._ups_left > 0)
+            if self._up and self._bad > self._good:  # errors are no reason for more
+                self._face(up=False, least=self._least)
+            self._other = window.ends > 0.0
 
-    def _face(self, *, up: bool, stride: float = 0.0) -> None:
-        """Begin another comparison; with the usual step, unless a wider one is wanted."""
+    def _compare(self, window: Window) -> None:
+        """A window at the other limit is over, too."""
+        base = self._at_base
+        if not self._up:
+            self._evidence.add(Pair(window, base, up=False))
+        elif self._bad > self._good:  # nor if they come fast
+            most = base.ends * window.seconds / base.seconds
+            fewer = Window(window.limit, min(window.ends, most), window.seconds)
+            self._evidence.add(Pair(base, fewer, up=True))
+        else:
+            self._evidence.add(Pair(base, window, up=True))
+        self._decide()
+
+    def _decide(self) -> None:
+        """Go to where the knee may well be, and say what is tried next."""
+        knees, base, tried = self._evidence.knees(), self._base, self._beside
+        if knees is None:
+            return
+        goal = max(self._settings.floor, min(round(knees.cautious), self._settings.ceiling))
+        if not self._up:
+            goal = min(goal, base)
+        if abs(math.log(goal / base)) >= MOVE_SHARE:
+            self._base = goal
+            brings = min(goal, knees.likely) / min(base, knees.likely)
+            self._alarm.moved(brings, goal / base)
+        if self._up and knees.likely**2 >= base * tried:
+            self._face(up=True, stride=2.0 * self._stride if knees.likely >= tried else 0.0)
+        else:
+            self._next()
+
+    @property
+    def _least(self) -> float:
+        """Where the knee may be at least."""
+        knees = self._evidence.knees()
+        return knees.least if knees else 0.0
+
+    def _next(self) -> None:
+        """What is tried next; a step up, unless the limit may be far too high."""
+        self._ups_left -= self._up
+        least = self._least
+        too_high = 1.0 + TOO_HIGH_ROOTS / math.sqrt(self._base)
+        if self._ups_left <= 0 and least * too_high < self._base:
+            self._ups_left = UPS_A_DOWN
+            self._face(up=False, least=least)
+        else:
+            self._face(up=True)
+
+    def _face(self, *, up: bool, stride: float = 0.0, least: float = 0.0) -> None:
+        """Begin a comparison; with the usual step, unless a wider one is wanted: so many times as
+        much, or down to where the knee may be at least."""
+        base, settings = self._base, self._settings
         self._up = up
         if up:
-            self._stride = min(max(stride, self._settings.step_up), STRIDE_UP_MAX)
+            self._stride = min(max(stride, settings.step_up), STRIDE_UP_MAX)
+            step = round(max(self._stride * base, ROOTS_UP * math.sqrt(base)))
+            self._beside = min(base + max(1, step), settings.ceiling)
         else:
-            self._stride = min(max(stride, self._settings.step_down), STRIDE_DOWN_MAX)
-        self._pairs.clear()
-        self._ends = 0
+            step = round(max(settings.step_down * base, ROOTS_DOWN * math.sqrt(base)))
+            lowest = max(settings.floor, math.ceil(STRIDE_DOWN_MAX * base))
+            self._beside = min(base, max(lowest, min(base - max(1, step), round(least))))
 
     def _fall(self, now: float) -> None:
-        """There is an alarm: go to the limit that is right if fewer are served at a time now."""
-        alarm, before = self._alarm, self._base
-        left = min(1.0, alarm.rate / alarm.usual)
-        self._base = max(self._settings.floor, round(left * before))
-        self._face(up=True, stride=before / self._base - 1.0)
+        """There is an alarm: try the limit that is right if fewer are served at a time now."""
+        alarm, base = self._alarm, self._base
+        slow = Window(min(self.limit, base), alarm.slow_ends, alarm.slow_seconds)
+        left = min(1.0, slow.ends / slow.seconds / alarm.usual)
         self._other = False
+        self._tried = None
+        self._base = max(self._settings.floor, round(left * base))
+        if self._base < slow.limit:
+            self._fallen, self._before = slow, base
+            self._face(up=True, stride=base / self._base - 1.0)
+            self._restart(now)
+            self._unsettled = max(2, self._base // 2 + max(0, self._in_flight - self._base))
+        else:  # it is at the floor, or tries less just now
+            self._base = base
+            alarm.forget()
+            alarm.restart(now)
+            self._face(up=True)
+            self._restart(now)
+
+    def _try(self, now: float, window: Window, before: Window) -> None:
+        """The trial goes on: does less in flight bring as much, as if the knee were here now, or
+        less, as if it were where it was?"""
+        pair = Pair(window, before, up=False)
+        slower = pair.likelihood(before.limit) - pair.likelihood(window.limit)
+        least = max(TRIAL_ENDS[0], TRIAL_ROUNDS[0] * window.limit)
+        most = max(TRIAL_ENDS[1], TRIAL_ROUNDS[1] * window.limit)
+        ends = self._good + self._bad
+        if ends < least or (ends < most and -TRIAL_FEWER < slower < TRIAL_SLOWER):
+            return
+        alarm = self._alarm
+        self._fallen = None
+        self._evidence.clear()
         self._ups_left = 1
-        self._fell = True
-        alarm.expect(0.0, 0.0)  # nobody knows until a window is over
+        if slower <= 0.0:
+            self._evidence.add(pair)
+            knees = self._evidence.knees()
+            if slower > -TRIAL_FEWER and knees is not None:
+                self._base = round(knees.likely)
+                self._face(up=True)
+        else:
+            # It may still be wrong; the next window at this limit tells.
+            self._tried = window
+            self._base = self._before
+            self._face(up=True)
+        alarm.judged(right=slower <= 0.0)
+        alarm.forget()
+        alarm.learn(before.ends, before.seconds, self._base * before.seconds, self._base)
         alarm.restart(now)
         self._restart(now)
 
