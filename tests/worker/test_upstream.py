@@ -212,6 +212,42 @@ async def test_connections_are_kept_and_as_many_as_are_needed() -> None:
 
 
 @in_a_loop
+async def test_a_connection_that_is_taken_again_at_once_is_left_alone() -> None:
+    """By somebody whose turn comes before that of whom its last answer was for: each that is over
+    begins another one here, so that there are all orders of turns."""
+    width, left, over = 16, 2_000, asyncio.Event()
+    async with a_server(echoing) as server:
+        upstream = Upstream(server.place, UpstreamSettings(timeout_seconds=2.0))
+        under_way: set[asyncio.Task[None]] = set()
+        problems: list[UpstreamError] = []
+
+        async def one() -> None:
+            nonlocal left
+            try:
+                await upstream.ask("GET", "/", {}, b"", MANY)
+            except UpstreamError as problem:
+                problems.append(problem)
+            left -= 1
+            if left >= width:
+                begin()
+            elif left == 0:
+                over.set()
+
+        def begin() -> None:
+            task = asyncio.create_task(one())
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+
+        for _ in range(width):
+            begin()
+        async with asyncio.timeout(20.0):
+            await over.wait()
+        assert problems == []
+        assert upstream.opened == width
+        upstream.close()
+
+
+@in_a_loop
 async def test_a_kept_connection_that_is_too_old_is_closed_unused() -> None:
     async with a_server(echoing) as server:
         upstream = Upstream(server.place, UpstreamSettings(keep_seconds=0.05))

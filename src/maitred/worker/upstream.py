@@ -263,7 +263,8 @@ class _Connection(asyncio.Protocol):
         try:
             return await answer
         finally:
-            if self._answer is not None:
+            # If the answer came, the connection may already be somebody else's.
+            if self._answer is answer:
                 self._answer = None
                 self.abort()
 
