@@ -42,6 +42,9 @@ class Door:
         )
         connection.answer(request, 200, b"text/plain", b"")
 
+    def write_later(self, connection: Connection) -> None:
+        connection.release()
+
     def malformed(self, peer: str, what: str) -> None:  # noqa: ARG002
         self.seen.append(what)
 

@@ -46,6 +46,7 @@ class Connection(Reading):
     __slots__ = (
         "_current",
         "_drained",
+        "_held",
         "_linger_since",
         "_pumping",
         "_queue",
@@ -76,6 +77,8 @@ class Connection(Reading):
         self._reading_paused = False
         self._write_paused = False
         self._drained: asyncio.Future[None] | None = None
+        self._held = b""
+        """An answer that is written at the end of this turn of the loop."""
         self._stuck_bytes = 0
 
     # Begin and end
@@ -100,6 +103,7 @@ class Connection(Reading):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - it is gone either way
         self.closed = True
         self._deaf = True
+        self._held = b""
         self.door.connections.pop(self, None)
         self._queue.clear()
         current, self._current = self._current, None
@@ -109,6 +113,7 @@ class Connection(Reading):
 
     def eof_received(self) -> bool:
         """Whoever stops sending has left: there is no other sign by which to know."""
+        self.release()
         return False
 
     @property
@@ -211,12 +216,23 @@ class Connection(Reading):
         )
         metrics = self._metrics
         metrics.bytes_out += len(data)
-        self.transport.write(data)
+        if self._held:  # one answer may wait, no more: what is written knows when it is too much
+            self.release()
+            self.transport.write(data)
+        else:
+            self._held = data
+            door.write_later(self)
         metrics.answered(request.route, status, self._time() - request.began)
         self._current = None
         self._seen_at = 0.0
         if not request.keep_alive or self._queue or self._wants_continue or self._reading_paused:
             self._finished(request)
+
+    def release(self) -> None:
+        """Write the answer that is held; whatever else is done to the connection comes after."""
+        held, self._held = self._held, b""
+        if held and not self.closed:
+            self.transport.write(held)
 
     def answer_error(self, request: Request, problem: MaitredError, extra: bytes = b"") -> None:
         """The same for an error."""
@@ -247,7 +263,7 @@ class Connection(Reading):
         self.door.metrics.bytes_out += len(data)
         if request.is_10:
             self.transport.write(data)
-        else:
+        else:  # its head went through `_write`, so nothing is held
             self.transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
         while self._write_paused and self._current is request:
             self._drained = self.door.loop.create_future()
@@ -279,6 +295,7 @@ class Connection(Reading):
             self.transport.close()
 
     def _write(self, data: bytes) -> None:
+        self.release()
         if not self.closed:
             self.door.metrics.bytes_out += len(data)
             self.transport.write(data)
@@ -308,6 +325,7 @@ class Connection(Reading):
     def _say_goodbye(self) -> None:
         """Close; at once if the other end has sent all it wanted, as far as one can tell."""
         self._deaf = True
+        self.release()
         if not self.closed:
             self.transport.close()
 
