@@ -247,7 +247,7 @@ class HttpDoor:
 
         Answers of a worker come many at a time. Written one after the other, and not each when it
         is ready, the first wakes the caller and the others find it awake; what it asks next comes
-        together as well. For a thousand connections that is an eighth more a second.
+        together as well. With a thousand connections that was 8 % more a second.
         """
         if not self._unwritten:
             self.loop.call_soon(self._write_all)
