@@ -46,14 +46,15 @@ class Scene:
 
     def __init__(self) -> None:
         self.done: list[tuple[str, str]] = []
-        self.requests: dict[str, list[Any]] = {}
+        self.requests: dict[Connection, list[Any]] = {}
+        self.log = MagicMock()
         self.door = HttpDoor()
         self.door.settings = Gateway()
-        self.door.log = MagicMock()
+        self.door.log = self.log
         cast("Any", self.door).serve = self.serve
 
     def serve(self, connection: Connection, request: object) -> None:
-        self.requests.setdefault(connection.transport.name, []).append(request)  # type: ignore[attr-defined]
+        self.requests.setdefault(connection, []).append(request)
 
     def connected(self, name: str) -> Connection:
         connection = Connection(self.door)
@@ -61,7 +62,7 @@ class Scene:
         return connection
 
     def answer(self, connection: Connection, body: str) -> None:
-        request = self.requests[connection.transport.name].pop(0)  # type: ignore[attr-defined]
+        request = self.requests[connection].pop(0)
         connection.answer(request, 200, b"text/plain", body.encode())
 
 
@@ -132,4 +133,4 @@ async def test_one_that_cannot_be_written_to_does_not_keep_the_others_from_their
         scene.answer(connection, "x")
     await asyncio.sleep(0)
     assert scene.done == [("broken", "aborted"), ("other", "x")]
-    assert scene.door.log.exception.called  # type: ignore[attr-defined]
+    assert scene.log.exception.called

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,8 @@ from tests.worker.querying import ReservingNode, a_gateway
 from tests.worker.running import a_worker
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from maitred.worker.served import Served
     from maitred.worker.worker import Worker
     from tests.worker.querying import RawGateway
@@ -69,6 +72,20 @@ async def ask(node: ReservingNode, gateway: RawGateway, times: int, queue: str =
     """One after the other."""
     for number in range(times):
         await gateway.over(gateway.seat(node.reserve(queue), number))
+
+
+@asynccontextmanager
+async def held_back(stall: Stall) -> AsyncIterator[tuple[ReservingNode, Worker]]:
+    """A worker that has failed, and knows that others do not."""
+    async with (
+        ReservingNode() as node,
+        a_worker(node, stall.app, slots=SLOTS, attend_seconds=60.0) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        await ask(node, gateway, 20)
+        tell(node, best=1.0)
+        await until(lambda: served(worker).held_back)
+        yield node, worker
 
 
 @in_a_loop
@@ -145,14 +162,7 @@ async def test_where_others_do_better_it_offers_one_slot_and_all_again_when_it_i
 @in_a_loop
 async def test_when_the_others_fail_as_well_it_is_held_back_no_longer() -> None:
     stall = Stall()
-    async with (
-        ReservingNode() as node,
-        a_worker(node, stall.app, slots=SLOTS, attend_seconds=60.0) as worker,
-        a_gateway(worker) as gateway,
-    ):
-        await ask(node, gateway, 20)
-        tell(node, best=1.0)
-        await until(lambda: served(worker).held_back)
+    async with held_back(stall) as (node, worker):
         tell(node, best=0.5)
         await until(lambda: not served(worker).held_back)
         await until(lambda: offered(node, "sell") >= SLOTS // 2)
@@ -161,14 +171,7 @@ async def test_when_the_others_fail_as_well_it_is_held_back_no_longer() -> None:
 @in_a_loop
 async def test_tasks_still_come_to_one_that_is_held_back() -> None:
     stall = Stall()
-    async with (
-        ReservingNode() as node,
-        a_worker(node, stall.app, slots=SLOTS, attend_seconds=60.0) as worker,
-        a_gateway(worker) as gateway,
-    ):
-        await ask(node, gateway, 20)
-        tell(node, best=1.0)
-        await until(lambda: served(worker).held_back)
+    async with held_back(stall) as (_, worker):
         stall.works = True
         tasks = [await stall.app.handlers["sell"].enqueue(number) for number in range(5)]
         assert [await task.result(timeout=10) for task in tasks] == list(range(5))

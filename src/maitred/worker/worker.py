@@ -198,10 +198,10 @@ class Worker:
             self._take_offers_back()
             return
         wanted = to_offer(free, [served.on_offer for served in self._served])
-        for served, slots in zip(self._served, wanted, strict=True):
+        for served, share_of_free in zip(self._served, wanted, strict=True):
             partitions = served.view.counts.read
-            if served.health.sick:
-                slots = self._at_most(served, slots)  # noqa: PLW2901
+            sick = served.health.sick
+            slots = self._at_most(served, share_of_free) if sick else share_of_free
             if slots and worth_it(slots, served.on_offer, served.asking, partitions):
                 served.on_offer += slots
                 for share in spread(slots, partitions):
