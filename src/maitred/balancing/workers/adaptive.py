@@ -48,7 +48,6 @@ STALE_SECONDS = 0.5
 HALVING_SECONDS = 0.5
 ABOUT_EQUAL = 0.9
 """Service times that differ by less are the same: their means are right to a few per cent."""
-LATENCY_WEIGHT = 0.02
 PATIENCE_SECONDS = 0.1
 """In which the bound doubles that a refusal set: a worker that refused everything for a moment is
 used again within about a second."""
@@ -67,7 +66,6 @@ class Seen(Worker):
         "health",
         "heard_at",
         "held",
-        "latency",
         "limit",
         "limit_at",
         "number",
@@ -99,8 +97,6 @@ class Seen(Worker):
         self.senders = 1
         self.service = 0.0
         """The mean service time in seconds; 0 if nothing is known."""
-        self.latency = 0.0
-        """The mean from sending to a good answer."""
         self.shown = 0
         """The most that was in flight when a good answer came."""
         self.health = Health()
@@ -162,7 +158,9 @@ class Adaptive(Counting[Seen]):
         mine = seen.in_flight if yours is None else trust.count(yours)
         seen.others = max(0, serving + waiting - mine)
         seen.senders = trust.senders(report.senders)
-        seen.service = trust.service(trust.seconds(report.mean_service_seconds), seen.latency)
+        seen.service = trust.service(
+            trust.seconds(report.mean_service_seconds), seen.health.mean_seconds
+        )
         self._reckon(seen, now)
 
     def sent(self, worker: str, now: float) -> Dispatch:
@@ -201,15 +199,12 @@ class Adaptive(Counting[Seen]):
 
     def _succeeded(self, seen: Seen, latency: float, now: float) -> bool:
         """Whether the limit changed by it."""
-        if latency >= 0.0:
-            mean = seen.latency
-            seen.latency = mean + LATENCY_WEIGHT * (latency - mean) if mean else latency
         if seen.in_flight > seen.shown:
             seen.shown = seen.in_flight
         seen.streak = 0
         health = seen.health
         changed, was = health.sick, health.good
-        health.done(max(0.0, latency), now)
+        health.done(latency, now)
         if health.good != was:
             self._compare(now)
         seen.heard_at = now

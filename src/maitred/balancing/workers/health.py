@@ -95,8 +95,9 @@ class Health:
 
     def done(self, seconds: float, now: float) -> None:
         """A query was answered well; it took so long."""
-        mean = self.mean_seconds
-        self.mean_seconds = mean + MEAN_WEIGHT * (seconds - mean) if mean else seconds
+        if seconds >= 0.0:  # else the clock was set back
+            mean = self.mean_seconds
+            self.mean_seconds = mean + MEAN_WEIGHT * (seconds - mean) if mean else seconds
         if self.good < 1.0:
             self.good = after(self.good, done=True)
         if self.sick:
