@@ -43,9 +43,8 @@ def test_a_worker_that_says_nothing_is_relayed_to(run: Run) -> None:
             assert await scene.client.query("q", 1) == "far"
             assert [one.ordinal for one in scene.node.relayed] == [0, 1]
             assert decode_seat(scene.node.relayed[0].seat).payload == b"\x91\x01"
-            began = asyncio.get_running_loop().time()
             assert await scene.client.query("q", 2) == "far"
-            assert asyncio.get_running_loop().time() - began < 0.05, "not dialled again"
+            assert len(scene.worker.links) == 1, "not dialled again"
             assert all(row.relayed for row in scene.querying.table.rows())
 
     run(main())
