@@ -24,7 +24,12 @@ recovery_seconds = 1
 partitions = 2
 recovery_seconds = 1
 buffer_tasks = 10
+offer_seconds = 0.2
+forwarding = {offer_wait_seconds = 3600, task_wait_seconds = 3600}
 """
+"""Order has exceptions (docs/tasks.md): a task that is away at the parent may be overtaken if the
+parent takes more than 20 ms to send it home, which it does on a busy machine. So one of the queues
+is worked on at home only; its worker comes round to all partitions."""
 
 
 def fill(handler: Handler[[int], int, Any], first: int) -> set[int]:
@@ -72,8 +77,7 @@ def test_another_number_of_shards(tmp_path: Path, store: str | None) -> None:
         lines: dict[str, list[int]] = {}
         for line in stage.journal.lines("began"):
             lines.setdefault(line.task.rpartition("/")[0], []).append(line.sequence)
-        assert sorted(lines) == [f"shop/orders/{n}" for n in range(3)] + [
-            f"shop/unserved/{n}" for n in range(2)
-        ]
-        for partition, sequences in lines.items():
-            assert sequences == sorted(sequences), f"{partition} is out of order"
+        at_home = [f"shop/unserved/{n}" for n in range(2)]
+        assert sorted(lines) == [*(f"shop/orders/{n}" for n in range(3)), *at_home]
+        for partition in at_home:
+            assert lines[partition] == sorted(lines[partition]), f"{partition} is out of order"
