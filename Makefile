@@ -12,7 +12,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 # The stamp is newer than the files that say what to install, or the environment is made anew.
-$(READY): pyproject.toml requirements-dev.txt requirements-schemathesis.txt
+$(READY): pyproject.toml setup.py src/maitred/routing/_tokens.c requirements-dev.txt requirements-schemathesis.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "maitred needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12")'
 	@echo "setting up $(VENV) (once; takes about a minute)"
 	@$(PYTHON) -m venv --clear $(VENV)
@@ -50,4 +50,4 @@ format: $(READY) ## let ruff format and fix what it can
 	@$(BIN)/ruff format .
 
 clean: ## remove what the build and the tests made
-	@rm -rf $(VENV) maitred-data .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	@rm -rf $(VENV) maitred-data .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist src/*.egg-info src/maitred/routing/*.so

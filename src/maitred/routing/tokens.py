@@ -1,9 +1,14 @@
 """Tokens and shards, as ScyllaDB and its drivers compute them.
 
 The token of a key is Murmur3 (x64, 128 bits, the first half) with Cassandra's quirk: the bytes of
-the last, incomplete block are sign-extended before they are mixed in. mmh3 does the standard
-function in C; it gives the same number unless a byte >= 0x80 stands in that last block. ASCII keys,
-and so nearly all of ours, never have one. For the others:
+the last, incomplete block are sign-extended before they are mixed in. `_tokens.c` does just that;
+it is built when maitred is installed, where there is a compiler. Where there was none, the
+functions whose names end in `_in_python` give the same numbers, seven times slower for ASCII keys
+and a hundred times or more for some others: routes are right everywhere, and fast nearly
+everywhere. The tests compare the two.
+
+In Python, mmh3 does the standard function; it gives the same number unless a byte >= 0x80 stands in
+that last block. ASCII keys, and so nearly all of ours, never have one. For the others:
 
 - The sign-extended block can mostly be written down as plain bytes of the same length: always if
   it has 8 bytes (a key of 40, say), else if each half has an even number of such bytes. Then
@@ -56,10 +61,14 @@ _FLIPS = {
 
 _from_bytes = int.from_bytes
 
+# Called so, and not as a method of the key, it also refuses whatever is not `bytes`: text has a
+# method of that name, and mmh3 would take it.
+_is_ascii = bytes.isascii
 
-def token(data: bytes) -> int:
-    """The Murmur3 token of the bytes: a signed number of 64 bits. Empty is 0."""
-    if data.isascii():
+
+def token_in_python(data: bytes) -> int:
+    """The token without our C."""
+    if _is_ascii(data):
         return mmh3_x64_128_stupledigest(data)[0]
     return _token_of_any(data)
 
@@ -78,13 +87,18 @@ def shard_of(token: int, shards: int, ignore_msb: int = IGNORE_MSB) -> int:
 def sharding(shards: int, ignore_msb: int = IGNORE_MSB) -> Callable[[bytes], int]:
     """A function from keys to shards for one node, whose numbers are checked once, here."""
     check_sharding(shards, ignore_msb)
+    return _sharding(shards, ignore_msb)
+
+
+def sharding_in_python(shards: int, ignore_msb: int) -> Callable[[bytes], int]:
+    """`sharding` without our C; the numbers are checked already."""
     if ignore_msb == 0:
-        return lambda key: shard_of(token(key), shards, 0)
+        return lambda key: shard_of(token_in_python(key), shards, 0)
     bits_left = 64 - ignore_msb
 
     def shard_of_key(key: bytes) -> int:
-        # `shard_of(token(key), ...)`, without the calls and the checks.
-        found = mmh3_x64_128_stupledigest(key)[0] if key.isascii() else _token_of_any(key)
+        # `shard_of(token_in_python(key), ...)`, without the calls and the checks.
+        found = mmh3_x64_128_stupledigest(key)[0] if _is_ascii(key) else _token_of_any(key)
         return (found * shards >> bits_left) % shards
 
     return shard_of_key
@@ -147,3 +161,15 @@ def _finish(word: int) -> int:
     word ^= word >> 33
     word = word * 0xC4CEB9FE1A85EC53 & _LIMIT
     return word ^ word >> 33
+
+
+def _fastest() -> tuple[Callable[[bytes], int], Callable[[int, int], Callable[[bytes], int]]]:
+    try:
+        from maitred.routing import _tokens
+    except ImportError:
+        return token_in_python, sharding_in_python
+    return _tokens.token, _tokens.sharding
+
+
+token, _sharding = _fastest()
+"""The Murmur3 token of the bytes: a signed number of 64 bits. Empty is 0."""
