@@ -18,18 +18,22 @@ from uuid import UUID
 import uvloop
 
 from maitred.node.shard import Place, Shard
-from maitred.protocol.messages import Echo
+from maitred.protocol.messages import Echo, Echoed
 from maitred.settings import Limits, Node
 from maitred.surroundings import Surroundings
 from tests.node.raw import PATIENCE_SECONDS, RawClient
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 NODE = UUID("6d616974-7265-4000-8000-000000000001")
 
 GATEWAY_SECRET = "known-to-the-gateway"  # noqa: S105 - of a node in a test
+
+GATED = 1
+"""Milliseconds, for an echo that is held until the test lets it go (`NodeUnderTest.hold_until`):
+how many of them something takes on a busy machine, nobody knows."""
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -179,6 +183,23 @@ class NodeUnderTest:
             for name in (f"q{attempt}" for attempt in range(10_000))
             if self.shard.owner_of(Echo(namespace, name, 1, 0, 0, b"")) == number
         )
+
+    def hold_until(self, may_go: Callable[[], Awaitable[object]]) -> None:
+        """Echoes with `hold=GATED` are held until what this makes has come, however late."""
+
+        def holding(shard: Shard) -> Callable[[Echo], Coroutine[Any, Any, Echoed]]:
+            by_the_clock = shard._echo_later
+
+            async def answer(message: Echo) -> Echoed:
+                if message.hold_milliseconds != GATED:
+                    return await by_the_clock(message)
+                await may_go()
+                return Echoed(message.payload, shard.number)
+
+            return answer
+
+        for shard in self.shards:
+            shard._echo_later = holding(shard)  # type: ignore[method-assign,assignment]
 
     def kill(self, number: int) -> None:
         """As if its process were gone: nothing listens, every connection is cut."""

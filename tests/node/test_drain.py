@@ -10,7 +10,7 @@ import pytest
 from maitred.protocol import cql
 from maitred.protocol.frames import Opcode
 from maitred.protocol.notation import Reader
-from tests.node.in_process import LOOPS, in_a_loop, node, until
+from tests.node.in_process import GATED, LOOPS, in_a_loop, node, until
 from tests.node.raw import (
     RawClient,
     cancel,
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 @in_a_loop
 async def test_what_is_under_way_is_finished(loop: str, tmp_path: Path) -> None:  # noqa: ARG001
     async with node(tmp_path, shards=2) as running:
+        running.hold_until((gate := asyncio.Event()).wait)
         client = await running.ready(0)
-        client.write(echo(running.queue_of(0), stream=1, hold=150))
-        client.write(echo(running.queue_of(1), stream=2, hold=150))
+        client.write(echo(running.queue_of(0), stream=1, hold=GATED))
+        client.write(echo(running.queue_of(1), stream=2, hold=GATED))
         await until(lambda: all(shard.in_flight for shard in running.shards))
         draining = [asyncio.create_task(shard.drain()) for shard in running.shards]
         await until(lambda: all(shard.draining for shard in running.shards))
@@ -45,6 +46,7 @@ async def test_what_is_under_way_is_finished(loop: str, tmp_path: Path) -> None:
         assert (await client.ask(options(5))).opcode == Opcode.SUPPORTED
         with pytest.raises(ConnectionError):
             await RawClient.open(running.own_ports[0])
+        gate.set()
         for answer in (await client.frames(2)).values():
             assert echoed_in(answer).payload == b"hello"
         await client.ended()
@@ -56,22 +58,26 @@ async def test_what_is_under_way_is_finished(loop: str, tmp_path: Path) -> None:
 @in_a_loop
 async def test_a_request_passed_on_to_a_shard_that_stops(tmp_path: Path) -> None:
     async with node(tmp_path, shards=2) as running:
+        running.hold_until((gate := asyncio.Event()).wait)
         client = await running.ready(0)
         queue = running.queue_of(1)
-        client.write(echo(queue, stream=1, hold=100))
+        client.write(echo(queue, stream=1, hold=GATED))
         await until(lambda: running.shards[1].in_flight == 1)
         draining = asyncio.create_task(running.shards[1].drain())
         await until(lambda: running.shards[1].draining)
         assert error_in(await client.ask(echo(queue, stream=2))).code == "draining"
+        gate.set()
         assert echoed_in(await client.frame()).shard == 1
         assert await draining
         assert error_in(await client.ask(echo(queue, stream=2))).code == "unavailable"
         # When this one stops as well, nobody is being started again.
-        client.write(echo(running.queue_of(0), stream=3, hold=200))
+        gate.clear()
+        client.write(echo(running.queue_of(0), stream=3, hold=GATED))
         await until(lambda: running.shards[0].in_flight == 1)
         stopping = asyncio.create_task(running.shards[0].drain())
         await until(lambda: running.shards[0].draining)
         assert error_in(await client.ask(status(1, stream=4))).code == "draining"
+        gate.set()
         assert echoed_in(await client.frame()).shard == 0
         client.close()
         assert await stopping
@@ -113,8 +119,9 @@ async def test_whoever_registered_is_told(loop: str, tmp_path: Path) -> None:  #
 async def test_whoever_registers_late_is_told_at_once(tmp_path: Path) -> None:
     """And registering again adds to what was registered, as drivers expect."""
     async with node(tmp_path) as running:
+        running.hold_until((gate := asyncio.Event()).wait)
         client = await running.ready()
-        client.write(echo("q", stream=9, hold=300))
+        client.write(echo("q", stream=9, hold=GATED))
         await until(lambda: running.shard.in_flight == 1)
         await client.ask(register("STATUS_CHANGE"))
         draining = asyncio.create_task(running.shard.drain())
@@ -124,6 +131,7 @@ async def test_whoever_registers_late_is_told_at_once(tmp_path: Path) -> None:
         assert frames[0].opcode == Opcode.READY
         events = {cql.decode_event(frame.body) for frame in frames[1:]}
         assert events == {"STATUS_CHANGE", "MAITRED_DRAINING"}
+        gate.set()
         assert (await client.frame()).stream == 9  # what was under way is answered
         await client.ended()
         client.close()
@@ -149,13 +157,16 @@ async def test_whoever_is_leaving_is_not_told(loop: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("owner", [0, 1])
 @in_a_loop
 async def test_at_the_bound_the_rest_is_told_and_cut_off(owner: int, tmp_path: Path) -> None:
-    async with node(tmp_path, shards=2, drain_seconds=0.1) as running:
+    # Long enough for what may end at once, on a busy machine as well.
+    async with node(tmp_path, shards=2, drain_seconds=1.0) as running:
+        running.hold_until((gate := asyncio.Event()).wait)
         client = await running.ready(0)
         queue = running.queue_of(owner)
-        client.write(b"".join(echo(queue, stream=n, hold=50) for n in range(5)))
+        client.write(b"".join(echo(queue, stream=n, hold=GATED) for n in range(5)))
         client.write(b"".join(echo(queue, stream=n, hold=30_000) for n in range(5, 10)))
         await until(lambda: running.shards[owner].in_flight == 10)
         draining = [asyncio.create_task(shard.drain()) for shard in running.shards]
+        gate.set()
         answers = await client.frames(10)  # one for each, and never two
         for stream in range(5):
             assert echoed_in(answers[stream]).shard == owner

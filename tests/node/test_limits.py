@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maitred.protocol.frames import HEADER_BYTES, REQUEST, Opcode, encode_frame
-from maitred.protocol.messages import Echo, Echoed, encode
+from maitred.protocol.messages import Echo, encode
 from maitred.settings import Limits
-from tests.node.in_process import LOOPS, in_a_loop, node, until
+from tests.node.in_process import GATED, LOOPS, in_a_loop, node, until
 from tests.node.raw import (
     echo,
     echoed_in,
@@ -25,31 +25,15 @@ from tests.node.raw import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from maitred.node.accepted import Accepted
-    from maitred.node.shard import Shard
     from tests.node.in_process import NodeUnderTest
 
 
 def only_connection(running: NodeUnderTest) -> Accepted:
     [connection] = running.shard.connections
     return connection
-
-
-def held_until(gate: asyncio.Event, running: NodeUnderTest) -> None:
-    """Requests that are to be held are held until the gate is open, however long that takes."""
-
-    def holding(shard: Shard) -> Callable[[Echo], Coroutine[None, None, Echoed]]:
-        async def answer(message: Echo) -> Echoed:
-            await gate.wait()
-            return Echoed(message.payload, shard.number)
-
-        return answer
-
-    for shard in running.shards:
-        shard._echo_later = holding(shard)  # type: ignore[method-assign,assignment]
 
 
 # Sizes
@@ -130,11 +114,11 @@ async def test_connections(loop: str, tmp_path: Path) -> None:  # noqa: ARG001
 @in_a_loop
 async def test_in_flight(tmp_path: Path) -> None:
     async with node(tmp_path, shards=2, limits=Limits(in_flight=3)) as running:
-        held_until(gate := asyncio.Event(), running)
+        running.hold_until((gate := asyncio.Event()).wait)
         client = await running.ready()
         here, there = running.queue_of(0), running.queue_of(1)
-        held = [echo(here, stream=1, hold=1), echo(there, stream=2, hold=1)]
-        client.write(b"".join((*held, echo(here, stream=3, hold=1))))
+        held = [echo(here, stream=1, hold=GATED), echo(there, stream=2, hold=GATED)]
+        client.write(b"".join((*held, echo(here, stream=3, hold=GATED))))
         client.write(echo(here, stream=4) + echo(there, stream=5))
         answers = await client.frames(2)
         for stream in (4, 5):
@@ -291,10 +275,12 @@ async def test_unsent_bytes(loop: str, tmp_path: Path) -> None:  # noqa: ARG001
         shard = running.shard
         deaf = [await running.ready(receive_buffer_bytes=4096) for _ in range(2)]
         for client, answers in zip(deaf, (10, 20), strict=True):
+            running.hold_until((gate := asyncio.Event()).wait)
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             for stream in range(answers):
-                client.write(echo("q", bytes(size), stream=stream, hold=1_000))
+                client.write(echo("q", bytes(size), stream=stream, hold=GATED))
             await until(lambda answers=answers: shard.in_flight == answers)  # type: ignore[misc]
+            gate.set()
             if answers == 10:
                 await until(lambda: shard.requests == 10)
                 # The kernel has taken something, too.

@@ -14,7 +14,7 @@ import pytest
 from maitred.node.shard import SWEEP_SECONDS
 from maitred.protocol.frames import Opcode
 from maitred.settings import Limits
-from tests.node.in_process import LOOPS, in_a_loop, node, own_seconds, until
+from tests.node.in_process import GATED, LOOPS, in_a_loop, node, own_seconds, until
 from tests.node.raw import (
     echo,
     echoed_in,
@@ -25,7 +25,7 @@ from tests.node.raw import (
     status,
     status_in,
 )
-from tests.node.test_limits import held_until, only_connection
+from tests.node.test_limits import only_connection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,19 +166,24 @@ async def test_answers_that_pile_up_are_not_reading(tmp_path: Path) -> None:
     """What makes a peer worth waiting for is that it takes something, not that more is unsent."""
     limits = Limits(frame_seconds=30, write_buffer_bytes=16 * 1024)
     async with node(tmp_path, limits=limits) as running:
+        running.hold_until((answers := asyncio.Semaphore(0)).acquire)
         client = await running.ready(receive_buffer_bytes=4096)
         connection = only_connection(running)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         size = 1024 * 1024
         for stream in range(12):
-            client.write(echo("q", bytes(size), stream=stream, hold=200 + 20 * stream))
+            client.write(echo("q", bytes(size), stream=stream, hold=GATED))
         await until(lambda: running.shard.in_flight == 12)
-        await until(lambda: connection.write_paused_since is not None)
+        while connection.write_paused_since is None:
+            left = running.shard.in_flight
+            answers.release()
+            await until(lambda left=left: running.shard.in_flight < left)  # type: ignore[misc]
         began = now = running.shard.loop.time()
         while not connection.closing:
             assert now < began + 100, "it is kept, though it reads nothing"
             unsent = connection.transport.get_write_buffer_size()
             if running.shard.in_flight:
+                answers.release()
                 await until(
                     lambda unsent=unsent: (  # type: ignore[misc]
                         connection.transport.get_write_buffer_size() > unsent
@@ -191,10 +196,10 @@ async def test_answers_that_pile_up_are_not_reading(tmp_path: Path) -> None:
 @in_a_loop
 async def test_idle_seconds(tmp_path: Path) -> None:
     async with node(tmp_path, limits=Limits(idle_seconds=60)) as running:
-        held_until(gate := asyncio.Event(), running)
+        running.hold_until((gate := asyncio.Event()).wait)
         idle, busy, beating = [await running.ready() for _ in range(3)]
         assert (await idle.ask(register("STATUS_CHANGE"))).opcode == Opcode.READY
-        busy.write(echo("q", hold=1))
+        busy.write(echo("q", hold=GATED))
         await until(lambda: running.shard.in_flight == 1)
         look_at_all(running, running.shard.loop.time() + 1)
         for connection in running.shard.connections:
