@@ -13,16 +13,18 @@ from maitred.errors import (
     InvalidArgument,
     InvalidArguments,
     InvalidName,
+    MaitredError,
     Overloaded,
     PayloadTooLarge,
     PermissionDenied,
+    SlotTaken,
     WorkerLost,
 )
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import DONE
 from maitred.settings import QueryLimits
 from tests.client.tables import hold, table
-from tests.client.waiters import SEATED, Seating
+from tests.client.waiters import SEATED, Seating, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -194,5 +196,54 @@ def test_a_frame_that_makes_no_sense_ends_the_link(run: Run) -> None:
             scene.worker.serve = lambda seating: seating.end(value=1)
             assert await scene.client.query("q") == 1
             assert len(scene.worker.links) == 2
+
+    run(main())
+
+
+def test_whoever_gave_a_slot_hears_that_it_was_refused(run: Run) -> None:
+    async def main() -> None:
+        async with table(workers=2) as scene:
+            hold(scene)
+            begun = [scene.querying.begin(scene.ask()) for _ in range(6)]
+            seats = scene.worker.seats
+            await scene.worker.until(lambda: len(seats) == 3)
+            scene.node.open.clear()
+            seats[0].refuse(SlotTaken("Gone."))
+            await until(lambda: len(scene.node.refused) == 1)
+            for seating in seats[1:]:
+                seating.refuse(Overloaded("Full."))
+            seats_of_both = [*seats, *scene.workers[1].seats]
+            for worker in scene.workers:
+                worker.serve = Seating.end
+            await until(lambda: scene.querying.waiting == 3)
+            scene.node.open.set()
+            await until(lambda: len(scene.node.refused) == 2)
+            for seating in seats_of_both[3:]:
+                seating.end()
+            for one in begun:
+                await one.answer()
+            told = [(one.worker_session, one.refused) for one in scene.node.refused]
+            tokens = [one.seat.token for one in seats_of_both[:3]]
+            session = scene.worker.session
+            assert told == [(session, tokens[:1]), (session, tokens[1:])]
+            assert scene.node.suspected == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["failed", "misfit"])
+def test_what_is_refused_for_what_it_is_is_not_told(run: Run, how: str) -> None:
+    async def main() -> None:
+        async with table() as scene:
+            hold(scene)
+            scene.worker.serve = (
+                (lambda seating: seating.fail("ValueError", "no"))
+                if how == "failed"
+                else (lambda seating: seating.refuse(PayloadTooLarge("No.")))
+            )
+            with pytest.raises(MaitredError):
+                await scene.client.query("q")
+            await scene.querying.close(1.0)
+            assert scene.node.refused == []
 
     run(main())

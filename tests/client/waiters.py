@@ -195,6 +195,7 @@ class FakeFloor(RunningNode):
         self.workers = list(workers)
         self.asked: list[Allocate] = []
         self.suspected: list[bytes] = []
+        self.refused: list[Suspect] = []
         self.tokens = 0
         self.most: int | None = None
         """Slots in one answer, at most."""
@@ -284,6 +285,10 @@ class FakeFloor(RunningNode):
         return Allocation(0, self.tokens.to_bytes(16), worker.session, worker.name, worker.address)
 
     async def _suspect(self, message: Suspect) -> Suspected:
+        if message.refused:
+            self.refused.append(message)
+            await self.open.wait()
+            return Suspected(0)
         self.suspected.append(message.worker_session)
         return Suspected(1)
 

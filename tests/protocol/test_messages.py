@@ -81,7 +81,7 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.QUEUES: STATUS,
     Opcode.ALLOCATE: [*PARTITION, 7, SESSION, 8, 1, 0.5, "alice", 1, True, [SESSION]],
     Opcode.SUBSCRIBE: [*PARTITION, SESSION, 7, "alice"],
-    Opcode.SUSPECT: [*PARTITION, SESSION],
+    Opcode.SUSPECT: [*PARTITION, SESSION, [SESSION]],
     Opcode.ATTEND: [*PARTITION, SESSION, "worker", "host:1", 8, 2, "draining", 0.5],
     Opcode.RUNNING: [*PARTITION, {"alice": [SESSION]}, [SESSION]],
     Opcode.COUNT: [*STATUS, {"alice": [SESSION]}, {"/n/q": [SESSION]}, "alice", 2, [SESSION]],

@@ -23,6 +23,7 @@ from maitred.client.directing import Directing
 from maitred.client.hung import Hung
 from maitred.client.links import Links
 from maitred.client.queues import TASKS
+from maitred.client.refusals import Refusals
 from maitred.client.relaying import Relaying
 from maitred.client.router import closed
 from maitred.client.running import Running
@@ -120,6 +121,7 @@ class Querying:
         )
         self.hung = Hung(settings.unreachable_seconds)
         """Workers that do not answer."""
+        self._refusals = Refusals(client, self.spawn)
         self._warm = WarmSlots()
         self._allocating = Allocating(
             client, self.session, surroundings.random, self._surplus, self.directing.learned
@@ -395,6 +397,11 @@ class Querying:
             await self.client.request(message, SUSPECT_SECONDS)
         except MaitredError:
             return  # the node finds out by itself when the worker's presence is over
+
+    def slot_refused(self, place: Place, allocation: Allocation) -> None:
+        """Tell this partition that the worker did not take a slot which it had offered."""
+        if not self._closed:
+            self._refusals.add(place, allocation)
 
     def _stray(self, link: SeatLink) -> None:
         if self._log is not None:

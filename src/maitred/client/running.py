@@ -338,6 +338,8 @@ class Running:
         self._carrier = None
         if self.turn is not None:
             self.turn.was_refused(problem)
+        elif self.stage is Stage.SENT and isinstance(problem, Unavailable | Overloaded):
+            self._querying.slot_refused(self._place, self.allocation)
         if isinstance(problem, WorkerLost):
             self.happen(Accident.LINK_LOST, problem)
         elif isinstance(problem, DeadlineExceeded):

@@ -29,7 +29,7 @@ from maitred.matching.queries import Reservation, Wanted
 from maitred.matching.subscribing import Subscribing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from maitred.matching.presence import Attendance, Order
     from maitred.matching.task import Token
@@ -63,7 +63,7 @@ class Allocating(Subscribing):
             waiting = lines.users.get(wanted.user, 0)
             self._make_room(wanted, waiting, theirs, "queries of this user", now)
         lines.add(wanted)
-        self._seat_queries()
+        self._seat_queries(now)
         if wanted.given:
             return
         if wanted.do_not_queue and self.parent is None:
@@ -107,18 +107,46 @@ class Allocating(Subscribing):
         else:
             self.effects.append(Allocate(wanted, (), outcome))
 
-    def _seat_queries(self) -> None:
+    def _seat_queries(self, now: float) -> None:
         """As many as there are free slots, in the order of both."""
-        lines, offers = self.wanted, self.offers
+        lines, offers, doubts = self.wanted, self.offers, self.doubts
         if lines.slots_away:
             return  # who comes later follows those who went to the parent
+        if offers.aside:
+            self._take_up_offers(now)
         while lines.slots and offers.slots:
             wanted = lines.first()
             if wanted is None:
                 return
-            reservation = Reservation(self._new_token(), offers.first(), wanted)
+            offer = offers.first()
+            if doubts and doubts.room(offer.session, self._workers, now) < 1:
+                offers.set_aside(offer)
+                continue
+            reservation = Reservation(self._new_token(), offer, wanted)
             offers.reserve(reservation)
             lines.take(reservation)
+            doubts.given(offer.session, reservation.token, now)
+
+    def slots_refused(self, tokens: Iterable[bytes], now: float) -> None:
+        """Workers refused these slots, which they had offered."""
+        for token in tokens:
+            self.doubts.refused(token, self._workers, now)
+
+    @property
+    def _workers(self) -> int:
+        """How many there are; only the root hears of those that are busy, or leave."""
+        return self.presence.count if self.parent is None else len(self.workers)
+
+    def _take_up_offers(self, now: float) -> None:
+        """Those that were set aside, as far as their workers may be given something by now."""
+        for session in list(self.offers.aside):
+            self.offers.take_up(session, self.doubts.room(session, self._workers, now))
+
+    def _offers_taken_up_at(self, now: float) -> float:
+        """When some will be for which somebody may wait."""
+        if not (self.wanted.slots or self.backlog.ready):
+            return inf
+        return min((self.doubts.room_at(one, now) for one in self.offers.aside), default=inf)
 
     def _flush_queries(self, now: float) -> None:
         """Answer those that got something."""
@@ -135,7 +163,7 @@ class Allocating(Subscribing):
             self.wanted.put_back(reservation)
             self._set_timer(reservation.wanted.until, reservation.wanted)
         if reserved:
-            self._seat_queries()
+            self._seat_queries(now)
         for wanted in dict.fromkeys(one.wanted for one in reserved):
             if wanted.do_not_queue and self.parent is None and not wanted.given:
                 self.wanted.close(wanted)

@@ -7,6 +7,7 @@ from heapq import heapify, heappush
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
+from maitred.balancing.workers.doubt import Doubts
 from maitred.errors import InternalError, MaitredError, OutcomeUnknown
 from maitred.matching.backlog import Backlog
 from maitred.matching.effects import (
@@ -118,6 +119,8 @@ class Core:
         )
         self.later = LaterTasks(settings.buffer_tasks, settings.buffer_bytes, stored=stored)
         self.offers = Offers()
+        self.doubts: Doubts[bytes, bytes] = Doubts()
+        """Workers, by session, that refused slots they had offered."""
         self.wanted = WantedLines()
         self.presence = Presence(now, self.first_sequence, settings.queries.pass_seconds)
         self._rosters_at = inf
@@ -339,6 +342,7 @@ class Core:
             self.open_tasks
             or self.backlog.ready
             or self.offers.slots
+            or self.offers.aside
             or self.wanted.total
             or self.presence.workers
             or self.presence.rosters.held

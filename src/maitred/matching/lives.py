@@ -50,8 +50,8 @@ class Lives(Allocating):
     def _seat(self, now: float) -> None:
         """As many queries and then tasks as there are offers, in the order of both."""
         backlog, offers = self.backlog, self.offers
-        if self.wanted.slots and offers.slots:
-            self._seat_queries()
+        if self.wanted.slots and (offers.slots or offers.aside):
+            self._seat_queries(now)
         if not offers.slots or self.recovering or not (backlog.ready or self.away):
             return
         if self.wanted.slots_away and now < self._tasks_may_be_seated_at():

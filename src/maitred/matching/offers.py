@@ -53,6 +53,8 @@ class Offers:
         self.slots = 0
         """Free slots of all that are open."""
         self._answerable: list[Offer] = []
+        self.aside: dict[bytes, dict[Offer, None]] = {}
+        """Those of workers that are not believed for now, by session: open, and given to nobody."""
 
     def add(self, offer: Offer) -> None:
         self._line[offer] = None
@@ -90,6 +92,8 @@ class Offers:
     def give_back(self, reservation: Reservation) -> None:
         """Nobody wants the slot after all, and nobody has heard of it yet: it goes first."""
         offer = reservation.offer
+        if self._no_more_aside(offer):
+            self.add(offer)
         offer.reserved.remove(reservation)
         offer.slots += 1
         self.slots += 1
@@ -98,13 +102,39 @@ class Offers:
         if offer.untouched:
             self._answerable.remove(offer)
 
+    def set_aside(self, offer: Offer) -> None:
+        """Nobody gets its slots for now."""
+        del self._line[offer]
+        self.slots -= offer.slots
+        self.aside.setdefault(offer.session, {})[offer] = None
+
+    def take_up(self, session: bytes, slots: float) -> None:
+        """Of what was set aside of that worker, enough for so many slots stands in line again."""
+        for offer in list(self.aside.get(session, ())):
+            if slots < 1:
+                return
+            slots -= offer.slots
+            self._no_more_aside(offer)
+            self.add(offer)
+
+    def _no_more_aside(self, offer: Offer) -> bool:
+        """False if it was not."""
+        theirs = self.aside.get(offer.session)
+        if theirs is None or offer not in theirs:
+            return False
+        del theirs[offer]
+        if not theirs:
+            del self.aside[offer.session]
+        return True
+
     def close(self, offer: Offer) -> bool:
         """It is answered, or nobody waits for the answer; False if that was so already."""
         if not offer.is_open:
             return False
         offer.is_open = False
-        self.slots -= offer.slots
-        self._line.pop(offer, None)
+        if not self._no_more_aside(offer):
+            self.slots -= offer.slots
+            self._line.pop(offer, None)
         return True
 
     def answerable(self) -> list[Offer]:
@@ -113,10 +143,11 @@ class Offers:
         return found
 
     def waiting(self) -> Iterator[Offer]:
-        """All that have free slots, the longest-waiting first."""
+        """All that have free slots, the longest-waiting first, but those that were set aside."""
         yield from self._line
 
     def unanswered(self) -> list[Offer]:
-        """All that are open, those without free slots too."""
+        """All that are open, those without free slots and those that were set aside too."""
         full = [offer for offer in self._answerable if offer.is_open and not offer.slots]
-        return [*self._line, *full]
+        aside = [offer for theirs in self.aside.values() for offer in theirs]
+        return [*self._line, *aside, *full]

@@ -58,6 +58,8 @@ class Partition(Recalling):
         self._leases_end(now)
         self._become_due(now)
         self._timers_ring(now)
+        if self.offers.aside:
+            self._take_up_offers(now)
         self._seat(now)
         wanted = self.backlog.wanted()
         while wanted is not None:
@@ -90,6 +92,8 @@ class Partition(Recalling):
             at = min(at, first if first > now else inf)
         if self._timers:
             at = min(at, self._timers[0][0])
+        if self.offers.aside:
+            at = min(at, self._offers_taken_up_at(now))
         at = min(at, self._rosters_at)
         return max(at, now)
 
@@ -108,7 +112,7 @@ class Partition(Recalling):
             # What a worker offered before it fell silent would only swallow more; one that lives
             # asks again.
             heard = now - self.settings.lease_seconds
-            for offer in list(self.offers.waiting()):
+            for offer in self.offers.unanswered():
                 if offer.session in silent and offer.since <= heard:
                     self._offer_time_is_up(offer)
         claims = self._claims
@@ -166,7 +170,8 @@ class Partition(Recalling):
 
     def take_down(self, session: bytes) -> int:
         """Its offers are worth nothing, until it makes them again. How many there were."""
-        offers = [one for one in self.offers.waiting() if one.session == session and one.untouched]
+        waiting = self.offers.unanswered()
+        offers = [one for one in waiting if one.session == session and one.untouched]
         for offer in offers:
             self._offer_time_is_up(offer)
         return len(offers)
@@ -175,7 +180,7 @@ class Partition(Recalling):
 
     def stop_waiting(self) -> None:
         """Nothing more will be given out: offers and heartbeats are answered."""
-        for offer in list(self.offers.waiting()):
+        for offer in self.offers.unanswered():
             if offer.untouched:
                 self._offer_time_is_up(offer)
         self._stop_queries()

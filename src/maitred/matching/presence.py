@@ -96,6 +96,11 @@ class Presence:
         """Whether any worker is here to serve."""
         return bool(self._serving)
 
+    @property
+    def count(self) -> int:
+        """Those who may be asked."""
+        return len(self._serving)
+
     def serving(self) -> list[Attendance]:
         """Those who may be asked."""
         workers = self.workers

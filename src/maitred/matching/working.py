@@ -45,7 +45,8 @@ class Working(Producing):
     def only_reserved(self, offer: Offer) -> bool:
         """Whether an offer that was just made has met nothing but queries, and can go nowhere
         else: then there is nothing to be looked at that was not before."""
-        return not (offer.given or self.backlog.ready or self.away) and self.parent is None
+        waits = offer.given or self.backlog.ready or self.away or self.offers.aside
+        return not waits and self.parent is None
 
     def withdraw(self, offer: Offer, now: float) -> None:
         """Nobody waits for the answer any more. Tasks that were on their way come back."""

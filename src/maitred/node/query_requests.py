@@ -156,6 +156,10 @@ class QueryRequests:
 
     def _suspect(self, owned: Owned, message: Suspect, held: Held) -> None:
         now = self._loop.time()
+        if message.refused:
+            owned.partition.slots_refused(message.refused, now)
+            held.answer(Suspected(0))
+            return
         held.answer(Suspected(owned.partition.suspect(message.worker_session, now)))
         key = owned.key
         # The slots of a worker are the same ones at all of its queues. Whoever asks here may say so

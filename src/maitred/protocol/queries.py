@@ -96,13 +96,19 @@ class Allocated(Answer, array_like=True, gc=False):
 
 
 class Suspect(PartitionRequest, array_like=True, gc=False):
-    """This worker took a query and does not answer: give nobody its slots until it speaks again."""
+    """This worker took a query and does not answer: give nobody its slots until it speaks again.
+
+    Or, if there are any `refused`: it answers, but refuses slots that it had offered.
+    """
 
     opcode = Opcode.SUSPECT
     permission = "query"
     repeatable = True
 
     worker_session: Session
+    refused: Annotated[list[Token], Meta(max_length=SLOTS_MAX)] = field(default_factory=list)
+    """Reservations that were made here and that it did not take. One that nobody was given, or of
+    which that was said before, does not count."""
 
 
 class Suspected(Answer, array_like=True, gc=False):
