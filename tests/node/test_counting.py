@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maitred.errors import Overloaded, PermissionDenied, Unavailable
+from maitred.node import counting
 from maitred.node.counting import ROOM_SECONDS
 from maitred.protocol.queries import Allocate, Allocated, Count, Running
 from maitred.settings import Limits, Queries, QueryLimits, Queue, User
@@ -56,7 +57,10 @@ def under_way(here: Stage) -> int:
 
 @pytest.mark.parametrize("shards", [1, 2])
 @in_a_loop
-async def test_the_word_of_the_end_may_be_late(tmp_path: Path, shards: int) -> None:
+async def test_the_word_of_the_end_may_be_late(
+    tmp_path: Path, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "ROOM_SECONDS", SECONDS)  # for those who are to get it
     async with stage(tmp_path, shards=shards, queues=ONE) as here:
         client = await here.client()
         offering = client.hold(here.offer(4), SECONDS)
@@ -71,6 +75,7 @@ async def test_the_word_of_the_end_may_be_late(tmp_path: Path, shards: int) -> N
         await waits(second)
         await client.request(running(here, ended=[told.token]))
         assert len((await second.answer()).allocations) == 1
+        monkeypatch.undo()
         third = client.hold(here.allocate(), SECONDS)
         before = client._loop.time()
         with pytest.raises(Overloaded, match=r"The queue n/q\d+ has 1 queries under way, as many"):
@@ -80,7 +85,10 @@ async def test_the_word_of_the_end_may_be_late(tmp_path: Path, shards: int) -> N
 
 @pytest.mark.parametrize("shards", [1, 2])
 @in_a_loop
-async def test_those_who_wait_for_room_get_it_in_their_order(tmp_path: Path, shards: int) -> None:
+async def test_those_who_wait_for_room_get_it_in_their_order(
+    tmp_path: Path, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "ROOM_SECONDS", SECONDS)  # what counts is who is first
     async with stage(tmp_path, shards=shards, queues=ONE) as here:
         client = await here.client()
         offer(here, client)

@@ -127,7 +127,11 @@ async def test_a_gateway_that_leaves_before_the_worker_came_leaves_nothing(tmp_p
         with pytest.raises(Cancelled):
             await asked.answer()
         assert not table(one)
-        assert await worker.request(one.fetch(TOKEN), 0.5) == Fetched()
+        fetching = worker.hold(one.fetch(TOKEN), SECONDS)
+        await waits(fetching)
+        fetching.take_back()
+        with pytest.raises(Cancelled):
+            await fetching.answer()
         assert not table(one)
 
 

@@ -94,9 +94,14 @@ async def test_one_that_is_silent_is_not_waited_for(tmp_path: Path) -> None:
 async def test_an_order_that_comes_between_two_watches_is_kept(tmp_path: Path) -> None:
     async with stage(tmp_path) as one:
         gateway, person = await one.client(), await one.client()
-        assert await gateway.request(watch(), 0.4) == Watched()
+        watching = gateway.hold(watch(), SECONDS)
+        await until(lambda: known(one) == 1)
+        watched: Any = one.node.shard.holders[Opcode.WATCH]
+        (seen,) = watched.__self__._gateways.values()
+        watched.__self__._time_is_up(seen, seen.held)
+        assert await watching.answer() == Watched()
         asked = asyncio.ensure_future(person.request(queries(), SECONDS))
-        await asyncio.sleep(0.05)
+        await until(lambda: bool(seen.orders))
         await reporting(gateway, [row(1)])
         found = await asked
         assert isinstance(found, QueriesFound)
