@@ -24,6 +24,9 @@ class Box:
         self.random = Random(seed)
         self.events: list[tuple[float, int, str]] = []
         self.number = 0
+        self.pressed = False
+        self.waited = 0.0
+        """Seconds, of all that waited together."""
 
     def at(self, time: float, what: str) -> None:
         self.number += 1
@@ -42,12 +45,14 @@ class Box:
         while True:
             while self.in_flight < min(self.estimator.limit(self.now), demand):
                 self.in_flight += 1
-                self.estimator.claimed(self.in_flight)
+                self.estimator.claimed(self.in_flight, pressed=self.pressed)
                 self.at(self.now + self.way / 2, "arrives")
             if not self.events or self.events[0][0] > end:
                 self.now = end
                 return
+            before = self.now
             self.now, _, what = heappop(self.events)
+            self.waited += self.waiting * (self.now - before)
             if what == "arrives":
                 self.waiting += 1
             elif what == "ends":
@@ -84,6 +89,28 @@ def test_a_long_way_is_in_the_limit_and_the_worker_stays_busy() -> None:
     box.run(4.0)
     assert 85 <= box.estimator.limit(box.now) <= 135, "as many are under way as are served"
     assert box.estimator.served_share > 0.85
+
+
+@pytest.mark.parametrize("permits", [4, 11, 40])
+def test_where_the_limit_is_right_it_is_seldom_tried_whether_more_can_be_done(permits: int) -> None:
+    box = Box(permits, 2 * permits)
+    box.run(2.0)
+    box.waited = 0.0
+    box.run(10.0)
+    assert box.waited / 10.0 < 0.2, "so many waited on average"
+    assert box.estimator.limit(box.now) >= permits
+
+
+@pytest.mark.parametrize(("pressed", "within"), [(True, 0.3), (False, 1.0)])
+def test_a_small_worker_that_can_do_twice_as_much_is_soon_known_to(
+    pressed: bool, within: float
+) -> None:
+    for seed in range(20):
+        box = Box(11, 11, seed=seed)
+        box.run(5.0)
+        box.permits, box.pressed = 22, pressed
+        box.run(within)
+        assert box.estimator.limit(box.now) >= 21
 
 
 @pytest.mark.parametrize("after", [10, 20, 400])

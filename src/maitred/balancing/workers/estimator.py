@@ -11,8 +11,11 @@ each window of a few milliseconds, weighted by time:
 - nobody waited and the limit was used: the limit grows, by one, then two, four, eight, up to a
   tenth (or 4), until somebody waits;
 - somebody waited now and then: this is where it should be, for a worker that never has anybody
-  waiting idles while its next query is still under way. About `waiting_target` wait on average;
-- more than that waited: the limit falls by just so many, but not below what ran in parallel;
+  waiting idles while its next query is still under way. Up to `waiting_target` wait on average;
+- more than that waited: the limit falls by just so many, but not below what ran in parallel. Then
+  it rests for some windows before it tries to grow again, twice as many each time it finds the
+  same. For a worker of ten that is what counts: one more in flight is one that waits, and trying
+  every other time would keep half a query waiting. While senders have a line it never rests;
 - the limit was not used: it comes down to a little above what was, but not below what once ran in
   parallel. A limit that nobody tested is a guess, and a burst would find out the hard way.
 
@@ -50,6 +53,12 @@ SATURATED_SHARE = 0.15
 PRESSED_TARGET = 0.5
 """More that may wait, in roots of what runs in parallel, while the senders have a line: what waits
 here could be nowhere else then, and what is under way varies by about that much."""
+PATIENCE_MAX = 16
+"""Windows for which a limit that was found right does not grow, unless somebody has a line: each
+time it is found anew, a query waits. The pause doubles up to this, a third of a second or so."""
+BUSY_SHARE = 0.9
+"""With less than this of its parallel served, a worker idles while queries are under way to it, and
+its limit does not rest."""
 USED_SHARE = 0.97
 """A limit of which less was used was not tested, so it does not grow."""
 MEAN_ENDS = 400
@@ -64,8 +73,8 @@ class EstimatorSettings:
     """Short beside service times of tens of milliseconds, long enough for some ends in it."""
     ends_min: int = 8
     """A window lasts until so many queries ended in it, for slow services; ten windows at most."""
-    waiting_target: float = 1.0
-    """Queries that wait on average when the worker is full. Each is a query that could be
+    waiting_target: float = 0.25
+    """Queries that may wait on average when the worker is full. Each is a query that could be
     elsewhere; none at all would leave the worker idle now and then."""
     floor: int = 1
     """A limit of 0 could never be tested again."""
@@ -81,6 +90,8 @@ class LimitEstimator:
         "_ends",
         "_lag",
         "_limit",
+        "_patience",
+        "_pause",
         "_peak",
         "_pressed",
         "_saturated",
@@ -109,6 +120,8 @@ class LimitEstimator:
         self._waiting = 0
         self._since = now
         self._step = 1.0
+        self._patience = 1
+        self._pause = 0
         self._served_seconds = 0.0
         self._served_ends = 0.0
         self.mean_service_seconds = 0.0
@@ -205,9 +218,15 @@ class LimitEstimator:
                 # A limit that was not even used is too high by what was not used as well.
                 reached = limit if used else min(limit, float(self._peak))
                 limit = max(min(limit, self.parallel), reached - surplus)
+                self._patience = min(2 * self._patience, PATIENCE_MAX)
             elif used:
                 limit -= surplus
+            self._pause = self._patience
+        elif used and self._pause and not self._pressed and self._busy(length):
+            self._pause -= 1
         elif used:
+            if step > 1.0:  # the second step in a row: it can do more than was found
+                self._patience = 1
             if not self._saturated:
                 step = max(step, FIRST_STEP_SHARE * limit)
             limit += step
@@ -217,6 +236,10 @@ class LimitEstimator:
             enough = max(spare, self.parallel or limit)
             limit = min(limit, (limit + enough) / 2)
         self._limit = min(max(limit, float(settings.floor)), float(self._ceiling))
+
+    def _busy(self, length: float) -> bool:
+        """Whether nearly as many were served as run in parallel at all."""
+        return self._serving_area >= BUSY_SHARE * length * (self.parallel or 0.0)
 
     def __repr__(self) -> str:
         return (
