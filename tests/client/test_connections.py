@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
     from tests.client.conftest import Run
 
+TRIED_SECONDS = 0.5
+"""For a client that is to find out why it does not get in, and then gives up: it tries all the
+time, and what it says is what it heard. A machine that stops for longer lets it hear nothing."""
+
 
 def test_every_shard_is_reached_by_its_own_port(run: Run) -> None:
     async def main() -> None:
@@ -256,7 +260,7 @@ def test_nobody_there(run: Run) -> None:
             held.bind((HOST, 0))
             port = held.getsockname()[1]
             with pytest.raises(Unavailable, match=f"{HOST}:{port} .*: connection refused"):
-                await maitred.connect(f"maitred://{HOST}:{port}", connect_seconds=0.1)
+                await maitred.connect(f"maitred://{HOST}:{port}", connect_seconds=TRIED_SECONDS)
 
     run(main())
 
@@ -376,7 +380,7 @@ def test_a_node_that_closes_without_a_word_may_have_tls(run: Run) -> None:
         port = closing.sockets[0].getsockname()[1]
         async with closing:
             with pytest.raises(Unavailable) as caught:
-                await maitred.connect(f"maitred://{HOST}:{port}", connect_seconds=0.2)
+                await maitred.connect(f"maitred://{HOST}:{port}", connect_seconds=TRIED_SECONDS)
         assert "maitreds://" in (caught.value.remedy or "")
 
     run(main())
@@ -386,7 +390,7 @@ def test_a_full_node_says_so(run: Run) -> None:
     async def main() -> None:
         async with RunningNode(1, limits=Limits(connections=1)) as node, node.connect() as first:
             with pytest.raises(TooManyConnections, match="connections"):
-                await node.connect(connect_seconds=0.2)
+                await node.connect(connect_seconds=TRIED_SECONDS)
             assert (await first.echo("shop", "q", b"x")).payload == b"x"
 
     run(main())
@@ -400,6 +404,7 @@ def test_tls(run: Run, tmp_path: Path) -> None:
     files = Tls(certificate=str(tmp_path / "node.pem"), key=str(tmp_path / "node.pem"))
 
     async def main() -> None:
+        tried = {**QUICK, "connect_seconds": TRIED_SECONDS}
         async with RunningNode(2, tls=server_context(files)) as node:
             place = f"{HOST}:{node.port}"
             async with maitred.connect(
@@ -408,15 +413,13 @@ def test_tls(run: Run, tmp_path: Path) -> None:
                 await client.covered()
                 assert (await client.echo("shop", "q", b"x" * 300_000)).payload == b"x" * 300_000
             with pytest.raises(Unavailable, match="certificate is not accepted"):
-                await maitred.connect(f"maitreds://{place}", **{**QUICK, "connect_seconds": 0.3})
+                await maitred.connect(f"maitreds://{place}", **tried)
             with pytest.raises(maitred.MaitredError):  # some loops end it without a word
-                await node.connect(connect_seconds=0.3)
+                await node.connect(connect_seconds=TRIED_SECONDS)
         async with RunningNode(1) as node:
             place = f"{HOST}:{node.port}"
             with pytest.raises(Unavailable, match="TLS failed"):
-                await maitred.connect(
-                    f"maitreds://{place}?ca={tmp_path}/ca.pem", **{**QUICK, "connect_seconds": 0.3}
-                )
+                await maitred.connect(f"maitreds://{place}?ca={tmp_path}/ca.pem", **tried)
 
     run(main())
 
