@@ -253,10 +253,13 @@ async def test_leaving_while_being_verified(loop: str, secret: str, tmp_path: Pa
 
 @in_a_loop
 async def test_the_time_for_the_handshake_counts_while_waiting(tmp_path: Path) -> None:
-    async with node(tmp_path, users=USERS, limits=Limits(handshake_seconds=0.1)) as running:
+    async with node(tmp_path, users=USERS, limits=Limits(handshake_seconds=60)) as running:
         held = HeldUp(running)
         client = await asked(running)
         client.write(credentials("alice", "wonder"))
+        await until(lambda: held.began == 1)
+        [connection] = running.shard.connections
+        connection.look_at_clock(running.shard.loop.time() + 60)
         assert (await client.last_words()).code == "too-slow"
         held.let_go.set()
         await until(lambda: len(running.shard._tasks) == 1)
