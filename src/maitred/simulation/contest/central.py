@@ -2,10 +2,13 @@
 
 The real thing is a partition at which workers offer their free slots. Here a worker has as many
 slots as it says its limit is; a query takes one of the free slots, each as likely as any other, and
-holds it to the end of its answer. The hop to the partition is left out.
+holds it to the end of its answer. Or, closer to the real thing, where offers have their turn
+whatever is in them, each worker that has one is as likely as any other (`in_turn`). The hop to the
+partition is left out.
 
 As in the real thing, a worker keeps slots back while it fails more than the others (`Health`), and
-knows of them what they told last.
+knows of them what they told last; and one that refuses more of its slots than the others is given
+few of them, whatever it offers (`Doubts`).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.doubt import Doubts
 from maitred.balancing.workers.health import Health
 from maitred.balancing.workers.interface import Dispatch, Outcome, Report, Worker
 
@@ -35,9 +39,11 @@ class Offering(Worker):
 class CentralLine(Counting[Offering]):
     """Slots as reported; who has one free may be given a query."""
 
-    def __init__(self, random: RandomSource) -> None:
+    def __init__(self, random: RandomSource, *, in_turn: bool = False) -> None:
         super().__init__()
         self._random = random
+        self._in_turn = in_turn
+        self._doubts: Doubts[str, Dispatch] = Doubts()
 
     def _new(self, name: str, slots: int, now: float) -> Offering:  # noqa: ARG002
         return Offering(name, slots)
@@ -48,18 +54,25 @@ class CentralLine(Counting[Offering]):
             known.slots = report.limit
             self._tell(known, now)
 
+    def sent(self, worker: str, now: float) -> Dispatch:
+        dispatch = super().sent(worker, now)
+        self._doubts.given(worker, dispatch, now)
+        return dispatch
+
     def ended(
         self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
     ) -> None:
         worker = dispatch.worker
         if dispatch.open and isinstance(worker, Offering):
-            # What was refused or lost is not the worker's word: the gateway sees to that.
+            # What was lost is not the worker's word, and what was refused is the gateway's.
             if outcome is Outcome.DONE:
                 worker.health.done(now - dispatch.sent_at, now)
                 self._tell(worker, now)
             elif outcome is Outcome.FAILED:
                 worker.health.failed(now)
                 self._tell(worker, now)
+            elif outcome is Outcome.REFUSED:
+                self._doubts.refused(dispatch, len(self._list), now)
         super().ended(dispatch, outcome, now, limit)
 
     def _tell(self, worker: Offering, now: float) -> None:
@@ -85,8 +98,11 @@ class CentralLine(Counting[Offering]):
             free: float = worker.slots - worker.in_flight
             if free > 0 and worker.health.sick:
                 free = min(free, worker.health.room(worker.in_flight, now))
+            if free > 0 and self._doubts:
+                free = min(free, self._doubts.room(worker.name, len(self._list), now))
             if free > 0:
-                total += free
-                if self._random.random() * total < free:
+                weight = 1.0 if self._in_turn else free
+                total += weight
+                if self._random.random() * total < weight:
                     chosen = worker
         return None if chosen is None else chosen.name

@@ -94,15 +94,17 @@ _ONE_PERMIT = Promise(
     recovered_seconds=1.2,
 )
 
+_BOASTS = Promise(
+    "whoever boasts gets what he can do: his refusals tell, and the others do the rest",
+    during=0.95,
+)
+
 PROMISES: Mapping[str, Promise] = {
     "hung": _HUNG,
     "vanished": _VANISHED,
     "liar-zero": _MODEST,
     "liar-negative": _MODEST,
-    "liar-huge": Promise(
-        "whoever boasts gets what he can do: his refusals tell, and the others do the rest",
-        during=0.95,
-    ),
+    "liar-huge": _BOASTS,
     "liar-greedy": Promise(
         "nothing gives it away but the time that its answers take: some are too late, a few in a "
         "hundred, then others are faster; for so long it is not used again",
@@ -136,10 +138,19 @@ IDLE_PROMISES: Mapping[str, Promise] = {
         during=0.7,
         timeouts=120,
         recovered_seconds=None,
+        after_failures=_LATE_REFUSALS,
     ),
     "vanished": _VANISHED,
     "liar-zero": _MODEST,
     "liar-negative": _MODEST,
+    "liar-huge": _BOASTS,
+    "liar-greedy": Promise(
+        "nothing gives it away, but it has no more than its turn while others have room: a third "
+        "of the queries; some are late, and what it has piled up it does first",
+        during=0.75,
+        timeouts=120,
+        recovered_seconds=None,
+    ),
     "reports-stop": _AS_KNOWN,
     "reports-out-of-order": _NEWEST,
     "clocks-differ": _CLOCKS,
@@ -150,8 +161,8 @@ IDLE_PROMISES: Mapping[str, Promise] = {
     "floor": _FLOOR,
     "one-permit": _ONE_PERMIT,
 }
-"""The same under `idle`, which believes what workers offer: of those that boast nothing is
-promised, nor of limits that jump."""
+"""The same under `idle`, which believes what workers offer until they refuse it. Of limits that
+jump nothing is promised."""
 
 
 def promise(policy: str, fault: str) -> Promise | None:
