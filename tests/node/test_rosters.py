@@ -21,7 +21,7 @@ from maitred.security.users import GATEWAY as GATEWAY_USER
 from maitred.settings import Queries, QueryLimits, Queue, Shedding, User
 from tests.node.in_process import GATEWAY_SECRET, in_a_loop, until
 from tests.node.querying import GATEWAY, SECONDS, WORKER, stage, waits
-from tests.node.test_queries import partition_of
+from tests.node.test_queries import early, partition_of
 from tests.security.cheap import cheaply
 
 if TYPE_CHECKING:
@@ -112,12 +112,15 @@ async def test_it_is_held_until_it_changes(tmp_path: Path, shards: int) -> None:
 
 
 @in_a_loop
-async def test_it_is_answered_when_its_time_is_up(tmp_path: Path) -> None:
+async def test_it_is_answered_when_its_time_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early(monkeypatch)
     async with stage(tmp_path, queues=ADAPTIVE) as one:
         worker, gateway = await one.client(), await one.client()
         await there(one, worker)
         roster = await roster_of(one, gateway)
-        again = await gateway.request(one.subscribe(roster.version), 0.5)
+        again = await gateway.request(one.subscribe(roster.version), SECONDS)
         assert again == roster
 
 
