@@ -1,10 +1,9 @@
 """A model of `idle`: one line in the middle that knows every free slot of every worker.
 
 The real thing is a partition at which workers offer their free slots. Here a worker has as many
-slots as it says its limit is; a query takes one of the free slots, each as likely as any other, and
-holds it to the end of its answer. Or, closer to the real thing, where offers have their turn
-whatever is in them, each worker that has one is as likely as any other (`in_turn`). The hop to the
-partition is left out.
+slots as it says its limit is; a query takes a free slot and holds it to the end of its answer. In
+the real thing offers have their turn, however many slots are in them; here each worker that has a
+free slot is as likely as any other. The hop to the partition is left out.
 
 As in the real thing, a worker keeps slots back while it fails more than the others (`Health`), and
 knows of them what they told last; and one that refuses more of its slots than the others is given
@@ -39,10 +38,9 @@ class Offering(Worker):
 class CentralLine(Counting[Offering]):
     """Slots as reported; who has one free may be given a query."""
 
-    def __init__(self, random: RandomSource, *, in_turn: bool = False) -> None:
+    def __init__(self, random: RandomSource) -> None:
         super().__init__()
         self._random = random
-        self._in_turn = in_turn
         self._doubts: Doubts[str, Dispatch] = Doubts()
 
     def _new(self, name: str, slots: int, now: float) -> Offering:  # noqa: ARG002
@@ -92,7 +90,7 @@ class CentralLine(Counting[Offering]):
             one.health.compare(max(shares, default=0.0), now)
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
-        total = 0.0
+        count = 0
         chosen: Worker | None = None
         for worker in self._candidates(without):
             free: float = worker.slots - worker.in_flight
@@ -101,8 +99,7 @@ class CentralLine(Counting[Offering]):
             if free > 0 and self._doubts:
                 free = min(free, self._doubts.room(worker.name, len(self._list), now))
             if free > 0:
-                weight = 1.0 if self._in_turn else free
-                total += weight
-                if self._random.random() * total < weight:
+                count += 1
+                if self._random.random() * count < 1.0:
                     chosen = worker
         return None if chosen is None else chosen.name

@@ -103,9 +103,7 @@ class Contest:
 
     def _policy(self, name: str, number: int) -> WorkerPolicy:
         random = Random(f"policy {number} {self.random.random()}")
-        if name == "idle":
-            return CentralLine(random, in_turn=self.model.in_turn)
-        return worker_policy(name, random)
+        return CentralLine(random) if name == "idle" else worker_policy(name, random)
 
     def run(self) -> ContestMeasures:
         model = self.model

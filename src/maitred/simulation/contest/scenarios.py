@@ -46,10 +46,8 @@ _TENTH = replace(
     phase_seconds=2.0,
     pools=tuple(pool // 10 for pool in POOLS),
     load=0.7,
-    in_turn=True,
 )
-"""A tenth of the contest's workers, for what does not need more of them. `idle` gives their slots
-out as a partition does, since what a lie about slots brings depends on it."""
+"""A tenth of the contest's workers, for what does not need more of them."""
 
 
 def _open(load: float) -> ContestModel:

@@ -53,9 +53,6 @@ class ContestModel:
     """What happens in the second third of the run."""
     victim: int = 0
     """To which provider, unless it happens to all of them."""
-    in_turn: bool = False
-    """Under `idle`: whether workers have their turn, as at a partition, however many slots they
-    have free; else each slot is as likely as any other."""
     high_share: float = 1.0
     """Of the queries that have the highest priority; the others have the lowest but one."""
 
