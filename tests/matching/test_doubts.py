@@ -38,6 +38,15 @@ def refuse_many(driver: Driver, times: int = 18) -> None:
         refuse(driver, *query.value)
 
 
+def where_the_liar_was_found_out() -> Driver:
+    """A root with two workers."""
+    driver = Driver()
+    for worker in (LIAR, HONEST):
+        driver.attend(worker, LONG)
+    refuse_many(driver)
+    return driver
+
+
 @pytest.fixture(params=[0, 1], ids=["root", "leaf"])
 def driver(request: pytest.FixtureRequest) -> Driver:
     """Two workers are known here."""
@@ -61,10 +70,7 @@ def test_nobody_gets_its_slots_while_others_have_some(driver: Driver) -> None:
 
 
 def test_it_is_tried_with_one_slot_when_its_pause_is_over() -> None:
-    driver = Driver()
-    for worker in (LIAR, HONEST):
-        driver.attend(worker, LONG)
-    refuse_many(driver)
+    driver = where_the_liar_was_found_out()
     driver.offer(LIAR, 1_000)
     first, second = driver.want(), driver.want()
     driver.pass_time(0.9 * GOOD_SECONDS)
@@ -85,10 +91,7 @@ def test_it_is_tried_with_one_slot_when_its_pause_is_over() -> None:
 
 
 def test_one_that_does_not_wait_may_try_it() -> None:
-    driver = Driver()
-    for worker in (LIAR, HONEST):
-        driver.attend(worker, LONG)
-    refuse_many(driver)
+    driver = where_the_liar_was_found_out()
     driver.offer(LIAR, 1_000)
     with pytest.raises(Overloaded):
         driver.want(do_not_queue=True)
@@ -97,10 +100,7 @@ def test_one_that_does_not_wait_may_try_it() -> None:
 
 
 def test_tasks_wait_for_it_as_well_but_not_for_ever() -> None:
-    driver = Driver()
-    for worker in (LIAR, HONEST):
-        driver.attend(worker, LONG)
-    refuse_many(driver)
+    driver = where_the_liar_was_found_out()
     driver.offer(LIAR, 1)
     driver.want_no_more(driver.want())  # it is looked at, and set aside
     driver.add(1)
@@ -117,10 +117,7 @@ def test_alone_it_is_believed() -> None:
 
 @pytest.mark.parametrize("how", ["withdrawn", "suspected", "time is up", "the end"])
 def test_an_offer_that_was_set_aside_ends_like_others(how: str) -> None:
-    driver = Driver()
-    for worker in (LIAR, HONEST):
-        driver.attend(worker, LONG)
-    refuse_many(driver)
+    driver = where_the_liar_was_found_out()
     offer = driver.offer(LIAR, 1_000, seconds=0.5 * GOOD_SECONDS)
     driver.want_no_more(driver.want())
     assert driver.partition.offers.aside
@@ -141,10 +138,7 @@ def test_an_offer_that_was_set_aside_ends_like_others(how: str) -> None:
 
 
 def test_a_slot_that_comes_back_in_the_same_turn_is_on_offer_again() -> None:
-    driver = Driver()
-    for worker in (LIAR, HONEST):
-        driver.attend(worker, LONG)
-    refuse_many(driver)
+    driver = where_the_liar_was_found_out()
     driver.pass_time(GOOD_SECONDS)
     offer = driver.offer(LIAR, 3)
     first = driver.want(turn=False)
