@@ -37,8 +37,11 @@ class Wire:
     def is_closing(self) -> bool:
         return False
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever else is asked of it
-        return MagicMock(return_value=("127.0.0.1", 1))
+    def get_extra_info(self, _: str) -> tuple[str, int]:
+        return ("127.0.0.1", 1)
+
+    def set_write_buffer_limits(self, **_: int) -> None:
+        """Nothing is buffered here."""
 
 
 class Scene:
