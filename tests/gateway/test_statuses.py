@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
@@ -91,6 +91,10 @@ def test_any_path_leads_somewhere_or_is_refused(method: bytes, path: bytes) -> N
     assert routes.find(method, b"/v1/" + path) is found
 
 
+@example(body=b"\xa1\x80", packed=True)
+@example(body=b"\x91\xa1\x80", packed=True)
+@example(body=b"\x81\xa1a\x91\xa1\x80", packed=True)
+@example(body=b"\x91\x81\x80\x01", packed=True)
 @given(st.binary(max_size=200), st.booleans())
 def test_any_body_is_arguments_or_is_refused(body: bytes, packed: bool) -> None:
     try:

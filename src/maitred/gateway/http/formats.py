@@ -39,8 +39,7 @@ _read_msgpack: Final = msgpack.Decoder().decode
 _write_json: Final = json.Encoder().encode
 _write_lines: Final = json.Encoder().encode_lines
 _write_msgpack: Final = msgpack.Encoder().encode
-_look_at_value: Final = msgpack.Decoder(msgspec.Raw).decode
-_look_at_names: Final = msgpack.Decoder(dict[str, msgspec.Raw]).decode
+_look_at_names: Final = msgpack.Decoder(dict[str, object]).decode
 
 
 class Format:
@@ -185,13 +184,14 @@ def arguments(body: bytes, *, packed: bool) -> bytes:
 
 
 def _packed_arguments(body: bytes) -> bytes:
+    """All of it is read, as JSON is: text that is no UTF-8 may stand anywhere inside."""
     first = body[0]
     try:
         if 0x80 <= first <= 0x8F or first in {0xDE, 0xDF}:
             _look_at_names(body)
             return body
-        _look_at_value(body)
-    except (ValueError, RecursionError, msgspec.MsgspecError) as problem:
+        _read_msgpack(body)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
         raise InvalidArguments(
             f"The body cannot be read as msgpack: {problem}."[:300],
             remedy="An array has the arguments in order, a map with names as keys by name.",
