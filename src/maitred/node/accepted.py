@@ -192,9 +192,10 @@ class Accepted(Link):
         self.shard.count_error(problem.code)
         if self.state is not State.READY and stream == EVENT_STREAM:
             stream = 0
+        # First: the end of one request can be the answer to another one of this connection.
+        self._stop_work(None)
         self.send(0, stream, Opcode.ERROR, encode_error(problem))
         self.shard.log.debug("connection refused", peer=self.peer_name, error=problem)
-        self._stop_work(None)
         self.finish()
 
     def look_at_clock(self, now: float) -> None:
