@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _targets() -> tuple[Callable[[int, bytes], None], ...]:
+def targets() -> tuple[Callable[[int, bytes], None], ...]:
+    """Return what can be examined, in the order in which the first byte of an input counts."""
     from fuzz.bodies import examine_body
     from fuzz.server import examine_raw, examine_requests
     from fuzz.streams import examine_stream
@@ -27,9 +28,9 @@ def examine(data: bytes) -> None:
     if len(data) < 2:
         return
     if not _known:
-        _known.append(_targets())
-    targets = _known[0]
-    targets[data[0] % len(targets)](data[1], data[2:])
+        _known.append(targets())
+    known = _known[0]
+    known[data[0] % len(known)](data[1], data[2:])
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
     atheris = import_module("atheris")
 
     with atheris.instrument_imports(include=["maitred", "fuzz"]):
-        _known.append(_targets())
+        _known.append(targets())
     atheris.Setup(sys.argv, examine)
     atheris.Fuzz()
 
