@@ -9,6 +9,7 @@ machine has two moods, and the best round would only say who met the better one.
     python -m benchmarks.queries --quick          about a minute: does everything work
     python -m benchmarks.queries --only echo      one of echo, http, stream, mix; may be repeated
     python -m benchmarks.queries --publish        writes to where docs/benchmarks.md finds it
+    python -m benchmarks.queries --against main   us alone, beside that commit (`against.py`)
 
 - `echo.py`: 100 bytes there and back, by a bare uvloop echo, grpc.aio, NATS and a query.
 - `http.py`: the HTTP door under wrk, against a server that is nothing but httptools.

@@ -11,8 +11,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import against
 from benchmarks.measuring import PUBLISHED, RESULTS, Result
-from benchmarks.queries import echo, http, mix, pictures, stream
+from benchmarks.queries import echo, http, mix, pictures, stream, versions
 from benchmarks.queries.running import Figures, Run, Section
 from benchmarks.tasks.processes import ROOT, Unavailable
 from maitred.simulation.pictures import PicturesUnavailable
@@ -172,9 +173,22 @@ def main() -> int:
     parser.add_argument("--publish", action="store_true", help="write what the documents show")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, {QUICK_ROUNDS} if quick")
     parser.add_argument("--only", action="append", choices=list(SECTIONS))
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        help="CPU a query of the working tree by that of a commit, in one run; exit status 0 if it "
+        f"is at most {against.LIMIT:g}, 1 if it is more, 2 if that cannot be told",
+    )
     asked = parser.parse_args()
     # Else whoever ends us with SIGTERM, as `timeout` does, would leave servers and workers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if asked.against:
+        names = asked.only or versions.SECTIONS
+        if other := set(names) - set(versions.SECTIONS):
+            parser.error(f"--against has no {' and no '.join(sorted(other))}")
+        start = versions.start(names, quick=asked.quick)
+        result = RESULTS / "queries-against.json"
+        return against.run(asked.against, start, result, rounds=asked.rounds, quick=asked.quick)
     sections = measure(
         PUBLISHED if asked.publish else RESULTS,
         asked.only or SECTIONS,

@@ -97,9 +97,11 @@ def ready(port: int, path: str, body: bytes, *headers: str) -> bytes:
         time.sleep(0.05)
 
 
-def loaded(port: int, script: Path, seconds: float, pids: dict[str, int]) -> Figures:
+def loaded(
+    port: int, script: Path, seconds: float, pids: dict[str, int], connections: int = CONNECTIONS
+) -> Figures:
     """What wrk says, and the CPU of those who served."""
-    command: Command = [wrk(), f"-t{THREADS}", f"-c{CONNECTIONS}", f"-d{seconds:g}s", "-s", script]
+    command: Command = [wrk(), f"-t{THREADS}", f"-c{connections}", f"-d{seconds:g}s", "-s", script]
     command += ["--timeout", "10s", f"http://127.0.0.1:{port}{PATH}"]
     before = {name: cpu_seconds(pid) for name, pid in pids.items()}
     words = [str(word) for word in command]
@@ -107,6 +109,7 @@ def loaded(port: int, script: Path, seconds: float, pids: dict[str, int]) -> Fig
     (told,) = [line for line in said.splitlines() if line.startswith("told ")]
     requests, microseconds, p50, p99, *errors = map(int, told.split()[1:])
     figures = {
+        "answers": float(requests),
         "rate": requests / microseconds * 1e6,
         "p50 ms": p50 / 1e3,
         "p99 ms": p99 / 1e3,

@@ -95,12 +95,20 @@ def answered(process: Started, within: float) -> dict[str, Any]:
 
 
 class Run:
-    """Everything that one section has started; all of it ends with the block."""
+    """Everything that one section has started; all of it ends with the block.
 
-    def __init__(self, section: Section, *, quick: bool, rounds: int) -> None:
+    With a `search_path` the processes import what is there instead of what is installed, and their
+    commands are not printed.
+    """
+
+    def __init__(
+        self, section: Section, *, quick: bool, rounds: int, search_path: str | None = None
+    ) -> None:
         self.section = section
         self.quick = quick
         self.rounds = rounds
+        self.processes: list[Started] = []
+        self._search_path = search_path
         self._stack = ExitStack()
 
     def __enter__(self) -> Run:
@@ -117,16 +125,20 @@ class Run:
 
     def start(self, name: str, command: Command, *, pipes: bool = False) -> Started:
         self.told(command)
-        environment = {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+        path = self._search_path or str(ROOT)
+        environment = {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
         log = self.folder / f"{name}.log"
-        return self._stack.enter_context(started(command, log, environment, pipes=pipes))
+        process = self._stack.enter_context(started(command, log, environment, pipes=pipes))
+        self.processes.append(process)
+        return process
 
     def told(self, command: Command) -> None:
         """Print what is run, as one would type it."""
         line = shlex.join(str(word) for word in command)
         line = line.replace(f"{ROOT}/", "").replace(str(self.folder), "$TMP")
         self.section.commands.append(line)
-        print(f"  $ {line if len(line) <= SHARE_OF_LINE else line[:SHARE_OF_LINE] + ' ...'}")
+        if self._search_path is None:
+            print(f"  $ {line if len(line) <= SHARE_OF_LINE else line[:SHARE_OF_LINE] + ' ...'}")
 
     def node(self, *settings: str) -> Node:
         up: Command = [BIN / "maitred", "up", "--json", "--shards", "1", "--port", "0"]

@@ -8,6 +8,7 @@ producer what to do and reads what the handlers wrote down (`recording.py`); it 
     python -m benchmarks.tasks --quick         about a minute: does everything work
     python -m benchmarks.tasks --only arq      one of them; may be given more than once
     python -m benchmarks.tasks --publish       writes to where docs/benchmarks.md finds it
+    python -m benchmarks.tasks --against main  us alone, beside that commit (`against.py`)
 
 - `lineup.py`: who takes part, with which server and which worker. A peer is one entry there and
 - `peers/<name>.py`: what runs in the peer's own processes. It has the handler, in whatever form

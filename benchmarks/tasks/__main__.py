@@ -16,7 +16,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import against
 from benchmarks.measuring import PUBLISHED, RESULTS
+from benchmarks.tasks import versions
 from benchmarks.tasks.lineup import OURS, PEERS, Peer
 from benchmarks.tasks.processes import Unavailable
 from benchmarks.tasks.session import RATE, Budget, Figures, measure
@@ -207,7 +209,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tasks")
     parser.add_argument("--quick", action="store_true", help="one short round: does it all work")
     parser.add_argument("--publish", action="store_true", help="write what the documents show")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument(
+        "--rounds", type=int, help=f"default {ROUNDS}, with --against {against.ROUNDS}"
+    )
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        help="CPU a task of the working tree by that of a commit, in one run; exit status 0 if it "
+        f"is at most {against.LIMIT:g}, 1 if it is more, 2 if that cannot be told",
+    )
     parser.add_argument(
         "--only",
         action="append",
@@ -217,6 +227,10 @@ def main() -> int:
     asked = parser.parse_args()
     # Else whoever ends us with SIGTERM, as `timeout` does, would leave servers and workers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if asked.against:
+        start = versions.start(quick=asked.quick)
+        result = RESULTS / "tasks-against.json"
+        return against.run(asked.against, start, result, rounds=asked.rounds, quick=asked.quick)
     entries = [
         Entry(peer)
         for peer in PEERS
@@ -227,7 +241,7 @@ def main() -> int:
     fsyncs, load = fsyncs_a_second(), os.getloadavg()[0]
     if load > QUIET_LOAD:
         print(f"The load average is {load:.1f}: others use this machine, rates will be low.")
-    for number in range(1 if asked.quick else asked.rounds):
+    for number in range(1 if asked.quick else asked.rounds or ROUNDS):
         for entry in entries:
             if entry.absent:
                 continue

@@ -58,7 +58,9 @@ class Budget:
 class Session:
     """Processes of one peer, and what they are asked to do."""
 
-    def __init__(self, stack: ExitStack, peer: Peer, folder: Path) -> None:
+    def __init__(
+        self, stack: ExitStack, peer: Peer, folder: Path, search_path: str = str(ROOT)
+    ) -> None:
         self._stack = stack
         self._peer = peer
         self._folder = folder
@@ -68,7 +70,7 @@ class Session:
         data = folder / "data"
         data.mkdir()
         url = f"{peer.scheme}://127.0.0.1:{port}"
-        self._environment = {URL: url, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+        self._environment = {URL: url, "PYTHONPATH": search_path, "PYTHONWARNINGS": "ignore"}
         self._server = self._start("server", peer.server(port, data))
         wait_for_port(port, self._server)
         command: Command = [programs / "python", "-m", "benchmarks.tasks.producing", peer.module]
@@ -132,6 +134,10 @@ class Session:
                 )
         return times
 
+    def start_worker(self) -> None:
+        record = {RECORD: str(self._folder / "record")}
+        self._worker = self._start("worker", self._peer.worker(self._programs), **record)
+
     # What is measured
 
     def enqueue_and_drain(self, budget: Budget) -> Figures:
@@ -140,8 +146,7 @@ class Session:
         each = self._burst(budget.backlog // 2, budget.enqueue, each=True)
         many = self._burst(budget.backlog - self._next, budget.enqueue)
         memory = self._server.memory_bytes()
-        most = {RECORD: str(self._folder / "record")}
-        self._worker = self._start("worker", self._peer.worker(self._programs), **most)
+        self.start_worker()
         called = sorted(called for _, called in self._wait(0, self._next))
         return {
             "enqueue, 64 in flight": each["tasks"] / each["seconds"],
@@ -151,12 +156,12 @@ class Session:
             "memory after drain": self._server.memory_bytes() / memory,
         }
 
-    def end_to_end(self, tasks: int) -> Figures:
+    def end_to_end(self, tasks: int, *, each: bool = False) -> Figures:
         """From the first that is enqueued to the last handler; CPU of all processes."""
         assert self._worker is not None
         before = self._server.cpu_seconds() + self._worker.cpu_seconds()
         first = self._next
-        produced = self._burst(tasks, ANSWERED_WITHIN / 2)
+        produced = self._burst(tasks, ANSWERED_WITHIN / 2, each=each)
         if produced["tasks"] < tasks:
             raise Unavailable(f"{tasks:,} tasks were not enqueued within {ANSWERED_WITHIN / 2:g} s")
         times = self._wait(first, tasks)
