@@ -24,6 +24,7 @@ PURE_IMPORTS = {
     *(
         "enum",
         "functools",
+        "hashlib",
         "heapq",
         "ipaddress",
         "itertools",

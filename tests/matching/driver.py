@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)
 """How an attempt ended, as the wire counts it."""
 
+SIGNING_KEY = bytes(range(32))
 WALL = 1_700_000_000.3
 TERMS = Terms(retries=3, backoff_first=1.0, backoff_longest=300.0, retention=60.0)
 
@@ -165,6 +166,7 @@ class Driver:
             self.now,
             self.wall,
             self.random.randbytes,
+            signing_key=SIGNING_KEY,
         )
         remember = partition._remember
 

@@ -37,6 +37,7 @@ def partition(number: int = 1, **forwarding: Any) -> Partition:  # noqa: ANN401
         Random(1),
         0.0,
         0.0,
+        signing_key=bytes(32),
     )
 
 

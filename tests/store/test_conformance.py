@@ -9,7 +9,7 @@ import pytest
 from maitred.errors import StoreUnavailable
 from maitred.matching.records import Acquired, Changes, PartitionKey
 from maitred.routing.counts import PartitionCounts
-from maitred.store.interface import SegmentRead
+from maitred.store.interface import SIGNING_KEY_BYTES, SegmentRead
 from tests.store.engines import Engine, awaited, opened
 from tests.store.samples import (
     ANY_SIZE,
@@ -448,3 +448,13 @@ async def test_whoever_stops_waiting_leaves_the_store_whole(engine: Engine) -> N
         assert await write(store, KEY, 1, backlog=6)
         # Two that overlap are done in any order.
         assert (await store.acquire(KEY)).backlog in {5, 6}
+
+
+@awaited
+async def test_all_shards_have_one_signing_key_for_ever(engine: Engine) -> None:
+    async with opened(engine, *range(4)) as stores:
+        keys = await asyncio.gather(*(store.signing_key() for store in stores))
+        assert {len(key) for key in keys} == {SIGNING_KEY_BYTES}
+        assert len(set(keys)) == 1, "whoever asks first makes it, and nobody makes another"
+    async with opened(engine, 7) as (later,):
+        assert await later.signing_key() == keys[0]

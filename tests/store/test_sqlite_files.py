@@ -13,7 +13,7 @@ import pytest
 
 from maitred.errors import CannotStart, OutcomeUnknown, StoreUnavailable
 from maitred.matching.records import Changes, Dead, PartitionKey
-from maitred.store.interface import PartlyWritten
+from maitred.store.interface import SIGNING_KEY_BYTES, PartlyWritten
 from maitred.store.scripts import migrations, statements
 from maitred.store.sqlite import open_sqlite
 from maitred.store.sqlite_file import SqliteFile
@@ -258,3 +258,32 @@ def test_nothing_is_scanned_and_nothing_sorted(tmp_path: Path) -> None:
         scans = [step for step in plan if re.match(tables, step) or "TEMP B-TREE" in step]
         assert scans in ([], [walks_all.get(name)]) or name == "partitions", (name, plan)
     connection.close()
+
+
+def test_only_its_owner_reads_the_signing_key_even_in_a_directory_that_was_there(
+    tmp_path: Path,
+) -> None:
+    async def made() -> bytes:
+        async with opened(Sqlite(tmp_path)) as store:
+            key: bytes = await store.signing_key()
+            return key
+
+    tmp_path.chmod(0o755)
+    key = asyncio.run(made())
+    path = tmp_path / "tasks.key"
+    assert path.read_bytes() == key
+    assert path.stat().st_mode & 0o777 == 0o600
+    left = sorted(one.name for one in tmp_path.glob("tasks.*"))
+    assert left == ["tasks.key", "tasks.lock"], "nothing half written is left behind"
+
+
+@awaited
+async def test_a_signing_key_that_is_damaged_is_named_and_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "tasks.key").write_bytes(b"short")
+    (tmp_path / "tasks.new").write_bytes(b"of a start that was killed")
+    async with opened(Sqlite(tmp_path)) as store:
+        with pytest.raises(StoreUnavailable, match=r"tasks\.key .* damaged") as refused:
+            await store.signing_key()
+        assert refused.value.remedy
+        (tmp_path / "tasks.key").unlink()
+        assert len(await store.signing_key()) == SIGNING_KEY_BYTES

@@ -104,8 +104,11 @@ class Core:
         now: float,
         wall: float,
         secret: Callable[[int], bytes] = _no_secrets,
+        *,
+        signing_key: bytes,
     ) -> None:
         self.key = key
+        self._signing_key = signing_key
         self.settings = settings
         self.counts = counts
         self.effects: list[Effect] = []

@@ -58,6 +58,8 @@ class Partitions(Driving):
     ) -> None:
         super().__init__(shard, store, writer, surroundings)
         self._loading: dict[PartitionKey, list[tuple[Serve, Any, Held]]] = {}
+        self._signing_key = b""
+        """The store's; read when the first partition is loaded."""
 
     def settings_of(self, key: PartitionKey) -> Queue:
         """The most that is said of the queue."""
@@ -189,6 +191,8 @@ class Partitions(Driving):
         if self.shard.draining:
             raise Draining("The node is stopping.")
         settings = self.settings_of(key)
+        if not self._signing_key:
+            self._signing_key = await self.store.signing_key()
         acquired = await self.store.acquire(key)
         if key.partition == 0:
             counts = acquired.counts or await self._first_counts(key, acquired, settings.partitions)
@@ -200,7 +204,15 @@ class Partitions(Driving):
         wall = self._surroundings.wall_clock() - now
         around = self._surroundings
         partition = Partition(
-            key, acquired, counts, settings, around.random, now, wall, around.secret
+            key,
+            acquired,
+            counts,
+            settings,
+            around.random,
+            now,
+            wall,
+            around.secret,
+            signing_key=self._signing_key,
         )
         self.shard.log.debug(
             "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog

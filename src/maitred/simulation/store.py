@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavailable
 from maitred.simulation.disk import Contents
+from maitred.store.interface import SIGNING_KEY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,6 +88,7 @@ class SimulatedDisk:
         self.random = random
         self._down_until = self._full_until = self._slow_until = 0.0
         self._slowness = 1.0
+        self._signing_key = b""
 
     def fail_for(self, seconds: float) -> None:
         """Everything fails; commits under way may have been done."""
@@ -105,6 +107,12 @@ class SimulatedDisk:
         """Healthy from now on."""
         self.faults = self.faults.calm()
         self._down_until = self._full_until = self._slow_until = 0.0
+
+    def signing_key(self) -> bytes:
+        """Made on first use, from the seed."""
+        if not self._signing_key:
+            self._signing_key = self.random.randbytes(SIGNING_KEY_BYTES)
+        return self._signing_key
 
     def down(self, now: float) -> bool:
         return now < self._down_until
@@ -178,6 +186,9 @@ class SimulatedStore:
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         return await self._read(self._contents.children_with_tasks)
+
+    async def signing_key(self) -> bytes:
+        return await self._write(self._disk.signing_key)
 
     async def close(self) -> None:
         self._closed = True

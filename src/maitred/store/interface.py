@@ -19,7 +19,7 @@ in any order, so whoever has two for one partition waits for the first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from maitred.errors import OutcomeUnknown
 
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
         Result,
         Segment,
     )
+
+
+SIGNING_KEY_BYTES: Final = 32
+"""Length of a store's signing key."""
 
 
 class SegmentRead(NamedTuple):
@@ -128,6 +132,14 @@ class Store(Protocol):
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         """Those that are no roots and have tasks that are not over, in order."""
+
+    async def signing_key(self) -> bytes:
+        """Return the 32 random bytes with which owners of partitions sign what they hand out.
+
+        The key is made on first use and stays for as long as the store does. All owners of all
+        partitions get the same one, so the next owner of a partition verifies what the last one
+        signed. It is secret: it goes to no client, worker or gateway, and into no log.
+        """
 
     async def close(self) -> None:
         """Finish what was asked, and let go."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Final
 
 import asyncpg
@@ -19,7 +20,7 @@ import asyncpg
 from maitred.errors import CannotStart, StoreUnavailable
 from maitred.matching.records import Acquired, Dead, Later, PartitionKey, Result, Segment
 from maitred.routing.counts import PartitionCounts
-from maitred.store.interface import SegmentRead
+from maitred.store.interface import SIGNING_KEY_BYTES, SegmentRead
 from maitred.store.postgres_errors import translated, translated_at_start
 from maitred.store.postgres_rows import columns_of
 from maitred.store.scripts import migrations, statements
@@ -212,6 +213,10 @@ class _PostgresStore:
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         return [PartitionKey(*row) for row in await self._fetch("children_with_tasks")]
+
+    async def signing_key(self) -> bytes:
+        rows = await self._fetch("signing_key", token_bytes(SIGNING_KEY_BYTES))
+        return bytes(rows[0][0])
 
     async def close(self) -> None:
         if self._closed:

@@ -122,5 +122,8 @@ class _SqliteStore:
     async def children_with_tasks(self) -> list[PartitionKey]:
         return await self._call(self._directory.children_with_tasks)
 
+    async def signing_key(self) -> bytes:
+        return await self._call(self._directory.signing_key)
+
     async def close(self) -> None:
         await self._thread.close(self._directory.close)

@@ -15,10 +15,11 @@ import os
 import re
 import sqlite3
 from contextlib import contextmanager
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from maitred.errors import CannotStart, MaitredError
-from maitred.store.interface import PartlyWritten
+from maitred.errors import CannotStart, MaitredError, StoreUnavailable
+from maitred.store.interface import SIGNING_KEY_BYTES, PartlyWritten
 from maitred.store.sqlite_errors import translated, translated_at_start
 from maitred.store.sqlite_file import SqliteFile
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from maitred.matching.records import Acquired, Changes, PartitionKey
 
 LOCK_FILE: Final = "tasks.lock"
+
+KEY_FILE: Final = "tasks.key"
+"""Beside the databases rather than in one of them: it is one key for all of them."""
 
 OLDEST: Final = (3, 38)
 """Of SQLite: has JSON built in, strict tables and RETURNING."""
@@ -147,6 +151,21 @@ class SqliteDirectory:
         self._look_around()
         return sorted(key for file in self._files.values() for key in file.children_with_tasks())
 
+    def signing_key(self) -> bytes:
+        """Read the key of this directory; the first shard that asks makes it."""
+        path = self._path / KEY_FILE
+        with self._locked(), translated(path):
+            if not path.exists():
+                _write_key(path, token_bytes(SIGNING_KEY_BYTES))
+            key = path.read_bytes()
+        if len(key) != SIGNING_KEY_BYTES:
+            raise StoreUnavailable(
+                f"{path.name} does not hold {SIGNING_KEY_BYTES} bytes: it is damaged.",
+                remedy="Put it back from a backup. If you delete it, the node makes a new one and "
+                "refuses what workers report of tasks that they were given before.",
+            )
+        return key
+
     def _look_around(self) -> None:
         """Open the files that have appeared, when their makers are done with making them."""
         new = self._new()
@@ -180,3 +199,20 @@ class SqliteDirectory:
             yield
         finally:
             os.close(lock)
+
+
+def _write_key(path: Path, key: bytes) -> None:
+    """Write the file for its owner's eyes only, whole or not at all, and durably."""
+    made = path.with_suffix(".new")
+    made.unlink(missing_ok=True)
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key)
+        file.flush()
+        os.fsync(descriptor)
+    made.rename(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

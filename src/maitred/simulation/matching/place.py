@@ -33,6 +33,9 @@ RETURNED = 2
 
 TERMS = Terms()
 
+SIGNING_KEY = bytes(32)
+"""Any: no worker of this model forges anything."""
+
 
 class Passed:
     """An offer that a child has passed on, as the parent knows it."""
@@ -82,6 +85,7 @@ class Place:
             model.random,
             model.clock.now,
             0.0,
+            signing_key=SIGNING_KEY,
         )
         if not model.settings.forwards:
             self.partition.parent = None

@@ -134,3 +134,9 @@ SELECT namespace, queue, queue_type, partition
 FROM maitred.partitions
 WHERE backlog > 0 AND partition > 0
 ORDER BY namespace, queue, queue_type, partition
+
+-- name: signing_key
+-- The first who asks brings the key. The update changes nothing: with it, the others get the row too.
+INSERT INTO maitred.signing_key (id, key) VALUES (1, $1)
+ON CONFLICT (id) DO UPDATE SET id = EXCLUDED.id
+RETURNING key
