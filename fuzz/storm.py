@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from fuzz.decode import examine, targets
+from fuzz.decode import NUMBERS, examine, targets
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 
@@ -69,24 +69,26 @@ def main() -> int:
     options.add_argument("--found", type=Path, default=Path("found"))
     options.add_argument("--target", action="append", help="only targets whose name contains this")
     asked = options.parse_args()
-    names = [target.__name__.removeprefix("examine_") for target in targets()]
+    names = {number: one.__name__.removeprefix("examine_") for number, one in targets().items()}
     chosen = {
         number
-        for number, name in enumerate(names)
+        for number, name in names.items()
         if not asked.target or any(part in name for part in asked.target)
     }
     corpus = [
         data
         for data in map(Path.read_bytes, sorted(CORPUS.iterdir()))
-        if data[0] % len(names) in chosen
+        if data[0] % NUMBERS in chosen
     ]
+    if not corpus:
+        options.error(f"no target is called so; there are {', '.join(names.values())}")
     chance = Random(asked.seed)
     counted: Counter[str] = Counter()
     broken = 0
     began = told_at = time.monotonic()
     for done in range(1, asked.executions + 1):
         data = mutated(chance, corpus)
-        counted[names[data[0] % len(names)]] += 1
+        counted[names[data[0] % NUMBERS]] += 1
         try:
             examine(data)
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is a finding

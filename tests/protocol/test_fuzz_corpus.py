@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fuzz.bodies import READERS
-from fuzz.decode import examine
+from fuzz.decode import NUMBERS, examine, targets
 from fuzz.parts import PARTS
 from fuzz.violated import Violated
 
@@ -24,7 +24,7 @@ def test_an_input_does_no_harm(path: Path) -> None:
 
 
 def test_there_is_a_corpus_for_each_target() -> None:
-    assert {path.read_bytes()[0] % 5 for path in INPUTS} == {0, 1, 2, 3, 4}
+    assert {path.read_bytes()[0] % NUMBERS for path in INPUTS} == targets().keys()
 
 
 @pytest.mark.parametrize("prefix", ["stream-0", "raw-driver", "requests-all"])
@@ -48,12 +48,12 @@ def test_bytes_too_short_to_choose_anything_are_nothing() -> None:
 
 def test_there_is_an_input_for_each_body_and_each_request() -> None:
     """What comes new is found by the fuzzer from there, not from nothing."""
-    bodies = {data[1] for data in map(Path.read_bytes, INPUTS) if data[0] % 5 == 0}
+    bodies = {data[1] for data in map(Path.read_bytes, INPUTS) if data[0] % NUMBERS == 0}
     assert bodies == set(range(len(READERS)))
     chosen = {
         which % len(PARTS)
         for data in map(Path.read_bytes, INPUTS)
-        if data[0] % 5 == 3
+        if data[0] % NUMBERS == 3
         for which in data[2::3]
     }
     assert chosen == set(range(len(PARTS)))
