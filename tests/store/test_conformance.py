@@ -9,7 +9,7 @@ import pytest
 from maitred.errors import StoreUnavailable
 from maitred.matching.records import Acquired, Changes, PartitionKey
 from maitred.routing.counts import PartitionCounts
-from maitred.store.interface import SIGNING_KEY_BYTES, SegmentRead
+from maitred.store.interface import SIGNING_KEY_BYTES, Document, SegmentRead
 from tests.store.engines import Engine, awaited, opened
 from tests.store.samples import (
     ANY_SIZE,
@@ -458,3 +458,34 @@ async def test_all_shards_have_one_signing_key_for_ever(engine: Engine) -> None:
         assert len(set(keys)) == 1, "whoever asks first makes it, and nobody makes another"
     async with opened(engine, 7) as (later,):
         assert await later.signing_key() == keys[0]
+
+
+@awaited
+async def test_a_document_is_replaced_only_by_who_knows_its_version(engine: Engine) -> None:
+    async with opened(engine, 0, 1) as (one, other):
+        assert await one.document("tokens") is None
+        assert not await one.replace_document("tokens", 3, b"of no version that there is")
+        assert await one.replace_document("tokens", 0, b"first")
+        assert not await other.replace_document("tokens", 0, b"too late")
+        assert await other.document("tokens") == Document(1, b"first")
+        assert await other.document("tokens", 1) is None, "known already"
+        assert await other.replace_document("tokens", 1, b"")
+        assert await one.document("tokens", 1) == Document(2, b"")
+        assert await one.document("others") is None
+    async with opened(engine, 7) as (later,):
+        assert await later.document("tokens", 1) == Document(2, b"")
+
+
+@awaited
+async def test_of_many_who_replace_a_document_at_once_one_succeeds(engine: Engine) -> None:
+    async with opened(engine, *range(4)) as stores:
+        for version in range(3):
+            done = await asyncio.gather(
+                *(
+                    store.replace_document("tokens", version, b"%d" % number)
+                    for number, store in enumerate(stores)
+                )
+            )
+            assert sorted(done) == [False, False, False, True]
+            found = await stores[0].document("tokens")
+            assert found == Document(version + 1, b"%d" % done.index(True))

@@ -287,3 +287,18 @@ async def test_a_signing_key_that_is_damaged_is_named_and_not_replaced(tmp_path:
         assert refused.value.remedy
         (tmp_path / "tasks.key").unlink()
         assert len(await store.signing_key()) == SIGNING_KEY_BYTES
+
+
+@awaited
+async def test_a_document_is_its_owners_alone_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    async with opened(Sqlite(tmp_path)) as store:
+        assert await store.replace_document("tokens", 0, b"body")
+        path = tmp_path / "tokens.document"
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert not (tmp_path / "tokens.new").exists()
+        path.write_bytes(b"body without a version")
+        with pytest.raises(StoreUnavailable, match=r"tokens\.document .* damaged"):
+            await store.document("tokens")
+        with pytest.raises(StoreUnavailable):
+            await store.replace_document("tokens", 0, b"never written over it")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavailable
 from maitred.simulation.disk import Contents
-from maitred.store.interface import SIGNING_KEY_BYTES
+from maitred.store.interface import SIGNING_KEY_BYTES, Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,6 +89,7 @@ class SimulatedDisk:
         self._down_until = self._full_until = self._slow_until = 0.0
         self._slowness = 1.0
         self._signing_key = b""
+        self._documents: dict[str, Document] = {}
 
     def fail_for(self, seconds: float) -> None:
         """Everything fails; commits under way may have been done."""
@@ -113,6 +114,17 @@ class SimulatedDisk:
         if not self._signing_key:
             self._signing_key = self.random.randbytes(SIGNING_KEY_BYTES)
         return self._signing_key
+
+    def document(self, name: str, known: int) -> Document | None:
+        found = self._documents.get(name)
+        return None if found is None or found.version == known else found
+
+    def replace_document(self, name: str, version: int, body: bytes) -> bool:
+        found = self._documents.get(name)
+        if version != (found.version if found is not None else 0):
+            return False
+        self._documents[name] = Document(version + 1, body)
+        return True
 
     def down(self, now: float) -> bool:
         return now < self._down_until
@@ -189,6 +201,14 @@ class SimulatedStore:
 
     async def signing_key(self) -> bytes:
         return await self._write(self._disk.signing_key)
+
+    async def document(self, name: str, known: int = 0) -> Document | None:
+        return await self._read(lambda: self._disk.document(name, known))
+
+    async def replace_document(self, name: str, version: int, body: bytes) -> bool:
+        return await self._write(
+            lambda: self._disk.replace_document(name, version, body), commit=True
+        )
 
     async def close(self) -> None:
         self._closed = True

@@ -49,6 +49,14 @@ class SegmentRead(NamedTuple):
     marks: frozenset[int]
 
 
+class Document(NamedTuple):
+    """A small body that all shards and nodes of a store share, and which version of it this is."""
+
+    version: int
+    """1 for the first one; it rises by one with each replacement."""
+    body: bytes
+
+
 class PartlyWritten(OutcomeUnknown):
     """Some partitions of a group were written before the rest failed."""
 
@@ -139,6 +147,20 @@ class Store(Protocol):
         The key is made on first use and stays for as long as the store does. All owners of all
         partitions get the same one, so the next owner of a partition verifies what the last one
         signed. It is secret: it goes to no client, worker or gateway, and into no log.
+        """
+
+    async def document(self, name: str, known: int = 0) -> Document | None:
+        """Return the document of that name; None if it does not exist or has the version `known`.
+
+        Names are short, of lower-case letters. A document is read and written whole, so it is for
+        what changes when a person does something, not for what changes with every task.
+        """
+
+    async def replace_document(self, name: str, version: int, body: bytes) -> bool:
+        """Write the next version of the document, durably, if `version` is still the present one.
+
+        The version of a document that does not exist is 0. False: another writer was first, and
+        nothing was written.
         """
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ import asyncpg
 from maitred.errors import CannotStart, StoreUnavailable
 from maitred.matching.records import Acquired, Dead, Later, PartitionKey, Result, Segment
 from maitred.routing.counts import PartitionCounts
-from maitred.store.interface import SIGNING_KEY_BYTES, SegmentRead
+from maitred.store.interface import SIGNING_KEY_BYTES, Document, SegmentRead
 from maitred.store.postgres_errors import translated, translated_at_start
 from maitred.store.postgres_rows import columns_of
 from maitred.store.scripts import migrations, statements
@@ -217,6 +217,15 @@ class _PostgresStore:
     async def signing_key(self) -> bytes:
         rows = await self._fetch("signing_key", token_bytes(SIGNING_KEY_BYTES))
         return bytes(rows[0][0])
+
+    async def document(self, name: str, known: int = 0) -> Document | None:
+        rows = await self._fetch("document", name, known)
+        return Document(rows[0][0], bytes(rows[0][1])) if rows else None
+
+    async def replace_document(self, name: str, version: int, body: bytes) -> bool:
+        made = "replace_document" if version else "make_document"
+        async with self._connection(commit=True) as connection:
+            return bool(await connection.fetch(_STATEMENTS[made], name, version, body))
 
     async def close(self) -> None:
         if self._closed:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.matching.records import Acquired, Changes, Dead, Later, PartitionKey, Result
-    from maitred.store.interface import SegmentRead, Store
+    from maitred.store.interface import Document, SegmentRead, Store
 
 
 async def open_sqlite(directory: Path, own: int, *, busy_seconds: float = BUSY_SECONDS) -> Store:
@@ -124,6 +124,12 @@ class _SqliteStore:
 
     async def signing_key(self) -> bytes:
         return await self._call(self._directory.signing_key)
+
+    async def document(self, name: str, known: int = 0) -> Document | None:
+        return await self._call(self._directory.document, name, known)
+
+    async def replace_document(self, name: str, version: int, body: bytes) -> bool:
+        return await self._call(self._directory.replace_document, name, version, body)
 
     async def close(self) -> None:
         await self._thread.close(self._directory.close)

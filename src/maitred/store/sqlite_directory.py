@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maitred.errors import CannotStart, MaitredError, StoreUnavailable
 from maitred.store.interface import SIGNING_KEY_BYTES, PartlyWritten
+from maitred.store.sqlite_documents import read_document, replace_document, write_private
 from maitred.store.sqlite_errors import translated, translated_at_start
 from maitred.store.sqlite_file import SqliteFile
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.matching.records import Acquired, Changes, PartitionKey
+    from maitred.store.interface import Document
 
 LOCK_FILE: Final = "tasks.lock"
 
@@ -156,7 +158,7 @@ class SqliteDirectory:
         path = self._path / KEY_FILE
         with self._locked(), translated(path):
             if not path.exists():
-                _write_key(path, token_bytes(SIGNING_KEY_BYTES))
+                write_private(path, token_bytes(SIGNING_KEY_BYTES))
             key = path.read_bytes()
         if len(key) != SIGNING_KEY_BYTES:
             raise StoreUnavailable(
@@ -165,6 +167,13 @@ class SqliteDirectory:
                 "refuses what workers report of tasks that they were given before.",
             )
         return key
+
+    def document(self, name: str, known: int) -> Document | None:
+        return read_document(self._path, name, known)
+
+    def replace_document(self, name: str, version: int, body: bytes) -> bool:
+        with self._locked():
+            return replace_document(self._path, name, version, body)
 
     def _look_around(self) -> None:
         """Open the files that have appeared, when their makers are done with making them."""
@@ -199,20 +208,3 @@ class SqliteDirectory:
             yield
         finally:
             os.close(lock)
-
-
-def _write_key(path: Path, key: bytes) -> None:
-    """Write the file for its owner's eyes only, whole or not at all, and durably."""
-    made = path.with_suffix(".new")
-    made.unlink(missing_ok=True)
-    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key)
-        file.flush()
-        os.fsync(descriptor)
-    made.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -140,3 +140,16 @@ ORDER BY namespace, queue, queue_type, partition
 INSERT INTO maitred.signing_key (id, key) VALUES (1, $1)
 ON CONFLICT (id) DO UPDATE SET id = EXCLUDED.id
 RETURNING key
+
+-- name: document
+SELECT version, body FROM maitred.documents WHERE name = $1 AND version <> $2
+
+-- name: make_document
+INSERT INTO maitred.documents (name, version, body) VALUES ($1, $2::bigint + 1, $3)
+ON CONFLICT (name) DO NOTHING
+RETURNING version
+
+-- name: replace_document
+UPDATE maitred.documents SET version = version + 1, body = $3
+WHERE name = $1 AND version = $2
+RETURNING version

@@ -1,0 +1,74 @@
+"""Documents of an embedded store: small files beside the databases, one a document.
+
+A file begins with a line that holds the document's version; the body follows. A new version is
+written to another file, synced, and renamed, so that a reader sees a whole version without a lock.
+Writers hold the lock of the directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import StoreUnavailable
+from maitred.store.interface import Document
+from maitred.store.sqlite_errors import translated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUFFIX: Final = ".document"
+
+_VERSION: Final = re.compile(rb"([1-9][0-9]{0,17})\n")
+_VERSION_BYTES: Final = 19
+
+
+def read_document(directory: Path, name: str, known: int) -> Document | None:
+    """Return the document unless it does not exist or `known` is its version."""
+    path = directory / f"{name}{SUFFIX}"
+    with translated(path):
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return None
+        with file:
+            found = _VERSION.match(file.read(_VERSION_BYTES))
+            if found is None:
+                raise StoreUnavailable(
+                    f"{path.name} does not begin with a version: it is damaged.",
+                    remedy="Put it back from a backup, or move it away if it is not needed.",
+                )
+            version = int(found[1])
+            if version == known:
+                return None
+            file.seek(found.end())
+            return Document(version, file.read())
+
+
+def replace_document(directory: Path, name: str, version: int, body: bytes) -> bool:
+    """Write the next version if `version` is the present one; the caller holds the lock."""
+    present = read_document(directory, name, -1)
+    if version != (present.version if present is not None else 0):
+        return False
+    path = directory / f"{name}{SUFFIX}"
+    with translated(path):
+        write_private(path, b"%d\n" % (version + 1) + body)
+    return True
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write the file for its owner's eyes only, whole or not at all, and durably."""
+    made = path.with_suffix(".new")
+    made.unlink(missing_ok=True)
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    made.rename(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
