@@ -291,7 +291,6 @@ async def test_a_signing_key_that_is_damaged_is_named_and_not_replaced(tmp_path:
 
 @awaited
 async def test_a_document_is_its_owners_alone_and_a_damaged_one_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
     async with opened(Sqlite(tmp_path)) as store:
         assert await store.replace_document("tokens", 0, b"body")
         path = tmp_path / "tokens.document"

@@ -34,16 +34,16 @@ def read_document(directory: Path, name: str, known: int) -> Document | None:
             return None
         with file:
             found = _VERSION.match(file.read(_VERSION_BYTES))
-            if found is None:
-                raise StoreUnavailable(
-                    f"{path.name} does not begin with a version: it is damaged.",
-                    remedy="Put it back from a backup, or move it away if it is not needed.",
-                )
-            version = int(found[1])
-            if version == known:
-                return None
-            file.seek(found.end())
-            return Document(version, file.read())
+            version = int(found[1]) if found is not None else 0
+            if found is not None and version != known:
+                file.seek(found.end())
+                return Document(version, file.read())
+    if not version:
+        raise StoreUnavailable(
+            f"{path.name} does not begin with a version: it is damaged.",
+            remedy="Put it back from a backup, or move it away if it is not needed.",
+        )
+    return None
 
 
 def replace_document(directory: Path, name: str, version: int, body: bytes) -> bool:
