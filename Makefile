@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SEEDS  ?= 1000
+# Programs that tests run, each in an environment of its own: requirements-NAME.txt says why.
+APART  := schemathesis cassandra-driver cqlsh
 
 .DEFAULT_GOAL := help
 .PHONY: help run test pytest check bench soak format clean
@@ -12,14 +14,16 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 # The stamp is newer than the files that say what to install, or the environment is made anew.
-$(READY): pyproject.toml setup.py src/maitred/routing/_tokens.c requirements-dev.txt requirements-schemathesis.txt
+$(READY): pyproject.toml setup.py src/maitred/routing/_tokens.c requirements-dev.txt $(APART:%=requirements-%.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "maitred needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12")'
 	@echo "setting up $(VENV) (once; takes about a minute)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@$(PYTHON) -m venv --without-pip $(VENV)/schemathesis
-	@$(BIN)/python -m pip --python $(VENV)/schemathesis install --quiet --disable-pip-version-check -r requirements-schemathesis.txt
+	@for name in $(APART); do \
+		$(PYTHON) -m venv --without-pip $(VENV)/$$name && \
+		$(BIN)/python -m pip --python $(VENV)/$$name install --quiet --disable-pip-version-check -r requirements-$$name.txt || exit 1; \
+	done
 	@touch $@
 
 run: $(READY) ## start a node with a gateway and example workers; options: make run UP="--port 5000"

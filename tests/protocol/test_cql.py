@@ -129,6 +129,7 @@ VALUES: dict[cql.Type, st.SearchStrategy[Any]] = {
     cql.INT: st.integers(-(2**31), 2**31 - 1),
     cql.BOOLEAN: st.booleans(),
     cql.TEXT_SET: st.frozensets(texts, max_size=5),
+    cql.TEXT_MAP: st.dictionaries(texts, texts, max_size=5),
 }
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 OWN_OPCODES: Final = 0x40
 """Opcodes from here on are ours."""
 
+_STATEMENTS: Final = frozenset((Opcode.PREPARE, Opcode.EXECUTE, Opcode.BATCH))
+"""Requests of CQL for statements over data, which drivers know and this node does not serve."""
+
 
 class Handshake(Accepted):
     """The part of a connection that speaks CQL."""
@@ -57,6 +60,11 @@ class Handshake(Accepted):
             raise ProtocolViolation(
                 f"{Opcode(frame.opcode).name} is out of place while the connection is "
                 f"{self.state.name}."
+            )
+        elif frame.opcode in _STATEMENTS:
+            raise UnknownRequest(
+                f"{Opcode(frame.opcode).name} is not supported.",
+                remedy="Send plain statements with QUERY; only system tables can be read.",
             )
         else:
             raise UnknownRequest(f"There is no request with the opcode 0x{frame.opcode:02x}.")

@@ -1,7 +1,9 @@
 """The tables that a stock driver reads to learn about the cluster.
 
-`system.local` is this node, `system.peers` are the others (none yet: membership comes later), and
-the tables of the schema are empty, since there is none. Only plain SELECTs of them are understood.
+`system.local` is this node, and `system.peers` are the others (none yet: membership comes later).
+The tables of `system_schema` describe these tables themselves and nothing else: drivers read them
+when they connect, and cqlsh shows no row of a table that they do not list. Only plain SELECTs of
+them are understood.
 """
 
 from __future__ import annotations
@@ -10,7 +12,18 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InvalidArgument, UnknownRequest
-from maitred.protocol.cql import BOOLEAN, INET, TEXT, TEXT_SET, UUID, Column, Value, encode_rows
+from maitred.protocol.cql import (
+    BOOLEAN,
+    INET,
+    INT,
+    TEXT,
+    TEXT_MAP,
+    TEXT_SET,
+    UUID,
+    Column,
+    Value,
+    encode_rows,
+)
 from maitred.protocol.description import CQL_VERSION, PARTITIONER
 
 if TYPE_CHECKING:
@@ -58,24 +71,46 @@ _PEERS: Final = (
     Column("tokens", TEXT_SET),
 )
 _NAME: Final = Column("keyspace_name", TEXT)
+_TABLE: Final = Column("table_name", TEXT)
 _SCHEMA: Final = {
-    "keyspaces": (_NAME, Column("durable_writes", BOOLEAN)),
-    "tables": (_NAME, Column("table_name", TEXT)),
-    "columns": (_NAME, Column("table_name", TEXT), Column("column_name", TEXT)),
+    "keyspaces": (_NAME, Column("durable_writes", BOOLEAN), Column("replication", TEXT_MAP)),
+    "tables": (_NAME, _TABLE, Column("flags", TEXT_SET)),
+    "columns": (
+        _NAME,
+        _TABLE,
+        Column("column_name", TEXT),
+        Column("clustering_order", TEXT),
+        Column("kind", TEXT),
+        Column("position", INT),
+        Column("type", TEXT),
+    ),
     "types": (_NAME, Column("type_name", TEXT)),
     "functions": (_NAME, Column("function_name", TEXT)),
     "aggregates": (_NAME, Column("aggregate_name", TEXT)),
-    "indexes": (_NAME, Column("table_name", TEXT), Column("index_name", TEXT)),
+    "indexes": (_NAME, _TABLE, Column("index_name", TEXT)),
+    "triggers": (_NAME, _TABLE, Column("trigger_name", TEXT)),
     "views": (_NAME, Column("view_name", TEXT)),
 }
 
+_COLUMNS: Final = {
+    ("system", "local"): _LOCAL,
+    ("system", "peers"): _PEERS,
+    **{("system_schema", table): columns for table, columns in _SCHEMA.items()},
+}
+"""The columns of every table, by keyspace and table; the first one is the key."""
+
 SCHEMA_VERSION: Final = bytes(16)
-"""There is no schema, so it never changes."""
+"""The schema is that of the system tables, so it never changes."""
 
 RELEASE: Final = "3.0.0"
 """The release of Cassandra whose system tables these are; drivers choose their questions by it."""
 
 _WHOLE_RING: Final = frozenset((str(-(2**63)),))
+_LOCAL_STRATEGY: Final = {"class": "org.apache.cassandra.locator.LocalStrategy"}
+_COMPOUND: Final = frozenset(("compound",))
+"""Without this flag drivers take a table for one of compact storage, and hide its columns."""
+
+_REMEDY: Final = "CQL is spoken for drivers' handshakes: SELECT from system tables only."
 
 
 class SystemTables:
@@ -96,10 +131,28 @@ class SystemTables:
             "schema_version": SCHEMA_VERSION,
             "tokens": _WHOLE_RING,
         }
-        self._tables: dict[tuple[str, str], tuple[tuple[Column, ...], list[dict[str, Value]]]] = {
-            ("system", "local"): (_LOCAL, []),  # one row, which depends on who asks
-            ("system", "peers"): (_PEERS, []),
-            **{("system_schema", name): (columns, []) for name, columns in _SCHEMA.items()},
+        self._rows: dict[tuple[str, str], list[dict[str, Value]]] = {
+            ("system_schema", "keyspaces"): [
+                {"keyspace_name": name, "durable_writes": True, "replication": _LOCAL_STRATEGY}
+                for name in ("system", "system_schema")
+            ],
+            ("system_schema", "tables"): [
+                {"keyspace_name": keyspace, "table_name": table, "flags": _COMPOUND}
+                for keyspace, table in _COLUMNS
+            ],
+            ("system_schema", "columns"): [
+                {
+                    "keyspace_name": keyspace,
+                    "table_name": table,
+                    "column_name": column.name,
+                    "clustering_order": "none",
+                    "kind": "regular" if at else "partition_key",
+                    "position": -1 if at else 0,
+                    "type": column.type.name,
+                }
+                for (keyspace, table), columns in _COLUMNS.items()
+                for at, column in enumerate(columns)
+            ],
         }
 
     def select(self, statement: str, address: str) -> bytes:
@@ -112,13 +165,16 @@ class SystemTables:
         if found is None:
             raise UnknownRequest(
                 f"The statement {statement[:60]!r} is not understood.",
-                remedy="CQL is spoken for drivers' handshakes: SELECT from system tables only.",
+                remedy=_REMEDY,
             )
         keyspace, table = found["keyspace"].lower(), found["table"].lower()
-        if (keyspace, table) not in self._tables:
-            raise InvalidArgument(f"There is no table {keyspace}.{table}.")
-        columns, rows = self._tables[keyspace, table]
-        if columns is _LOCAL:
+        columns = _COLUMNS.get((keyspace, table))
+        if columns is None:
+            raise InvalidArgument(
+                f"Table {keyspace[:60]}.{table[:60]} does not exist.", remedy=_REMEDY
+            )
+        rows = self._rows.get((keyspace, table), [])
+        if columns is _LOCAL:  # one row, which depends on who asks
             rows = [self._local | dict.fromkeys(_ADDRESSES, address)]
         shown = _chosen(found["columns"], columns)
         if found["where"] is not None:

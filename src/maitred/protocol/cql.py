@@ -40,23 +40,25 @@ EVENTS: Final = frozenset((STATUS_CHANGE, TOPOLOGY_CHANGE, SCHEMA_CHANGE, DRAINI
 _ROWS: Final = 2
 _GLOBAL_TABLE: Final = 0x0001
 
-Value = str | int | bool | bytes | frozenset[str] | None
+Value = str | int | bool | bytes | frozenset[str] | dict[str, str] | None
 """Of a column: a UUID is its 16 bytes, an address is text."""
 
 
 class Type(NamedTuple):
-    """A column's type: its number, and for a set that of its elements."""
+    """A column's type: its name in CQL, its number, and the numbers of a collection's elements."""
 
+    name: str
     number: int
-    element: int | None = None
+    elements: tuple[int, ...] = ()
 
 
-TEXT: Final = Type(0x0D)
-UUID: Final = Type(0x0C)
-INET: Final = Type(0x10)
-INT: Final = Type(0x09)
-BOOLEAN: Final = Type(0x04)
-TEXT_SET: Final = Type(0x22, 0x0D)
+TEXT: Final = Type("text", 0x0D)
+UUID: Final = Type("uuid", 0x0C)
+INET: Final = Type("inet", 0x10)
+INT: Final = Type("int", 0x09)
+BOOLEAN: Final = Type("boolean", 0x04)
+TEXT_SET: Final = Type("set<text>", 0x22, (TEXT.number,))
+TEXT_MAP: Final = Type("map<text, text>", 0x21, (TEXT.number, TEXT.number))
 
 
 class Column(NamedTuple):
@@ -166,8 +168,7 @@ def encode_rows(
     ]
     for column in columns:
         parts.append(string(column.name) + short(column.type.number))
-        if column.type.element is not None:
-            parts.append(short(column.type.element))
+        parts += map(short, column.type.elements)
     parts.append(integer(len(rows)))
     for row in rows:
         parts += [
@@ -188,4 +189,8 @@ def _encode_value(type_: Type, value: Value) -> bytes | None:
         return integer(value)
     if isinstance(value, frozenset):
         return integer(len(value)) + b"".join(blob(item.encode()) for item in sorted(value))
+    if isinstance(value, dict):
+        return integer(len(value)) + b"".join(
+            blob(text.encode()) for pair in sorted(value.items()) for text in pair
+        )
     return ip_address(value).packed if type_ is INET else value.encode()
