@@ -31,6 +31,7 @@ BEGIN = f"<!-- The tables below are written by a program: {COMMAND} -->\n"
 GROUPS = {
     "": "The node",
     "queues": "queues: how tasks are kept and handed out",
+    "namespaces": "namespaces: what the queues of one may take together",
     "gateway": "gateway: the HTTP door, and how its queries are asked",
     "limits": "limits: what one shard takes from its connections",
     "tls": "tls: files in PEM form; without this group there is no TLS",

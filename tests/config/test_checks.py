@@ -12,7 +12,7 @@ from maitred.config.checks import ENVELOPE_BYTES
 from maitred.errors import InvalidSetting
 from maitred.schema import ANY_NAME, fit
 from maitred.security.secrets import Hashed
-from maitred.settings import Limits, Node, Queue, Restarts, User
+from maitred.settings import Limits, Namespace, Node, Queue, Restarts, User
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,6 +143,15 @@ def test_queues_that_nobody_can_have(name: str, said: str) -> None:
         check(Node(queues={name: Queue()}), {"queues": "the file a.toml"})
     assert "queues (from the file a.toml) has settings for" in refused.value.sentence
     assert "'shop/*'" in str(refused.value.remedy)
+
+
+def test_quotas_are_for_namespaces_that_can_exist() -> None:
+    for name in ("*", "shop", "café"):
+        check(Node(namespaces={name: Namespace()}))
+    for name, said in (("sh*", "no patterns"), ("a:b", "has a colon")):
+        with pytest.raises(InvalidSetting, match=said) as refused:
+            check(Node(namespaces={name: Namespace()}), {"namespaces": "the file a.toml"})
+        assert "namespaces (from the file a.toml) has quotas for" in refused.value.sentence
 
 
 def test_the_store_has_an_address_that_is_never_shown() -> None:

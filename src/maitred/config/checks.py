@@ -38,6 +38,8 @@ def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
     _check_store(node, origin)
     for name in node.queues:
         _check_queue(name, origin)
+    for name in node.namespaces:
+        _check_namespace(name, origin)
     if node.users or node.users_file is not None:
         _check_users(node, origin)
     _check_open(node, origin)
@@ -140,6 +142,20 @@ def _check_queue(name: str, origin: _Origins) -> None:
     try:
         check_name("namespace", namespace)
         check_name("queue", queue)
+    except InvalidName as problem:
+        raise InvalidSetting(f"{where}. {problem.sentence}", remedy=remedy) from None
+
+
+def _check_namespace(name: str, origin: _Origins) -> None:
+    """The same for quotas of a namespace that can never exist."""
+    if name == EVERY:
+        return
+    remedy = "Name one namespace ('shop'), or all of them ('*')."
+    where = f"{origin('namespaces')} has quotas for {name!r}"
+    if EVERY in name:
+        raise InvalidSetting(f"{where}, and names are no patterns.", remedy=remedy)
+    try:
+        check_name("namespace", name)
     except InvalidName as problem:
         raise InvalidSetting(f"{where}. {problem.sentence}", remedy=remedy) from None
 

@@ -4,7 +4,7 @@ Each source is fitted to the schema by itself and then spread out, one entry a s
 is the update of a dictionary, and every value still knows where it came from.
 
 `users` is one setting: a source that names users replaces those of the weaker sources, instead of
-leaving some of them in by surprise. So is `queues`.
+leaving some of them in by surprise. So are `queues` and `namespaces`.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
                 remedy="Set enableServiceLinks: false for the pod, or rename the service.",
             )
         key = variable.removeprefix(PREFIX)
-        for names_of in ("USERS", "QUEUES"):
+        for names_of in ("USERS", "QUEUES", "NAMESPACES"):
             if key.startswith(f"{names_of}__"):
-                # Variables are upper case, and the names of users and queues are not.
+                # Variables are upper case, and the names of users, queues and namespaces are not.
                 raise UnknownSetting(
                     f"There is no setting called {variable!r} (from the environment).",
                     remedy=f"Put all {names_of.lower()} into {PREFIX}{names_of}, as JSON.",

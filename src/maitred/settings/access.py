@@ -64,6 +64,29 @@ class Limits(Schema, frozen=True, kw_only=True):
     forward_buffer_bytes: Count = 16 * 2**20
     """Unsent requests to another shard from which on requests for it are refused."""
 
+    queues: Count = 20_000
+    """Queues in the store, of all namespaces together; a new one beyond it is refused. Each takes a
+    row, and up to 50 KiB of memory while somebody uses it."""
+
+    new_queues_per_second: Rate = 20.0
+    """New queues of one user that the node makes. Each shard allows its share. A deployment names
+    its queues once; a program that names a new one for each task wants another way."""
+
+    new_queues: Count = 200
+    """The same at once, before that rate applies: what a deployment starts with."""
+
+    loading: Count = 1_000
+    """Partitions of one namespace that may wait to be loaded from the store, in one shard; requests
+    for more are refused. Namespaces take turns, so one that loads many delays itself alone."""
+
+
+class Namespace(Schema, frozen=True, kw_only=True):
+    """What the queues of one namespace may take together."""
+
+    queues: Count = 1_000
+    """Queues in it; a new one beyond it is refused until one is deleted, or forgotten because it
+    lay idle."""
+
 
 class Tls(Schema, frozen=True, kw_only=True):
     """Files in PEM form."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from maitred.settings.access import Limits, Tls, User
+from maitred.settings.access import Limits, Namespace, Tls, User
 from maitred.settings.basis import PORT, Count, Hidden, Location, Port, Schema, Seconds, Text
 from maitred.settings.clients import Querying
 from maitred.settings.queues import Queue  # noqa: TC001 - msgspec reads the annotations
@@ -114,6 +114,9 @@ class Node(Schema, frozen=True, kw_only=True):
 
     queues: dict[Text, Queue] = field(default_factory=dict)
     """By `namespace/queue`, `namespace/*` or `*`; the one that says most counts, alone."""
+
+    namespaces: dict[Text, Namespace] = field(default_factory=dict)
+    """Quotas by namespace, or for `*`; the one that says most counts, alone."""
 
     gateway: Gateway = field(default_factory=Gateway)
     limits: Limits = field(default_factory=Limits)

@@ -211,6 +211,13 @@ class Queue(Schema, frozen=True, kw_only=True):
     memory_seconds: Wait = 60.0
     """A result that is to be kept for longer than this is written to the store."""
 
+    idle_seconds: Seconds = 300.0
+    """A partition that nobody used for so long, and that has nothing to do, leaves the memory."""
+
+    forget_seconds: Seconds = 3600.0
+    """A queue that is not in memory for so long, with no tasks, dead letters and results, and as
+    many partitions as a new one has, is deleted from the store. Using it again makes it anew."""
+
     queries: Queries = field(default_factory=Queries)
     forwarding: Forwarding = field(default_factory=Forwarding)
     scaling: Scaling = field(default_factory=Scaling)
