@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maitred.matching.records import Changes, PartitionKey, Segment
+from maitred.matching.records import ROW_BYTES, Changes, PartitionKey, Segment, StoredUse
 from maitred.store.interface import SegmentRead
 from tests.store.engines import Engine, Postgres, Sqlite, opened
 from tests.store.samples import dead, everything, gone, later, result
@@ -139,6 +139,7 @@ async def play(engine: Engine, history: list[Any]) -> None:
                 await forget_some(two[0], models, *how)
         for key, model in zip(keys, models, strict=True):
             await check(two[1], key, model)
+        await check_use(two, namespace, models)
 
 
 async def forget_some(store: Store, models: list[Model], before: float, most: int) -> None:
@@ -159,6 +160,25 @@ async def check(store: Store, key: PartitionKey, model: Model) -> None:
         assert await store.later_one(key, sequence) == model.later.get(sequence)
         assert await store.dead_one(key, sequence) == model.dead.get(sequence)
         assert await store.result(key, sequence) == model.results.get(sequence)
+
+
+async def check_use(stores: list[Store], namespace: str, models: list[Model]) -> None:
+    """What the engine has kept up is what one counts."""
+    tasks = sum(model.backlog + len(model.dead) for model in models)
+    rows = [
+        row
+        for model in models
+        for rows in (
+            model.segments,
+            *(m.values() for m in (model.later, model.dead, model.results)),
+        )
+        for row in rows
+    ]
+    size = sum(len(row.body) + ROW_BYTES for row in rows)
+    wanted = {(namespace, "queue"): StoredUse(tasks, size)} if tasks + size else {}
+    for store in stores:
+        found = (await store.use()).queues
+        assert {name: use for name, use in found.items() if name[0] == namespace} == wanted
 
 
 def test_engines_do_as_the_model_does(engine: Engine) -> None:

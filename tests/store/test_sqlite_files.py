@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from maitred.errors import CannotStart, OutcomeUnknown, StoreUnavailable
-from maitred.matching.records import Changes, Dead, PartitionKey
+from maitred.matching.records import ROW_BYTES, Changes, Dead, PartitionKey, StoredUse
 from maitred.store.interface import SIGNING_KEY_BYTES, PartlyWritten
 from maitred.store.scripts import migrations, statements
 from maitred.store.sqlite import open_sqlite
-from maitred.store.sqlite_file import SqliteFile
+from maitred.store.sqlite_directory import SqliteDirectory
+from maitred.store.sqlite_file import APPLICATION, SqliteFile
 from tests.store.engines import Sqlite, awaited, opened
-from tests.store.samples import ANY_SIZE, KEY, OTHER, everything, later, segment, write
+from tests.store.samples import ANY_SIZE, KEY, OTHER, everything, gone, later, segment, write
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -247,8 +248,11 @@ def test_nothing_is_scanned_and_nothing_sorted(tmp_path: Path) -> None:
     SqliteFile.open(tmp_path / "tasks-0.db").close()
     connection = sqlite3.connect(tmp_path / "tasks-0.db")
     # Rows of partitions, however many tasks they have; a child that has some is looked for twice a
-    # minute, and an index would cost every commit.
-    walks_all = dict.fromkeys(("partitions", "children_with_tasks"), "SCAN partitions")
+    # minute, and what all hold is summed up once a second; an index would cost every commit.
+    walks_all = {
+        "children_with_tasks": "SCAN partitions",
+        "use": "SCAN partitions USING INDEX sqlite_autoindex_partitions_1",
+    }
     for name, statement in statements("sqlite").items():
         values = [1] * max(statement.count("?"), 0)
         if "?1" in statement:
@@ -301,3 +305,39 @@ async def test_a_document_is_its_owners_alone_and_a_damaged_one_is_named(tmp_pat
             await store.document("tokens")
         with pytest.raises(StoreUnavailable):
             await store.replace_document("tokens", 0, b"never written over it")
+
+
+def test_a_file_of_the_first_version_is_counted_once_when_it_is_opened(tmp_path: Path) -> None:
+    """From then on the sums are kept up."""
+    path = tmp_path / "tasks-0.db"
+    connection = sqlite3.connect(path)
+    connection.executescript(migrations("sqlite")[0].script)
+    connection.executescript(
+        f"""
+        PRAGMA application_id = {APPLICATION}; PRAGMA user_version = 1;
+        INSERT INTO partitions VALUES (7, 'n', 'q', 1, 0, 1, 3, 1, 1, NULL, NULL, NULL);
+        INSERT INTO segments VALUES (1, 7, 2, 1, 2, 2, x'{"00" * 100}');
+        INSERT INTO later VALUES (7, 3, 5.0, x'{"00" * (8 + 10)}');
+        INSERT INTO dead VALUES (1, 7, 4, 'failed', x'{"00" * (8 + 20)}');
+        INSERT INTO results VALUES (7, 5, 5.0, x'{"00" * 30}');
+        """  # noqa: S608 - fixed text
+    )
+    connection.close()
+    file = SqliteFile.open(path)
+    assert file.use() == [(("n", "q"), StoredUse(3 + 1, 100 + 10 + 20 + 30 + 4 * ROW_BYTES))]
+    assert file.dead_count(7) == 1
+    file.close()
+
+
+def test_pages_that_were_deleted_are_room(tmp_path: Path) -> None:
+    """A file never shrinks: what once filled the disk must not count as full for ever."""
+    directory = SqliteDirectory(tmp_path, 0, 1.0)
+    large = segment(1, 2)._replace(body=bytes(2**20))
+    directory.acquire(KEY)
+    directory.commit([Changes(KEY, 1, 2, segments=[large])])
+    file = directory._files[0]
+    assert file.free_bytes() < 2**19
+    directory.commit([Changes(KEY, 1, 0, segments_gone=[gone(large)])])
+    assert file.free_bytes() >= 2**20
+    assert (directory.use().free_bytes or 0) > file.free_bytes()
+    directory.close()

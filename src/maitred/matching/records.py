@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 from msgspec import Meta, Struct, field, msgpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from maitred.routing.counts import PartitionCounts
 
@@ -28,6 +28,10 @@ PRIORITIES: Final = 5
 """0 is served first, 4 last."""
 
 SEQUENCES_PER_RANGE: Final = 2**32
+
+ROW_BYTES: Final = 64
+"""What a stored row counts besides its body: keys, index entries and page headers take about as
+much. Without it a million rows with empty bodies would count as nothing."""
 
 
 Seconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
@@ -114,6 +118,19 @@ class Result(NamedTuple):
     body: bytes
 
 
+class StoredUse(NamedTuple):
+    """How much a queue, a namespace or a partition has in the store."""
+
+    tasks: int = 0
+    """Tasks that are not over, and dead letters."""
+    bytes: int = 0
+    """Bodies of segments, later tasks, dead letters and results, and `ROW_BYTES` for each."""
+
+    def plus(self, other: StoredUse) -> StoredUse:
+        """Add two up."""
+        return StoredUse(self.tasks + other.tasks, self.bytes + other.bytes)
+
+
 class Changes(Struct):
     """What one partition wants written, all of it or nothing, and only while its range id holds."""
 
@@ -148,6 +165,11 @@ class Acquired(NamedTuple):
     backlog: int
     clean: bool
     """Whether the last owner left in order. A partition that never was is clean."""
+
+
+def rows_bytes(*groups: Collection[Segment | Later | Dead | Result]) -> int:
+    """Compute how many bytes these rows count in the store."""
+    return sum(ROW_BYTES * len(rows) + sum(len(row.body) for row in rows) for rows in groups)
 
 
 encode_record: Final[Callable[[Record], bytes]] = msgpack.Encoder().encode

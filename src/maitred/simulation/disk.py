@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from maitred.matching.records import PRIORITIES, Acquired
-from maitred.store.interface import SegmentRead
+from maitred.matching.records import PRIORITIES, ROW_BYTES, Acquired, StoredUse
+from maitred.store.interface import SegmentRead, StoreUse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +63,13 @@ class _Partition:
             for segment in by_first.values()
             if segment.first <= sequence <= segment.last
         ]
+
+    def use(self) -> StoredUse:
+        bodies = [segment.body for by_first in self.segments for segment in by_first.values()]
+        for rows in (self.later, self.dead, self.results):
+            bodies += [row.body for row in rows.values()]
+        size = sum(map(len, bodies)) + ROW_BYTES * len(bodies)
+        return StoredUse(self.backlog + len(self.dead), size)
 
     def read(self, segment: Segment) -> SegmentRead:
         first, last = segment.first, segment.last
@@ -153,6 +160,16 @@ class Contents:
     def children_with_tasks(self) -> list[PartitionKey]:
         found = self._partitions.items()
         return sorted(key for key, partition in found if key.partition and partition.backlog)
+
+    def use(self) -> StoreUse:
+        """Counted anew each time, where the real engines keep the sums."""
+        queues: dict[tuple[str, str], StoredUse] = {}
+        for key, partition in self._partitions.items():
+            use = partition.use()
+            if use.tasks or use.bytes:
+                name = key.namespace, key.queue
+                queues[name] = queues.get(name, StoredUse()).plus(use)
+        return StoreUse(queues, None)
 
     def all(self) -> dict[PartitionKey, _Partition]:
         """Everything there is, for checks from outside."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from maitred.matching.records import Acquired, Changes, Dead, Later, PartitionKey, Result
-    from maitred.store.interface import SegmentRead
+    from maitred.store.interface import SegmentRead, StoreUse
 
 _Result = TypeVar("_Result")
 
@@ -198,6 +198,9 @@ class SimulatedStore:
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         return await self._read(self._contents.children_with_tasks)
+
+    async def use(self) -> StoreUse:
+        return await self._read(self._contents.use)
 
     async def signing_key(self) -> bytes:
         return await self._write(self._disk.signing_key)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         PartitionKey,
         Result,
         Segment,
+        StoredUse,
     )
 
 
@@ -55,6 +56,15 @@ class Document(NamedTuple):
     version: int
     """1 for the first one; it rises by one with each replacement."""
     body: bytes
+
+
+class StoreUse(NamedTuple):
+    """What fills the store, and how much room is left."""
+
+    queues: dict[tuple[str, str], StoredUse]
+    """By namespace and queue, all partitions and types of it together; those with anything."""
+    free_bytes: int | None
+    """How much more this store can write; None if the engine cannot tell."""
 
 
 class PartlyWritten(OutcomeUnknown):
@@ -140,6 +150,9 @@ class Store(Protocol):
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         """Those that are no roots and have tasks that are not over, in order."""
+
+    async def use(self) -> StoreUse:
+        """Return how much each queue has in the store, loaded or not, whoever owns it."""
 
     async def signing_key(self) -> bytes:
         """Return the 32 random bytes with which owners of partitions sign what they hand out.

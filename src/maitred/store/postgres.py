@@ -18,9 +18,17 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 
 from maitred.errors import CannotStart, StoreUnavailable
-from maitred.matching.records import Acquired, Dead, Later, PartitionKey, Result, Segment
+from maitred.matching.records import (
+    Acquired,
+    Dead,
+    Later,
+    PartitionKey,
+    Result,
+    Segment,
+    StoredUse,
+)
 from maitred.routing.counts import PartitionCounts
-from maitred.store.interface import SIGNING_KEY_BYTES, Document, SegmentRead
+from maitred.store.interface import SIGNING_KEY_BYTES, Document, SegmentRead, StoreUse
 from maitred.store.postgres_errors import translated, translated_at_start
 from maitred.store.postgres_rows import columns_of
 from maitred.store.scripts import migrations, statements
@@ -213,6 +221,10 @@ class _PostgresStore:
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         return [PartitionKey(*row) for row in await self._fetch("children_with_tasks")]
+
+    async def use(self) -> StoreUse:
+        rows = await self._fetch("use")
+        return StoreUse({(row[0], row[1]): StoredUse(row[2], row[3]) for row in rows}, None)
 
     async def signing_key(self) -> bytes:
         rows = await self._fetch("signing_key", token_bytes(SIGNING_KEY_BYTES))

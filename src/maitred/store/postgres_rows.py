@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from maitred.matching.records import rows_bytes
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from maitred.matching.records import Changes
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 def columns_of(entries: Sequence[tuple[int, Changes]]) -> list[list[Any]]:
     """Of changes and their partitions' ids."""
     return [
-        *_columns(4, ((n, c.range_id, c.backlog, c.clean) for n, c in entries)),
+        *_columns(5, ((n, c.range_id, c.backlog, c.clean, _bytes(c)) for n, c in entries)),
         *_columns(
             4,
             (
@@ -33,7 +35,13 @@ def columns_of(entries: Sequence[tuple[int, Changes]]) -> list[list[Any]]:
     ]
 
 
-def _last(records: Iterable[Any]) -> Iterable[Any]:
+def _bytes(changes: Changes) -> int:
+    """What the rows count that are really written: of each sequence number the last."""
+    single = (_last(rows) for rows in (changes.later, changes.dead, changes.results))
+    return rows_bytes(changes.segments, *single)
+
+
+def _last(records: Iterable[Any]) -> Collection[Any]:
     """The last of each sequence number: one statement does not write a row twice."""
     return {record.sequence: record for record in records}.values()
 

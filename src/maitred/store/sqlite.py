@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.matching.records import Acquired, Changes, Dead, Later, PartitionKey, Result
-    from maitred.store.interface import Document, SegmentRead, Store
+    from maitred.store.interface import Document, SegmentRead, Store, StoreUse
 
 
 async def open_sqlite(directory: Path, own: int, *, busy_seconds: float = BUSY_SECONDS) -> Store:
@@ -121,6 +121,9 @@ class _SqliteStore:
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         return await self._call(self._directory.children_with_tasks)
+
+    async def use(self) -> StoreUse:
+        return await self._call(self._directory.use)
 
     async def signing_key(self) -> bytes:
         return await self._call(self._directory.signing_key)

@@ -19,7 +19,8 @@ from secrets import token_bytes
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maitred.errors import CannotStart, MaitredError, StoreUnavailable
-from maitred.store.interface import SIGNING_KEY_BYTES, PartlyWritten
+from maitred.matching.records import StoredUse
+from maitred.store.interface import SIGNING_KEY_BYTES, PartlyWritten, StoreUse
 from maitred.store.sqlite_documents import read_document, replace_document, write_private
 from maitred.store.sqlite_errors import translated, translated_at_start
 from maitred.store.sqlite_file import SqliteFile
@@ -152,6 +153,19 @@ class SqliteDirectory:
     def children_with_tasks(self) -> list[PartitionKey]:
         self._look_around()
         return sorted(key for file in self._files.values() for key in file.children_with_tasks())
+
+    def use(self) -> StoreUse:
+        """Sum up all files. A file never shrinks, so what is free inside our own one is room too:
+        otherwise a node whose backlog once filled the disk would refuse tasks for ever."""
+        self._look_around()
+        found: dict[tuple[str, str], StoredUse] = {}
+        for file in self._files.values():
+            for queue, use in file.use():
+                found[queue] = found.get(queue, StoredUse()).plus(use)
+        with translated(self._path):
+            disk = os.statvfs(self._path)
+        free = disk.f_bavail * disk.f_frsize + self._files[self._own].free_bytes()
+        return StoreUse(found, free)
 
     def signing_key(self) -> bytes:
         """Read the key of this directory; the first shard that asks makes it."""

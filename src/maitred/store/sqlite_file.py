@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import json
 
 from maitred.errors import CannotStart
-from maitred.matching.records import PartitionKey, Result, Segment
+from maitred.matching.records import PartitionKey, Result, Segment, StoredUse
 from maitred.store.scripts import migrations, script, statements
 from maitred.store.sqlite_errors import translated
 from maitred.store.sqlite_rows import (
@@ -238,6 +238,21 @@ class SqliteFile:
     def children_with_tasks(self) -> list[PartitionKey]:
         with translated(self.path):
             return [PartitionKey(*row) for row in self._json("children_with_tasks", ())]
+
+    def use(self) -> list[tuple[tuple[str, str], StoredUse]]:
+        """What each queue has in this file, by namespace and queue."""
+        with translated(self.path):
+            rows = self._json("use", ())
+        return [
+            ((namespace, queue), StoredUse(tasks, size)) for namespace, queue, tasks, size in rows
+        ]
+
+    def free_bytes(self) -> int:
+        """Pages of the file that hold nothing, and are written before the file grows."""
+        with translated(self.path):
+            (pages,) = self._connection.execute("PRAGMA freelist_count").fetchone()
+            (size,) = self._connection.execute("PRAGMA page_size").fetchone()
+        return int(pages) * int(size)
 
     def _json(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - what SQLite made
         (text,) = self._connection.execute(_STATEMENTS[name], values).fetchone()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import json
 
-from maitred.matching.records import Acquired, Dead, Later, Segment
+from maitred.matching.records import Acquired, Dead, Later, Segment, rows_bytes
 from maitred.routing.counts import PartitionCounts
 from maitred.store.interface import SegmentRead
 
@@ -44,9 +44,10 @@ _MOMENT: Final = struct.Struct(">d")
 
 def rows_of(number: int, changes: Changes) -> Iterator[Row]:
     """All that one partition wants written, in the order in which it has to happen."""
+    new = rows_bytes(changes.segments, changes.later, changes.dead, changes.results)
     yield (
-        *("partition", number, changes.range_id, changes.backlog, int(changes.clean), None),
-        *(None, None),
+        *("partition", number, changes.range_id, changes.backlog, int(changes.clean)),
+        *(new, None, None),
     )
     if changes.counts is not None:
         counts = changes.counts

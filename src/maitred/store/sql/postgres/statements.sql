@@ -1,4 +1,4 @@
--- Each one a single round trip. The commit is maitred.write_down, in the first migration.
+-- Each one a single round trip. The commit is maitred.write_down, in 0004_stored.sql.
 
 -- name: migrations_begin
 SELECT pg_advisory_xact_lock(1836348004)
@@ -39,7 +39,7 @@ WHERE namespace = $1 AND queue = $2 AND queue_type = $3 AND partition = $4
 -- name: commit
 SELECT * FROM maitred.write_down(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38
 )
 
 -- name: segments
@@ -104,25 +104,13 @@ LIMIT $3
 SELECT sequence, died_at, reason, body FROM maitred.dead WHERE partition_id = $1 AND sequence = $2
 
 -- name: dead_count
-SELECT count(*) FROM maitred.dead WHERE partition_id = $1
+SELECT dead FROM maitred.partitions WHERE id = $1
 
 -- name: result
 SELECT sequence, expires_at, body FROM maitred.results WHERE partition_id = $1 AND sequence = $2
 
 -- name: forget_results
-WITH gone AS (
-    DELETE FROM maitred.results
-    WHERE ctid = ANY (ARRAY(
-        SELECT ctid
-        FROM maitred.results
-        WHERE expires_at < $1
-        ORDER BY expires_at
-        LIMIT $2
-        FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING 1
-)
-SELECT count(*) FROM gone
+SELECT maitred.forget_results($1, $2)
 
 -- name: partitions
 SELECT namespace, queue, queue_type, partition
@@ -153,3 +141,9 @@ RETURNING version
 UPDATE maitred.documents SET version = version + 1, body = $3
 WHERE name = $1 AND version = $2
 RETURNING version
+
+-- name: use
+SELECT namespace, queue, sum(backlog + dead)::bigint, sum(bytes)::bigint
+FROM maitred.partitions
+WHERE backlog + bytes > 0
+GROUP BY namespace, queue

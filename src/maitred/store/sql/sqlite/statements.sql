@@ -95,7 +95,7 @@ WHERE partition_id = ? AND sequence IN (SELECT value FROM json_each(?))
 SELECT reason, body FROM dead WHERE partition_id = ? AND sequence = ?
 
 -- name: dead_count
-SELECT COUNT(*) FROM dead WHERE partition_id = ?
+SELECT dead FROM partitions WHERE id = ?
 
 -- name: result
 SELECT expires_at, body FROM results WHERE partition_id = ? AND sequence = ?
@@ -115,3 +115,12 @@ SELECT json_group_array(json_array(namespace, queue, queue_type, partition)) FRO
 -- name: children_with_tasks
 SELECT json_group_array(json_array(namespace, queue, queue_type, partition)) FROM partitions
 WHERE backlog > 0 AND partition > 0
+
+-- name: use
+SELECT json_group_array(json_array(namespace, queue, tasks, size))
+FROM (
+    SELECT namespace, queue, sum(backlog + dead) AS tasks, sum(bytes) AS size
+    FROM partitions
+    WHERE backlog + bytes > 0
+    GROUP BY namespace, queue
+)

@@ -8,12 +8,15 @@ CREATE TEMP VIEW incoming AS
     SELECT NULL AS kind, NULL AS id, NULL AS a, NULL AS b, NULL AS c, NULL AS d,
            NULL AS listed, NULL AS body;
 
--- First of its partition's rows: a range id, b backlog, c clean. Ends the statement if overtaken.
+-- `bytes` of a partition is what all its rows count: here what the commit adds, below what goes.
+--
+-- First of its partition's rows: a range id, b backlog, c clean, d bytes of all that the commit adds.
+-- Ends the statement if overtaken.
 CREATE TEMP TRIGGER incoming_partition INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'partition'
 BEGIN
     SELECT RAISE(ABORT, 'overtaken')
     WHERE NOT EXISTS (SELECT 1 FROM main.partitions WHERE id = NEW.id AND range_id = NEW.a);
-    UPDATE partitions SET backlog = NEW.b, clean = NEW.c WHERE id = NEW.id;
+    UPDATE partitions SET backlog = NEW.b, clean = NEW.c, bytes = bytes + NEW.d WHERE id = NEW.id;
 END;
 
 CREATE TEMP TRIGGER incoming_counts INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'counts'
@@ -26,6 +29,12 @@ END;
 -- Nothing but a retry would write a segment again; then it is the same one.
 CREATE TEMP TRIGGER incoming_segment INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'segment'
 BEGIN
+    UPDATE partitions SET bytes = bytes - old.size
+    FROM (
+        SELECT length(body) + 64 AS size
+        FROM segments WHERE partition_id = NEW.id AND priority = NEW.a AND first = NEW.b
+    ) AS old
+    WHERE id = NEW.id;
     DELETE FROM segments WHERE partition_id = NEW.id AND priority = NEW.a AND first = NEW.b;
     INSERT INTO segments (partition_id, priority, first, last, tasks, body)
     VALUES (NEW.id, NEW.a, NEW.b, NEW.c, NEW.d, NEW.body);
@@ -41,6 +50,14 @@ END;
 -- of two priorities that were written together overlap, and the store cannot tell whose it is.
 CREATE TEMP TRIGGER incoming_segments_gone INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'gone'
 BEGIN
+    UPDATE partitions SET bytes = bytes - (
+        SELECT coalesce(sum(length(s.body) + 64), 0)
+        FROM json_each(NEW.listed) AS gone
+        JOIN segments AS s ON s.partition_id = NEW.id
+            AND s.priority = json_extract(gone.value, '$[0]')
+            AND s.first = json_extract(gone.value, '$[1]')
+    )
+    WHERE id = NEW.id;
     DELETE FROM segments WHERE id IN (
         SELECT s.id
         FROM json_each(NEW.listed) AS gone
@@ -72,30 +89,65 @@ END;
 
 CREATE TEMP TRIGGER incoming_later_gone INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'later gone'
 BEGIN
+    UPDATE partitions SET bytes = bytes - (
+        SELECT coalesce(sum(length(body) + 56), 0) FROM later
+        WHERE partition_id = NEW.id AND sequence IN (SELECT value FROM json_each(NEW.listed))
+    )
+    WHERE id = NEW.id;
     DELETE FROM later
     WHERE partition_id = NEW.id AND sequence IN (SELECT value FROM json_each(NEW.listed));
 END;
 
 CREATE TEMP TRIGGER incoming_later INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'later'
 BEGIN
+    UPDATE partitions SET bytes = bytes - old.size
+    FROM (
+        SELECT length(body) + 56 AS size
+        FROM later WHERE partition_id = NEW.id AND sequence = NEW.a
+    ) AS old
+    WHERE id = NEW.id;
     INSERT OR REPLACE INTO later (partition_id, sequence, due, body)
     VALUES (NEW.id, NEW.a, NEW.b, NEW.body);
 END;
 
 CREATE TEMP TRIGGER incoming_dead_gone INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'dead gone'
 BEGIN
+    UPDATE partitions SET bytes = bytes - old.size, dead = partitions.dead - old.letters
+    FROM (
+        SELECT coalesce(sum(length(body) + 56), 0) AS size, count(*) AS letters FROM dead
+        WHERE partition_id = NEW.id AND sequence IN (SELECT value FROM json_each(NEW.listed))
+    ) AS old
+    WHERE id = NEW.id;
     DELETE FROM dead
     WHERE partition_id = NEW.id AND sequence IN (SELECT value FROM json_each(NEW.listed));
 END;
 
 CREATE TEMP TRIGGER incoming_dead INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'dead'
 BEGIN
+    UPDATE partitions SET bytes = bytes - old.size, dead = partitions.dead + 1 - old.letters
+    FROM (
+        SELECT coalesce(sum(length(body) + 56), 0) AS size, count(*) AS letters
+        FROM dead WHERE partition_id = NEW.id AND sequence = NEW.a
+    ) AS old
+    WHERE id = NEW.id;
     INSERT OR REPLACE INTO dead (partition_id, sequence, reason, body)
     VALUES (NEW.id, NEW.a, NEW.listed, NEW.body);
 END;
 
 CREATE TEMP TRIGGER incoming_result INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'result'
 BEGIN
+    UPDATE partitions SET bytes = bytes - old.size
+    FROM (
+        SELECT length(body) + 64 AS size
+        FROM results WHERE partition_id = NEW.id AND sequence = NEW.a
+    ) AS old
+    WHERE id = NEW.id;
     INSERT OR REPLACE INTO results (partition_id, sequence, expires_at, body)
     VALUES (NEW.id, NEW.a, NEW.b, NEW.body);
+END;
+
+-- Results that have expired. A row that is replaced does not come here, only one that is deleted.
+CREATE TEMP TRIGGER result_deleted AFTER DELETE ON main.results
+BEGIN
+    UPDATE partitions SET bytes = bytes - length(OLD.body) - 64 WHERE id = OLD.partition_id;
 END;
