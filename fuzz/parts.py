@@ -90,7 +90,7 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             Queries(0, 900, "list"),
             Subscribe("n", "q", 1, 0, 900, bytes(16), 0, "user"),
             Allocate("n", "q", 1, 0, 900, 0, bytes(16), do_not_queue=True),
-            Running("n", "q", 1, 0, 900, {"user": [bytes(16)]}, [bytes(16)]),
+            Running("n", "q", 1, 0, 900, bytes(16), {"user": [bytes(38)]}, {"user": [bytes(38)]}),
             Count(0, 900, {"user": [bytes(16)]}, {}, "user", 2, [bytes(16)]),
         )
     ),

@@ -26,6 +26,7 @@ PURE_IMPORTS = {
         "functools",
         "hashlib",
         "heapq",
+        "hmac",
         "ipaddress",
         "itertools",
         "math",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import maitred
+from maitred.matching.records import PartitionKey
+from maitred.matching.reservation_proofs import ReservationProofs
 from maitred.protocol.queries import (
     Allocate,
     Attend,
@@ -18,6 +21,7 @@ from maitred.protocol.queries import (
     QueryRow,
     Relay,
     Report,
+    Running,
     Subscribe,
     Suspect,
     Watch,
@@ -28,7 +32,7 @@ from maitred.simulation.store import SimulatedDisk, SimulatedStore
 from tests.node.in_process import NodeUnderTest, node, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
@@ -45,8 +49,11 @@ TURNS = 50
 class Stage:
     """A node, and whoever talks to it."""
 
-    def __init__(self, running: NodeUnderTest, clients: AsyncExitStack, queue: str) -> None:
+    def __init__(
+        self, running: NodeUnderTest, clients: AsyncExitStack, queue: str, signing_key: bytes
+    ) -> None:
         self.node = running
+        self.signing_key = signing_key
         self.queue = queue
         self._clients = clients
 
@@ -101,6 +108,31 @@ class Stage:
     def add(self) -> Add:
         return Add(*self._at(), 0, [b"task"])
 
+    def proven(
+        self,
+        token: bytes,
+        user: str = "",
+        session: bytes = WORKER,
+        queue: str | None = None,
+        seconds: float = 60.0,
+    ) -> bytes:
+        """A token and its proof, as a partition of this store has made it at some time."""
+        proofs = ReservationProofs(self.signing_key, PartitionKey(*self._at(0, queue)[:4]))
+        return token + proofs.issue(session, user, token, time.time() + seconds)
+
+    def running(
+        self,
+        user: str = "",
+        has: Sequence[bytes] = (),
+        ended: Sequence[bytes] = (),
+        *,
+        session: bytes = WORKER,
+        queue: str | None = None,
+    ) -> Running:
+        """What a worker says of a user's counted reservations, each with its proof."""
+        by_user = [{user: [*some]} if some else {} for some in (has, ended)]
+        return Running(*self._at(0, queue), session, *by_user)
+
     async def resize(self, client: AsyncClient, partitions: int) -> Counts:
         answer = await client.request(Resize(*self._at(), partitions, partitions), SECONDS)
         assert isinstance(answer, Resized)
@@ -114,7 +146,8 @@ async def stage(directory: Path, *, shards: int = 1, **settings: Any) -> AsyncIt
     async with node(directory, shards=shards, **settings) as running, AsyncExitStack() as clients:
         for shard in running.shards:
             shard.keep_tasks(SimulatedStore(disk))
-        yield Stage(running, clients, running.queue_of(shards - 1))
+        signing_key = await SimulatedStore(disk).signing_key()
+        yield Stage(running, clients, running.queue_of(shards - 1), signing_key)
 
 
 def watch(session: bytes = GATEWAY) -> Watch:

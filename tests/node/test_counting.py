@@ -9,7 +9,7 @@ import pytest
 from maitred.errors import Overloaded, PermissionDenied, Unavailable
 from maitred.node import counting
 from maitred.node.counting import ROOM_SECONDS
-from maitred.protocol.queries import Allocate, Allocated, Count, Running
+from maitred.protocol.queries import Allocate, Allocated, Count
 from maitred.settings import Limits, Queries, QueryLimits, Queue, User
 from tests.node.in_process import in_a_loop, until
 from tests.node.querying import GATEWAY, SECONDS, Stage, stage, waits
@@ -33,10 +33,6 @@ USERS = {
     "boss": User(secret=HASHED, permissions={"*": ["admin"]}),
 }
 ONE = {"*": Queue(queries=Queries(concurrent=1))}
-
-
-def running(here: Stage, *tokens: bytes, ended: list[bytes] | None = None) -> Running:
-    return Running("n", here.queue, 1, 0, 0, {"": [*tokens]} if tokens else {}, ended or [])
 
 
 def offer(here: Stage, client: AsyncClient) -> None:
@@ -68,12 +64,12 @@ async def test_the_word_of_the_end_may_be_late(
         (given,) = (await allocated(here, client, 3)).allocations
         (told,) = (await offering.answer()).reserved
         assert told.token == given.token
-        assert told.counted
+        assert told.proof
         assert told.again_seconds == 0
         offer(here, client)
         second = client.hold(here.allocate(), SECONDS)
         await waits(second)
-        await client.request(running(here, ended=[told.token]))
+        await client.request(here.running(ended=[told.token + told.proof]))
         assert len((await second.answer()).allocations) == 1
         monkeypatch.undo()
         third = client.hold(here.allocate(), SECONDS)
@@ -91,19 +87,20 @@ async def test_those_who_wait_for_room_get_it_in_their_order(
     monkeypatch.setattr(counting, "ROOM_SECONDS", SECONDS)  # what counts is who is first
     async with stage(tmp_path, shards=shards, queues=ONE) as here:
         client = await here.client()
-        offer(here, client)
+        offering = client.hold(here.offer(9), SECONDS)
         await here.loaded()
-        (first,) = (await allocated(here, client, 1)).allocations
+        await allocated(here, client, 1)
         asked = [client.hold(here.allocate(), SECONDS) for _ in range(3)]
-        offer(here, client)
-        await waits(asked[0])
-        asked[1].take_back()
-        await client.request(running(here, ended=[first.token]))
-        (second,) = (await asked[0].answer()).allocations
-        offer(here, client)
-        await client.request(running(here, ended=[second.token]))
-        (third,) = (await asked[2].answer()).allocations
-        await client.request(running(here, ended=[third.token]))
+        for number in (0, 2):
+            (told,) = (await offering.answer()).reserved
+            offering = client.hold(here.offer(9), SECONDS)
+            await waits(asked[number])
+            if not number:
+                asked[1].take_back()
+            await client.request(here.running(ended=[told.token + told.proof]))
+            assert len((await asked[number].answer()).allocations) == 1
+        (told,) = (await offering.answer()).reserved
+        await client.request(here.running(ended=[told.token + told.proof]))
         await until(lambda: under_way(here) == 0)
 
 
@@ -114,13 +111,13 @@ async def test_a_reservation_that_is_spoken_of_counts(tmp_path: Path) -> None:
         client = await here.client()
         offer(here, client)
         await here.loaded()
-        token = b"t" * 16
-        await client.request(running(here, token))
-        await client.request(running(here, token))
+        token = here.proven(b"t" * 16)
+        await client.request(here.running(has=[token]))
+        await client.request(here.running(has=[token]))
         with pytest.raises(Overloaded):
             await allocated(here, client, 1)
         assert under_way(here) == 1
-        await client.request(running(here, ended=[token]))
+        await client.request(here.running(ended=[token]))
         assert len((await allocated(here, client, 1)).allocations) == 1
 
 
@@ -130,7 +127,7 @@ async def test_nothing_is_counted_where_there_is_no_limit(tmp_path: Path) -> Non
         client = await here.client()
         offer(here, client)
         await here.loaded()
-        await client.request(running(here, b"t" * 16))
+        await client.request(here.running(has=[here.proven(b"t" * 16)]))
         assert len((await allocated(here, client, 5)).allocations) == 5
         assert under_way(here) == 0
 
@@ -164,7 +161,10 @@ async def test_who_is_refused_for_something_else_is_not_counted(
 async def test_only_shards_count_and_only_workers_say_what_runs(tmp_path: Path) -> None:
     async with stage(tmp_path, shards=2, users=USERS) as here:
         ann, boss = await here.client("ann", "s"), await here.client("boss", "s")
-        for message in (Count(0, 0, {"ann": [b"p" * 16]}), running(here, b"t" * 16)):
+        for message in (
+            Count(0, 0, {"ann": [b"p" * 16]}),
+            here.running("ann", [here.proven(b"t" * 16, "ann")]),
+        ):
             with pytest.raises(PermissionDenied):
                 await ann.request(message)
         with pytest.raises(PermissionDenied):
@@ -201,9 +201,9 @@ async def test_more_than_fits_into_a_frame(tmp_path: Path) -> None:
             and shard._partitions.queries.counting.shard_of(f"/n/{name}") == 0
         )
         client = await here.client()
-        tokens = [number.to_bytes(16, "big") for number in range(400)]
-        for start in range(0, 400, 100):
-            await client.request(running(here, *tokens[start : start + 100]))
+        tokens = [here.proven(number.to_bytes(16, "big")) for number in range(400)]
+        for start in range(0, 400, 50):
+            await client.request(here.running(has=tokens[start : start + 50]))
         await until(lambda: under_way(here) == 400)
         heard = shard.received_forwarded
         reserving: Any = here.node.shards[1]._partitions
@@ -213,7 +213,8 @@ async def test_more_than_fits_into_a_frame(tmp_path: Path) -> None:
         await here.loaded()
         with pytest.raises(Overloaded, match="has 400 queries"):
             await allocated(here, client, 1)
-        await client.request(running(here, ended=tokens[:100]))
+        for start in (0, 50):
+            await client.request(here.running(ended=tokens[start : start + 50]))
         given = await allocated(here, client, 50)
         assert 0 < len(given.allocations) <= 9
         await until(lambda: under_way(here) == 300 + len(given.allocations))

@@ -83,7 +83,7 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.SUBSCRIBE: [*PARTITION, SESSION, 7, "alice"],
     Opcode.SUSPECT: [*PARTITION, SESSION, [SESSION]],
     Opcode.ATTEND: [*PARTITION, SESSION, "worker", "host:1", 8, 2, "draining", 0.5],
-    Opcode.RUNNING: [*PARTITION, {"alice": [SESSION]}, [SESSION]],
+    Opcode.RUNNING: [*PARTITION, SESSION, {"alice": [bytes(38)]}, {"bob": [bytes(38)]}],
     Opcode.COUNT: [*STATUS, {"alice": [SESSION]}, {"/n/q": [SESSION]}, "alice", 2, [SESSION]],
     Opcode.WORKERS: [*PARTITION, "offline", "worker"],
     Opcode.RELAY: [*PARTITION, SESSION, 1, b"seat", True],

@@ -19,6 +19,7 @@ from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import REQUEST_DECODERS, decode_answer
 from maitred.protocol.queries import (
     LISTED_MAX,
+    PROOF_BYTES,
     QUERY_EXCHANGES,
     SLOTS_MAX,
     Allocate,
@@ -75,7 +76,7 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.SUBSCRIBE: "session version user",
     Opcode.SUSPECT: "worker_session refused",
     Opcode.ATTEND: "session worker address slots busy state good",
-    Opcode.RUNNING: "running ended",
+    Opcode.RUNNING: "session running ended",
     Opcode.COUNT: "held over name limit wanted",
     Opcode.WORKERS: "action worker",
     Opcode.RELAY: "token ordinal seat stop",
@@ -90,7 +91,7 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.SUBSCRIBE: "version policy members shedding",
     Opcode.SUSPECT: "offers",
     Opcode.ATTEND: "order counts passes best",
-    Opcode.RUNNING: "",
+    Opcode.RUNNING: "refused",
     Opcode.COUNT: "granted",
     Opcode.WORKERS: "workers",
     Opcode.RELAY: "kind body more",
@@ -118,13 +119,14 @@ def test_the_order_of_fields_is_the_protocol() -> None:
 
 PARTITION: list[Any] = ["n", "q", 1, 0, 1000]
 TOKEN = bytes(16)
+PROVEN = TOKEN + bytes(PROOF_BYTES)
 ALLOCATE = [*PARTITION, 0, TOKEN, 1, 2, 0.0, "", 0, False, []]
 ATTEND = [*PARTITION, TOKEN, "w", "h:1", 1, 0, "online", 1.0]
 WHOLE: dict[int, list[Any]] = {
     Opcode.ALLOCATE: ALLOCATE,
     Opcode.SUBSCRIBE: [*PARTITION, TOKEN, 0, ""],
     Opcode.ATTEND: ATTEND,
-    Opcode.RUNNING: [*PARTITION, {}, []],
+    Opcode.RUNNING: [*PARTITION, TOKEN, {}, {}],
     Opcode.COUNT: [0, 1000, {}, {}, "", 0, []],
     Opcode.SUSPECT: [*PARTITION, TOKEN, []],
     Opcode.WORKERS: [*PARTITION, "list", ""],
@@ -151,10 +153,16 @@ EDGES: list[tuple[int, int, object, object]] = [
     (Opcode.ALLOCATE, 12, True, 1),
     (Opcode.ALLOCATE, 13, [TOKEN], [TOKEN[:15]]),
     (Opcode.ALLOCATE, 13, [TOKEN] * SLOTS_MAX, [TOKEN] * (SLOTS_MAX + 1)),
-    (Opcode.RUNNING, 5, {"u" * 200: []}, {"u" * 201: []}),
-    (Opcode.RUNNING, 5, {"": [TOKEN] * LISTED_MAX}, {"": [TOKEN] * (LISTED_MAX + 1)}),
-    (Opcode.RUNNING, 5, {"u": [TOKEN]}, {"u": [TOKEN[:15]]}),
-    (Opcode.RUNNING, 6, [TOKEN] * LISTED_MAX, [TOKEN] * (LISTED_MAX + 1)),
+    *(
+        (Opcode.RUNNING, at, inside, outside)
+        for at in (6, 7)
+        for inside, outside in (
+            ({"u" * 200: []}, {"u" * 201: []}),
+            ({"": [PROVEN] * LISTED_MAX}, {"": [PROVEN] * (LISTED_MAX + 1)}),
+            ({"u": [PROVEN]}, {"u": [PROVEN[:-1]]}),
+            ({"u": [PROVEN]}, {"u": [PROVEN + b"p"]}),
+        )
+    ),
     (Opcode.COUNT, 2, {"u": [TOKEN]}, {"u": [TOKEN[:15]]}),
     (Opcode.COUNT, 3, {"u": [TOKEN]}, {"u": [TOKEN[:15]]}),
     (Opcode.COUNT, 5, 0, -1),

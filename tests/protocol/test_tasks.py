@@ -43,7 +43,7 @@ ORDER: dict[type[Struct], str] = {
     End: "sequence attempt how body",
     Failure: "kind message traceback",
     Reserved: "partition token user reservation_seconds run_seconds result_bytes stream_bytes "
-    "again_seconds tracebacks counted",
+    "again_seconds tracebacks proof",
 }
 """The fields of what is inside of messages. They are never in another order."""
 

@@ -64,7 +64,7 @@ class ReservingNode(FakeNode):
             terms.get("stream_bytes", 0),
             terms.get("again_seconds", 0.0),
             terms.get("tracebacks", True),
-            terms.get("counted", False),
+            terms.get("proof", b""),
         )
         self.to_reserve.setdefault(queue, []).append(reserved)
         self.partition(queue).tell()

@@ -8,13 +8,15 @@ import pytest
 
 from maitred.errors import Unavailable
 from maitred.protocol.frames import Opcode
-from maitred.protocol.queries import Noted, Running
+from maitred.protocol.queries import PROOF_BYTES, Noted, Running
 from maitred.protocol.tasks import Offer
 from maitred.worker import counted
 from tests.node.in_process import in_a_loop, until
 from tests.worker.querying import ReservingNode, a_gateway
 from tests.worker.running import a_worker
 from tests.worker.test_queries import Desk
+
+PROOF = b"p" * PROOF_BYTES
 
 
 class CountingNode(ReservingNode):
@@ -29,10 +31,15 @@ class CountingNode(ReservingNode):
         return Noted()
 
     def reserve(self, queue: str, token: bytes | None = None, **terms: Any) -> bytes:  # noqa: ANN401
-        return super().reserve(queue, token, **{"counted": True, **terms})
+        return super().reserve(queue, token, **{"proof": PROOF, **terms})
 
     def ended(self) -> list[bytes]:
-        return [token for one in self.heard(Running) for token in one.ended]
+        return [
+            proven.removesuffix(PROOF)
+            for one in self.heard(Running)
+            for each in one.ended.values()
+            for proven in each
+        ]
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +57,7 @@ async def test_what_runs_is_said_again_and_again_and_its_end_at_once() -> None:
         a_gateway(worker) as gateway,
     ):
         first, second = node.reserve("holding"), node.reserve("holding", user="bob")
-        running = {"ann": [first], "bob": [second]}
+        running = {"ann": [first + PROOF], "bob": [second + PROOF]}
         await until(lambda: any(one.running == running for one in node.heard(Running)))
         streams = [gateway.seat(first, "a"), gateway.seat(second, "b")]
         assert {await desk.begun.get(), await desk.begun.get()} == {"a", "b"}
@@ -130,7 +137,7 @@ async def test_what_is_not_counted_is_not_spoken_of() -> None:
         a_worker(node, desk.app, "echo") as worker,
         a_gateway(worker) as gateway,
     ):
-        token = node.reserve("echo", counted=False)
+        token = node.reserve("echo", proof=b"")
         assert await gateway.result(gateway.seat(token, "a")) == "a"
         assert not worker._counted._places
         assert not node.heard(Running)

@@ -26,11 +26,13 @@ from maitred.matching.effects import (
     RefuseWanted,
 )
 from maitred.matching.queries import Reservation, Wanted
+from maitred.matching.reservation_proofs import GRACE_SECONDS, ReservationProofs
 from maitred.matching.subscribing import Subscribing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from maitred.matching.offers import Offer
     from maitred.matching.presence import Attendance, Order
     from maitred.matching.task import Token
 
@@ -122,10 +124,22 @@ class Allocating(Subscribing):
             if doubts and doubts.room(offer.session, self._workers, now) < 1:
                 offers.set_aside(offer)
                 continue
-            reservation = Reservation(self._new_token(), offer, wanted)
+            token = self._new_token()
+            proof = self._reservation_proof(token, offer, wanted, now) if wanted.permits else b""
+            reservation = Reservation(token, offer, wanted, proof)
             offers.reserve(reservation)
             lines.take(reservation)
-            doubts.given(offer.session, reservation.token, now)
+            doubts.given(offer.session, token, now)
+
+    def _reservation_proof(self, token: bytes, offer: Offer, wanted: Wanted, now: float) -> bytes:
+        """Let the worker prove later, to whichever shard owns this partition, that it has it."""
+        proofs = self._reservation_proofs
+        if proofs is None:
+            proofs = self._reservation_proofs = ReservationProofs(self._signing_key, self.key)
+        limits = self.settings.queries
+        seconds = limits.reservation_seconds + limits.run_seconds + GRACE_SECONDS
+        expires_at = now + self.ledger.wall + seconds
+        return proofs.issue(offer.session, wanted.user, token, expires_at)
 
     def slots_refused(self, tokens: Iterable[bytes], now: float) -> None:
         """Workers refused these slots, which they had offered."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Record,
         Segment,
     )
+    from maitred.matching.reservation_proofs import ReservationProofs
     from maitred.matching.task import Token
     from maitred.routing.counts import PartitionCounts
     from maitred.settings import Queue
@@ -109,6 +110,8 @@ class Core:
     ) -> None:
         self.key = key
         self._signing_key = signing_key
+        self._reservation_proofs: ReservationProofs | None = None
+        """Made for the first reservation that is counted."""
         self.settings = settings
         self.counts = counts
         self.effects: list[Effect] = []

@@ -28,6 +28,8 @@ class Reservation(Struct, eq=False):
     """What the gateway shows and the worker knows."""
     offer: Offer
     wanted: Wanted
+    proof: bytes = b""
+    """Proves to the next owner that this partition made it; empty if it is not counted."""
 
 
 class Wanted(Struct, eq=False):

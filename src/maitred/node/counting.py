@@ -4,6 +4,11 @@ Each name is counted by one shard of the node, which a hash of it picks. The sha
 slots takes permits there first. Once a slot is reserved, the permit becomes the reservation's token
 and belongs to the shard that reserved it: that is whom the worker tells what runs and what is over.
 
+A worker proves with each word that the reservation was made for it (see
+`maitred.matching.reservation_proofs`), so that nobody can fill another user's limit, or empty his
+own, by naming tokens. What this shard has made is compared with what it remembers, which costs next
+to nothing; what it does not know, because it was started again, is verified with the store's key.
+
 Whoever has permits says so again and again, and what nobody speaks of any more is over: see
 `maitred.matching.counting`. So messages may get lost, and shards, workers and gateways die, in any
 order; what is wrong then is right again within seconds.
@@ -12,11 +17,14 @@ order; what is wrong then is right again within seconds.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from hmac import compare_digest
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InternalError, MaitredError, Overloaded, Unavailable
 from maitred.matching.counting import LEASE_SECONDS, PERMITS_KEPT, Counter
+from maitred.matching.reservation_proofs import expires_at
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import Count, Counted
@@ -27,11 +35,15 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
+    from maitred.matching.queries import Reservation
     from maitred.node.held import Held
     from maitred.node.query_limits import Limit
     from maitred.node.shard import Shard
+    from maitred.surroundings import Surroundings
 
     Taken = Callable[[list[bytes]], None]
+    Verify = Callable[[bytes, bytes], bool]
+    """Whether this is the proof that a worker got with the token."""
 
 RENEW_SECONDS: Final = LEASE_SECONDS / 4
 """How often permits are spoken of: three times may be missed."""
@@ -46,6 +58,11 @@ say it."""
 
 PERMIT_BYTES: Final = 16
 
+OVER_KEPT: Final = 20_000
+"""Reservations that were reported as over and do not count again; some two hundred bytes each. A
+worker that reports one again after so many others, before its proof expires, holds a permit that it
+could as well have held all the time."""
+
 FRAME_SHARE: Final = 512
 """So many bytes of a frame are for each permit: it may have a name of its own with it."""
 
@@ -53,14 +70,18 @@ FRAME_SHARE: Final = 512
 class _Permit:
     """What this shard has under way, wherever it is counted."""
 
-    __slots__ = ("held", "names", "until")
+    __slots__ = ("held", "names", "proof", "until")
 
-    def __init__(self, names: tuple[str, ...], held: Held | None, until: float) -> None:
+    def __init__(
+        self, names: tuple[str, ...], held: Held | None, until: float, proof: bytes = b""
+    ) -> None:
         self.names = names
         self.held = held
         """The request that waits for a slot; None: it has one."""
         self.until = until
         """Then it is over, unless the worker speaks of it again."""
+        self.proof = proof
+        """What the worker shows to speak of it; of a reservation only."""
 
 
 class _Wish:
@@ -77,16 +98,19 @@ class _Wish:
 class Counting:
     """Of one shard: what it counts for the node, and what it has under way itself."""
 
-    def __init__(self, shard: Shard, secret: Callable[[int], bytes]) -> None:
+    def __init__(self, shard: Shard, surroundings: Surroundings) -> None:
         self.shard = shard
         self._loop = shard.loop
-        self._secret = secret
+        self._secret = surroundings.secret
+        self._wall_clock = surroundings.wall_clock
         self._counter = Counter()
         self._wishes: dict[str, dict[_Wish, None]] = {}
         """Those who wait for room, by name, in the order in which they came."""
         self._knows_at = self._loop.time() + LEASE_SECONDS if shard.place.restarts else -inf
         """A shard that was started again has heard by then what is under way."""
         self._permits: dict[bytes, _Permit] = {}
+        self._over: OrderedDict[bytes, None] = OrderedDict()
+        """Tokens of reservations whose end was reported, the latest last."""
         self._changes: dict[int, dict[str, dict[bytes, bool]]] = {}
         """What the counting shards have to hear: by name, which permits are held (or over)."""
         self._portion = max(1, shard.limits.frame_bytes // FRAME_SHARE)
@@ -118,23 +142,56 @@ class Counting:
         permits = [drawn[at : at + PERMIT_BYTES] for at in range(0, len(drawn), PERMIT_BYTES)]
         _Taking(self, limits, permits, held, then).go_on()
 
-    def seat(self, names: tuple[str, ...], permit: bytes, token: bytes, seconds: float) -> None:
+    def seat(
+        self, names: tuple[str, ...], permit: bytes, reserved: Reservation, seconds: float
+    ) -> None:
         """A slot is reserved for it, for so long: from now on it is counted by the reservation's
         token, and here."""
-        self._keep(token, _Permit(names, None, self._loop.time() + seconds + LEASE_SECONDS))
+        until = self._loop.time() + seconds + LEASE_SECONDS
+        self._keep(reserved.token, _Permit(names, None, until, reserved.proof))
         for name in names:
             self._changed(name, [permit], held=False)
         self.free([permit])
 
-    def runs(self, names: tuple[str, ...], tokens: Iterable[bytes]) -> None:
-        """The worker says that it has these."""
-        until = self._loop.time() + LEASE_SECONDS
-        for token in tokens:
+    def runs(self, names: tuple[str, ...], proven: Iterable[bytes], verify: Verify) -> int:
+        """Count reservations that a worker says it has: each is a token and its proof. Return how
+        many do not count."""
+        now, wall = self._loop.time(), self._wall_clock()
+        refused = 0
+        for one in proven:
+            token, proof = one[:PERMIT_BYTES], one[PERMIT_BYTES:]
             known = self._permits.get(token)
-            if known is not None:
-                known.until = until
+            seconds = min(expires_at(proof) - wall, LEASE_SECONDS)
+            if seconds <= 0.0 or not self._is_right(known, token, proof, verify):
+                refused += 1
+            elif known is not None:
+                known.until = now + seconds
+            elif token in self._over:
+                refused += 1
             elif names and len(self._permits) < PERMITS_KEPT:
-                self._keep(token, _Permit(names, None, until))
+                self._keep(token, _Permit(names, None, now + seconds, proof))
+        return refused
+
+    def ended(self, proven: Iterable[bytes], verify: Verify) -> int:
+        """Count reservations no longer that a worker says are over. Return how many were not its
+        own."""
+        refused = 0
+        over = self._over
+        for one in proven:
+            token, proof = one[:PERMIT_BYTES], one[PERMIT_BYTES:]
+            known = self._permits.get(token)
+            if not self._is_right(known, token, proof, verify):
+                refused += 1
+                continue
+            if known is not None:
+                self.free((token,))
+            over[token] = None
+            if len(over) > OVER_KEPT:
+                over.popitem(last=False)
+        return refused
+
+    def _is_right(self, known: _Permit | None, token: bytes, proof: bytes, verify: Verify) -> bool:
+        return verify(token, proof) if known is None else compare_digest(known.proof, proof)
 
     def free(self, permits: Iterable[bytes]) -> None:
         """These are over, as far as they are ours."""

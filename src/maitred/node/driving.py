@@ -117,7 +117,7 @@ class Driving:
         self.owned: dict[PartitionKey, Owned] = {}
         self._writer = writer
         self._surroundings = surroundings
-        self.queries = QueryEffects(self, surroundings.secret)
+        self.queries = QueryEffects(self, surroundings)
         self._touched: list[Owned] = []
         self._carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.Give: self._give,

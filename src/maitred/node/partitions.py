@@ -58,8 +58,8 @@ class Partitions(Driving):
     ) -> None:
         super().__init__(shard, store, writer, surroundings)
         self._loading: dict[PartitionKey, list[tuple[Serve, Any, Held]]] = {}
-        self._signing_key = b""
-        """The store's; read when the first partition is loaded."""
+        self.signing_key = b""
+        """The store's; empty until `load_signing_key` has read it for the first time."""
 
     def settings_of(self, key: PartitionKey) -> Queue:
         """The most that is said of the queue."""
@@ -191,8 +191,7 @@ class Partitions(Driving):
         if self.shard.draining:
             raise Draining("The node is stopping.")
         settings = self.settings_of(key)
-        if not self._signing_key:
-            self._signing_key = await self.store.signing_key()
+        signing_key = await self.load_signing_key()
         acquired = await self.store.acquire(key)
         if key.partition == 0:
             counts = acquired.counts or await self._first_counts(key, acquired, settings.partitions)
@@ -212,12 +211,18 @@ class Partitions(Driving):
             now,
             wall,
             around.secret,
-            signing_key=self._signing_key,
+            signing_key=signing_key,
         )
         self.shard.log.debug(
             "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog
         )
         return Owned(partition, now)
+
+    async def load_signing_key(self) -> bytes:
+        """Return the store's key, with which partitions prove what they handed out."""
+        if not self.signing_key:
+            self.signing_key = await self.store.signing_key()
+        return self.signing_key
 
     async def _first_counts(
         self, key: PartitionKey, acquired: Acquired, partitions: int

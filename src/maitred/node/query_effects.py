@@ -30,15 +30,16 @@ if TYPE_CHECKING:
     from maitred.matching.queries import Reservation
     from maitred.node.driving import Driving, Owned
     from maitred.settings import Queries
+    from maitred.surroundings import Surroundings
 
 
 class QueryEffects:
     """Carries it out, for all partitions of one shard."""
 
-    def __init__(self, driving: Driving, secret: Callable[[int], bytes]) -> None:
+    def __init__(self, driving: Driving, surroundings: Surroundings) -> None:
         self._driving = driving
         self.limits = QueryLimits(driving.shard)
-        self.counting = Counting(driving.shard, secret)
+        self.counting = Counting(driving.shard, surroundings)
         self.carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.Allocate: self._allocate,
             effects.RefuseWanted: self._refuse_wanted,
@@ -56,8 +57,7 @@ class QueryEffects:
         limits = self.limits.of(queries, user)
         again = self.limits.again_seconds(queries, user)
         number = owned.key.partition
-        counted = bool(one.wanted.permits)
-        return Reserved(number, one.token, user, *limits, again, queries.tracebacks, counted)
+        return Reserved(number, one.token, user, *limits, again, queries.tracebacks, one.proof)
 
     def _allocate(self, owned: Owned, effect: effects.Allocate) -> None:
         number = owned.key.partition
@@ -90,7 +90,7 @@ class QueryEffects:
         names = tuple(limit.name for limit in limits)
         permits = effect.wanted.permits
         for permit, one in zip(permits, effect.reserved, strict=False):
-            self.counting.seat(names, permit, one.token, queries.reservation_seconds)
+            self.counting.seat(names, permit, one, queries.reservation_seconds)
         self.counting.free(permits[len(effect.reserved) :])
 
     def policy_for(self, owned: Owned, user: str) -> str:

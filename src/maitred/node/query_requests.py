@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from maitred.errors import InvalidArgument
+from maitred.errors import InvalidArgument, InvalidReservation
 from maitred.matching.presence import Attendance
 from maitred.matching.queries import Wanted
 from maitred.matching.records import PartitionKey
+from maitred.matching.reservation_proofs import ReservationProofs
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.query_effects import shedding
 from maitred.protocol.frames import Opcode
@@ -204,15 +206,31 @@ class QueryRequests:
         partition.attend(told, now)
 
     def _running(self, message: Running, held: Held) -> None:
-        """What it says is so wherever its partition is: nothing has to be loaded for it."""
-        namespace, queue = message.namespace, message.queue
+        """The partition need not be loaded for it: the proofs say what it made."""
+        if self._partitions.signing_key:
+            self._note_running(message, held, self._partitions.signing_key)
+        else:
+            self._partitions.answering(held, self._note_running_later(message, held))
+
+    async def _note_running_later(self, message: Running, held: Held) -> None:
+        self._note_running(message, held, await self._partitions.load_signing_key())
+
+    def _note_running(self, message: Running, held: Held, signing_key: bytes) -> None:
+        namespace, queue, session = message.namespace, message.queue, message.session
         key = PartitionKey(namespace, queue, message.queue_type, message.partition)
         queries = self._partitions.settings_of(key).queries
-        for user, tokens in message.running.items():
+        proofs = ReservationProofs(signing_key, key)
+        refused = 0
+        for user, proven in message.running.items():
             limits = self._limits.under_way(queries, f"{namespace}/{queue}", user)
-            self._counting.runs(tuple(limit.name for limit in limits), tokens)
-        self._counting.free(message.ended)
-        held.answer(Noted())
+            names = tuple(limit.name for limit in limits)
+            verify = partial(proofs.verify, session, user)
+            refused += self._counting.runs(names, proven, verify)
+        for user, proven in message.ended.items():
+            refused += self._counting.ended(proven, partial(proofs.verify, session, user))
+        if refused:
+            self._shard.count_error(InvalidReservation.code)
+        held.answer(Noted(refused))
 
     # People
 

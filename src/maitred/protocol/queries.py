@@ -26,16 +26,22 @@ SLOTS_MAX = 1_000
 """Of one request for slots. More are asked for in further ones."""
 
 LISTED_MAX = 10_000
-"""Reservations of one user, or that are over, in one message of a worker."""
+"""Reservations of one user in one message of a worker."""
+
+PROOF_BYTES = 22
+"""Of a counted reservation."""
 
 PIECE_MAX = 2**20
 """Bytes of one piece of an answer that is relayed."""
 
 Token = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """A reservation: random, so that whoever shows it was given it."""
+Proven = Annotated[bytes, Meta(min_length=16 + PROOF_BYTES, max_length=16 + PROOF_BYTES)]
+"""A counted reservation: its token, and then the proof that the worker was given with it."""
 Host = Annotated[str, Meta(max_length=300)]
 User = Annotated[str, Meta(max_length=200)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+ProvenByUser = dict[User, Annotated[list[Proven], Meta(max_length=LISTED_MAX)]]
 
 
 # Gateways
@@ -220,20 +226,29 @@ class Attended(Answer, array_like=True, gc=False):
 class Running(PartitionRequest, array_like=True, gc=False):
     """To the partition that made them: these reservations, of those that are counted, have a slot
     here, used or not; and these are over. Said at every end, and again and again while there are
-    any: whoever is silent for a moment has none."""
+    any: whoever is silent for a moment has none.
+
+    A reservation counts if its proof was issued to this worker's session, for this user, by this
+    partition, and neither expired nor was reported as over before.
+    """
 
     opcode = Opcode.RUNNING
     permission = "work"
     repeatable = True
 
-    running: dict[User, Annotated[list[Token], Meta(max_length=LISTED_MAX)]]
-    """By user; all that there are, in this message or others."""
-    ended: Annotated[list[Token], Meta(max_length=LISTED_MAX)] = field(default_factory=list)
+    session: Session
+    """The worker's."""
+    running: ProvenByUser
+    """All that there are, in this message or others."""
+    ended: ProvenByUser = field(default_factory=dict)
     """Since the last time."""
 
 
 class Noted(Answer, array_like=True, gc=False):
     """Heard."""
+
+    refused: int = 0
+    """Reservations that do not count: their proof is wrong, or expired, or they are over."""
 
 
 class Workers(PartitionRequest, array_like=True, gc=False):

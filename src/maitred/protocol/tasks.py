@@ -167,8 +167,9 @@ class Reserved(Struct, array_like=True, gc=False):
     while it has others on offer."""
     tracebacks: bool = True
     """Whether a failure may tell where it happened."""
-    counted: bool = False
-    """Whether the node counts the query until its end: then the worker tells it what runs."""
+    proof: bytes = b""
+    """If the node counts the query until its end: with this the worker proves, in RUNNING, that the
+    partition made the reservation for it. Empty: the query is not counted."""
 
 
 class Offered(Answer, array_like=True, gc=False):

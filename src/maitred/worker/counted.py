@@ -8,6 +8,7 @@ it. While a word to a partition is under way, what happens there waits for the n
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import MaitredError
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import Reserved
     from maitred.worker.served import Served
 
+    _Reports = list[tuple[bytes, str]]
+    """Reservations, each with its proof and its user."""
+
 AGAIN_SECONDS: Final = 0.5
 """How often it is said. The node waits for two seconds before it takes silence for the end."""
 
-PORTION: Final = 500
+PORTION: Final = 250
 """Reservations in one message, so that it fits into a frame whatever the node's are."""
 
 ENDED_KEPT: Final = 10_000
@@ -40,9 +44,9 @@ class _Place:
         self.served = served
         self.partition = partition
         self.has: dict[bytes, str] = {}
-        """Tokens, and whose they are."""
-        self.ended: dict[bytes, None] = {}
-        """Of which the node has not heard yet."""
+        """Tokens with their proofs, and whose queries they are for."""
+        self.ended: dict[bytes, str] = {}
+        """The same of those that are over, of which the node has not heard yet."""
         self.under_way = 0
         """Messages that are not answered."""
 
@@ -50,8 +54,9 @@ class _Place:
 class Counted:
     """Of one worker."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient, session: bytes) -> None:
         self._client = client
+        self._session = session
         self._loop = asyncio.get_running_loop()
         self._places: dict[tuple[str, int], _Place] = {}
         self._touched: dict[_Place, None] = {}
@@ -60,18 +65,19 @@ class Counted:
 
     def has(self, served: Served, terms: Reserved) -> None:
         """It has a slot from now on."""
-        self._place(served, terms).has[terms.token] = terms.user
+        self._place(served, terms).has[terms.token + terms.proof] = terms.user
 
     def told_again(self, served: Served, terms: Reserved) -> None:
         """The node speaks of it though it was used, or given back before we heard of it."""
-        if terms.token not in self._place(served, terms).has:
+        if terms.token + terms.proof not in self._place(served, terms).has:
             self.is_over(served, terms)
 
     def is_over(self, served: Served, terms: Reserved) -> None:
         """It has none, or none any more."""
         place = self._place(served, terms)
-        place.has.pop(terms.token, None)
-        place.ended[terms.token] = None
+        proven = terms.token + terms.proof
+        place.has.pop(proven, None)
+        place.ended[proven] = terms.user
         self._touch(place)
 
     def stop(self) -> None:
@@ -112,16 +118,15 @@ class Counted:
 
     def _say_to(self, place: _Place) -> None:
         has = list(place.has.items())
-        ended = list(place.ended)[:PORTION]
+        ended = list(islice(place.ended.items(), PORTION))
         for start in range(0, len(has) or 1, PORTION):
-            running: dict[str, list[bytes]] = {}
-            for token, user in has[start : start + PORTION]:
-                running.setdefault(user, []).append(token)
-            self._send(place, running, ended)
+            self._send(place, has[start : start + PORTION], ended)
             ended = []
 
-    def _send(self, place: _Place, running: dict[str, list[bytes]], ended: list[bytes]) -> None:
-        message = Running(*place.served.view.id, place.partition, 0, running, ended)
+    def _send(self, place: _Place, has: _Reports, ended: _Reports) -> None:
+        message = Running(
+            *place.served.view.id, place.partition, 0, self._session, _by_user(has), _by_user(ended)
+        )
 
         def told(outcome: object) -> None:
             place.under_way -= 1
@@ -130,8 +135,8 @@ class Counted:
                 while len(place.ended) > ENDED_KEPT:
                     del place.ended[next(iter(place.ended))]
                 return
-            for token in ended:
-                place.ended.pop(token, None)
+            for proven, _ in ended:
+                place.ended.pop(proven, None)
             if place.ended and not place.under_way:
                 self._touch(place)
 
@@ -140,3 +145,10 @@ class Counted:
             self._client.hold(message, ANSWER_SECONDS, grace_seconds=0.0).tell(told)
         except MaitredError as problem:
             told(problem)
+
+
+def _by_user(reports: _Reports) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {}
+    for proven, user in reports:
+        found.setdefault(user, []).append(proven)
+    return found

@@ -108,7 +108,7 @@ class Querying:
         if token in book.known:
             return  # told twice
         if book.is_over(token):
-            if terms.counted and self.counted is not None:
+            if terms.proof and self.counted is not None:
                 self.counted.told_again(served, terms)
             return  # given back before we heard of it, or told twice
         for other in self._passes.take(token):
@@ -119,7 +119,7 @@ class Querying:
                 self._refuse(early.who.asker, early.who.stream, reservations.taken())
             self._over(served, terms)
             return
-        if terms.counted and self.counted is not None:
+        if terms.proof and self.counted is not None:
             self.counted.has(served, terms)
         fetch_at = now + self.fetch_seconds
         expires_at = now + terms.reservation_seconds
@@ -318,7 +318,7 @@ class Querying:
 
     def _over(self, served: Served, terms: Reserved) -> None:
         """Whatever came of the reservation: its slot is free."""
-        if terms.counted and self.counted is not None:
+        if terms.proof and self.counted is not None:
             self.counted.is_over(served, terms)
 
     def _tell_arrived(self, token: bytes) -> None:

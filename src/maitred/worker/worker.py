@@ -114,7 +114,7 @@ class Worker:
         self._fetching = Fetching(client, self.querying, self.statistics, self._slot_freed)
         self.querying.fetch = self._fetching.begin
         self.querying.arrived = self._fetching.arrived
-        self._counted = Counted(client)
+        self._counted = Counted(client, self._session)
         self.querying.counted = self._counted
         self._attending = Attending(
             client,
