@@ -215,6 +215,12 @@ class TooManyConnections(Overloaded):
     code = "too-many-connections"
 
 
+class TooManyFailures(Overloaded):
+    """Too many wrong secrets came from this address in this name; the secret was not looked at."""
+
+    code = "too-many-failures"
+
+
 class TooManyInFlight(Overloaded):
     """The connection has as many unanswered requests as it may."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from maitred.errors import Overloaded
 from maitred.protocol import cql
 from maitred.protocol.frames import REQUEST, Opcode, encode_frame
 from maitred.protocol.notation import Reader, blob
@@ -211,13 +212,16 @@ async def test_only_so_many_wait_to_be_verified(tmp_path: Path) -> None:
     """At the limit and past it: who comes too late is told to come again, not made to wait."""
     async with node(tmp_path, users=USERS, limits=Limits(verifications=4)) as running:
         held = HeldUp(running, before=True)
-        waiting = [await asked(running) for _ in range(4)]
+        waiting = [await asked(running) for _ in range(6)]
         for client in waiting:
             client.write(credentials("alice", "wonder"))
-        await until(lambda: held.began == 2)
+        await until(lambda: held.began == 2 and running.shard.authenticator.waiting == 4)
         late = await asked(running)
         late.write(credentials("alice", "wonder"))
-        assert (await late.last_words()).code == "overloaded"
+        problem = await late.last_words()
+        assert problem.code == "overloaded"
+        assert isinstance(problem, Overloaded)
+        assert problem.retry_after
         held.let_go.set()
         for client in waiting:
             assert (await client.frame()).opcode == Opcode.AUTH_SUCCESS
@@ -228,13 +232,14 @@ async def test_only_so_many_wait_to_be_verified(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_failed_logins_do_not_flood_the_log(tmp_path: Path) -> None:
-    async with node(tmp_path, users=USERS) as running:
+    async with node(tmp_path, users=USERS, limits=Limits(failures_per_user=100)) as running:
         for number in range(30):
             client = await asked(running)
             client.write(credentials("alice", f"wrong {number}"))
             assert (await client.last_words()).code == "unauthenticated"
         assert 1 <= len(running.log.events("warning")) < 10
         assert running.shard.errors["unauthenticated"] == 30  # all of them are counted
+        assert running.shard.authenticator.outcomes["wrong"] == 30
 
 
 @pytest.mark.parametrize("secret", ["wonder", "wander"])
@@ -248,7 +253,7 @@ async def test_leaving_while_being_verified(loop: str, secret: str, tmp_path: Pa
         client.reset()
         await until(lambda: not running.shard.connections)
         await until(lambda: len(running.shard._tasks) == 1)  # the sweep
-        assert not running.log.events("error")
+        assert not running.log.events("error"), running.log.lines
 
 
 @in_a_loop

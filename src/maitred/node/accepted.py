@@ -34,6 +34,7 @@ from maitred.protocol.frames import (
 from maitred.protocol.messages import encode
 from maitred.protocol.refusals import decode_error, encode_error
 from maitred.security.permissions import EVERYTHING, NOTHING
+from maitred.security.source import Source
 from maitred.wire.link import GATHERED_BYTES, Link
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ class Accepted(Link):
         self._in_flight_max = STREAMS_MAX if peer else limits.in_flight
         self._unsent_seen = 0
         self._unsent_counted = 0
-        self._verifying = False
+        self._verifying: asyncio.Task[None] | None = None
+        """What finds out who this is."""
 
     # Beginning and end
 
@@ -142,6 +144,8 @@ class Accepted(Link):
         for work in list(self.under_way.values()):
             work.stop(None)
         self.under_way.clear()
+        if self._verifying is not None:
+            self._verifying.cancel()
 
     def partial_bytes_changed(self, partial_bytes: int) -> None:
         shard = self.shard
@@ -247,8 +251,12 @@ class Accepted(Link):
     @property
     def peer_name(self) -> str:
         """Who is at the other end, for the log."""
-        name = self.transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "shard"
+        return "shard" if self._peer else str(self.source)
+
+    @property
+    def source(self) -> Source:
+        """Where it comes from."""
+        return Source.of(self.transport.get_extra_info("peername"))
 
     # Answers
 

@@ -25,6 +25,8 @@ from maitred.security.permissions import EVERYTHING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.security.source import Source
+
 OWN_OPCODES: Final = 0x40
 """Opcodes from here on are ours."""
 
@@ -98,27 +100,22 @@ class Handshake(Accepted):
         if self._verifying:
             raise ProtocolViolation("One AUTH_RESPONSE is being looked at already.")
         user, secret = cql.decode_credentials(body)
-        self._verifying = True
-        self.shard.spawn(self._verify(stream, user, secret))
+        # A transport that is closed by the time of the verification does not tell its source.
+        self._verifying = self.shard.spawn(self._verify(stream, user, secret, self.source))
 
-    async def _verify(self, stream: int, user: str, secret: str) -> None:
+    async def _verify(self, stream: int, user: str, secret: str, source: Source) -> None:
         try:
-            identity = await self.shard.authenticate(user, secret, lambda: not self.closing)
-        except Unauthenticated as problem:
-            if not self.closing:
-                self.shard.login_failed(self.peer_name, user)
-            self.say_farewell(problem, stream)
-            return
-        except Overloaded as problem:
+            identity = await self.shard.authenticator.authenticate(user, secret, source)
+        except (Unauthenticated, Overloaded) as problem:
             self.say_farewell(problem, stream)
             return
         except Exception as problem:  # noqa: BLE001 - the client must not wait for ever
-            self._verifying = False
+            self._verifying = None
             self.blame_ourselves(stream, problem)
             return
         if self.closing:
             return
-        self._verifying = False
+        self._verifying = None
         self.identity = identity
         self.permissions = identity.permissions
         self._become_ready()

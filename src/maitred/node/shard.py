@@ -13,7 +13,6 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID  # noqa: TC003 - msgspec reads the annotations of Place
 
@@ -24,9 +23,7 @@ from maitred.errors import (
     CutOff,
     InvalidArgument,
     MaitredError,
-    Overloaded,
     PayloadTooLarge,
-    Unauthenticated,
 )
 from maitred.node.caretaker import Caretaker
 from maitred.node.connection import Connection
@@ -54,6 +51,7 @@ from maitred.protocol.messages import (
 from maitred.protocol.requests import PartitionRequest
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
+from maitred.security.authenticator import Authenticator, user_changed
 from maitred.security.directory import Directory
 
 if TYPE_CHECKING:
@@ -69,7 +67,6 @@ if TYPE_CHECKING:
     from maitred.node.held import Held
     from maitred.node.work import ForwardedWork
     from maitred.protocol.messages import AnyRequest
-    from maitred.security.directory import Identity
     from maitred.settings import Node
     from maitred.store.interface import Store
     from maitred.surroundings import Surroundings
@@ -83,12 +80,6 @@ of these are looked at more often."""
 
 SWEEP_PORTION: Final = 256
 """Connections looked at before requests get their turn again."""
-
-LOGIN_FAILURES_SECONDS: Final = 1.0
-"""From one line in the log about a failed login to the next, which tells how many there were."""
-
-VERIFICATIONS_MAX: Final = 2
-"""Secrets verified at once; each takes some 40 ms of CPU and 16 MiB, beside the loop's own work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +126,7 @@ class Shard:
         self.limits = settings.limits
         self.log = log
         self.users = Directory(settings, place.gateway_secret)
+        self.authenticator = Authenticator(self.users, settings.limits, log)
         self.tables = SystemTables(place.node.bytes)
         self.description = Description(
             node=str(place.node),
@@ -203,10 +195,6 @@ class Shard:
         }
         self._servers: list[asyncio.AbstractServer] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._verifications = asyncio.Semaphore(VERIFICATIONS_MAX)
-        self._verifying = 0
-        self._login_failure_told_at = -inf
-        self._login_failures_untold = 0
         self._reading_users = False
 
     # Start and stop
@@ -289,11 +277,12 @@ class Shard:
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
         return True
 
-    def spawn(self, running: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, running: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it until it ends or the shard does."""
         task = self.loop.create_task(running)
         self._tasks[task] = None
         task.add_done_callback(self._spawned_done)
+        return task
 
     def _spawned_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
@@ -331,45 +320,6 @@ class Shard:
         """An error was given as an answer."""
         self.errors[code] += 1
 
-    async def authenticate(
-        self, user: str, secret: str, wanted: Callable[[], bool] = lambda: True
-    ) -> Identity:
-        """Who this is; verified in a thread, a few at a time. `Unauthenticated` if it is nobody.
-
-        Whoever has left when their turn comes (no longer `wanted`) costs nothing: otherwise those
-        who come, ask and go could keep everybody else waiting.
-        """
-        known = self.users.remembered(user, secret)
-        if known is not None:
-            return known
-        if self._verifying >= self.limits.verifications:
-            raise Overloaded("Too many wait to be let in already.", remedy="Try later.")
-        self._verifying += 1
-        try:
-            async with self._verifications:
-                if not wanted():
-                    raise Unauthenticated("Nobody waits to be let in.")
-                known = await self.loop.run_in_executor(None, self.users.authenticate, user, secret)
-        finally:
-            self._verifying -= 1
-        # The users may have changed meanwhile.
-        known = self.users.refreshed(known)
-        if known is None:
-            raise Unauthenticated("The user is no more, or has a new secret.")
-        return known
-
-    def login_failed(self, peer: str, user: str) -> None:
-        """Told in the log, once a second at most: strangers may not flood it, or stop us by it."""
-        now = self.loop.time()
-        if now - self._login_failure_told_at < LOGIN_FAILURES_SECONDS:
-            self._login_failures_untold += 1
-            return
-        # A name may have as many bytes as a frame.
-        more = {"more": self._login_failures_untold} if self._login_failures_untold else {}
-        self.log.warning("authentication failed", peer=peer, user=user[:60], **more)
-        self._login_failure_told_at = now
-        self._login_failures_untold = 0
-
     # Requests
 
     def _echo(self, message: Echo) -> Struct | Coroutine[Any, Any, Struct]:
@@ -406,6 +356,7 @@ class Shard:
             forwarded=self._forwarded,
             received_forwarded=self.received_forwarded,
             errors=dict(self.errors),
+            logins=dict(self.authenticator.outcomes),
         )
 
     # Once a second
@@ -453,9 +404,7 @@ class Shard:
                 continue
             identity = self.users.refreshed(connection.identity)
             if identity is None:
-                connection.say_farewell(
-                    Unauthenticated("The user is no more, or has a new secret.")
-                )
+                connection.say_farewell(user_changed())
             else:
                 connection.identity = identity
                 connection.permissions = identity.permissions

@@ -78,6 +78,9 @@ class ShardStatus(Struct, kw_only=True):
     """Requests that another shard passed on to this one."""
     errors: dict[str, int]
     """Errors given as answers, by code."""
+    logins: dict[str, int] = {}
+    """Logins by outcome: `remembered`, `verified`, `wrong`, or the code with which they were
+    refused before the secret was looked at."""
 
 
 AnyRequest = Echo | Status | AnyTaskRequest | AnyQueryRequest

@@ -4,10 +4,14 @@ A verification takes some 40 ms of CPU on purpose, so it belongs into a thread: 
 run in any, while the loop reloads. What has to be consistent (users, permissions, generation) is
 one immutable value that is swapped as a whole.
 
-Whoever reconnects with the secret that was right a moment ago should not cost 40 ms again. So the
-last successful verifications are remembered, as HMACs under a key that only this process has: the
-memory of the process holds nothing with which a secret could be tried offline any faster. The HMAC
-covers the hash as well, so a changed secret is a different entry.
+Whoever reconnects with the secret that was right a moment ago should not cost 40 ms again, nor a
+fleet that tries the same wrong one again and again. So the last verifications are remembered, as
+HMACs under a key that only this process has: the memory of the process holds nothing with which a
+secret could be tried offline any faster. The HMAC covers the user's hashes as well, so a changed
+secret is a different entry.
+
+A user may have two secrets while one is being replaced. A wrong secret takes as long as verifying
+the costliest user does, however many secrets and of which cost its user has, or if there is none.
 """
 
 from __future__ import annotations
@@ -16,10 +20,10 @@ import hashlib
 import hmac
 import os
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from maitred.errors import InvalidSetting, Unauthenticated
 from maitred.security.permissions import EVERYTHING, Permissions
@@ -30,6 +34,7 @@ from maitred.security.secrets import (
     SECRET_BYTES_MAX,
     Hashed,
     parse_hashed,
+    spend,
     verify,
 )
 from maitred.security.users import GATEWAY, check_user, read_users
@@ -42,7 +47,11 @@ if TYPE_CHECKING:
 VERIFIED_MAX = 4_096
 """Successful verifications that are remembered, some 200 bytes each; the oldest goes first."""
 
+WRONG_MAX = 4_096
+"""Wrong secrets that are remembered, likewise. A flood of others only makes them forgotten."""
+
 _Stamp = tuple[int, int, int]
+_Kept = TypeVar("_Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +75,33 @@ class _Users:
     identities: Mapping[str, Identity]
     nobody: str
     """A hash that no secret has, as costly as the costliest there is."""
+    work: int
+    """What every wrong secret costs: as much as the user whose secrets cost most together."""
 
     @classmethod
     def of(cls, users: Mapping[str, User]) -> _Users:
         identities = {
             name: Identity(name, Permissions.of(user), user.secret) for name, user in users.items()
         }
+        hashes = [[parse_hashed(one) for one in _secrets(user)] for user in users.values()]
         default = Hashed(COST, BLOCK, LANES, b"", b"")
         costliest = max(
-            (parse_hashed(user.secret) for user in users.values()),
+            (one for secrets in hashes for one in secrets),
             key=lambda hashed: hashed.work,
             default=default,
         )
         nobody = costliest._replace(salt=os.urandom(16), hash=os.urandom(32))
-        return cls(dict(users), identities, str(nobody))
+        work = max((sum(one.work for one in secrets) for secrets in hashes), default=default.work)
+        return cls(dict(users), identities, str(nobody), work)
+
+    def secrets(self, name: str) -> tuple[str, ...]:
+        """The hashes to verify against, for a name that nobody has as well."""
+        user = self.users.get(name)
+        return _secrets(user) if user is not None else (self.nobody,)
+
+
+def _secrets(user: User) -> tuple[str, ...]:
+    return (user.secret,) if user.previous_secret is None else (user.secret, user.previous_secret)
 
 
 class Directory:
@@ -94,37 +116,54 @@ class Directory:
         self.generation: int = 1
         """Rises with each change of the users."""
         self._key = os.urandom(32)
-        self._verified: OrderedDict[bytes, None] = OrderedDict()
+        self._verified: OrderedDict[bytes, Identity] = OrderedDict()
+        self._wrong: OrderedDict[bytes, None] = OrderedDict()
         self._lock = Lock()
         for name, user in self._configured.items():
             check_user(name, user, "the settings")
         self._seen = self._stamp()
-        self._now = _Users.of(self._read())
+        self._now = _Users.of(self._read(self._configured))
 
     def user(self, name: str) -> User | None:
         """The user of that name, if there is one now."""
         return self._now.users.get(name)
 
     def refreshed(self, identity: Identity) -> Identity | None:
-        """The same one after a change; None if they are gone or have another secret."""
+        """The same one after a change; None if they are gone or do not have that secret now."""
         if identity is GATEWAY_IDENTITY:
             return identity
-        now = self._now.identities.get(identity.name)
-        return now if now is not None and now.secret == identity.secret else None
+        user = self._now.users.get(identity.name)
+        if user is None or identity.secret not in _secrets(user):
+            return None
+        return replace(self._now.identities[identity.name], secret=identity.secret)
 
     def remembered(self, name: str, secret: str) -> Identity | None:
         """Whom `authenticate` would return without verifying, in microseconds; else None."""
         if name == GATEWAY:
             return self._our_gateway(secret)
-        identity = self._now.identities.get(name)
-        if identity is None or len(secret) > SECRET_BYTES_MAX:
+        now = self._now
+        if name not in now.users or len(secret) > SECRET_BYTES_MAX:
             return None
-        proof = self._proof(name, secret, identity.secret)
+        proof = self._proof(name, secret, now)
         with self._lock:
-            if proof not in self._verified:
+            identity = self._verified.get(proof)
+            if identity is None:
                 return None
             self._verified.move_to_end(proof)
-        return identity
+        # Its permissions may be others by now.
+        return self.refreshed(identity)
+
+    def is_known_wrong(self, name: str, secret: str) -> bool:
+        """Whether that secret was found to be wrong a moment ago, for a name that nobody has, too;
+        in microseconds."""
+        if len(secret) > SECRET_BYTES_MAX:
+            return False
+        proof = self._proof(name, secret, self._now)
+        with self._lock:
+            if proof not in self._wrong:
+                return False
+            self._wrong.move_to_end(proof)
+        return True
 
     def _our_gateway(self, secret: str) -> Identity | None:
         """Its secret is random and made at each start, so nothing has to slow guesses down."""
@@ -141,19 +180,24 @@ class Directory:
         if known is not None:
             return known
         now = self._now
-        identity = now.identities.get(name)
-        right = verify(secret, identity.secret if identity is not None else now.nobody)
-        if identity is None or not right:
-            raise Unauthenticated(
-                "The user is not known, or the secret is wrong.",
-                remedy="Check both; they are in the node's settings or in its users_file.",
-            )
-        proof = self._proof(name, secret, identity.secret)
+        spent = 0
+        for hashed in now.secrets(name):
+            if verify(secret, hashed) and name in now.users:
+                identity = replace(now.identities[name], secret=hashed)
+                self._remember(self._verified, self._proof(name, secret, now), identity)
+                return identity
+            spent += parse_hashed(hashed).work
+        spend(now.work - spent)
+        if len(secret) <= SECRET_BYTES_MAX:
+            self._remember(self._wrong, self._proof(name, secret, now), None)
+        raise wrong_secret()
+
+    def _remember(self, table: OrderedDict[bytes, _Kept], proof: bytes, kept: _Kept) -> None:
+        most = VERIFIED_MAX if table is self._verified else WRONG_MAX
         with self._lock:
-            self._verified[proof] = None
-            while len(self._verified) > VERIFIED_MAX:
-                self._verified.popitem(last=False)
-        return identity
+            table[proof] = kept
+            while len(table) > most:
+                table.popitem(last=False)
 
     def has_changed(self) -> bool:
         """Is `users_file` another one than when it was last read? A look that costs nothing."""
@@ -166,11 +210,23 @@ class Directory:
         cannot be used leaves everything as it is and raises once; it is tried again when it has
         changed again.
         """
-        stamp = self._stamp()
-        if stamp == self._seen:
-            return False
-        self._seen = stamp
-        users = self._read()
+        return self.has_changed() and self.reload()
+
+    def reload(self, configured: Mapping[str, User] | None = None) -> bool:
+        """Read `users_file` again, and take these users of the settings instead of the old ones;
+        True if there are other users now. What cannot be used changes nothing, and raises."""
+        self._seen = self._stamp()
+        wanted = self._configured if configured is None else dict(configured)
+        if wanted and not self.required:
+            raise InvalidSetting(
+                "This node was started without users, and everybody who is connected may do "
+                "anything.",
+                remedy="Restart it to have users.",
+            )
+        for name, user in wanted.items():
+            check_user(name, user, "the settings")
+        users = self._read(wanted)
+        self._configured = wanted
         if users == self._now.users:
             return False
         self._now = _Users.of(users)
@@ -187,8 +243,8 @@ class Directory:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
 
-    def _read(self) -> dict[str, User]:
-        users = dict(self._configured)
+    def _read(self, configured: Mapping[str, User]) -> dict[str, User]:
+        users = dict(configured)
         if self._file is not None:
             for name, user in read_users(self._file).items():
                 if name in users:
@@ -199,10 +255,18 @@ class Directory:
                 users[name] = user
         return users
 
-    def _proof(self, name: str, secret: str, hashed: str) -> bytes:
+    def _proof(self, name: str, secret: str, now: _Users) -> bytes:
         proof = hmac.new(self._key, digestmod=hashlib.sha256)
-        for part in (name, secret, hashed):
+        for part in (name, secret, *now.secrets(name)):
             encoded = part.encode(errors="surrogatepass")
             # With its length, or "ab" + "c" would be the same as "a" + "bc".
             proof.update(len(encoded).to_bytes(8, "big") + encoded)
         return proof.digest()
+
+
+def wrong_secret() -> Unauthenticated:
+    """The one answer to an unknown user and to a wrong secret."""
+    return Unauthenticated(
+        "The user is not known, or the secret is wrong.",
+        remedy="Check both; they are in the node's settings or in its users_file.",
+    )

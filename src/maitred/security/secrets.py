@@ -79,6 +79,15 @@ def verify(secret: str, hashed: str) -> bool:
     return hmac.compare_digest(found, parts.hash) and bool(encoded)
 
 
+def spend(work: int) -> None:
+    """Take as long as verifying hashes of this `work` would: whoever waits for an answer learns
+    nothing from the time that it takes."""
+    unit = COST * BLOCK
+    for cost, lanes in ((COST, work // unit), (COST_MIN, work % unit // (COST_MIN * BLOCK))):
+        if lanes > 0:
+            _scrypt(b"", Hashed(cost, BLOCK, lanes, bytes(SALT_BYTES), bytes(HASH_BYTES)))
+
+
 def check_hashed(text: str, name: str = "The secret") -> None:
     """Raise `InvalidSetting` unless `verify` can use it. The text is never shown."""
     parse_hashed(text, name)

@@ -45,6 +45,8 @@ def check_user(name: str, user: User, source: str) -> None:
             remedy="Give the user another name.",
         )
     check_hashed(user.secret, f"users.{name}.secret (from {source})")
+    if user.previous_secret is not None:
+        check_hashed(user.previous_secret, f"users.{name}.previous_secret (from {source})")
     for namespace in user.permissions:
         if namespace != EVERY_NAMESPACE:
             try:

@@ -49,9 +49,31 @@ class Limits(Schema, frozen=True, kw_only=True):
     """The same for those who have not finished their handshake: strangers cannot use up what users
     need. An honest handshake has some hundred bytes."""
 
-    verifications: Count = 64
-    """Secrets that may wait to be verified; more are refused and may try again. Two are verified at
-    a time, in some 50 ms each, so the last of them waits for less than two seconds."""
+    verifications: Count = 1_024
+    """Secrets that may wait to be verified in one process, all addresses together. Addresses take
+    turns, so that a long queue delays only those who made it long."""
+
+    verifications_per_address: Count = 64
+    """Secrets of one address (IPv6: of one /64) that may wait; more are refused and may try again.
+    Two are verified at a time, in some 40 ms each, so the last of them waits for less than two
+    seconds."""
+
+    failures_per_user: Count = 10
+    """Wrong secrets that one address may send in the name of one user; further attempts from there
+    in that name are refused until a failure is forgiven."""
+
+    failures_per_address: Count = 50
+    """Wrong secrets that one address may send in any name; further ones wait behind those of other
+    addresses. They are not refused: behind one address there may be many users."""
+
+    failures_per_name: Count = 100
+    """Wrong secrets in the name of one user from all addresses; then an address that has failed in
+    this name already is refused. One that has not is let in as always, so nobody can lock a user
+    out."""
+
+    failure_seconds: Seconds = 5.0
+    """After so long one failure is forgiven: at most 17,000 guesses a day from one address in one
+    name, at each process of the node."""
 
     under_way_bytes: Count = 256 * 2**20
     """Bodies of all requests of a shard that are under way and not answered yet. Beyond it further
@@ -130,6 +152,10 @@ class User(Schema, frozen=True, kw_only=True):
 
     secret: Hidden
     """What `maitred hash-secret` prints; never the secret itself."""
+
+    previous_secret: Hidden | None = None
+    """A second secret that is valid as well, for as long as clients are moved from one to the
+    other; connections that were opened with it end when it is removed."""
 
     permissions: dict[Text, list[Permission]] = field(default_factory=dict)
     """By namespace; `*` stands for every one."""

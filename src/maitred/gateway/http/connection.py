@@ -15,6 +15,7 @@ from maitred.errors import MaitredError, TooManyConnections, TooSlow
 from maitred.gateway.http.formats import AS_JSON
 from maitred.gateway.http.reading import BODY, CONTINUE, HEAD, IDLE, Reading
 from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told
+from maitred.security.source import Source
 
 if TYPE_CHECKING:
     import asyncio
@@ -57,6 +58,7 @@ class Connection(Reading):
         "closed",
         "host",
         "name",
+        "source",
         "transport",
     )
 
@@ -65,6 +67,7 @@ class Connection(Reading):
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.name = ""
         """For the query table."""
+        self.source = Source("")
         self.closed = False
         self.host: bytes | None = None
         """The last one that was asked for by a name of ours."""
@@ -87,8 +90,8 @@ class Connection(Reading):
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         door = self.door
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "somewhere"
+        self.source = Source.of(transport.get_extra_info("peername"))
+        self.peer = str(self.source)
         self.name = f"http {self.peer}"
         door.metrics.accepted += 1
         door.connections[self] = None

@@ -271,7 +271,7 @@ class HttpDoor:
         generation = self.guard.users.generation
         if before is not None and before[0] == header and before[1] == generation:
             return before[2]
-        identity = self.guard.remembered(*credentials(header))
+        identity = self.guard.authenticator.remembered(*credentials(header))
         if identity is not None and header is not None:
             connection.authorized = (header, generation, identity)
         return identity
@@ -281,12 +281,10 @@ class HttpDoor:
     ) -> None:
         user, secret = credentials(request.headers.get(b"authorization"))
         try:
-            request.identity = await self.guard.verified(
-                user, secret, lambda: not connection.closed
+            request.identity = await self.guard.authenticator.authenticate(
+                user, secret, connection.source
             )
-        except Unauthenticated as problem:
-            if not connection.closed:
-                self.guard.failed(connection.peer, user)
+        except Unauthenticated as problem:  # which `behind_us` would take for the node's
             connection.answer_error(request, problem)
             return
         later = self._handlers[route.handler](connection, request, *values)

@@ -1,0 +1,186 @@
+"""Who comes in: the one way from a user and a secret to an identity, for every listener.
+
+A secret that was right a moment ago passes at once, and so is one refused that was wrong. Any other
+is verified in a thread (`hashlib.scrypt` lets the loop go on), a few at a time. Those that wait for
+it take turns (`login_queue.py`), and those who have failed too often are refused before
+(`login_limits.py`). Those two decide, with the time as an argument; here is what they decide upon.
+
+Each process of a node has its own: what a shard has verified, another shard verifies again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import MaitredError, Unauthenticated
+from maitred.security.directory import wrong_secret
+from maitred.security.login_limits import LoginLimits
+from maitred.security.login_queue import LoginQueue, no_room
+
+if TYPE_CHECKING:
+    from maitred.logs import Logger
+    from maitred.security.directory import Directory, Identity
+    from maitred.security.source import Source
+    from maitred.settings import Limits
+
+VERIFIED_AT_ONCE: Final = 2
+"""Secrets verified at once; each takes some 40 ms of CPU and 16 MiB, beside the loop's own work."""
+
+TOLD_SECONDS: Final = 1.0
+"""From one line in the log about a failed login to the next, which tells how many there were."""
+
+NAME_LETTERS: Final = 60
+"""Of a user's name in the log: a stranger's may have as many as a frame."""
+
+
+class Login:
+    """One attempt that waits to be verified."""
+
+    __slots__ = ("found", "network", "secret", "source", "user")
+
+    def __init__(
+        self, source: Source, user: str, secret: str, found: asyncio.Future[Identity]
+    ) -> None:
+        self.source = source
+        self.network = source.network
+        self.user = user
+        self.secret = secret
+        self.found = found
+
+    def __repr__(self) -> str:
+        return f"<Login of {self.user[:NAME_LETTERS]!r} from {self.source}>"
+
+
+class Authenticator:
+    """Authenticates for all listeners of one process."""
+
+    def __init__(self, users: Directory, limits: Limits, log: Logger) -> None:
+        self.users = users
+        self.outcomes: Counter[str] = Counter()
+        """Logins by outcome: `remembered`, `verified`, `wrong`, `too-many-failures`,
+        `overloaded`."""
+        self._loop = asyncio.get_running_loop()
+        self._log = log
+        self._limits = LoginLimits(limits)
+        self._queue: LoginQueue[Login] = LoginQueue(
+            limits.verifications, limits.verifications_per_address
+        )
+        self._verifying = 0
+        self._told_at = -inf
+        self._untold = 0
+
+    @property
+    def waiting(self) -> int:
+        """Logins that wait to be verified."""
+        return len(self._queue)
+
+    def remembered(self, user: str, secret: str) -> Identity | None:
+        """Who this is, if that was found out before."""
+        known = self.users.remembered(user, secret)
+        if known is not None:
+            self.outcomes["remembered"] += 1
+        return known
+
+    async def authenticate(self, user: str, secret: str, source: Source) -> Identity:
+        """Who this is. Raises `Unauthenticated` for an unknown user or a wrong secret,
+        `TooManyFailures` or `Overloaded` if the secret is not looked at. Cancel it when the caller
+        has left: then the secret is not verified."""
+        login = Login(source, user, secret, self._loop.create_future())
+        try:
+            known = self.remembered(user, secret)
+            if known is not None:
+                return known
+            self._refuse_early(login)
+            suspect = self._limits.is_suspect(login.network, self._loop.time())
+            displaced = self._queue.add(login, suspect=suspect)
+            if displaced is not None:
+                self._resolve(displaced, no_room("here"))
+            self._serve()
+            return await login.found
+        except MaitredError as problem:
+            self._refused(login, problem)
+            raise
+        finally:
+            self._queue.remove(login)
+
+    def _refuse_early(self, login: Login) -> None:
+        """Raise what can be said without verifying."""
+        if self.users.is_known_wrong(login.user, login.secret):
+            raise wrong_secret()
+        self._limits.check(login.network, login.user, self._loop.time())
+
+    def _serve(self) -> None:
+        """Verify those whose turn it is."""
+        while self._verifying < VERIFIED_AT_ONCE:
+            login = self._queue.take()
+            if login is None:
+                return
+            # While it waited, the same secret may have been verified for another connection, and
+            # the limit may have been reached.
+            known = self.remembered(login.user, login.secret)
+            if known is not None:
+                self._resolve(login, known)
+                continue
+            try:
+                self._refuse_early(login)
+            except MaitredError as problem:
+                self._resolve(login, problem)
+                continue
+            self._verifying += 1
+            self._loop.run_in_executor(
+                None, self.users.authenticate, login.user, login.secret
+            ).add_done_callback(partial(self._verified, login))
+
+    def _verified(self, login: Login, verification: asyncio.Future[Identity]) -> None:
+        self._verifying -= 1
+        found: Identity | BaseException | None
+        if verification.cancelled():
+            found = Unauthenticated("The node stopped before the secret was verified.")
+        else:
+            found = verification.exception() or verification.result()
+        if isinstance(found, Unauthenticated):
+            self._limits.failed(login.network, login.user, self._loop.time())
+            if login.found.cancelled():  # those who do not wait for the answer are told as well
+                self._refused(login, found)
+        elif not isinstance(found, BaseException):
+            self._limits.succeeded(login.network, login.user)
+            self.outcomes["verified"] += 1
+            # The users may have changed meanwhile.
+            found = self.users.refreshed(found) or user_changed()
+        self._resolve(login, found)
+        self._serve()
+
+    @staticmethod
+    def _resolve(login: Login, found: Identity | BaseException) -> None:
+        if login.found.done():
+            return
+        if isinstance(found, BaseException):
+            login.found.set_exception(found)
+        else:
+            login.found.set_result(found)
+
+    def _refused(self, login: Login, problem: MaitredError) -> None:
+        """Count it, and tell it in the log, once a second at most: strangers may not flood it."""
+        self.outcomes["wrong" if isinstance(problem, Unauthenticated) else problem.code] += 1
+        now = self._loop.time()
+        if now - self._told_at < TOLD_SECONDS:
+            self._untold += 1
+            return
+        more = {"more": self._untold} if self._untold else {}
+        self._log.warning(
+            "authentication failed",
+            peer=str(login.source),
+            user=login.user[:NAME_LETTERS],
+            code=problem.code,
+            **more,
+        )
+        self._told_at, self._untold = now, 0
+
+
+def user_changed() -> Unauthenticated:
+    """For those who were let in with what is no longer valid."""
+    return Unauthenticated("The user does not exist any more, or has a new secret.")

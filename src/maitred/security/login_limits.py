@@ -1,0 +1,114 @@
+"""How many wrong secrets are too many: from one network in one name, from one network, in one name.
+
+The three limits do different things, because each of them could be turned against users:
+
+- **One network, one name**: further attempts are refused, without verifying, until a failure is
+  forgiven. That hits only the network that failed in this name, so nobody can lock a user out
+  from elsewhere.
+- **One network, any name**: attempts are *suspect*. They are still verified, but wait behind those
+  of other networks (`login_queue.py`). They are not refused: a thousand users may share the
+  network's address, of a translator or of a proxy, with the one who fails.
+- **One name, any network**: a guess that is spread over many networks. A network that has not
+  failed in this name gets its first attempt as always; one that has failed already is refused.
+  So the user comes in from wherever nobody guesses, and each network has one guess, not ten.
+
+A repetition of a secret that is known to be wrong teaches an attacker nothing and costs no
+verification (`directory.py`), so it is not counted: a fleet that restarts with an old secret does
+not use up the attempts of those who have the new one.
+
+Each count is a token bucket that is one number: the moment at which it will be full again. A table
+forgets the buckets that are full first, then those that are nearest to it, so an attacker who fills
+it with names or networks forgets his own small offences and not his large ones. He cannot fill it,
+in fact: an entry is a verification that failed, and a process does some fifty of those a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from maitred.errors import TooManyFailures
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from maitred.settings import Limits
+
+_Key = TypeVar("_Key", bound="Hashable")
+
+BUCKETS_MAX: Final = 10_000
+"""Buckets of one table, some 200 bytes each. At fifty failures a second, each forgiven after five
+seconds, 250 are in use."""
+
+
+class FailureTable(Generic[_Key]):
+    """Failures by key, of which one is forgiven every so many seconds."""
+
+    def __init__(self, burst: int, forgiven_seconds: float, most: int = BUCKETS_MAX) -> None:
+        self._seconds = forgiven_seconds
+        self._allowed = (burst - 1) * forgiven_seconds
+        self._most = most
+        self._full_at: dict[_Key, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def failed(self, key: _Key, now: float) -> None:
+        """Count a failure."""
+        self._full_at[key] = max(self._full_at.get(key, now), now) + self._seconds
+        if len(self._full_at) > self._most:
+            self._forget(now)
+
+    def wait_seconds(self, key: _Key, now: float) -> float:
+        """How long until another attempt is within the limit; 0 if it is now."""
+        return max(0.0, self._full_at.get(key, now) - now - self._allowed)
+
+    def has_failed(self, key: _Key, now: float) -> bool:
+        """Whether there is a failure that is not forgiven yet."""
+        return self._full_at.get(key, now) > now
+
+    def forget(self, key: _Key) -> None:
+        """Forgive all failures of the key."""
+        self._full_at.pop(key, None)
+
+    def _forget(self, now: float) -> None:
+        """Drop at least half, so that the cost of sorting is spread over as many failures."""
+        kept = sorted((at, key) for key, at in self._full_at.items() if at > now)
+        self._full_at = {key: at for at, key in kept[-(self._most // 2) :]}
+
+
+class LoginLimits:
+    """The failures that one process has seen, and what follows for the next attempt."""
+
+    def __init__(self, limits: Limits) -> None:
+        seconds = limits.failure_seconds
+        self._seconds = seconds
+        self._here: FailureTable[tuple[str, str]] = FailureTable(limits.failures_per_user, seconds)
+        self._networks: FailureTable[str] = FailureTable(limits.failures_per_address, seconds)
+        self._names: FailureTable[str] = FailureTable(limits.failures_per_name, seconds)
+
+    def check(self, network: str, name: str, now: float) -> None:
+        """Raise `TooManyFailures` if this attempt is not to be verified now."""
+        wait = self._here.wait_seconds((network, name), now)
+        if not wait and self._here.has_failed((network, name), now):
+            wait = min(self._names.wait_seconds(name, now), self._seconds)
+        if wait:
+            raise TooManyFailures(
+                "Too many wrong secrets came from your address in the name of this user.",
+                remedy="Check the secret, and try again later.",
+                retry_after=wait,
+            )
+
+    def is_suspect(self, network: str, now: float) -> bool:
+        """Whether attempts from there wait behind those from other networks."""
+        return self._networks.wait_seconds(network, now) > 0
+
+    def failed(self, network: str, name: str, now: float) -> None:
+        """The secret was wrong."""
+        self._here.failed((network, name), now)
+        self._networks.failed(network, now)
+        self._names.failed(name, now)
+
+    def succeeded(self, network: str, name: str) -> None:
+        """The secret was right. What else the network did still counts: an attacker may have a user
+        of his own."""
+        self._here.forget((network, name))
