@@ -219,7 +219,11 @@ class Link(asyncio.Protocol):
         self.closing = True
         self.closing_since = self.loop.time()
         if self.transport.can_write_eof() and not self.transport.is_closing():
-            self.transport.write_eof()
+            try:
+                self.transport.write_eof()
+            except OSError:  # the peer has reset the connection, and the loop does not know yet
+                self.transport.abort()
+                return
             if self._reading_paused:
                 self._resume_reading()
         else:
