@@ -378,7 +378,7 @@ async def test_reading_many_users_does_not_hold_up_the_others(tmp_path: Path) ->
     async with node(tmp_path, users_file=str(file), limits=FILE_LOOKED_AT_OFTEN) as running:
         kept = await running.ready(0, "kept", "same")
         gone = await running.ready(0, "gone", "same")
-        sound, let_go = running.shard.users.reload_if_changed, threading.Event()
+        sound, let_go = running.shard.users.reload, threading.Event()
         began: list[threading.Thread] = []
 
         def slow() -> bool:
@@ -386,7 +386,7 @@ async def test_reading_many_users_does_not_hold_up_the_others(tmp_path: Path) ->
             assert let_go.wait(10)
             return sound()
 
-        running.shard.users.reload_if_changed = slow  # type: ignore[method-assign]
+        running.shard.users.reload = slow  # type: ignore[method-assign,assignment]
         file.write_text(written({"kept": {"*": ["query"]}}))
         await until(lambda: bool(began))
         assert began[0] is not threading.current_thread()
@@ -397,6 +397,38 @@ async def test_reading_many_users_does_not_hold_up_the_others(tmp_path: Path) ->
         let_go.set()
         assert (await gone.last_words()).code == "unauthenticated"
         await kept.lives()
+
+
+def rotating(secret: str, previous: str | None = None) -> str:
+    lines = ["[users.kept]", f'secret = "{cheaply(secret)}"', 'permissions."*" = ["query"]']
+    if previous is not None:
+        lines.insert(2, f'previous_secret = "{cheaply(previous)}"')
+    return "\n".join(lines) + "\n"
+
+
+@in_a_loop
+async def test_a_secret_is_replaced_without_a_gap(tmp_path: Path) -> None:
+    """Old, then both, then the new one: nobody is disconnected who has moved in time."""
+    file = tmp_path / "users.toml"
+    file.write_text(rotating("old"))
+    async with node(tmp_path, users_file=str(file), limits=FILE_LOOKED_AT_OFTEN) as running:
+        users = running.shard.users
+        late = await running.ready(0, "kept", "old")
+        file.write_text(rotating("new", "old"))
+        await until(lambda: users.generation == 2)
+        await late.lives()
+        moved = await running.ready(0, "kept", "new")
+        also_old = await running.ready(0, "kept", "old")
+        wrong = await asked(running)
+        wrong.write(credentials("kept", "neither"))
+        assert (await wrong.last_words()).code == "unauthenticated"
+        file.write_text(rotating("new"))
+        assert (await late.last_words()).code == "unauthenticated"
+        assert (await also_old.last_words()).code == "unauthenticated"
+        await moved.lives()
+        over = await asked(running)
+        over.write(credentials("kept", "old"))
+        assert (await over.last_words()).code == "unauthenticated"
 
 
 @in_a_loop
@@ -426,14 +458,15 @@ async def test_a_broken_file_keeps_the_old_users(broken: str | None, tmp_path: P
             file.unlink()
         else:
             file.write_text(broken)
-        await until(lambda: bool(running.log.events("warning")))
+        await until(lambda: bool(running.log.events("error")))
         assert echoed_in(await client.ask(echo("q"))).payload == b"hello"
         await running.ready(0, "kept", "same")
         # And it is read again when it is whole again.
         file.write_text(written({"new": {"*": ["query"]}}))
         assert (await client.last_words()).code == "unauthenticated"
         await running.ready(0, "new", "same")
-        assert len(running.log.events("warning")) == 1  # it was said once, not every time
+        assert running.log.events("error") == ["users not read again; the old state stays"]  # once
+        assert running.shard.reloading.outcomes == {("users", "failed"): 1, ("users", "changed"): 1}
 
 
 @in_a_loop

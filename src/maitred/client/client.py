@@ -47,7 +47,7 @@ from maitred.wire.caller import error_of
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from types import TracebackType
 
     from maitred.client.address import Address
@@ -67,7 +67,7 @@ class AsyncClient(Asks):
         address: Address,
         settings: ClientSettings,
         surroundings: Surroundings,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         versions: Sequence[int] = VERSIONS,
     ) -> None:
         loop = asyncio.get_running_loop()

@@ -12,17 +12,18 @@ happens before that, except that the address and the settings are checked.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from maitred.client.address import parse_address, settings_of
 from maitred.client.client import AsyncClient
 from maitred.client.sync import Client
-from maitred.errors import InvalidArgument
+from maitred.errors import InvalidArgument, MaitredError
 from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from types import TracebackType
     from typing import Any
 
@@ -34,7 +35,7 @@ class Connecting:
         self,
         url: str,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None,
         surroundings: Surroundings | None = None,
         **settings: object,
     ) -> None:
@@ -64,14 +65,17 @@ class Connecting:
             self._context(),
         ).open()
 
-    def _context(self) -> ssl.SSLContext | None:
-        files = self._address.tls
-        if files is None or self._tls is not None:
-            return self._tls
+    def _context(self) -> Callable[[], ssl.SSLContext] | None:
+        """What makes a context for each connection: from the files as they are then."""
+        files, tls = self._address.tls, self._tls
+        if tls is not None:
+            return tls if callable(tls) else lambda: tls
+        if files is None:
+            return None
         # Late, because everybody else does without OpenSSL.
-        from maitred.security.tls import client_context
+        from maitred.security.tls import DiallerTls, client_context
 
-        return client_context(*files)
+        return DiallerTls(lambda: client_context(*files), files, _tell)
 
     def __await__(self) -> Generator[Any, None, AsyncClient]:
         return self._open().__await__()
@@ -101,3 +105,10 @@ class Connecting:
     ) -> None:
         if isinstance(self._client, Client):
             self._client.close()
+
+
+def _tell(problem: MaitredError) -> None:
+    """A program's loop says it where the program wants such things to be said: in its log."""
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": f"TLS files not read again; the old state stays: {problem}"}
+    )

@@ -11,7 +11,7 @@ from maitred.errors import MaitredError, Unavailable, UnsupportedVersion
 from maitred.protocol.description import VERSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from maitred.client.address import Credentials, HostPort
     from maitred.settings import Client
@@ -22,7 +22,8 @@ class Terms(NamedTuple):
 
     settings: Client
     credentials: Credentials | None = None
-    tls: ssl.SSLContext | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Makes the context for a new connection; None: no TLS."""
     versions: Sequence[int] = VERSIONS
 
 
@@ -44,7 +45,7 @@ async def connect(node: HostPort, terms: Terms) -> Connection:
             # Simulated loops know no TLS, not even its absence.
             options: dict[str, Any] = {}
             if terms.tls is not None:
-                options = {"ssl": terms.tls, "server_hostname": node.host}
+                options = {"ssl": terms.tls(), "server_hostname": node.host}
             await loop.create_connection(lambda: connection, node.host, node.port, **options)
             await connection.shake_hands(terms.credentials, terms.versions)
     except BaseException as problem:

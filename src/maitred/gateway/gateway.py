@@ -26,12 +26,13 @@ from maitred.routing.names import QueueId
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from maitred.client.adding import Conditions, Place
     from maitred.client.client import AsyncClient
     from maitred.gateway.asking import Asking
     from maitred.logs import Logger
+    from maitred.security.reloading import Reloadable
     from maitred.settings import Node, Queries
     from maitred.surroundings import Surroundings
 
@@ -72,7 +73,8 @@ class Gateway:
         log: Logger,
         *,
         name: str = "",
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        reloadable: Iterable[Reloadable] = (),
         asking: Callable[[AsyncClient], Asking] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -80,7 +82,7 @@ class Gateway:
         self.surroundings = surroundings
         self.log = log
         self.name = name
-        self.guard = Guard(settings, log)
+        self.guard = Guard(settings, surroundings, log, reloadable)
         self.hook = load_hook(settings.gateway.hook)
         self.client: AsyncClient | None = None
         self.querying: Asking | None = None

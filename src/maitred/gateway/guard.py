@@ -3,51 +3,48 @@ care."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from maitred.errors import MaitredError, PermissionDenied
+from maitred.errors import PermissionDenied
 from maitred.security.authenticator import Authenticator
 from maitred.security.directory import Directory
+from maitred.security.reloading import Reloading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from maitred.logs import Logger
     from maitred.security.directory import Identity
+    from maitred.security.reloading import Reloadable
     from maitred.settings import Node, Permission, QueryLimits
+    from maitred.surroundings import Surroundings
 
 
 class Guard:
     """Knows the users, of one process."""
 
-    def __init__(self, settings: Node, log: Logger) -> None:
+    def __init__(
+        self,
+        settings: Node,
+        surroundings: Surroundings,
+        log: Logger,
+        reloadable: Iterable[Reloadable] = (),
+    ) -> None:
         self.users = Directory(settings)
         self.required = self.users.required
         self.authenticator = Authenticator(self.users, settings.limits, log)
-        self._log = log
-        self._loop = asyncio.get_running_loop()
-        self._reading = False
+        self.reloading = Reloading(self.users, reloadable, log)
+        self._wall_clock = surroundings.wall_clock
 
     def limits_of(self, user: str) -> QueryLimits | None:
         """What the user's queries may take."""
         known = self.users.user(user) if self.required else None
         return known.queries if known is not None else None
 
-    def look(self, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
-        """Read the file again if it has changed; once a second."""
-        if self.users.has_changed() and not self._reading:
-            self._reading = True
-            spawn(self._read())
-
-    async def _read(self) -> None:
-        try:
-            if await self._loop.run_in_executor(None, self.users.reload_if_changed):
-                self._log.info("users read again", generation=self.users.generation)
-        except MaitredError as problem:
-            self._log.warning("users not read again; the old ones stay", error=problem)
-        finally:
-            self._reading = False
+    def look(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        """Read again what has changed, and tell what expires; once a second."""
+        self.reloading.look(spawn)
+        self.reloading.look_at_expiries(self._wall_clock())
 
 
 def check(identity: Identity | None, namespace: str, permission: Permission) -> None:

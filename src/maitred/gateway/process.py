@@ -25,7 +25,7 @@ from maitred.logs import logger
 from maitred.node.channel import Channel, raise_file_limit, set_title, until_stopped
 from maitred.node.control import Failed, Ready, StartGateway
 from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
-from maitred.security.tls import client_context, server_context
+from maitred.security.tls import DiallerTls, ListenerTls, client_context
 from maitred.security.users import GATEWAY
 from maitred.surroundings import Surroundings
 
@@ -67,7 +67,7 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     heard = asyncio.create_task(channel.hear())
-    tls = settings.tls
+    tls = None if settings.tls is None else ListenerTls(settings.tls)
     scheme = "maitreds" if tls is not None else "maitred"
     gateway = Gateway(
         f"{scheme}://{GATEWAY}:{start.secret}@{start.node}",
@@ -75,11 +75,10 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
         Surroundings.real(),
         log,
         name=default_name(),
-        tls=None if tls is None else own_node_context(tls),
+        tls=None if settings.tls is None else own_node_tls(settings.tls, log),
+        reloadable=() if tls is None else (tls,),
     )
-    door = HttpDoor(
-        port=start.port, tls=server_context(tls) if tls is not None else None, reuse=True
-    )
+    door = HttpDoor(port=start.port, tls=None if tls is None else tls.listening, reuse=True)
     await gateway.open(door)
     gateway.connect()
     connected = asyncio.create_task(gateway.connected.wait())
@@ -103,13 +102,20 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
     return FINISHED if finished else CUT_OFF
 
 
-def own_node_context(tls: Tls) -> ssl.SSLContext:
+def own_node_tls(tls: Tls, log: Logger) -> DiallerTls:
     """For the way to one's own node: its certificate is known, whatever name stands in it. Where
     clients have to show one, the gateway shows the node's."""
-    context = client_context(tls.certificate, tls.certificate, tls.key)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
+
+    def make() -> ssl.SSLContext:
+        context = client_context(tls.certificate, tls.certificate, tls.key)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
+
+    def tell(problem: MaitredError) -> None:
+        log.error("certificate not read again; the old state stays", error=problem)
+
+    return DiallerTls(make, (tls.certificate, tls.key), tell)
 
 
 async def main(file: int) -> int:
@@ -163,9 +169,16 @@ async def stand_alone(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
-    gateway = Gateway(url, settings, Surroundings.real(), log, name=default_name())
-    tls = settings.tls
-    address = await gateway.open(HttpDoor(tls=server_context(tls) if tls is not None else None))
+    tls = None if settings.tls is None else ListenerTls(settings.tls)
+    gateway = Gateway(
+        url,
+        settings,
+        Surroundings.real(),
+        log,
+        name=default_name(),
+        reloadable=() if tls is None else (tls,),
+    )
+    address = await gateway.open(HttpDoor(tls=None if tls is None else tls.listening))
     gateway.connect()
     failed = asyncio.create_task(gateway.failed())
     stopped = asyncio.create_task(stopping.wait())

@@ -22,7 +22,6 @@ from maitred import __version__
 from maitred.errors import (
     CutOff,
     InvalidArgument,
-    MaitredError,
     PayloadTooLarge,
 )
 from maitred.node.caretaker import Caretaker
@@ -53,11 +52,12 @@ from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
 from maitred.security.authenticator import Authenticator, user_changed
 from maitred.security.directory import Directory
+from maitred.security.reloading import USERS, Reloading
 
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from msgspec import Struct
 
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from maitred.node.held import Held
     from maitred.node.work import ForwardedWork
     from maitred.protocol.messages import AnyRequest
+    from maitred.security.reloading import Reloadable
     from maitred.settings import Node
     from maitred.store.interface import Store
     from maitred.surroundings import Surroundings
@@ -116,6 +117,7 @@ class Shard:
         *,
         vitals: Vitals | None = None,
         tls: ssl.SSLContext | None = None,
+        reloadable: Iterable[Reloadable] = (),
         source_port_socket: socket.socket | None = None,
         versions: tuple[int, ...] = VERSIONS,
     ) -> None:
@@ -127,6 +129,7 @@ class Shard:
         self.log = log
         self.users = Directory(settings, place.gateway_secret)
         self.authenticator = Authenticator(self.users, settings.limits, log)
+        self.reloading = Reloading(self.users, reloadable, log, self._reloaded)
         self.tables = SystemTables(place.node.bytes)
         self.description = Description(
             node=str(place.node),
@@ -195,7 +198,6 @@ class Shard:
         }
         self._servers: list[asyncio.AbstractServer] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._reading_users = False
 
     # Start and stop
 
@@ -368,7 +370,7 @@ class Shard:
         while True:
             await asyncio.sleep(interval)
             self._guarded(self._gauge.look, self.loop.time(), self.requests)
-            self._guarded(self._look_at_users)
+            self._guarded(self._look_at_files)
             connections = list(self.connections)
             for start in range(0, len(connections), SWEEP_PORTION):
                 now = self.loop.time()
@@ -383,22 +385,14 @@ class Shard:
         except Exception:
             self.log.exception("a look around failed")
 
-    def _look_at_users(self) -> None:
-        if self.users.has_changed() and not self._reading_users:
-            self._reading_users = True
-            self.spawn(self._read_users())
+    def _look_at_files(self) -> None:
+        self.reloading.look(self.spawn)
+        self.reloading.look_at_expiries(self._wall_clock())
 
-    async def _read_users(self) -> None:
-        """In a thread: ten thousand of them take a second, and nobody is to wait for it."""
-        try:
-            if not await self.loop.run_in_executor(None, self.users.reload_if_changed):
-                return
-        except MaitredError as problem:
-            self.log.warning("users not read again; the old ones stay", error=problem)
+    def _reloaded(self, part: str) -> None:
+        """Other users count for those who are connected, too."""
+        if part != USERS:
             return
-        finally:
-            self._reading_users = False
-        self.log.info("users read again", generation=self.users.generation)
         for connection in list(self.connections):
             if connection.identity is None:
                 continue

@@ -24,7 +24,7 @@ from maitred.node.channel import Channel, raise_file_limit, set_title, until_sto
 from maitred.node.control import Failed, Ready, Start
 from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
 from maitred.node.shard import Shard
-from maitred.security.tls import server_context
+from maitred.security.tls import ListenerTls
 from maitred.store.opening import open_store
 from maitred.surroundings import Surroundings
 
@@ -48,12 +48,14 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     inherited = start.source_port_socket
+    tls = None if start.settings.tls is None else ListenerTls(start.settings.tls)
     shard = Shard(
         place,
         start.settings,
         Surroundings.real(),
         log,
-        tls=server_context(start.settings.tls) if start.settings.tls else None,
+        tls=None if tls is None else tls.listening,
+        reloadable=() if tls is None else (tls,),
         source_port_socket=None if inherited is None else socket.socket(fileno=inherited),
     )
     heard = asyncio.create_task(channel.hear())

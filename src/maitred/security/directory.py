@@ -21,7 +21,6 @@ import hmac
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,11 +36,13 @@ from maitred.security.secrets import (
     spend,
     verify,
 )
+from maitred.security.stamps import stamp_of
 from maitred.security.users import GATEWAY, check_user, read_users
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from maitred.security.stamps import Stamp
     from maitred.settings import Node, User
 
 VERIFIED_MAX = 4_096
@@ -50,7 +51,6 @@ VERIFIED_MAX = 4_096
 WRONG_MAX = 4_096
 """Wrong secrets that are remembered, likewise. A flood of others only makes them forgotten."""
 
-_Stamp = tuple[int, int, int]
 _Kept = TypeVar("_Kept")
 
 
@@ -106,6 +106,8 @@ def _secrets(user: User) -> tuple[str, ...]:
 
 class Directory:
     """The users of a node. Raises `InvalidSetting` if the first ones cannot be used."""
+
+    part = "users"
 
     def __init__(self, node: Node, gateway_secret: str = "") -> None:
         self._gateway_secret = gateway_secret.encode()
@@ -233,15 +235,8 @@ class Directory:
         self.generation += 1
         return True
 
-    def _stamp(self) -> _Stamp | None:
-        """What tells one state of the file from another; None while there is none."""
-        if self._file is None:
-            return None
-        try:
-            found = Path(self._file).stat()
-        except (OSError, ValueError):
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+    def _stamp(self) -> Stamp | None:
+        return None if self._file is None else stamp_of(self._file)
 
     def _read(self, configured: Mapping[str, User]) -> dict[str, User]:
         users = dict(configured)

@@ -1,4 +1,10 @@
-"""TLS contexts for both ends, from files; what is wrong with a file is said in words."""
+"""TLS contexts for both ends, from files; what is wrong with a file is said in words.
+
+Files change while a process runs. A listener has one context for as long as it listens, and that
+context hands each new connection over to the newest one when the client has said hello (the SNI
+callback, which OpenSSL calls without a name as well). A dialler asks for the newest context each
+time. Connections that are open stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +12,14 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from maitred.errors import InvalidSetting
+from maitred.errors import InvalidSetting, MaitredError
+from maitred.security.expiry import expiry_of
+from maitred.security.stamps import stamp_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from maitred.security.stamps import Stamp
     from maitred.settings import Tls
 
 
@@ -22,6 +33,9 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     if tls.client_authorities is not None:
         _load_authorities(context, tls.client_authorities)
         context.verify_mode = ssl.CERT_REQUIRED
+        # A resumed session would be let in by a certificate whose authority was removed since.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
     return context
 
 
@@ -43,6 +57,83 @@ def client_context(
             remedy="Name the certificate as well.",
         )
     return context
+
+
+class TlsFromFiles:
+    """The newest context that some files make."""
+
+    part = "certificate"
+
+    def __init__(self, make: Callable[[], ssl.SSLContext], files: Iterable[str | None]) -> None:
+        self._make = make
+        self._files = tuple(file for file in files if file is not None)
+        self._loaded = self._looked = self._stamps()
+        self.context = make()
+
+    def has_changed(self) -> bool:
+        """Whether the files are others than when they were last read, and the same as at the last
+        look: a certificate and its key are not replaced in one step."""
+        looked, self._looked = self._looked, self._stamps()
+        return self._looked == looked != self._loaded
+
+    def reload(self) -> bool:
+        """Read the files, also if they have not changed; raises if they cannot be used."""
+        stamps = self._stamps()
+        changed, self._loaded = stamps != self._loaded, stamps
+        self.context = self._make()
+        return changed
+
+    def _stamps(self) -> list[Stamp | None]:
+        return [stamp_of(file) for file in self._files]
+
+
+class ListenerTls(TlsFromFiles):
+    """TLS of a listener whose certificate and authorities can change while it listens."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        self.expires_at = 0.0
+        """When the certificate expires, in seconds since 1970."""
+        super().__init__(self._read, (tls.certificate, tls.key, tls.client_authorities))
+        self.listening = server_context(tls)
+        """The context to listen with."""
+        self.listening.sni_callback = self._hand_over
+
+    def _read(self) -> ssl.SSLContext:
+        context = server_context(self._tls)
+        self.expires_at = expiry_of(self._tls.certificate)
+        return context
+
+    def _hand_over(
+        self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
+    ) -> None:
+        connection.context = self.context
+
+
+class DiallerTls(TlsFromFiles):
+    """TLS of a client, for each connection from the files as they are then.
+
+    Files that cannot be used leave the last context as it is; `tell` is called with the reason,
+    once for each state of the files.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], ssl.SSLContext],
+        files: Iterable[str | None],
+        tell: Callable[[MaitredError], None] = lambda _problem: None,
+    ) -> None:
+        super().__init__(make, files)
+        self._tell = tell
+
+    def __call__(self) -> ssl.SSLContext:
+        """The context for a new connection."""
+        if self._stamps() != self._loaded:
+            try:
+                self.reload()
+            except MaitredError as problem:
+                self._tell(problem)
+        return self.context
 
 
 class _Encrypted(Exception):

@@ -311,8 +311,7 @@ class HttpDoor:
         while True:
             await asyncio.sleep(interval)
             self._guarded(self._look_at_date)
-            if self.guard.required:
-                self._guarded(self.guard.look, self.spawn)
+            self._guarded(self.guard.look, self.spawn)
             connections = list(self.connections)
             for start in range(0, len(connections), SWEEP_PORTION):
                 now = self.loop.time()

@@ -1,0 +1,151 @@
+"""What a process reads again while it runs: users, certificates.
+
+A part that has changed on disk is read again within about two seconds, or at once if a person asks
+(`maitred admin reload`). It is read in a thread. A part that cannot be used changes nothing: the
+old one stays, and the log (an error), the counters and the answer to the person say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from maitred.errors import MaitredError
+from maitred.security.expiry import DAY_SECONDS, WARNING_DAYS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
+
+    from maitred.logs import Logger
+    from maitred.settings import User
+
+USERS: Final = "users"
+CERTIFICATE: Final = "certificate"
+
+CHANGED: Final = "changed"
+UNCHANGED: Final = "unchanged"
+FAILED: Final = "failed"
+
+
+class Reloadable(Protocol):
+    """One part."""
+
+    @property
+    def part(self) -> str:
+        """What people call it."""
+
+    def has_changed(self) -> bool:
+        """Whether it looks other than when it was last read; asked about once a second."""
+
+    def reload(self) -> bool:
+        """Read it, in a thread; True if it is another one now. Raises, and changes nothing, if it
+        cannot be used."""
+
+
+class Expiring(Protocol):
+    """A part with an end."""
+
+    @property
+    def expires_at(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartReloaded:
+    """What came of one part."""
+
+    part: str
+    state: str
+    """`changed`, `unchanged` or `failed`."""
+    problem: str = ""
+
+
+class Reloading:
+    """Reads the parts of one process again, one at a time."""
+
+    def __init__(
+        self,
+        users: UsersPart,
+        others: Iterable[Reloadable],
+        log: Logger,
+        changed: Callable[[str], None] = lambda _part: None,
+    ) -> None:
+        self._users = users
+        self._parts: tuple[Reloadable, ...] = (users, *others)
+        self._log = log
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._turn = asyncio.Lock()
+        self._looking = False
+        self._expiry_told_at: dict[str, float] = {}
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        """How often each part was read again, by part and state; `unchanged` is not counted."""
+
+    def look(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        """Read again what has changed; once a second."""
+        changed = [one for one in self._parts if one.has_changed()]
+        if changed and not self._looking:
+            self._looking = True
+            spawn(self._look(changed))
+
+    async def _look(self, parts: Iterable[Reloadable]) -> None:
+        try:
+            async with self._turn:
+                for one in parts:
+                    await self._reload(one, one.reload)
+        finally:
+            self._looking = False
+
+    async def reload(self, users: Mapping[str, User] | None = None) -> list[PartReloaded]:
+        """Read everything again, and take these users of the settings, if there are some."""
+        async with self._turn:
+            return [
+                await self._reload(
+                    one,
+                    one.reload
+                    if one is not self._users or users is None
+                    else lambda: self._users.reload(users),
+                )
+                for one in self._parts
+            ]
+
+    async def _reload(self, one: Reloadable, read: Callable[[], bool]) -> PartReloaded:
+        try:
+            changed = await self._loop.run_in_executor(None, read)
+        except MaitredError as problem:
+            self._log.error(f"{one.part} not read again; the old state stays", error=problem)
+            self.outcomes[one.part, FAILED] += 1
+            return PartReloaded(one.part, FAILED, str(problem))
+        if not changed:
+            return PartReloaded(one.part, UNCHANGED)
+        self._log.info(f"{one.part} read again")
+        self.outcomes[one.part, CHANGED] += 1
+        self._expiry_told_at.pop(one.part, None)
+        self._changed(one.part)
+        return PartReloaded(one.part, CHANGED)
+
+    # Certificates
+
+    def expiries(self) -> dict[str, float]:
+        """When each part that has an end expires, in seconds since 1970."""
+        return {one.part: one.expires_at for one in self._parts if hasattr(one, "expires_at")}
+
+    def look_at_expiries(self, now: float) -> None:
+        """Tell, once a day, what expires soon; `now` in seconds since 1970."""
+        for part, expires_at in self.expiries().items():
+            told_at = self._expiry_told_at.get(part, 0.0)
+            if expires_at - now > WARNING_DAYS * DAY_SECONDS or now - told_at < DAY_SECONDS:
+                continue
+            self._expiry_told_at[part] = now
+            days = (expires_at - now) / DAY_SECONDS
+            if days > 0:
+                self._log.warning(f"{part} expires soon", days=round(days, 1))
+            else:
+                self._log.error(f"{part} has expired", days=round(days, 1))
+
+
+class UsersPart(Reloadable, Protocol):
+    """The part that also takes users from the settings."""
+
+    def reload(self, configured: Mapping[str, User] | None = None) -> bool: ...
