@@ -127,7 +127,8 @@ def test_the_row_of_a_request_about_tasks(opcode: int) -> None:
     assert name == Opcode(opcode).name
     base = PartitionRequest if issubclass(kind, PartitionRequest) else ShardRequest
     everywhere = "" if base is PartitionRequest else " anywhere" if kind.anywhere else " for `*`"
-    assert who == ("shards only" if kind.between_shards else f"`{kind.permission}`{everywhere}")
+    permitted = f"`{kind.permission}`{everywhere}" if kind.permission else "any login"
+    assert who == ("shards only" if kind.between_shards else permitted)
     assert told == listed(fields(kind)[len(fields(base)) :])
     is_array = answer.__struct_config__.array_like
     told = listed(fields(answer)) if is_array else "a map"

@@ -36,6 +36,7 @@ GROUPS = {
     "limits": "limits: what one shard takes from its connections",
     "tls": "tls: files in PEM form; without this group there is no TLS",
     "users": "users: who may come in, and what for",
+    "tokens": "tokens: API tokens",
     "log": "log: what is written to standard error",
     "restarts": "restarts: when a shard dies",
 }

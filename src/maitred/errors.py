@@ -172,6 +172,18 @@ class Unauthenticated(MaitredError):
     code = "unauthenticated"
 
 
+class InvalidToken(Unauthenticated):
+    """An API token or a JWT that is not accepted."""
+
+    code = "invalid-token"
+
+
+class TokenExpired(InvalidToken):
+    """An API token or a JWT that was right until it expired."""
+
+    code = "token-expired"
+
+
 class PermissionDenied(MaitredError):
     """A user we know, who may not do this."""
 
@@ -219,6 +231,12 @@ class TooManyFailures(Overloaded):
     """Too many wrong secrets came from this address in this name; the secret was not looked at."""
 
     code = "too-many-failures"
+
+
+class TooManyTokens(MaitredError):
+    """The store holds as many API tokens as it may."""
+
+    code = "too-many-tokens"
 
 
 class TooManyInFlight(Overloaded):
@@ -469,6 +487,18 @@ class UnknownWorker(MaitredError):
     """No worker of that name serves the queue."""
 
     code = "unknown-worker"
+
+
+class UnknownUser(InvalidArgument):
+    """There is no user of that name."""
+
+    code = "unknown-user"
+
+
+class UnknownToken(MaitredError):
+    """There is no API token with that id."""
+
+    code = "unknown-token"
 
 
 class MalformedRequest(ProtocolViolation):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -10,20 +11,24 @@ from hypothesis import strategies as st
 
 import maitred
 from maitred.client.address import (
-    Credentials,
     HostPort,
     TlsFiles,
     parse_address,
     settings_of,
 )
+from maitred.client.credentials import Credentials, TokenFile
 from maitred.errors import (
     InvalidAddress,
     InvalidArgument,
     InvalidSetting,
     MaitredError,
+    Unauthenticated,
     UnknownSetting,
 )
 from maitred.settings import PORT, Client
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -157,3 +162,37 @@ def test_what_is_spelled_out_is_read_back(hosts: list[tuple[str, int]], secret: 
     address = parse_address(f"maitred://u:{quote(secret, safe='')}@{listed}")
     assert [tuple(node) for node in address.nodes] == hosts
     assert address.credentials == ("u", secret)
+
+
+def test_a_token_stands_in_the_place_of_a_user() -> None:
+    address = parse_address("maitred://token:mtd_0_1@a")
+    assert address.credentials == Credentials("token", "mtd_0_1")
+    address = parse_address("maitred://a?token_file=/run/secrets/t%20k&retries=0")
+    assert address.credentials == TokenFile("/run/secrets/t k")
+    assert str(address) == "maitred://token:***@a:4747"
+    assert "mtd_0_1" not in repr(maitred.connect("maitred://a", token="mtd_0_1"))  # noqa: S106
+
+
+@pytest.mark.parametrize("given", [{"token": "t"}, {"token_file": "f"}])
+def test_who_one_is_is_said_once(given: dict[str, Any]) -> None:
+    for url in ("maitred://a:b@c", "maitred://c?token_file=f"):
+        with pytest.raises(InvalidAddress, match="says who the client is"):
+            maitred.connect(url, **given)
+    with pytest.raises(InvalidAddress, match="says who the client is"):
+        maitred.connect("maitred://c", token="t", token_file="f")  # noqa: S106
+
+
+def test_a_token_file_is_read_each_time_it_is_shown(tmp_path: Path) -> None:
+    file = TokenFile(str(tmp_path / "token"))
+    with pytest.raises(Unauthenticated, match="cannot be read: No such file"):
+        file.shown()
+    (tmp_path / "token").write_text(" \n")
+    with pytest.raises(Unauthenticated, match="is empty"):
+        file.shown()
+    (tmp_path / "token").write_bytes(b"\xff")
+    with pytest.raises(Unauthenticated, match="is no text"):
+        file.shown()
+    for text in ("mtd_1", "mtd_2"):
+        (tmp_path / "token").write_text(f"{text}\n")
+        assert file.shown() == Credentials("token", text)
+        assert text not in repr(file.shown())

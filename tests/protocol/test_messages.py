@@ -11,7 +11,7 @@ from msgspec import Struct, defstruct, msgpack
 from msgspec.structs import fields
 
 from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
-from maitred.protocol import messages, queries, tasks
+from maitred.protocol import access, messages, queries, tasks
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import (
     ANSWERS,
@@ -85,6 +85,10 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.ATTEND: [*PARTITION, SESSION, "worker", "host:1", 8, 2, "draining", 0.5],
     Opcode.RUNNING: [*PARTITION, SESSION, {"alice": [bytes(38)]}, {"bob": [bytes(38)]}],
     Opcode.COUNT: [*STATUS, {"alice": [SESSION]}, {"/n/q": [SESSION]}, "alice", 2, [SESSION]],
+    Opcode.CREATE_TOKEN: [*STATUS, "bob", 60.0, "ci", {"n": ["query"]}, "alice"],
+    Opcode.LIST_TOKENS: STATUS,
+    Opcode.REVOKE_TOKEN: [*STATUS, "0" * 16, "alice"],
+    Opcode.INTROSPECT: [*STATUS, "mtd_0_0"],
     Opcode.WORKERS: [*PARTITION, "offline", "worker"],
     Opcode.RELAY: [*PARTITION, SESSION, 1, b"seat", True],
     Opcode.FETCH: [*PARTITION, SESSION, True],
@@ -146,10 +150,12 @@ def test_every_request_has_its_opcode_a_permission_and_an_answer() -> None:
     assert REQUESTS.keys() == ANSWERS.keys() == REQUEST_DECODERS.keys()
     for opcode, kind in REQUESTS.items():
         assert kind.opcode == opcode >= 0x40
-        assert kind.permission in get_args(Permission)
+        # Whoever asks whose token it is has the token.
+        assert kind.permission in get_args(Permission) or kind is access.Introspect
     kinds = {
         kind
-        for kind in (*vars(messages).values(), *vars(tasks).values(), *vars(queries).values())
+        for module in (messages, tasks, queries, access)
+        for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Request) and hasattr(kind, "opcode")
     }
     assert kinds == set(REQUESTS.values())

@@ -115,6 +115,8 @@ def test_which_are_between_shards_and_which_may_be_repeated() -> None:
         Opcode.RELAY,
         Opcode.DELIVER,
         Opcode.QUERIES,
+        Opcode.CREATE_TOKEN,
+        Opcode.REVOKE_TOKEN,
     }
 
 

@@ -17,8 +17,9 @@
     await thumbnail.query("https://...", size=128)           # now, by a worker that is free
 
 `maitred worker shop:app` runs the handlers. Which node: the argument `node`, else the variable
-MAITRED_URL, else the one on this machine. Each event loop that uses an app has a connection of its
-own; ordinary code shares one, on a loop in a thread that is started when it is first needed.
+MAITRED_URL, else the one on this machine. If neither the address nor an argument says who asks, the
+variable MAITRED_TOKEN may hold an API token. Each event loop that uses an app has a connection of
+its own; ordinary code shares one, on a loop in a thread that is started when it is first needed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from maitred.app.session import Session
 from maitred.app.signature import Signature
 from maitred.app.task import SyncTask, Task, parse_id
 from maitred.balancing import ALGORITHMS
+from maitred.client.address import parse_address
 from maitred.client.connecting import Connecting
 from maitred.client.queues import TASKS
 from maitred.client.sync import Client
@@ -80,6 +82,7 @@ Row = TypeVar("Row")
 
 DEFAULT_NODE: Final = f"maitred://127.0.0.1:{PORT}"
 NODE_VARIABLE: Final = "MAITRED_URL"
+TOKEN_VARIABLE: Final = "MAITRED_TOKEN"  # noqa: S105 - where it is, not what it is
 
 
 class App:
@@ -198,7 +201,10 @@ class App:
         return self.node or os.environ.get(NODE_VARIABLE) or DEFAULT_NODE
 
     async def _open(self) -> Session:
-        client = await Connecting(self.url, surroundings=self._surroundings, **self._settings)
+        settings = self._settings
+        if not (settings.keys() & {"token", "token_file"}) and parse_address(self.url).is_anonymous:
+            settings = {"token": os.environ.get(TOKEN_VARIABLE) or None, **settings}
+        client = await Connecting(self.url, surroundings=self._surroundings, **settings)
         return Session(client, self._surroundings)
 
 

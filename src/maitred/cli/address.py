@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,12 +18,55 @@ _Result = TypeVar("_Result")
 DEFAULT_URL = f"maitred://127.0.0.1:{PORT}"
 
 
+_TOKEN_FILE = "maitred.token_file"  # noqa: S105 - where the option's value is kept for `_whose`
+
+
 def url_option(command: _Command) -> _Command:
-    """`--url`, or the variable MAITRED_URL: the place for an address with a secret in it."""
+    """`--url`, or the variable MAITRED_URL: the place for an address with a secret in it.
+
+    `--token-file` or the variable MAITRED_TOKEN say who asks if the address does not.
+    """
+    return token_file_option(callback=_keep)(_url_option(command))
+
+
+def token_file_option(**more: Any) -> Callable[[_Command], _Command]:  # noqa: ANN401 - as click's
+    """`--token-file`: a token is never an argument, which others could see."""
+    if more:
+        more = {"expose_value": False, "is_eager": True, **more}
+    return click.option(
+        "--token-file",
+        metavar="FILE",
+        help="A file with an API token or a JWT, read at each connection.  [default: the token in "
+        "the variable MAITRED_TOKEN, if the address names no user]",
+        **more,
+    )
+
+
+def _keep(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_TOKEN_FILE] = value
+
+
+def _whose(context: click.Context, _parameter: click.Parameter, url: str) -> str:
+    """The address, with the token that was given beside it."""
+    from urllib.parse import quote
+
+    from maitred.security.tokens import TOKEN_USER
+
+    file, text = context.meta.get(_TOKEN_FILE), os.environ.get("MAITRED_TOKEN", "").strip()
+    if file is not None:
+        return f"{url}{'&' if '?' in url else '?'}token_file={quote(file, safe='/')}"
+    scheme, separator, rest = url.partition("://")
+    if text and separator and "@" not in rest.partition("?")[0] and "token_file=" not in rest:
+        return f"{scheme}://{TOKEN_USER}:{quote(text, safe='')}@{rest}"
+    return url
+
+
+def _url_option(command: _Command) -> _Command:
     return click.option(
         "--url",
         envvar="MAITRED_URL",
         default=DEFAULT_URL,
+        callback=_whose,
         metavar="URL",
         help="maitred://[user:secret@]host[:port],...; with a secret better in the variable "
         f"MAITRED_URL.  [default: {DEFAULT_URL}]",

@@ -1,4 +1,4 @@
-"""`maitred admin`: for people who look after queues, queries and workers."""
+"""`maitred admin`: for people who look after queues, queries, workers and API tokens."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from maitred.cli.admin_describe import describe
 from maitred.cli.admin_list import list_queues
 from maitred.cli.admin_partitions import update_partitions
 from maitred.cli.admin_query import query
+from maitred.cli.admin_token import token
 from maitred.cli.admin_worker import worker
 from maitred.cli.groups import HintingGroup
 
 
 @click.group(cls=HintingGroup)
 def admin() -> None:
-    """Look after queues and their tasks, after queries, and after workers."""
+    """Look after queues and their tasks, queries, workers and API tokens."""
 
 
 @admin.group(cls=HintingGroup)
@@ -31,4 +32,5 @@ for _command in (list_queues, describe, update_partitions, dead):
     queue.add_command(_command)
 
 admin.add_command(query)
+admin.add_command(token)
 admin.add_command(worker)

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from maitred.cli.address import run
+from maitred.cli.address import run, token_file_option
 from maitred.cli.worker import MEANINGS, NAME_LETTERS, NOWHERE, fitted, forced, leave
 from maitred.errors import InvalidArgument
 from maitred.node.exits import CUT_OFF, FINISHED
@@ -39,6 +39,7 @@ _EPILOG = "\b\nExit status:\n" + "\n".join(f"  {status:<9} {text}" for status, t
     metavar="HOW",
     help="How it knows what the server can take: knee, or slots.  [default: knee]",
 )
+@token_file_option()
 @click.option(
     "--listen",
     "host",
@@ -56,6 +57,7 @@ def serve_http(
     queue: str,
     upstream: str,
     url: str | None,
+    token_file: str | None,
     timeout_seconds: str | None,
     name: str | None,
     log_format: str | None,
@@ -97,6 +99,8 @@ def serve_http(
     if not slash:
         namespace, short = DEFAULT_NAMESPACE, queue
     app = App(namespace, node=url)
+    if token_file is not None:
+        app.prefer(token_file=token_file)
     forwarding = Forwarding(place, asking)
     handler = forwarding.serve(app, short)
     finished = run(work(app, [handler], settings, name or default_name(), log, forced))

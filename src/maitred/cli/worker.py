@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
-from maitred.cli.address import run
+from maitred.cli.address import run, token_file_option
 from maitred.errors import InvalidArgument
 from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED, FORCED
 from maitred.settings import Log, Upstream, Worker
@@ -57,6 +57,7 @@ _EPILOG = "\b\nExit status:\n" + "\n".join(f"  {status:<9} {text}" for status, t
 @click.option(
     "--queue", "queues", metavar="NAME", multiple=True, help="Only this; may be repeated."
 )
+@token_file_option()
 @click.option(
     "--listen",
     "host",
@@ -73,6 +74,7 @@ _EPILOG = "\b\nExit status:\n" + "\n".join(f"  {status:<9} {text}" for status, t
 def worker(
     target: str,
     url: str | None,
+    token_file: str | None,
     queues: tuple[str, ...],
     name: str | None,
     log_format: str | None,
@@ -105,6 +107,8 @@ def worker(
     if url is not None:
         parse_address(url)
         app.node = url
+    if token_file is not None:
+        app.prefer(token_file=token_file)
     finished = run(work(app, handlers, settings, name or default_name(), log, forced))
     leave(FINISHED if finished else CUT_OFF)
 

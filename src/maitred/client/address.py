@@ -2,8 +2,10 @@
 
     maitred://[user:secret@]host[:port][,host2[:port2]...][?option=value&...]
 
-`maitreds://` is the same over TLS, with the files `ca`, `cert` and `key` as options. Every field of
-`settings.Client` is an option, too. Anything can be percent-encoded; an IPv6 address stands in
+`maitreds://` is the same over TLS, with the files `ca`, `cert` and `key` as options. The option
+`token_file` names a file with an API token or a JWT, in the place of a user and a secret; the token
+itself may stand there as the secret of the user `token`. Every field of `settings.Client` is an
+option, too. Anything can be percent-encoded; an IPv6 address stands in
 brackets. A secret shows up nowhere but in the handshake: not in an error, not in a `repr`.
 """
 
@@ -15,6 +17,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from maitred.client.credentials import Credentials, TokenFile
 from maitred.errors import InvalidAddress, InvalidName, InvalidSetting, UnknownSetting
 from maitred.routing.names import check_host
 from maitred.schema import fields_of, fit
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 
 _FORM: Final = "maitred://[user:secret@]host[:port][,host2[:port2]...]"
 _SCHEMES: Final = {"maitred": False, "maitreds": True}
-_TLS_FILES: Final = ("ca", "cert", "key")
+_TOKEN_FILE: Final = "token_file"  # noqa: S105 - an option
+_FILES: Final = ("ca", "cert", "key", _TOKEN_FILE)
 _PORT_MAX: Final = 65_535
 _HOST: Final = re.compile(r"(\[(?P<six>[^\[\]]*)\]|(?P<name>[^:\[\]]*))(:(?P<port>.*))?", re.DOTALL)
 _SHOWN_LETTERS: Final = 60
@@ -51,29 +55,24 @@ class TlsFiles(NamedTuple):
     key: str | None = None
 
 
-class Credentials(NamedTuple):
-    """Who we say we are."""
-
-    user: str
-    secret: str
-
-    def __repr__(self) -> str:
-        return f"Credentials(user={self.user!r}, secret='***')"
-
-
 class Address(NamedTuple):
     """A parsed address."""
 
     nodes: tuple[HostPort, ...]
-    credentials: Credentials | None
+    credentials: Credentials | TokenFile | None
     tls: TlsFiles | None
     """None: no TLS."""
     settings: dict[str, object]
     """Those that the address names; checked."""
 
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether the address leaves open who the client is."""
+        return self.credentials is None
+
     def __str__(self) -> str:
         scheme = "maitreds" if self.tls is not None else "maitred"
-        user = f"{self.credentials.user}:***@" if self.credentials else ""
+        user = f"{self.credentials.user}:***@" if self.credentials is not None else ""
         return f"{scheme}://{user}{','.join(node.name for node in self.nodes)}"
 
 
@@ -99,7 +98,7 @@ def parse_address(text: str) -> Address:
             raise InvalidAddress(
                 f"The address names {node.name} twice.", remedy="Name each node once."
             )
-    files, settings = _options(query)
+    files, token_file, settings = _options(query)
     if files and not has_tls:
         raise InvalidAddress(
             f"The option {next(iter(files))!r} is for TLS, and maitred:// is without.",
@@ -110,7 +109,18 @@ def parse_address(text: str) -> Address:
             "The address names a TLS key and no certificate.", remedy="Add the option 'cert'."
         )
     tls = TlsFiles(files.get("ca"), files.get("cert"), files.get("key")) if has_tls else None
-    return Address(nodes, _credentials(user) if at else None, tls, settings)
+    address = Address(nodes, _credentials(user) if at else None, tls, settings)
+    return address if token_file is None else with_token(address, TokenFile(token_file))
+
+
+def with_token(address: Address, shown: Credentials | TokenFile) -> Address:
+    """The same address, for a client that shows a token."""
+    if address.credentials is not None:
+        raise InvalidAddress(
+            "The address says who the client is, and a token says it as well.",
+            remedy="Keep one of them.",
+        )
+    return address._replace(credentials=shown)
 
 
 def settings_of(address: Address, given: Mapping[str, object]) -> Client:
@@ -168,29 +178,29 @@ def _host_port(text: str) -> HostPort:
     return HostPort(host, port)
 
 
-def _options(query: str) -> tuple[dict[str, str], dict[str, object]]:
+def _options(query: str) -> tuple[dict[str, str], str | None, dict[str, object]]:
     known = fields_of(Client)
     files: dict[str, str] = {}
     settings: dict[str, object] = {}
     for pair in filter(None, query.split("&")):
         name, equals, value = pair.partition("=")
         name, value = _decoded(name), _decoded(value)
-        if name not in known and name not in _TLS_FILES:
-            raise UnknownSetting.named("option of an address", name, [*known, *_TLS_FILES])
+        if name not in known and name not in _FILES:
+            raise UnknownSetting.named("option of an address", name, [*known, *_FILES])
         if not equals or not value:
             raise InvalidAddress(
                 f"The option {name!r} has no value.", remedy=f"Write {name}=value."
             )
         if name in files or name in settings:
             raise InvalidAddress(f"The option {name!r} is given twice.", remedy="Keep one of them.")
-        if name in _TLS_FILES:
+        if name in _FILES:
             files[name] = value
             continue
         try:
             settings[name] = fit(known[name].kind, value, name, "the address", text=True)
         except InvalidSetting as problem:
             raise InvalidAddress(problem.sentence, remedy=problem.remedy) from None
-    return files, settings
+    return files, files.pop(_TOKEN_FILE, None), settings
 
 
 def _decoded(text: str) -> str:

@@ -6,6 +6,9 @@
     with maitred.connect("maitred://localhost") as client: ...
     client = maitred.connect("maitred://localhost").wait()
 
+`token` is an API token or a JWT, and `token_file` a file that holds one, which is read at each
+handshake; either stands in the place of a user and a secret in the address.
+
 Which one it becomes depends on how it is used, so that there is one function to know. Nothing
 happens before that, except that the address and the settings are checked.
 """
@@ -15,8 +18,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from maitred.client.address import parse_address, settings_of
+from maitred.client.address import parse_address, settings_of, with_token
 from maitred.client.client import AsyncClient
+from maitred.client.credentials import TokenFile
+from maitred.client.credentials import token as shown
 from maitred.client.sync import Client
 from maitred.errors import InvalidArgument, MaitredError
 from maitred.surroundings import Surroundings
@@ -37,9 +42,15 @@ class Connecting:
         *,
         tls: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None,
         surroundings: Surroundings | None = None,
+        token: str | None = None,
+        token_file: str | None = None,
         **settings: object,
     ) -> None:
         self._address = parse_address(url)
+        if token is not None:
+            self._address = with_token(self._address, shown(token))
+        if token_file is not None:
+            self._address = with_token(self._address, TokenFile(token_file))
         self._settings = settings_of(self._address, settings)
         self._tls = tls
         self._surroundings = surroundings

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from maitred.client.address import Credentials
     from maitred.client.call import Call
+    from maitred.client.credentials import Credentials, TokenFile
     from maitred.client.pool import Pool
     from maitred.client.waiting import WaitingRoom
     from maitred.settings import Client
@@ -105,7 +105,7 @@ class Connection(Caller):
     # Handshake
 
     async def shake_hands(
-        self, credentials: Credentials | None, versions: Sequence[int] = VERSIONS
+        self, credentials: Credentials | TokenFile | None, versions: Sequence[int] = VERSIONS
     ) -> None:
         """From OPTIONS to the answer to REGISTER; raises typed errors."""
         supported = await self._exchange(Opcode.OPTIONS, b"", Opcode.SUPPORTED)
@@ -125,13 +125,13 @@ class Connection(Caller):
         await self._exchange(Opcode.REGISTER, cql.encode_register([cql.DRAINING]), Opcode.READY)
         self._settle(description)
 
-    async def _authenticate(self, credentials: Credentials | None) -> None:
+    async def _authenticate(self, credentials: Credentials | TokenFile | None) -> None:
         if credentials is None:
             raise Unauthenticated(
                 "The node wants to know who is there.",
-                remedy="Put user:secret@ before the host in the address.",
+                remedy="Put user:secret@ before the host in the address, or give a token.",
             )
-        response = cql.encode_credentials(credentials.user, credentials.secret)
+        response = cql.encode_credentials(*credentials.shown())
         await self._exchange(Opcode.AUTH_RESPONSE, response, Opcode.AUTH_SUCCESS)
 
     async def _exchange(self, opcode: Opcode, body: bytes, *expected: Opcode) -> Frame:

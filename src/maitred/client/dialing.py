@@ -13,7 +13,8 @@ from maitred.protocol.description import VERSIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from maitred.client.address import Credentials, HostPort
+    from maitred.client.address import HostPort
+    from maitred.client.credentials import Credentials, TokenFile
     from maitred.settings import Client
 
 
@@ -21,7 +22,7 @@ class Terms(NamedTuple):
     """What all connections of a client have in common."""
 
     settings: Client
-    credentials: Credentials | None = None
+    credentials: Credentials | TokenFile | None = None
     tls: Callable[[], ssl.SSLContext] | None = None
     """Makes the context for a new connection; None: no TLS."""
     versions: Sequence[int] = VERSIONS

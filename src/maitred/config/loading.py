@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PREFIX = "MAITRED_"
-RESERVED = frozenset({"MAITRED_URL"})
-"""Variables with our prefix that are not for the node: the client's address."""
+RESERVED = frozenset({"MAITRED_URL", "MAITRED_TOKEN"})
+"""Variables with our prefix that are not for the node: the client's address and its token."""
 
 COMMAND_LINE = "the command line"
 

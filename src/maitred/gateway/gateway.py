@@ -21,6 +21,8 @@ from maitred.errors import (
 )
 from maitred.gateway.guard import Guard
 from maitred.gateway.hooks import load_hook
+from maitred.gateway.introspection import Introspection
+from maitred.protocol.access import Introspect, Introspected
 from maitred.protocol.tasks import Await, Describe, Outcome, PartitionDescription, Revoke, Revoked
 from maitred.routing.names import QueueId
 
@@ -83,6 +85,9 @@ class Gateway:
         self.log = log
         self.name = name
         self.guard = Guard(settings, surroundings, log, reloadable)
+        self.guard.authenticator.accept_tokens(
+            Introspection(self._introspect, surroundings.wall_clock)
+        )
         self.hook = load_hook(settings.gateway.hook)
         self.client: AsyncClient | None = None
         self.querying: Asking | None = None
@@ -198,6 +203,9 @@ class Gateway:
     def _nobody(self) -> MaitredError:
         why = f": {self._problem.sentence.rstrip('.')}" if self._problem is not None else ""
         return Unavailable(f"The gateway has found no node yet{why}.", remedy="Try again later.")
+
+    async def _introspect(self, text: str) -> Introspected:
+        return cast("Introspected", await self._node().request(Introspect(0, 0, text)))
 
     async def add(
         self, namespace: str, queue: str, conditions: Conditions, payload: bytes

@@ -15,6 +15,7 @@ from maitred.errors import (
     MaitredError,
     Overloaded,
     ProtocolViolation,
+    TokenExpired,
     TooManyConnections,
 )
 from maitred.node.held import HeldWork
@@ -218,6 +219,16 @@ class Accepted(Link):
         farewell = None if self._peer else lost_patience(self._observed(), self.shard.limits, now)
         if farewell is not None:
             self._part(farewell)
+
+    def look_at_expiry(self, moment: float) -> None:
+        """Called as often: is whoever is there still allowed to be, by the wall clock?"""
+        if self.identity is not None and self.identity.until <= moment:
+            self.say_farewell(
+                TokenExpired(
+                    "The token with which this connection was opened has expired.",
+                    remedy="Connect with a new one.",
+                )
+            )
 
     def _observed(self) -> Observed:
         return Observed(

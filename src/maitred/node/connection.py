@@ -137,6 +137,8 @@ class Connection(Handshake):
             if not self._peer:
                 raise PermissionDenied("Only shards say this to each other.")
             return
+        if message.permission is None:  # there are users, so whoever is READY is one of them
+            return
         namespace = message.namespace if isinstance(message, PartitionRequest) else "*"
         if message.anywhere and self.permissions.namespaces(message.permission) != []:
             return

@@ -24,6 +24,7 @@ from maitred.errors import (
     InvalidArgument,
     PayloadTooLarge,
 )
+from maitred.node.bearers import Bearers
 from maitred.node.caretaker import Caretaker
 from maitred.node.connection import Connection
 from maitred.node.partitions import Partitions
@@ -33,6 +34,7 @@ from maitred.node.queue_requests import QueueRequests
 from maitred.node.relays import Relays
 from maitred.node.system_tables import SystemTables
 from maitred.node.task_requests import TaskRequests
+from maitred.node.token_requests import TokenRequests
 from maitred.node.vitals import LoadGauge, Vitals
 from maitred.node.watching import Watching
 from maitred.node.writer import Writer
@@ -50,7 +52,7 @@ from maitred.protocol.messages import (
 from maitred.protocol.requests import PartitionRequest
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
-from maitred.security.authenticator import Authenticator, user_changed
+from maitred.security.authenticator import Authenticator, no_longer
 from maitred.security.directory import Directory
 from maitred.security.reloading import USERS, Reloading
 
@@ -198,6 +200,8 @@ class Shard:
         }
         self._servers: list[asyncio.AbstractServer] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._bearers: Bearers | None = None
+        """Who shows a token; None for a shard without a store."""
 
     # Start and stop
 
@@ -212,6 +216,16 @@ class Shard:
         QueryRequests(self._partitions)
         Relays(self._partitions)
         Watching(self, self._surroundings)
+        self._bearers = Bearers(
+            self.users,
+            store,
+            loop=self.loop,
+            wall_clock=self._wall_clock,
+            log=self.log,
+            changed=self._identities_changed,
+        )
+        self.authenticator.accept_tokens(self._bearers)
+        TokenRequests(self, self._bearers, self._surroundings)
         caretaker.begin()
 
     async def start(self) -> None:
@@ -266,6 +280,8 @@ class Shard:
             server.close()
         for task in list(self._tasks):
             task.cancel()
+        if self._bearers is not None:
+            self._bearers.close()
         for peer in self._peers.values():
             peer.close()
         for connection in list(self.connections):
@@ -373,9 +389,10 @@ class Shard:
             self._guarded(self._look_at_files)
             connections = list(self.connections)
             for start in range(0, len(connections), SWEEP_PORTION):
-                now = self.loop.time()
+                now, moment = self.loop.time(), self._wall_clock()
                 for connection in connections[start : start + SWEEP_PORTION]:
                     self._guarded(connection.look_at_clock, now)
+                    self._guarded(connection.look_at_expiry, moment)
                 await asyncio.sleep(0)
 
     def _guarded(self, look: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
@@ -386,19 +403,25 @@ class Shard:
             self.log.exception("a look around failed")
 
     def _look_at_files(self) -> None:
+        if self._bearers is not None and self.users.required:
+            self._bearers.look()
         self.reloading.look(self.spawn)
         self.reloading.look_at_expiries(self._wall_clock())
 
     def _reloaded(self, part: str) -> None:
         """Other users count for those who are connected, too."""
-        if part != USERS:
-            return
+        if part == USERS:
+            self._identities_changed()
+
+    def _identities_changed(self) -> None:
+        """Users or tokens are others now: end the connections of those that are no more, and give
+        the rest their permissions of now."""
         for connection in list(self.connections):
             if connection.identity is None:
                 continue
-            identity = self.users.refreshed(connection.identity)
+            identity = self.authenticator.refreshed(connection.identity)
             if identity is None:
-                connection.say_farewell(user_changed())
+                connection.say_farewell(no_longer(connection.identity))
             else:
                 connection.identity = identity
                 connection.permissions = identity.permissions

@@ -92,6 +92,10 @@ class Opcode(IntEnum):
     SUBSCRIBE = 0x59
     RUNNING = 0x5A
     COUNT = 0x5B
+    CREATE_TOKEN = 0x5C
+    LIST_TOKENS = 0x5D
+    REVOKE_TOKEN = 0x5E
+    INTROSPECT = 0x5F
     HELLO = 0x60
     SEAT = 0x61
     ROWS = 0x62

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack
 
 from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
+from maitred.protocol.access import ACCESS_EXCHANGES, AnyAccessAnswer, AnyAccessRequest
 from maitred.protocol.frames import Opcode
 from maitred.protocol.notation import Reader, bytes_map
 from maitred.protocol.queries import QUERY_EXCHANGES, AnyQueryAnswer, AnyQueryRequest
@@ -83,8 +84,8 @@ class ShardStatus(Struct, kw_only=True):
     refused before the secret was looked at."""
 
 
-AnyRequest = Echo | Status | AnyTaskRequest | AnyQueryRequest
-AnyAnswer = Echoed | ShardStatus | AnyTaskAnswer | AnyQueryAnswer
+AnyRequest = Echo | Status | AnyTaskRequest | AnyQueryRequest | AnyAccessRequest
+AnyAnswer = Echoed | ShardStatus | AnyTaskAnswer | AnyQueryAnswer | AnyAccessAnswer
 
 REQUESTS: Final[dict[int, type[AnyRequest]]] = {
     kind.opcode: kind
@@ -93,6 +94,7 @@ REQUESTS: Final[dict[int, type[AnyRequest]]] = {
         Status,
         *(request for request, _ in EXCHANGES),
         *(request for request, _ in QUERY_EXCHANGES),
+        *(request for request, _ in ACCESS_EXCHANGES),
     )
 }
 ANSWERS: Final[dict[int, type[AnyAnswer]]] = {
@@ -100,6 +102,7 @@ ANSWERS: Final[dict[int, type[AnyAnswer]]] = {
     Opcode.STATUS: ShardStatus,
     **{request.opcode: answer for request, answer in EXCHANGES},
     **{request.opcode: answer for request, answer in QUERY_EXCHANGES},
+    **{request.opcode: answer for request, answer in ACCESS_EXCHANGES},
 }
 """By the request's opcode."""
 

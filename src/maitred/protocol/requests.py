@@ -26,8 +26,9 @@ class Request(Struct, array_like=True, gc=False):
     """What a client asks of a node."""
 
     opcode: ClassVar[Opcode]
-    permission: ClassVar[Permission]
-    """What the user must be allowed to do in the request's namespace."""
+    permission: ClassVar[Permission | None]
+    """What the user must be allowed to do in the request's namespace; None: whoever is logged in
+    may ask."""
     repeatable: ClassVar[bool] = False
     """Whether doing it twice is the same as doing it once; only then is it ever sent again after
     it may have arrived."""

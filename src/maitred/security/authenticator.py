@@ -14,12 +14,13 @@ import asyncio
 from collections import Counter
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from maitred.errors import MaitredError, Unauthenticated
+from maitred.errors import InvalidToken, MaitredError, Unauthenticated
 from maitred.security.directory import wrong_secret
 from maitred.security.login_limits import LoginLimits
 from maitred.security.login_queue import LoginQueue, no_room
+from maitred.security.tokens import TOKEN_USER
 
 if TYPE_CHECKING:
     from maitred.logs import Logger
@@ -55,6 +56,19 @@ class Login:
         return f"<Login of {self.user[:NAME_LETTERS]!r} from {self.source}>"
 
 
+class TokenVerifier(Protocol):
+    """Finds out who shows an API token or a JWT."""
+
+    def remembered(self, text: str) -> Identity | None:
+        """Who this is, if that can be said at once."""
+
+    async def identify(self, text: str, source: Source) -> Identity:
+        """Who this is; raises `InvalidToken`, or `Overloaded` if it is not looked at."""
+
+    def refreshed(self, identity: Identity) -> Identity | None:
+        """The same one after users or tokens have changed; None if the token counts no longer."""
+
+
 class Authenticator:
     """Authenticates for all listeners of one process."""
 
@@ -69,6 +83,7 @@ class Authenticator:
         self._queue: LoginQueue[Login] = LoginQueue(
             limits.verifications, limits.verifications_per_address
         )
+        self._tokens: TokenVerifier | None = None
         self._verifying = 0
         self._told_at = -inf
         self._untold = 0
@@ -78,9 +93,22 @@ class Authenticator:
         """Logins that wait to be verified."""
         return len(self._queue)
 
+    def accept_tokens(self, verifier: TokenVerifier) -> None:
+        """Have those who come as `TOKEN_USER` verified by it."""
+        self._tokens = verifier
+
+    def refreshed(self, identity: Identity) -> Identity | None:
+        """The same one after a change of users or tokens; None if they may no longer be here."""
+        if identity.via in {"token", "jwt"}:
+            return self._tokens.refreshed(identity) if self._tokens is not None else None
+        return self.users.refreshed(identity)
+
     def remembered(self, user: str, secret: str) -> Identity | None:
         """Who this is, if that was found out before."""
-        known = self.users.remembered(user, secret)
+        if user == TOKEN_USER and self._tokens is not None:
+            known = self._tokens.remembered(secret)
+        else:
+            known = self.users.remembered(user, secret)
         if known is not None:
             self.outcomes["remembered"] += 1
         return known
@@ -93,6 +121,11 @@ class Authenticator:
         try:
             known = self.remembered(user, secret)
             if known is not None:
+                return known
+            if user == TOKEN_USER and self._tokens is not None:
+                # It takes microseconds and nobody guesses one: there is nothing to queue for.
+                known = await self._tokens.identify(secret, source)
+                self.outcomes["verified"] += 1
                 return known
             self._refuse_early(login)
             suspect = self._limits.is_suspect(login.network, self._loop.time())
@@ -150,7 +183,7 @@ class Authenticator:
             self._limits.succeeded(login.network, login.user)
             self.outcomes["verified"] += 1
             # The users may have changed meanwhile.
-            found = self.users.refreshed(found) or user_changed()
+            found = self.users.refreshed(found) or no_longer(found)
         self._resolve(login, found)
         self._serve()
 
@@ -181,6 +214,10 @@ class Authenticator:
         self._told_at, self._untold = now, 0
 
 
-def user_changed() -> Unauthenticated:
+def no_longer(identity: Identity) -> Unauthenticated:
     """For those who were let in with what is no longer valid."""
+    if identity.via == "token":
+        return InvalidToken("The API token was revoked, or its user does not exist any more.")
+    if identity.via == "jwt":
+        return InvalidToken("The key that signed the JWT is not trusted any more.")
     return Unauthenticated("The user does not exist any more, or has a new secret.")

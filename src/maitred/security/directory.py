@@ -21,8 +21,9 @@ import hmac
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
+from math import inf
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from maitred.errors import InvalidSetting, Unauthenticated
 from maitred.security.permissions import EVERYTHING, Permissions
@@ -62,9 +63,16 @@ class Identity:
     permissions: Permissions
     secret: str = field(repr=False)
     """The hash it was verified against: after a change of users, the same secret or another one?"""
+    via: Via = "secret"
+    """How they have shown it. A browser attaches secrets (Basic) and certificates to requests by
+    itself, whichever page causes them; API tokens and JWTs it does not."""
+    until: float = inf
+    """When it is over, by the wall clock."""
 
 
-GATEWAY_IDENTITY = Identity(GATEWAY, EVERYTHING, "")
+Via = Literal["secret", "token", "jwt", "certificate", "gateway"]
+
+GATEWAY_IDENTITY = Identity(GATEWAY, EVERYTHING, "", "gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,14 @@ class Directory:
     def user(self, name: str) -> User | None:
         """The user of that name, if there is one now."""
         return self._now.users.get(name)
+
+    def names(self) -> list[str]:
+        """Those of all users of now."""
+        return list(self._now.users)
+
+    def identity(self, name: str) -> Identity | None:
+        """Who the user of that name is, for whoever has found out by other means than a secret."""
+        return self._now.identities.get(name)
 
     def refreshed(self, identity: Identity) -> Identity | None:
         """The same one after a change; None if they are gone or do not have that secret now."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EVERY_NAMESPACE = "*"
 
-_ALL: frozenset[str] = frozenset(get_args(Permission))
+_ALL: frozenset[Permission] = frozenset(get_args(Permission))
 
 
 class Permissions:
@@ -44,6 +44,22 @@ class Permissions:
             return None
         return [name for name, given in self._by_namespace.items() if permission in given]
 
+    def narrowed(self, by: Permissions) -> Permissions:
+        """What both allow."""
+        both = Permissions({})
+        both._elsewhere = self._elsewhere & by._elsewhere
+        both._by_namespace = {
+            namespace: self._by_namespace.get(namespace, self._elsewhere)
+            & by._by_namespace.get(namespace, by._elsewhere)
+            for namespace in {*self._by_namespace, *by._by_namespace}
+        }
+        return both
+
+    def granted(self) -> dict[str, list[Permission]]:
+        """By namespace, as they are configured: `Permissions` of this is equal."""
+        found = {**self._by_namespace, EVERY_NAMESPACE: self._elsewhere}
+        return {name: sorted(given) for name, given in found.items() if given}
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Permissions):
             return NotImplemented
@@ -57,7 +73,7 @@ class Permissions:
         return hash(self._elsewhere)
 
 
-def _implied(permissions: Iterable[Permission]) -> frozenset[str]:
+def _implied(permissions: Iterable[Permission]) -> frozenset[Permission]:
     given = frozenset(permissions)
     return _ALL if "admin" in given else given
 

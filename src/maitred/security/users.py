@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from maitred.errors import InvalidName, InvalidSetting
@@ -9,10 +11,18 @@ from maitred.routing.names import check_name
 from maitred.schema import check_complete, fit, kind_of, read_toml
 from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.secrets import check_hashed
+from maitred.security.tokens import TOKEN_USER
 from maitred.settings import Schema, User
 
 GATEWAY = "maitred-gateway"
 """The node's own gateway, which says whose queries it brings. No user can have this name."""
+
+
+RESERVED: Final = {
+    GATEWAY: "the node's own gateway is called so",
+    TOKEN_USER: "an API token or a JWT is shown with this name instead of a user's",
+}
+"""Names that no user can have, and why."""
 
 
 class UsersFile(Schema, frozen=True, kw_only=True):
@@ -39,9 +49,9 @@ def read_users(path: str) -> dict[str, User]:
 
 def check_user(name: str, user: User, source: str) -> None:
     """Refuse a secret that cannot be verified, and namespaces that cannot exist."""
-    if name == GATEWAY:
+    if name in RESERVED:
         raise InvalidSetting(
-            f"users.{name} (from {source}) cannot be used: the node's own gateway is called so.",
+            f"users.{name} (from {source}) cannot be used: {RESERVED[name]}.",
             remedy="Give the user another name.",
         )
     check_hashed(user.secret, f"users.{name}.secret (from {source})")

@@ -4,7 +4,7 @@ A limit is a number with a name. Whoever reaches it is refused in words, never s
 sign. Times are in seconds and sizes in bytes, and say so at the end of their names.
 """
 
-from maitred.settings.access import Limits, Namespace, QueryLimits, Tls, User
+from maitred.settings.access import Limits, Namespace, QueryLimits, Tls, Tokens, User
 from maitred.settings.basis import (
     HTTP_PORT,
     PORT,
@@ -50,6 +50,7 @@ __all__ = [
     "Shedding",
     "Text",
     "Tls",
+    "Tokens",
     "Upstream",
     "User",
     "Wait",

@@ -123,6 +123,17 @@ class Tls(Schema, frozen=True, kw_only=True):
     """If given, clients must show a certificate signed by one of these."""
 
 
+class Tokens(Schema, frozen=True, kw_only=True):
+    """API tokens, made with `maitred admin token create`."""
+
+    most: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
+    """API tokens in the store; making one more is refused. Each takes some 300 bytes there and in
+    every shard, and all of them are written when one is made."""
+
+    lifetime_seconds: Seconds = 365 * 86_400.0
+    """Longest time for which a token may be made: a token that nobody remembers ends by itself."""
+
+
 class QueryLimits(Schema, frozen=True, kw_only=True):
     """What the queries of one user may take, at every door; nothing means no limit of its own."""
 

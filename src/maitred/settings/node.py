@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from maitred.settings.access import Limits, Namespace, Tls, User
+from maitred.settings.access import Limits, Namespace, Tls, Tokens, User
 from maitred.settings.basis import PORT, Count, Hidden, Location, Port, Schema, Seconds, Text
 from maitred.settings.clients import Querying
 from maitred.settings.queues import Queue  # noqa: TC001 - msgspec reads the annotations
@@ -122,5 +122,6 @@ class Node(Schema, frozen=True, kw_only=True):
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None
     users: dict[Text, User] = field(default_factory=dict)
+    tokens: Tokens = field(default_factory=Tokens)
     log: Log = field(default_factory=Log)
     restarts: Restarts = field(default_factory=Restarts)

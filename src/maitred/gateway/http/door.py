@@ -272,7 +272,8 @@ class HttpDoor:
         if before is not None and before[0] == header and before[1] == generation:
             return before[2]
         identity = self.guard.authenticator.remembered(*credentials(header))
-        if identity is not None and header is not None:
+        # A token is asked about again and again, for all connections together.
+        if identity is not None and header is not None and identity.until == inf:
             connection.authorized = (header, generation, identity)
         return identity
 

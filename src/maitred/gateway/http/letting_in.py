@@ -1,4 +1,5 @@
-"""Who sends an HTTP request: `Authorization: Basic ...`, or `Bearer user:secret`."""
+"""Who sends an HTTP request: `Authorization: Basic ...`, `Bearer user:secret`, or `Bearer` with an
+API token or a JWT."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import PermissionDenied, Unauthenticated
+from maitred.security.tokens import TOKEN_USER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +18,7 @@ _REMEDY: Final = "Send Authorization: Basic with user:secret in base64; curl -u 
 
 
 def credentials(authorization: bytes | None) -> tuple[str, str]:
-    """User and secret, or `Unauthenticated`."""
+    """User and secret, or `Unauthenticated`; for a token, `TOKEN_USER` and the token."""
     if authorization is None:
         raise Unauthenticated("This gateway wants to know who you are.", remedy=_REMEDY)
     scheme, _, rest = authorization.strip().partition(b" ")
@@ -27,6 +29,8 @@ def credentials(authorization: bytes | None) -> tuple[str, str]:
         pair = _decoded(rest)
     elif kind == b"bearer":
         pair = rest if b":" in rest else _decoded(rest)
+        if pair is None and rest:  # neither an API token nor a JWT is base64
+            return TOKEN_USER, rest.decode("latin-1")
     try:
         user, colon, secret = (pair or b"").decode().partition(":")
     except UnicodeDecodeError:

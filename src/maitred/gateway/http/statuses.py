@@ -23,6 +23,8 @@ STATUSES: Final[dict[type[MaitredError], int]] = {
     errors.UnknownTask: 404,
     errors.UnknownQuery: 404,
     errors.UnknownWorker: 404,
+    errors.UnknownToken: 404,
+    errors.TooManyTokens: 409,
     errors.MethodNotAllowed: 405,
     errors.NotAcceptable: 406,
     errors.UnserialisableResult: 406,
@@ -118,6 +120,8 @@ def extra_headers(problem: MaitredError) -> bytes:
     if status in {429, 503}:
         after = problem.retry_after if isinstance(problem, Overloaded) else None
         return b"Retry-After: %d\r\n" % (RETRY_SECONDS if after is None else max(1, ceil(after)))
+    if isinstance(problem, errors.InvalidToken):
+        return b'WWW-Authenticate: Bearer realm="maitred", error="invalid_token"\r\n'
     if status == 401:
         return b'WWW-Authenticate: Basic realm="maitred", charset="UTF-8"\r\n'
     return b""

@@ -1,0 +1,166 @@
+"""Who shows an API token, as one shard knows it.
+
+The tokens are a document of the store. A shard reads it again about once a second if there is a
+newer version, and at once when a token comes that is not in it: a token works everywhere as soon as
+it was made. While the store does not answer, the tokens that were read last stay good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import InvalidToken, MaitredError, Overloaded
+from maitred.security.permissions import Permissions
+from maitred.security.tokens import ApiToken, TokenBook, id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.logs import Logger
+    from maitred.security.directory import Directory, Identity
+    from maitred.security.source import Source
+    from maitred.store.interface import Store
+
+DOCUMENT: Final = "tokens"
+"""The name of the document in the store."""
+
+READ_AGAIN_SECONDS: Final = 0.02
+"""Least time between two reads because of tokens that are not in the book: strangers who show
+tokens that never were may not make the store busy."""
+
+CHANGES_TRIED: Final = 8
+"""How often a change is tried while others change the book as well."""
+
+
+class Bearers:
+    """Knows the API tokens of the store."""
+
+    def __init__(
+        self,
+        users: Directory,
+        store: Store,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        wall_clock: Callable[[], float],
+        log: Logger,
+        changed: Callable[[], None],
+    ) -> None:
+        self._users = users
+        self._store = store
+        self._loop = loop
+        self._wall_clock = wall_clock
+        self._log = log
+        self._changed = changed
+        self._book = TokenBook()
+        self._looking: asyncio.Task[None] | None = None
+        self._coming: asyncio.Task[None] | None = None
+        """A read that waits for its time, for tokens that are not in the book."""
+        self._read_at = -inf
+        """When the last of those began."""
+        self._failing = False
+
+    # Who is it?
+
+    def remembered(self, _text: str) -> Identity | None:
+        """Nothing is: looking it up is as quick."""
+        return None
+
+    async def identify(self, text: str, _source: Source | None = None) -> Identity:
+        """Who shows this API token; raises `InvalidToken`."""
+        number = id_of(text)
+        if number is not None and number not in self._book:
+            await self._read_soon()
+        return self._identity(self._book.verified(text, self._wall_clock()))
+
+    def _identity(self, token: ApiToken) -> Identity:
+        user = self._users.identity(token.user)
+        if user is None:
+            raise InvalidToken(
+                f"The user {token.user!r} of the API token {token.id} does not exist.",
+                remedy="Revoke the token, or make the user again.",
+            )
+        permissions = user.permissions
+        if token.permissions is not None:
+            permissions = permissions.narrowed(Permissions(token.permissions))
+        return replace(
+            user, permissions=permissions, secret=token.id, via="token", until=token.expires_at
+        )
+
+    def refreshed(self, identity: Identity) -> Identity | None:
+        """The same one after a change of users or tokens; None if the token is no more."""
+        token = self._book.find(identity.secret)
+        if token is None:
+            return None
+        try:
+            return self._identity(token)
+        except InvalidToken:
+            return None
+
+    # The book
+
+    def look(self) -> None:
+        """Read the document again if it has changed; called once a second."""
+        if self._looking is None:
+            self._looking = self._loop.create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            await self._read()
+        finally:
+            self._looking = None
+
+    async def _read_soon(self) -> None:
+        """Wait for a read that begins after this; whoever else waits shares it."""
+        if self._coming is None:
+            self._coming = self._loop.create_task(self._read_when_allowed())
+        # Whoever gives up waiting does not end it for the others.
+        await asyncio.shield(self._coming)
+
+    async def _read_when_allowed(self) -> None:
+        now = self._loop.time()
+        await asyncio.sleep(max(0.0, self._read_at + READ_AGAIN_SECONDS - now))
+        self._coming, self._read_at = None, self._loop.time()
+        await self._read()
+
+    async def _read(self) -> None:
+        try:
+            await self.read()
+        except MaitredError as problem:
+            if not self._failing:
+                self._log.warning("API tokens not read; the last ones stay", error=problem)
+            self._failing = True
+        else:
+            self._failing = False
+
+    async def read(self) -> TokenBook:
+        """Read the document; returns the book of now."""
+        found = await self._store.document(DOCUMENT, self._book.version)
+        if found is not None:
+            self._take(TokenBook.decode(found.body, found.version))
+        return self._book
+
+    def _take(self, book: TokenBook) -> None:
+        if book.version > self._book.version:
+            self._book = book
+            self._changed()
+
+    async def change(self, make: Callable[[TokenBook], TokenBook]) -> None:
+        """Replace the book by what `make` makes of the present one, and tell this shard."""
+        for _ in range(CHANGES_TRIED):
+            book = await self.read()
+            made = make(book)
+            if await self._store.replace_document(DOCUMENT, book.version, made.encode()):
+                self._take(TokenBook(made.listed(), book.version + 1))
+                return
+        raise Overloaded(
+            "Others change the API tokens at the same time.", remedy="Try again.", retry_after=1.0
+        )
+
+    def close(self) -> None:
+        """Stop reading."""
+        for task in (self._looking, self._coming):
+            if task is not None:
+                task.cancel()
