@@ -129,7 +129,7 @@ class Allocating(Subscribing):
             reservation = Reservation(token, offer, wanted, proof)
             offers.reserve(reservation)
             lines.take(reservation)
-            doubts.given(offer.session, token, now)
+            doubts.given(offer.session, token, now, wanted.user)
 
     def _reservation_proof(self, token: bytes, offer: Offer, wanted: Wanted, now: float) -> bytes:
         """Let the worker prove later, to whichever shard owns this partition, that it has it."""

@@ -127,6 +127,8 @@ class Core:
         self.offers = Offers()
         self.doubts: Doubts[bytes, bytes] = Doubts()
         """Workers, by session, that refused slots they had offered."""
+        self._suspected: OrderedDict[bytes, float] = OrderedDict()
+        """Sessions of workers that were suspected within `SUSPECT_SECONDS`, and when."""
         self.wanted = WantedLines()
         self.presence = Presence(now, self.first_sequence, settings.queries.pass_seconds)
         self._rosters_at = inf

@@ -28,7 +28,7 @@ from maitred.matching.effects import (
     VisitorUnwanted,
 )
 from maitred.matching.offers import Offer
-from maitred.matching.presence import Attendance
+from maitred.matching.presence import SUSPECT_SECONDS, Attendance
 from maitred.matching.queries import Wanted
 from maitred.matching.recalling import Recalling
 from maitred.matching.rosters import Subscriber
@@ -161,20 +161,34 @@ class Partition(Recalling):
             task.state = OVER
             self.effects.append(VisitorUnwanted(task))
 
-    def suspect(self, session: bytes, now: float) -> int:
+    def suspect(self, session: bytes, now: float) -> int | None:
         """A gateway says that it took a query and does not answer: nobody gets its slots until it
-        offers them again. How many offers there were."""
-        taken = self.take_down(session)
-        self.presence.suspect(session, now)
-        return taken
+        offers them again. How many offers there were; None if that changes nothing.
 
-    def take_down(self, session: bytes) -> int:
-        """Its offers are worth nothing, until it makes them again. How many there were."""
+        A worker that lives offers again, and attends again, at once. It is asked to do so once in
+        `SUSPECT_SECONDS`, however often gateways say this.
+        """
+        if not self._may_be_suspected(session, now):
+            return None
         waiting = self.offers.unanswered()
         offers = [one for one in waiting if one.session == session and one.untouched]
         for offer in offers:
             self._offer_time_is_up(offer)
+        known = self.presence.workers.get(session)
+        if known is not None and known.token is not None:
+            self._answer_attend(known, "", now)
+        self.presence.suspect(session, now)
         return len(offers)
+
+    def _may_be_suspected(self, session: bytes, now: float) -> bool:
+        suspected = self._suspected
+        while suspected and next(iter(suspected.values())) + SUSPECT_SECONDS <= now:
+            suspected.popitem(last=False)
+        is_known = session in self.workers or session in self.presence.workers
+        if session in suspected or not is_known:
+            return False
+        suspected[session] = now
+        return True
 
     # The end
 

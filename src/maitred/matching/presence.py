@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 Order = Literal["", "offline", "online"]
 State = Literal["online", "draining", "offline"]
 
+SUSPECT_SECONDS = 1.0
+"""A worker that was suspected, and lives, is not suspected again for so long: whoever says it again
+and again costs the worker one exchange a second."""
+
 RETURN_SECONDS = 2.0
 """How long a worker that was answered, or whose connection was lost, has to attend again."""
 

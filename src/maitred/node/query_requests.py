@@ -62,6 +62,7 @@ class QueryRequests:
         holders[Opcode.RUNNING] = self._running
         self._shard.admissions[Opcode.ALLOCATE] = self._admit_allocate
         self._shard.admissions[Opcode.SUBSCRIBE] = self._admit
+        self._shard.admissions[Opcode.SUSPECT] = self._admit_suspect
 
     # Gateways
 
@@ -78,6 +79,12 @@ class QueryRequests:
             message.user = ""
         if message.user:
             self._limits.check_queue(message.namespace, message.queue, message.user)
+
+    def _admit_suspect(self, message: Suspect, connection: Accepted) -> None:
+        """Only of queues that the user may ask."""
+        identity = connection.identity
+        if identity is not None and identity.name != GATEWAY:
+            self._limits.check_queue(message.namespace, message.queue, identity.name)
 
     def _allocate(self, owned: Owned, message: Allocate, held: Held) -> None:
         now = self._loop.time()
@@ -162,7 +169,10 @@ class QueryRequests:
             owned.partition.slots_refused(message.refused, now)
             held.answer(Suspected(0))
             return
-        held.answer(Suspected(owned.partition.suspect(message.worker_session, now)))
+        offers = owned.partition.suspect(message.worker_session, now)
+        held.answer(Suspected(offers or 0))
+        if offers is None:
+            return
         key = owned.key
         # The slots of a worker are the same ones at all of its queues. Whoever asks here may say so
         # for this namespace; a worker that lives offers them again at once.
@@ -170,7 +180,7 @@ class QueryRequests:
             if (
                 other is not owned
                 and other.key.namespace == key.namespace
-                and other.partition.take_down(message.worker_session)
+                and other.partition.suspect(message.worker_session, now) is not None
             ):
                 self._partitions.touch(other)
         if key.partition:

@@ -11,6 +11,10 @@ room for one more.
 Nobody says that a slot was good: one that was not refused soon is. If it is refused after all, that
 counts as well. Only slots that were given can be refused, each once, so whoever lies about refusals
 has to take slots for it.
+
+Those who ask may lie as well, to keep a worker's slots from others. A worker that really boasts
+refuses slots of everybody. So a worker is doubted only while those who report refusals are more
+than those who had several good slots of it and no refusal; else the reports are not believed.
 """
 
 from __future__ import annotations
@@ -36,6 +40,11 @@ SLOTS_KEPT = 1_024
 queries a second they are known for half a second, and refusals come within milliseconds."""
 DOUBTS_KEPT = 10_000
 """Workers of whom anything is remembered."""
+ASKERS_KEPT = 256
+"""Users of whom a worker that is doubted remembers what they met."""
+GOOD_ENOUGH = 8
+"""So many good slots, and no refusal, contradict another user who reports refusals. A worker that
+refuses half of what it offers treats one user so once in 256 times."""
 COMPARE_SECONDS = 1e-5
 """For each of those, so long the best of them are taken to be the same. Looking for them takes a
 tenth of a microsecond each, so no more than a hundredth of the time is spent on it."""
@@ -44,31 +53,52 @@ tenth of a microsecond each, so no more than a hundredth of the time is spent on
 class Doubt(Generic[Slot]):
     """What is known of a worker that refused something lately."""
 
-    __slots__ = ("_open", "health", "refused_at")
+    __slots__ = ("_met", "_open", "contradicted", "health", "refused_at")
 
     def __init__(self) -> None:
         self.health = Health()
         self.refused_at = -inf
-        self._open: OrderedDict[Slot, float] = OrderedDict()
-        """Slots that were given, and when, of which nobody knows yet whether they are good."""
+        self._open: OrderedDict[Slot, tuple[float, str]] = OrderedDict()
+        """Slots of which nobody knows yet whether they are good: when they were given, to whom."""
+        self.contradicted = False
+        """Whether as many askers met no refusal as met some."""
+        self._met: dict[str, int] = {}
+        """By asker: how many slots were good, until one was refused; then -1."""
 
-    def given(self, slot: Slot, now: float) -> None:
-        self._open[slot] = now
+    def given(self, slot: Slot, asker: str, now: float) -> None:
+        self._open[slot] = (now, asker)
 
-    def refused(self, slot: Slot, now: float) -> None:
+    def refused(self, slot: Slot, asker: str, now: float) -> None:
         self._open.pop(slot, None)
         self.refused_at = now
-        self.health.failed(now)
+        self._meets(asker, -1)
+        if not self.contradicted:
+            self.health.failed(now)
 
     def look(self, now: float) -> None:
         """What was not refused by now was good."""
         known = self._open
         while known:
             slot = next(iter(known))
-            if known[slot] + GOOD_SECONDS > now:
+            at, asker = known[slot]
+            if at + GOOD_SECONDS > now:
                 return
             del known[slot]
             self.health.done(GOOD_SECONDS, now)
+            good = self._met.get(asker, 0)
+            if good >= 0:
+                self._meets(asker, good + 1)
+
+    def _meets(self, asker: str, good: int) -> None:
+        met = self._met
+        if asker not in met and len(met) >= ASKERS_KEPT:
+            return
+        met[asker] = good
+        if good in (-1, GOOD_ENOUGH):
+            refused = sum(one < 0 for one in met.values())
+            self.contradicted = refused <= sum(one >= GOOD_ENOUGH for one in met.values())
+            if self.contradicted:
+                self.health = Health()  # what the same askers have said before is worth nothing
 
     def room(self, now: float) -> float:
         return self.health.room(len(self._open), now)
@@ -77,7 +107,7 @@ class Doubt(Generic[Slot]):
         """When there may be room, if there is none."""
         if self.room(now) >= 1:
             return inf
-        first = next(iter(self._open.values()), -inf)
+        first, _ = next(iter(self._open.values()), (-inf, ""))
         return max(self.health.paused_until, first + GOOD_SECONDS)
 
 
@@ -87,7 +117,8 @@ class Doubts(Generic[Name, Slot]):
     def __init__(self) -> None:
         self._of: OrderedDict[Name, Doubt[Slot]] = OrderedDict()
         """The one that refused something last, last."""
-        self._given: OrderedDict[Slot, Name] = OrderedDict()
+        self._given: OrderedDict[Slot, tuple[Name, str]] = OrderedDict()
+        """Of which worker each slot is, and who got it."""
         self._best: list[tuple[float, Name]] = []
         """The best two of those who refused something."""
         self._best_until = -inf
@@ -95,27 +126,28 @@ class Doubts(Generic[Name, Slot]):
     def __bool__(self) -> bool:
         return bool(self._of)
 
-    def given(self, name: Name, slot: Slot, now: float) -> None:
-        """A query got this slot of that worker."""
-        self._given[slot] = name
+    def given(self, name: Name, slot: Slot, now: float, asker: str = "") -> None:
+        """A query of the asker got this slot of that worker."""
+        self._given[slot] = (name, asker)
         if len(self._given) > SLOTS_KEPT:
             self._given.popitem(last=False)
         if self._of:
             doubt = self._of.get(name)
             if doubt is not None:
-                doubt.given(slot, now)
+                doubt.given(slot, asker, now)
 
     def refused(self, slot: Slot, workers: int, now: float) -> None:
         """Its worker refused it; there are so many workers. Nothing, if nobody was given it."""
-        name = self._given.pop(slot, None)
-        if name is None:
+        known = self._given.pop(slot, None)
+        if known is None:
             return
+        name, asker = known
         doubt = self._of.get(name)
         if doubt is None:
             doubt = self._of[name] = Doubt()
         self._of.move_to_end(name)
         doubt.look(now)
-        doubt.refused(slot, now)
+        doubt.refused(slot, asker, now)
         self._forget(now)
         doubt.health.compare(self._best_beside(name, workers, now), now)
 
@@ -125,10 +157,13 @@ class Doubts(Generic[Name, Slot]):
         if doubt is None:
             return inf
         doubt.look(now)
-        if doubt.health.good >= 1.0 or now >= doubt.refused_at + BELIEVED_SECONDS:
+        recovered = doubt.health.good >= 1.0
+        if now >= doubt.refused_at + BELIEVED_SECONDS or (recovered and not doubt.contradicted):
             del self._of[name]
             self._best_until = -inf
             return inf
+        if recovered:
+            return inf  # but who said otherwise is remembered
         doubt.health.compare(self._best_beside(name, workers, now), now)
         return doubt.room(now)
 
