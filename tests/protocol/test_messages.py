@@ -93,8 +93,8 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.RELAY: [*PARTITION, SESSION, 1, b"seat", True],
     Opcode.FETCH: [*PARTITION, SESSION, True],
     Opcode.DELIVER: [*PARTITION, SESSION, 1, 0x61, b"piece", True],
-    Opcode.WATCH: [*STATUS, SESSION, "gateway"],
-    Opcode.REPORT: [*STATUS, SESSION, 1, [ROW]],
+    Opcode.WATCH: [*STATUS, SESSION, "gateway", "ann", ["namespace"]],
+    Opcode.REPORT: [*STATUS, SESSION, 1, [ROW], "ann"],
     Opcode.QUERIES: [*STATUS, "cancel", FILTER, ["namespace"]],
 }
 """A request of each kind, with everything that it may have."""

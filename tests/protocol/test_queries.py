@@ -82,8 +82,8 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.RELAY: "token ordinal seat stop",
     Opcode.FETCH: "token running",
     Opcode.DELIVER: "token ordinal kind body more",
-    Opcode.WATCH: "session name",
-    Opcode.REPORT: "session number rows",
+    Opcode.WATCH: "session name user within",
+    Opcode.REPORT: "session number rows user",
     Opcode.QUERIES: "action filter within",
 }
 ANSWER_ORDER: dict[int, str] = {

@@ -2,12 +2,17 @@
 
 Every gateway holds a WATCH here. Whoever asks for queries has it answered with an order, and the
 gateways send what they find in a REPORT. One that is silent is not waited for.
+
+The node's own gateway hears what exactly is looked for. A client that asks queries by itself has a
+table as well, of its own queries alone, and every user with `query` may be one. It hears nothing of
+what an operator looks for (whose queries, of which queue, of which worker): it is asked only if the
+filter may concern it, and the rest of the filter is applied here to what it reports.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from msgspec import structs
 
@@ -25,6 +30,7 @@ from maitred.protocol.queries import (
     Watched,
 )
 from maitred.security.permissions import EVERYTHING
+from maitred.security.users import GATEWAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,20 +52,62 @@ EARLY_SECONDS: Final = 0.2
 GATEWAYS_MAX: Final = 10_000
 """That are watched at a time; every client that asks queries by itself is one."""
 
+GATEWAY_LETTERS: Final = 8
+"""Of a gateway's session in hexadecimal, by which people name it."""
+
+QUERIES_MOST: Final = 10_000
+"""Rows that a gateway is asked for if some of them are left out here."""
+
 ORDERS_KEPT: Final = 100
 """Of one gateway that does not fetch them; the oldest goes first."""
+
+
+Key = tuple[str, bytes]
+"""Of a gateway: its user, empty for the node's own, and its session. So nobody speaks for another
+user's gateway by naming its session."""
 
 
 class _Gateway:
     """One that has a table."""
 
-    __slots__ = ("held", "left_at", "orders", "timer")
+    __slots__ = ("held", "left_at", "name", "orders", "session", "timer", "user", "within")
 
-    def __init__(self) -> None:
+    def __init__(self, message: Watch) -> None:
+        self.user = message.user
+        self.session = message.session.hex()
+        self.name = message.name
+        self.within = message.within
         self.held: Held | None = None
         self.left_at = 0.0
         self.orders: list[Order] = []
         self.timer: asyncio.TimerHandle | None = None
+
+    def shown(self, wanted: QueryFilter) -> QueryFilter | None:
+        """Return what it may hear of a filter; None if it can have nothing that matches."""
+        if not self.user:
+            return wanted
+        if (
+            wanted.user not in ("", self.user)
+            or (wanted.namespace and not self._may_ask(wanted.namespace))
+            or not (
+                not wanted.gateway
+                or self.session.startswith(wanted.gateway.lower())
+                or wanted.gateway == self.name
+            )
+        ):
+            return None
+        most = QUERIES_MOST if _has_more(wanted) else wanted.most
+        return structs.replace(wanted, user="", gateway="", queue="", worker="", most=most)
+
+    def _may_ask(self, namespace: str) -> bool:
+        return self.within is None or namespace in self.within
+
+
+class _Asked(NamedTuple):
+    """What a gateway was ordered, and what for."""
+
+    action: str
+    wanted: QueryFilter
 
 
 class _Gathering:
@@ -67,9 +115,9 @@ class _Gathering:
 
     __slots__ = ("_most", "all_heard", "missing", "rows")
 
-    def __init__(self, missing: set[tuple[bytes, int]], most: int) -> None:
-        self.missing = missing
-        """Sessions of gateways, and the orders that they have not answered."""
+    def __init__(self, most: int) -> None:
+        self.missing: dict[tuple[Key, int], _Asked] = {}
+        """Gateways, and the numbers of the orders that they have not answered."""
         self.rows: list[QueryRow] = []
         self.all_heard = asyncio.Event()
         self._most = most
@@ -87,25 +135,34 @@ class Watching:
         self._shard = shard
         self._loop = shard.loop
         self._secret = surroundings.secret
-        self._gateways: dict[bytes, _Gateway] = {}
+        self._gateways: dict[Key, _Gateway] = {}
         self._gathering: dict[int, _Gathering] = {}
         """By the numbers of their orders."""
         shard.holders[Opcode.WATCH] = self._watch
         shard.handlers[Opcode.REPORT] = self._report
         shard.handlers[Opcode.QUERIES] = self._queries
+        shard.admissions[Opcode.WATCH] = self._admit_watch
         shard.admissions[Opcode.REPORT] = self._admit_report
         shard.admissions[Opcode.QUERIES] = self._admit_queries
         shard.on_drain.append(self._stop_waiting)
 
     # Where they come in
 
+    def _admit_watch(self, message: Watch, connection: Accepted) -> None:
+        message.user = _user_of(connection)
+        message.within = connection.permissions.namespaces("query")
+
     def _admit_report(self, message: Report, connection: Accepted) -> None:
-        """Nobody reports what he may not ask."""
+        """Nobody reports what he may not ask, or what others asked."""
         permissions = connection.permissions
+        message.user = _user_of(connection)
         if permissions is not EVERYTHING:
             message.rows = [
                 row for row in message.rows if permissions.allows(row.namespace, "query")
             ]
+        if message.user:
+            for row in message.rows:
+                row.user, row.gateway = message.user, message.session.hex()[:GATEWAY_LETTERS]
 
     def _admit_queries(self, message: Queries, connection: Accepted) -> None:
         """Nobody sees, or cancels, but where he is admin."""
@@ -124,14 +181,14 @@ class Watching:
 
     def _watch(self, message: Watch, held: Held) -> None:
         self._only_first(message)
-        session = message.session
-        gateway = self._gateways.get(session)
+        key = (message.user, message.session)
+        gateway = self._gateways.get(key)
         if gateway is None:
             if len(self._gateways) >= GATEWAYS_MAX:
                 self._forget_gone()
-            if len(self._gateways) >= GATEWAYS_MAX:
+            if message.user and len(self._gateways) >= GATEWAYS_MAX:
                 raise Overloaded("Too many gateways are watched already.")
-            gateway = self._gateways[session] = _Gateway()
+            gateway = self._gateways[key] = _Gateway(message)
         earlier = gateway.held
         if earlier is not None:
             self._answer(gateway, [])
@@ -141,7 +198,7 @@ class Watching:
             held.answer(Watched(orders))
             return
         gateway.held = held
-        held.on_stop = lambda: self._left(session, gateway, held)
+        held.on_stop = lambda: self._left(key, gateway, held)
         patience = message.timeout_milliseconds * 0.001 - EARLY_SECONDS
         gateway.timer = self._loop.call_later(max(patience, 0.0), self._time_is_up, gateway, held)
 
@@ -149,12 +206,12 @@ class Watching:
         if gateway.held is held:
             self._answer(gateway, [])
 
-    def _left(self, session: bytes, gateway: _Gateway, held: Held) -> None:
+    def _left(self, key: Key, gateway: _Gateway, held: Held) -> None:
         """Its connection is gone, and with it, most probably, its table."""
         if gateway.held is held:
             self._not_held(gateway)
-            if self._gateways.get(session) is gateway:
-                del self._gateways[session]
+            if self._gateways.get(key) is gateway:
+                del self._gateways[key]
 
     def _not_held(self, gateway: _Gateway) -> None:
         gateway.held = None
@@ -172,45 +229,77 @@ class Watching:
     def _forget_gone(self) -> None:
         longest_ago = self._loop.time() - RETURN_SECONDS
         self._gateways = {
-            session: gateway
-            for session, gateway in self._gateways.items()
+            key: gateway
+            for key, gateway in self._gateways.items()
             if gateway.held is not None or gateway.left_at > longest_ago
         }
 
     def _report(self, message: Report) -> Reported:
         self._only_first(message)
         gathering = self._gathering.get(message.number)
-        if gathering is not None and (message.session, message.number) in gathering.missing:
-            gathering.missing.discard((message.session, message.number))
-            gathering.add(message.rows)
+        key = (message.user, message.session)
+        asked = gathering.missing.pop((key, message.number), None) if gathering else None
+        if gathering is not None and asked is not None:
+            gathering.add(self._found(key, message.rows, asked))
             if not gathering.missing:
                 gathering.all_heard.set()
         return Reported()
+
+    def _found(self, key: Key, rows: list[QueryRow], asked: _Asked) -> list[QueryRow]:
+        """Of what a gateway reports, what was asked for."""
+        gateway, wanted = self._gateways.get(key), asked.wanted
+        if not key[0] or not _has_more(wanted):
+            return rows
+        rows = [
+            row
+            for row in rows
+            if wanted.queue in ("", row.queue) and wanted.worker in ("", row.worker)
+        ]
+        if asked.action == "cancel" and gateway is not None:
+            under_way = [row for row in rows if row.status in ("waiting", "running", "streaming")]
+            rows = under_way[-ORDERS_KEPT:]
+            cancel = [QueryFilter(sequence=row.sequence) for row in rows]
+            self._tell(gateway, [self._order("cancel", one) for one in cancel])
+        return rows
+
+    def _order(self, action: Literal["list", "cancel"], wanted: QueryFilter) -> Order:
+        return Order(int.from_bytes(self._secret(7), "big"), action, wanted)
 
     # People
 
     async def _queries(self, message: Queries) -> QueriesFound:
         self._only_first(message)
         self._forget_gone()
-        orders = [
-            Order(int.from_bytes(self._secret(7), "big"), message.action, one)
-            for one in _filters(message)
-        ]
+        gathering = _Gathering(message.filter.most)
+        numbers: list[int] = []
         gateways = list(self._gateways.items())
-        missing = {(session, order.number) for session, _ in gateways for order in orders}
-        gathering = _Gathering(missing, message.filter.most)
-        for order in orders:
-            self._gathering[order.number] = gathering
         try:
-            for _, gateway in gateways:
-                self._tell(gateway, orders)
-            if missing:
+            for key, gateway in gateways:
+                orders = self._orders_for(gateway, message)
+                for order, asked in orders:
+                    numbers.append(order.number)
+                    self._gathering[order.number] = gathering
+                    gathering.missing[key, order.number] = asked
+                if orders:
+                    self._tell(gateway, [order for order, _ in orders])
+            if gathering.missing:
                 await self._until_heard(gathering)
         finally:
-            for order in orders:
-                del self._gathering[order.number]
-        silent = len({session for session, _ in gathering.missing})
+            for number in numbers:
+                del self._gathering[number]
+        silent = len({key for key, _ in gathering.missing})
         return QueriesFound(gathering.rows, len(gateways), silent)
+
+    def _orders_for(self, gateway: _Gateway, message: Queries) -> list[tuple[Order, _Asked]]:
+        orders = []
+        for wanted in _filters(message):
+            shown = gateway.shown(wanted)
+            if shown is not None:
+                # What is to be cancelled is found out here, if the gateway may not know what for.
+                hidden = bool(gateway.user) and _has_more(wanted)
+                order = self._order("list" if hidden else message.action, shown)
+                orders.append((order, _Asked(message.action, wanted)))
+        return orders
 
     def _tell(self, gateway: _Gateway, orders: list[Order]) -> None:
         if gateway.held is not None:
@@ -239,6 +328,17 @@ def _filters(message: Queries) -> list[QueryFilter]:
     if message.within is None:
         return [message.filter]
     return [structs.replace(message.filter, namespace=one) for one in message.within]
+
+
+def _has_more(wanted: QueryFilter) -> bool:
+    """Whether it names what a user's own gateway does not hear of."""
+    return bool(wanted.queue or wanted.worker)
+
+
+def _user_of(connection: Accepted) -> str:
+    """Whose queries are in the table of this gateway; empty if it has those of many users."""
+    identity = connection.identity
+    return "" if identity is None or identity.name == GATEWAY else identity.name
 
 
 def _age(row: QueryRow) -> tuple[float, str, int]:

@@ -448,6 +448,10 @@ class Watch(ShardRequest, array_like=True, gc=False):
 
     session: Session
     name: WorkerName
+    user: User = ""
+    """Whose table it is; empty for the node's own gateway. The node fills it in."""
+    within: list[str] | None = None
+    """Namespaces that the user may ask; nothing: all. The node fills it in."""
 
 
 class Order(Struct, array_like=True, gc=False):
@@ -475,6 +479,8 @@ class Report(ShardRequest, array_like=True, gc=False):
     session: Session
     number: Natural
     rows: list[QueryRow]
+    user: User = ""
+    """As in `Watch`."""
 
 
 class Reported(Answer, array_like=True, gc=False):
