@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
+    from maitred.node.shard import Shard
 
 USERS = {
     "alice": User(secret=cheaply("wonder"), permissions={"*": ["admin"]}),
@@ -77,6 +78,12 @@ class Place:
         self.gateway: Gateway | None = None
         self.http_port = 0
         self.disk = disk
+
+    def keep(self, shard: Shard) -> None:
+        """Give the shard the store and the clock of this place."""
+        shard._wall_clock = self.clock
+        shard._surroundings = replace(shard._surroundings, wall_clock=self.clock)
+        shard.keep_tasks(SimulatedStore(self.disk))
 
     # Native
 
@@ -145,12 +152,10 @@ async def place(
         running = await stack.enter_async_context(
             node_in_process(directory, shards=shards, tls=tls, client_tls=client_tls, **settings)
         )
-        for shard in running.shards:
-            shard._wall_clock = clock
-            shard._surroundings = replace(shard._surroundings, wall_clock=clock)
-            shard.keep_tasks(SimulatedStore(disk))
         scheme = "maitreds" if tls is not None else "maitred"
         made = Place(running, clock, stack, scheme, disk)
+        for shard in running.shards:
+            made.keep(shard)
         if gateway:
             made.gateway = Gateway(
                 f"{scheme}://{GATEWAY}:{GATEWAY_SECRET}@localhost:{running.port}",

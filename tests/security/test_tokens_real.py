@@ -249,3 +249,12 @@ async def test_basic_credentials_may_carry_a_token(tmp_path: Path) -> None:
 
         assert (await made.http(basic("token", await made.token("bob")))).status == 200
         assert (await made.http(basic("token", "wonder"))).status == 401
+
+
+@in_a_loop
+async def test_tokens_outlive_the_shards(tmp_path: Path) -> None:
+    async with place(tmp_path, gateway=False) as made:
+        token = await made.token("bob")
+        made.node.kill(0)
+        made.keep(await made.node.start_again(0))
+        await made.node.ready(0, "token", token)
