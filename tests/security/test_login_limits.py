@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maitred.errors import Overloaded, TooManyFailures
 from maitred.security.login_limits import FailureTable, LoginLimits
-from maitred.security.login_queue import SUSPECT_TURN, LoginQueue
+from maitred.security.login_queue import SHARES, LoginQueue, Standing
 from maitred.security.source import Source
 from maitred.settings import Limits
 
@@ -24,6 +24,7 @@ def limits(here: int = 3, network: int = 5, name: int = 7) -> LoginLimits:
             failures_per_address=network,
             failures_per_name=name,
             failure_seconds=10,
+            address_failure_seconds=20,
         )
     )
 
@@ -53,20 +54,22 @@ def test_a_right_secret_forgives_the_name_and_not_the_network() -> None:
     table = limits()
     for _ in range(6):
         table.failed(HOME, "alice", 0.0)
-    assert table.is_suspect(HOME, 0.0)
+    assert table.standing(HOME, 0.0) is Standing.SUSPECT
     table.succeeded(HOME, "alice")
     assert not refused_for(table, HOME, "alice", 0.0)
-    assert table.is_suspect(HOME, 0.0)
-    assert not table.is_suspect(HOME, 21.0)
+    assert table.standing(HOME, 39.0) is Standing.SUSPECT
+    assert table.standing(HOME, 41.0) is Standing.MIXED
+    assert table.standing(HOME, 119.0) is Standing.MIXED
+    assert table.standing(HOME, 121.0) is Standing.GOOD
 
 
 def test_a_network_that_fails_in_many_names_is_suspect_and_not_refused() -> None:
     table = limits()
     for number in range(100):
         table.failed(HOME, f"user {number}", 0.0)
-    assert table.is_suspect(HOME, 0.0)
+    assert table.standing(HOME, 0.0) is Standing.SUSPECT
     assert not refused_for(table, HOME, "alice", 0.0)
-    assert not table.is_suspect(AWAY, 0.0)
+    assert table.standing(AWAY, 0.0) is Standing.GOOD
 
 
 def test_a_guess_that_is_spread_over_networks_is_slowed_and_locks_nobody_out() -> None:
@@ -137,106 +140,150 @@ class Attempt(NamedTuple):
     number: int = 0
 
 
+def good(_network: str, _now: float) -> Standing:
+    return Standing.GOOD
+
+
+def by_name(network: str, _now: float) -> Standing:
+    return Standing[network.partition(" ")[0]]
+
+
 def drained(queue: LoginQueue[Attempt]) -> list[Attempt]:
     found = []
-    while (taken := queue.take()) is not None:
+    while (taken := queue.take(0.0)) is not None:
         found.append(taken)
     assert not len(queue)
     return found
 
 
+def queued(queue: LoginQueue[Attempt], *attempts: Attempt) -> list[Attempt | None]:
+    return [queue.add(one, 0.0) for one in attempts]
+
+
 def test_networks_take_turns_and_names_within_them() -> None:
-    queue: LoginQueue[Attempt] = LoginQueue(1_000, 100)
-    for number in range(5):
-        queue.add(Attempt(HOME, "a", number), suspect=False)
-    queue.add(Attempt(HOME, "b"), suspect=False)
-    queue.add(Attempt(AWAY, "c"), suspect=False)
+    queue: LoginQueue[Attempt] = LoginQueue(1_000, 100, good)
+    queued(queue, *(Attempt(HOME, "a", number) for number in range(5)))
+    queued(queue, Attempt(HOME, "b"), Attempt(AWAY, "c"), Attempt(AWAY, "c", 1))
     assert [(one.user, one.number) for one in drained(queue)] == [
-        ("a", 0), ("c", 0), ("b", 0), ("a", 1), ("a", 2), ("a", 3), ("a", 4),
+        ("c", 0), ("a", 0), ("c", 1), ("b", 0), ("a", 1), ("a", 2), ("a", 3), ("a", 4),
     ]  # fmt: skip
 
 
-def test_suspect_networks_wait_and_are_not_forgotten() -> None:
-    queue: LoginQueue[Attempt] = LoginQueue(1_000, 100)
-    for number in range(20):
-        queue.add(Attempt(f"bad {number}", "x"), suspect=True)
-        queue.add(Attempt(f"good {number}", "x"), suspect=False)
-    order = [one.network.startswith("bad") for one in drained(queue)]
-    assert order[: 2 * SUSPECT_TURN] == ([False] * (SUSPECT_TURN - 1) + [True]) * 2
-    assert sum(order) == 20
+def test_of_those_in_good_standing_the_newest_network_is_next() -> None:
+    queue: LoginQueue[Attempt] = LoginQueue(1_000, 100, good)
+    for number in range(500):
+        queued(queue, Attempt(f"{number}", "x"), Attempt(f"{number}", "x", 1))
+    queued(queue, Attempt(HOME, "alice"))
+    assert queue.take(0.0) == Attempt(HOME, "alice")
+    assert {one.network for one in drained(queue)[:500]} == {str(n) for n in range(500)}
+
+
+def test_those_who_fail_wait_behind_others_and_are_not_forgotten() -> None:
+    queue: LoginQueue[Attempt] = LoginQueue(1_000, 100, by_name)
+    for number in range(40):
+        queued(queue, *(Attempt(f"{one.name} {number}", "x") for one in Standing))
+    order = [by_name(one.network, 0.0) for one in drained(queue)]
+    first = order[:40]
+    assert first.count(Standing.SUSPECT) == 40 // SHARES[Standing.SUSPECT]
+    assert first.count(Standing.MIXED) == 40 // SHARES[Standing.MIXED] - 40 // 8
+    assert first.count(Standing.GOOD) == 30
+    assert len(order) == 120
+
+
+def test_networks_of_mixed_standing_are_served_in_the_order_in_which_they_came() -> None:
+    queue: LoginQueue[Attempt] = LoginQueue(1_000, 100, by_name)
+    came = [Attempt(f"MIXED {number}", "x") for number in range(10)]
+    queued(queue, *came)
+    assert drained(queue) == came
+
+
+def test_a_network_that_fails_while_it_waits_goes_back() -> None:
+    failed: set[str] = set()
+    queue: LoginQueue[Attempt] = LoginQueue(
+        100, 100, lambda network, _: Standing.MIXED if network in failed else Standing.GOOD
+    )
+    queued(queue, Attempt(HOME, "a"), Attempt(AWAY, "x"), Attempt(AWAY, "x", 1))
+    failed.add(AWAY)
+    assert [one.network for one in drained(queue)] == [HOME, AWAY, AWAY]
 
 
 def test_a_full_lane_displaces_the_name_that_has_most() -> None:
-    queue: LoginQueue[Attempt] = LoginQueue(1_000, 4)
-    for number in range(4):
-        queue.add(Attempt(HOME, "flood", number), suspect=False)
+    queue: LoginQueue[Attempt] = LoginQueue(1_000, 4, good)
+    queued(queue, *(Attempt(HOME, "flood", number) for number in range(4)))
+    with pytest.raises(Overloaded, match="your address"):
+        queued(queue, Attempt(HOME, "flood", 4))
+    assert queued(queue, Attempt(HOME, "alice"), Attempt(HOME, "bob")) == [
+        Attempt(HOME, "flood", 3),
+        Attempt(HOME, "flood", 2),
+    ]
     with pytest.raises(Overloaded):
-        queue.add(Attempt(HOME, "flood", 4), suspect=False)
-    assert queue.add(Attempt(HOME, "alice"), suspect=False) == Attempt(HOME, "flood", 3)
-    assert queue.add(Attempt(HOME, "bob"), suspect=False) == Attempt(HOME, "flood", 2)
-    with pytest.raises(Overloaded):
-        queue.add(Attempt(HOME, "alice", 1), suspect=False)
+        queued(queue, Attempt(HOME, "alice", 1))
     assert [one.user for one in drained(queue)] == ["flood", "alice", "bob", "flood"]
 
 
-def test_a_full_queue_displaces_the_network_that_has_most() -> None:
-    queue: LoginQueue[Attempt] = LoginQueue(10, 8)
-    for number in range(8):
-        queue.add(Attempt(AWAY, "flood", number), suspect=False)
-    for number in range(2):
-        queue.add(Attempt("192.0.2.3", "x", number), suspect=False)
-    assert queue.add(Attempt(HOME, "alice"), suspect=False) == Attempt(AWAY, "flood", 7)
-    assert len(queue) == 10
-    assert drained(queue)[2] == Attempt(HOME, "alice")
+def test_a_crowded_queue_has_less_room_for_each_network() -> None:
+    queue: LoginQueue[Attempt] = LoginQueue(100, 64, good)
+    queued(queue, *(Attempt(AWAY, f"{number}") for number in range(50)))
+    with pytest.raises(Overloaded, match="your address"):
+        queued(queue, Attempt(AWAY, "one more"))
+    queued(queue, *(Attempt(HOME, f"{number}") for number in range(4)))
+    with pytest.raises(Overloaded, match="your address"):
+        queued(queue, Attempt(HOME, "one more"))
 
 
-def test_a_full_queue_of_suspects_has_room_for_others_and_not_for_suspects() -> None:
-    queue: LoginQueue[Attempt] = LoginQueue(10, 8)
+def test_a_full_queue_has_room_for_those_of_better_standing() -> None:
+    queue: LoginQueue[Attempt] = LoginQueue(10, 8, by_name)
+    queued(queue, *(Attempt(f"SUSPECT {number}", "x") for number in range(5)))
+    queued(queue, *(Attempt(f"MIXED {number}", "x") for number in range(5)))
+    with pytest.raises(Overloaded, match="here"):
+        queued(queue, Attempt("SUSPECT 11", "x"))
+    for number in range(5, 10):
+        [displaced] = queued(queue, Attempt(f"MIXED {number}", "x"))
+        assert displaced is not None
+        assert displaced.network.startswith("SUSPECT")
+    with pytest.raises(Overloaded, match="here"):
+        queued(queue, Attempt("MIXED 11", "x"))
     for number in range(10):
-        queue.add(Attempt(f"bad {number}", "x"), suspect=True)
-    with pytest.raises(Overloaded):
-        queue.add(Attempt("bad 11", "x"), suspect=True)
-    assert queue.add(Attempt(HOME, "alice"), suspect=False) is not None
-    assert queue.take() == Attempt(HOME, "alice")
-    for number in range(1, 11):
-        queue.add(Attempt(f"good {number}", "x"), suspect=False)
-    with pytest.raises(Overloaded):
-        queue.add(Attempt("one more", "x"), suspect=False)
-    with pytest.raises(Overloaded):
-        queue.add(Attempt("bad 11", "x"), suspect=True)
-    assert len(drained(queue)) == 10
+        [displaced] = queued(queue, Attempt(f"GOOD {number}", "x"))
+        assert displaced is not None
+        assert displaced.network.startswith("MIXED")
+    # Of those in good standing the oldest has to go, which would have been served last.
+    assert queued(queue, Attempt("GOOD 10", "x")) == [Attempt("GOOD 0", "x")]
+    with pytest.raises(Overloaded, match="here"):
+        queued(queue, Attempt("MIXED 11", "x"))
+    assert [one.network for one in drained(queue)] == [f"GOOD {n}" for n in range(10, 0, -1)]
 
 
 def test_those_who_left_make_room() -> None:
-    queue: LoginQueue[Attempt] = LoginQueue(10, 8)
+    queue: LoginQueue[Attempt] = LoginQueue(10, 8, good)
     here = [Attempt(HOME, "a", number) for number in range(3)]
-    for one in here:
-        queue.add(one, suspect=False)
+    queued(queue, *here)
     queue.remove(here[1])
     queue.remove(here[1])
     queue.remove(Attempt(AWAY, "never there"))
-    queue.add(Attempt(HOME, "a", 9), suspect=True)  # the network's standing changes
-    assert drained(queue) == [here[0], here[2], Attempt(HOME, "a", 9)]
+    assert drained(queue) == [here[0], here[2]]
 
 
 @given(
     st.lists(
-        st.one_of(
-            st.tuples(st.integers(0, 6), st.integers(0, 3), st.booleans()), st.none(), st.just(0)
-        ),
+        st.one_of(st.tuples(st.integers(0, 6), st.integers(0, 3)), st.none(), st.just(0)),
         max_size=200,
-    )
+    ),
+    st.lists(st.sampled_from(Standing), min_size=7, max_size=7),
+    st.data(),
 )
 def test_whatever_happens_the_queue_is_bounded_and_loses_nothing(
-    steps: list[tuple[int, int, bool] | int | None],
+    steps: list[tuple[int, int] | int | None], standings: list[Standing], data: st.DataObject
 ) -> None:
-    queue: LoginQueue[Attempt] = LoginQueue(8, 4)
+    queue: LoginQueue[Attempt] = LoginQueue(8, 4, lambda network, _: standings[int(network)])
     held: set[Attempt] = set()
     for number, step in enumerate(steps):
+        if number % 10 == 9:
+            standings[data.draw(st.integers(0, 6))] = data.draw(st.sampled_from(Standing))
         if isinstance(step, tuple):
             attempt = Attempt(str(step[0]), str(step[1]), number)
             try:
-                displaced = queue.add(attempt, suspect=step[2])
+                [displaced] = queued(queue, attempt)
             except Overloaded:
                 assert len(held) == 8 or sum(one.network == str(step[0]) for one in held) == 4
                 continue
@@ -244,7 +291,7 @@ def test_whatever_happens_the_queue_is_bounded_and_loses_nothing(
             if displaced is not None:
                 held.remove(displaced)
         elif step is None:
-            taken = queue.take()
+            taken = queue.take(0.0)
             assert (taken is None) == (not held)
             if taken is not None:
                 held.remove(taken)

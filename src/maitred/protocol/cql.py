@@ -9,7 +9,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from maitred.errors import ProtocolViolation
+from maitred.errors import PermissionDenied, ProtocolViolation
 from maitred.protocol.notation import (
     Reader,
     blob,
@@ -102,15 +102,26 @@ def encode_credentials(user: str, secret: str) -> bytes:
 
 
 def decode_credentials(body: bytes) -> tuple[str, str]:
-    """The user and the secret."""
+    """The user and the secret of a PLAIN response (RFC 4616).
+
+    Its first part is the identity to act as. Nobody may act as anybody else here, so one that is
+    neither empty nor the user is refused: ignoring it would let a client believe that it acts as
+    somebody with fewer rights than it has.
+    """
     token = Reader(body).blob()
     parts = (token or b"").split(b"\0")
     if len(parts) != 3:
         raise ProtocolViolation("AUTH_RESPONSE has to be PLAIN: identity, NUL, user, NUL, secret.")
     try:
-        return parts[1].decode(), parts[2].decode()
+        identity, user, secret = (part.decode() for part in parts)
     except UnicodeDecodeError:
         raise ProtocolViolation("The user and the secret have to be UTF-8.") from None
+    if identity and identity != user:
+        raise PermissionDenied(
+            "A user cannot act as another one here.",
+            remedy="Leave the authorization identity of SASL PLAIN empty.",
+        )
+    return user, secret
 
 
 AUTH_SUCCESS_BODY: Final = blob(None)

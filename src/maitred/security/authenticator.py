@@ -20,7 +20,9 @@ from maitred.errors import InvalidToken, MaitredError, Unauthenticated
 from maitred.security.directory import wrong_secret
 from maitred.security.login_limits import LoginLimits
 from maitred.security.login_queue import LoginQueue, no_room
+from maitred.security.secrets import SECRET_BYTES_MAX
 from maitred.security.tokens import TOKEN_USER
+from maitred.security.users import USER_LETTERS_MAX
 
 if TYPE_CHECKING:
     from maitred.logs import Logger
@@ -81,7 +83,7 @@ class Authenticator:
         self._log = log
         self._limits = LoginLimits(limits)
         self._queue: LoginQueue[Login] = LoginQueue(
-            limits.verifications, limits.verifications_per_address
+            limits.verifications, limits.verifications_per_address, self._limits.standing
         )
         self._tokens: TokenVerifier | None = None
         self._verifying = 0
@@ -127,9 +129,10 @@ class Authenticator:
                 known = await self._tokens.identify(secret, source)
                 self.outcomes["verified"] += 1
                 return known
+            if len(user) > USER_LETTERS_MAX or len(secret) > SECRET_BYTES_MAX:
+                raise wrong_secret()  # which says no more than the documentation does
             self._refuse_early(login)
-            suspect = self._limits.is_suspect(login.network, self._loop.time())
-            displaced = self._queue.add(login, suspect=suspect)
+            displaced = self._queue.add(login, self._loop.time())
             if displaced is not None:
                 self._resolve(displaced, no_room("here"))
             self._serve()
@@ -149,7 +152,7 @@ class Authenticator:
     def _serve(self) -> None:
         """Verify those whose turn it is."""
         while self._verifying < VERIFIED_AT_ONCE:
-            login = self._queue.take()
+            login = self._queue.take(self._loop.time())
             if login is None:
                 return
             # While it waited, the same secret may have been verified for another connection, and

@@ -5,9 +5,9 @@ The three limits do different things, because each of them could be turned again
 - **One network, one name**: further attempts are refused, without verifying, until a failure is
   forgiven. That hits only the network that failed in this name, so nobody can lock a user out
   from elsewhere.
-- **One network, any name**: attempts are *suspect*. They are still verified, but wait behind those
-  of other networks (`login_queue.py`). They are not refused: a thousand users may share the
-  network's address, of a translator or of a proxy, with the one who fails.
+- **One network, any name**: the network's standing gets worse. Its attempts are still verified, but
+  wait behind those of other networks (`login_queue.py`). They are not refused: a thousand users may
+  share the network's address, of a translator or of a proxy, with the one who fails.
 - **One name, any network**: a guess that is spread over many networks. A network that has not
   failed in this name gets its first attempt as always; one that has failed already is refused.
   So the user comes in from wherever nobody guesses, and each network has one guess, not ten.
@@ -20,6 +20,9 @@ Each count is a token bucket that is one number: the moment at which it will be 
 forgets the buckets that are full first, then those that are nearest to it, so an attacker who fills
 it with names or networks forgets his own small offences and not his large ones. He cannot fill it,
 in fact: an entry is a verification that failed, and a process does some fifty of those a second.
+
+Standing recovers more slowly than the right to try: an attacker with a thousand networks has three
+of them in good standing every second then, and verifying those is little work.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from maitred.errors import TooManyFailures
+from maitred.security.login_queue import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -35,9 +39,9 @@ if TYPE_CHECKING:
 
 _Key = TypeVar("_Key", bound="Hashable")
 
-BUCKETS_MAX: Final = 10_000
-"""Buckets of one table, some 200 bytes each. At fifty failures a second, each forgiven after five
-seconds, 250 are in use."""
+BUCKETS_MAX: Final = 20_000
+"""Buckets of one table, some 200 bytes each. At fifty failures a second, of which each is forgiven
+after five minutes, 15,000 are in use."""
 
 
 class FailureTable(Generic[_Key]):
@@ -83,7 +87,9 @@ class LoginLimits:
         seconds = limits.failure_seconds
         self._seconds = seconds
         self._here: FailureTable[tuple[str, str]] = FailureTable(limits.failures_per_user, seconds)
-        self._networks: FailureTable[str] = FailureTable(limits.failures_per_address, seconds)
+        self._networks: FailureTable[str] = FailureTable(
+            limits.failures_per_address, limits.address_failure_seconds
+        )
         self._names: FailureTable[str] = FailureTable(limits.failures_per_name, seconds)
 
     def check(self, network: str, name: str, now: float) -> None:
@@ -98,9 +104,11 @@ class LoginLimits:
                 retry_after=wait,
             )
 
-    def is_suspect(self, network: str, now: float) -> bool:
-        """Whether attempts from there wait behind those from other networks."""
-        return self._networks.wait_seconds(network, now) > 0
+    def standing(self, network: str, now: float) -> Standing:
+        """Behind whom attempts from there wait."""
+        if self._networks.wait_seconds(network, now):
+            return Standing.SUSPECT
+        return Standing.MIXED if self._networks.has_failed(network, now) else Standing.GOOD
 
     def failed(self, network: str, name: str, now: float) -> None:
         """The secret was wrong."""

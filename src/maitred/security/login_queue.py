@@ -4,28 +4,52 @@ Verifying costs some 40 ms, so whoever sends many attempts could make everybody 
 flood from one network costs another network one turn at most. Behind one address (a translator, a
 proxy) a flood in one name costs the other names one turn.
 
-Networks that failed too often (`login_limits.py`) get one turn in `SUSPECT_TURN` while others wait:
-an attacker with a thousand networks, each of which has had its failures, does not slow down the
-users who come from elsewhere, and users behind an address of his are still served.
+An attacker may have thousands of networks, so turns alone are not enough. Networks have a
+`Standing` (`login_limits.py` says which): those that have not failed lately go first, then those
+that failed a few times, then those that failed often; `SHARES` keeps the latter from waiting for
+ever, since users may be behind their addresses, too. Among networks that have not failed, the
+newest goes first: a thousand of them that all came a moment ago then delay those who come later
+by nothing, and when each has failed once it is behind them.
 
-The queue is bounded, in total and for each network. What is over the limit displaces the last
-attempt of the network (within one network: of the name) that has the most, if that has more than
-the newcomer's own; otherwise the newcomer is refused. So a flood displaces itself.
+The queue is bounded, in total and for each network. What is over a network's limit displaces the
+last attempt of the name that has the most there, if that has more than the newcomer's own. What is
+over the total displaces an attempt of a worse standing, or of the oldest network in good standing;
+otherwise it is refused. So a flood displaces itself.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Final, Generic, Protocol, TypeVar
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from maitred.errors import Overloaded
 
-SUSPECT_TURN: Final = 4
-"""While both kinds wait, every fourth turn is a suspect network's."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Standing(IntEnum):
+    """What a network has done lately."""
+
+    GOOD = 0
+    """It has not failed."""
+    MIXED = 1
+    """It has failed a few times, as networks with people in them do."""
+    SUSPECT = 2
+    """It has failed more often than that."""
+
+
+SHARES: Final = {Standing.SUSPECT: 8, Standing.MIXED: 4}
+"""Every eighth turn is a suspect network's, every fourth one of mixed standing, if some wait."""
+
+CROWDED_PER_NETWORK: Final = 4
+"""Attempts of one network that may wait while the queue is half full: with the default limits it
+takes a thousand networks to fill it."""
 
 RETRY_SECONDS: Final = 1.0
-"""After which a refused attempt may try again: by then as many were verified as one network may
-have in the queue."""
+"""After which a refused attempt may try again: by then a third of what one network may have in the
+queue was verified."""
 
 
 class Queued(Protocol):
@@ -43,11 +67,12 @@ _Attempt = TypeVar("_Attempt", bound=Queued)
 class _Lane(Generic[_Attempt]):
     """The attempts of one network, by name."""
 
-    __slots__ = ("names", "size")
+    __slots__ = ("names", "size", "standing")
 
-    def __init__(self) -> None:
+    def __init__(self, standing: Standing) -> None:
         self.names: OrderedDict[str, deque[_Attempt]] = OrderedDict()
         self.size = 0
+        self.standing = standing
 
     def add(self, attempt: _Attempt) -> None:
         self.names.setdefault(attempt.user, deque()).append(attempt)
@@ -83,90 +108,109 @@ class _Lane(Generic[_Attempt]):
 class LoginQueue(Generic[_Attempt]):
     """Attempts that wait to be verified in one process."""
 
-    def __init__(self, most: int, most_per_network: int) -> None:
+    def __init__(
+        self, most: int, most_per_network: int, standing: Callable[[str, float], Standing]
+    ) -> None:
         self._most = most
         self._most_per_network = most_per_network
-        self._lanes: tuple[OrderedDict[str, _Lane[_Attempt]], OrderedDict[str, _Lane[_Attempt]]] = (
-            OrderedDict(),
-            OrderedDict(),
-        )
-        """By network: those in good standing, and those that are suspect."""
+        self._standing = standing
+        self._networks: dict[str, _Lane[_Attempt]] = {}
+        self._turns: dict[Standing, OrderedDict[str, _Lane[_Attempt]]] = {
+            standing: OrderedDict() for standing in Standing
+        }
+        """By standing; the last one has the next turn."""
         self._size = 0
-        self._turns = 0
-        """Turns of networks in good standing since a suspect one had its turn."""
+        self._taken = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def add(self, attempt: _Attempt, *, suspect: bool) -> _Attempt | None:
+    def add(self, attempt: _Attempt, now: float) -> _Attempt | None:
         """Let it wait. Returns an attempt that was displaced, which has to be told; raises
         `Overloaded` if there is no room for this one."""
-        lane = self._lane(attempt.network, suspect)
+        network = attempt.network
+        lane = self._networks.get(network)
+        standing = self._standing(network, now)
         displaced: _Attempt | None = None
-        if lane.size >= self._most_per_network:
+        most = self._most_per_network
+        if 2 * self._size >= self._most:
+            most = min(most, CROWDED_PER_NETWORK)
+        if lane is not None and lane.size >= most:
             last, longest = lane.last_of_longest()
             if longest <= lane.count(attempt.user) + 1:
                 raise no_room("from your address")
             displaced = last
         elif self._size >= self._most:
-            displaced = self._last_of_longest_lane(lane.size, suspect)
+            displaced = self._displaceable(standing)
             if displaced is None:
-                if not lane.size:
-                    del self._lanes[suspect][attempt.network]
                 raise no_room("here")
         if displaced is not None:
             self.remove(displaced)
-            lane = self._lane(attempt.network, suspect)
+        lane = self._networks.get(network)
+        if lane is None:
+            lane = self._networks[network] = _Lane(standing)
+            self._line_up(network, lane)
+        elif lane.standing != standing:
+            self._move(network, lane, standing)
         lane.add(attempt)
         self._size += 1
         return displaced
 
-    def take(self) -> _Attempt | None:
+    def take(self, now: float) -> _Attempt | None:
         """The next attempt to verify."""
-        good, suspect = self._lanes
-        if not good and not suspect:
-            return None
-        if good and (not suspect or self._turns < SUSPECT_TURN - 1):
-            self._turns += 1
-            lanes = good
-        else:
-            self._turns = 0
-            lanes = suspect
-        network, lane = lanes.popitem(last=False)
-        taken = lane.take()
-        self._size -= 1
-        if lane.size:
-            lanes[network] = lane
-        return taken
+        while self._size:
+            lanes = self._whose_turn()
+            network, lane = next(reversed(lanes.items()))
+            standing = self._standing(network, now)
+            if standing > lane.standing:  # it has failed while it waited
+                self._move(network, lane, standing)
+                continue
+            self._taken += 1
+            taken = lane.take()
+            self._size -= 1
+            if lane.size:
+                lanes.move_to_end(network, last=False)
+            else:
+                self._drop(network, lane)
+            return taken
+        return None
 
     def remove(self, attempt: _Attempt) -> None:
         """Forget an attempt whose caller has left; nothing happens if it was taken already."""
-        for lanes in self._lanes:
-            lane = lanes.get(attempt.network)
-            if lane is not None and lane.remove(attempt):
-                self._size -= 1
-                if not lane.size:
-                    del lanes[attempt.network]
+        lane = self._networks.get(attempt.network)
+        if lane is not None and lane.remove(attempt):
+            self._size -= 1
+            if not lane.size:
+                self._drop(attempt.network, lane)
 
-    def _lane(self, network: str, suspect: bool) -> _Lane[_Attempt]:
-        """The network's lane; its standing is that of its newest attempt."""
-        there, elsewhere = self._lanes[suspect], self._lanes[not suspect]
-        if network in elsewhere:
-            there[network] = elsewhere.pop(network)
-        elif network not in there:
-            there[network] = _Lane()
-        return there[network]
+    def _whose_turn(self) -> OrderedDict[str, _Lane[_Attempt]]:
+        for standing, share in SHARES.items():
+            if self._turns[standing] and self._taken % share == share - 1:
+                return self._turns[standing]
+        return next(lanes for lanes in self._turns.values() if lanes)
 
-    def _last_of_longest_lane(self, size: int, suspect: bool) -> _Attempt | None:
-        """What a newcomer whose network has so many attempts may displace; None: nothing."""
-        good, suspects = ([lane for lane in lanes.values() if lane.size] for lanes in self._lanes)
-        if suspects and not suspect:
-            return max(suspects, key=_size).last_of_longest()[0]
-        rivals = suspects if suspect else good
-        longest = max(rivals, key=_size, default=None)
-        if longest is None or longest.size <= size + 1:
-            return None
-        return longest.last_of_longest()[0]
+    def _line_up(self, network: str, lane: _Lane[_Attempt]) -> None:
+        lanes = self._turns[lane.standing]
+        lanes[network] = lane
+        if lane.standing is not Standing.GOOD:
+            lanes.move_to_end(network, last=False)
+
+    def _move(self, network: str, lane: _Lane[_Attempt], standing: Standing) -> None:
+        del self._turns[lane.standing][network]
+        lane.standing = standing
+        self._line_up(network, lane)
+
+    def _drop(self, network: str, lane: _Lane[_Attempt]) -> None:
+        del self._networks[network]
+        del self._turns[lane.standing][network]
+
+    def _displaceable(self, standing: Standing) -> _Attempt | None:
+        """What a newcomer of this standing may displace; None: nothing."""
+        for worse in reversed(Standing):
+            lanes = self._turns[worse]
+            if lanes and (worse > standing or standing is Standing.GOOD):
+                return next(iter(lanes.values())).last_of_longest()[0]
+        return None
 
 
 def no_room(where: str) -> Overloaded:
@@ -176,7 +220,3 @@ def no_room(where: str) -> Overloaded:
         remedy="Try again later.",
         retry_after=RETRY_SECONDS,
     )
-
-
-def _size(lane: _Lane[_Attempt]) -> int:
-    return lane.size

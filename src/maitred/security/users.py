@@ -17,6 +17,10 @@ from maitred.settings import Schema, User
 GATEWAY = "maitred-gateway"
 """The node's own gateway, which says whose queries it brings. No user can have this name."""
 
+USER_LETTERS_MAX = 256
+"""Longest name of a user. Names of those who fail are kept for a while, and cost as much memory as
+they have letters."""
+
 
 RESERVED: Final = {
     GATEWAY: "the node's own gateway is called so",
@@ -53,6 +57,11 @@ def check_user(name: str, user: User, source: str) -> None:
         raise InvalidSetting(
             f"users.{name} (from {source}) cannot be used: {RESERVED[name]}.",
             remedy="Give the user another name.",
+        )
+    if len(name) > USER_LETTERS_MAX:
+        raise InvalidSetting(
+            f"users.{name[:60]}... (from {source}) has a name of {len(name):,} letters.",
+            remedy=f"A user's name has {USER_LETTERS_MAX} letters at most.",
         )
     check_hashed(user.secret, f"users.{name}.secret (from {source})")
     if user.previous_secret is not None:

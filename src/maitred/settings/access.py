@@ -49,9 +49,10 @@ class Limits(Schema, frozen=True, kw_only=True):
     """The same for those who have not finished their handshake: strangers cannot use up what users
     need. An honest handshake has some hundred bytes."""
 
-    verifications: Count = 1_024
-    """Secrets that may wait to be verified in one process, all addresses together. Addresses take
-    turns, so that a long queue delays only those who made it long."""
+    verifications: Count = 4_096
+    """Secrets that may wait to be verified in one process, all addresses together; while half as
+    many wait, each address has room for four. A long queue delays only those who made it long,
+    because addresses take turns. A waiting secret takes 2 KiB at most."""
 
     verifications_per_address: Count = 64
     """Secrets of one address (IPv6: of one /64) that may wait; more are refused and may try again.
@@ -62,9 +63,9 @@ class Limits(Schema, frozen=True, kw_only=True):
     """Wrong secrets that one address may send in the name of one user; further attempts from there
     in that name are refused until a failure is forgiven."""
 
-    failures_per_address: Count = 50
-    """Wrong secrets that one address may send in any name; further ones wait behind those of other
-    addresses. They are not refused: behind one address there may be many users."""
+    failures_per_address: Count = 20
+    """Wrong secrets that one address may send in any name; then its logins wait behind those of
+    all other addresses. They are not refused: behind one address there may be many users."""
 
     failures_per_name: Count = 100
     """Wrong secrets in the name of one user from all addresses; then an address that has failed in
@@ -73,7 +74,11 @@ class Limits(Schema, frozen=True, kw_only=True):
 
     failure_seconds: Seconds = 5.0
     """After so long one failure is forgiven: at most 17,000 guesses a day from one address in one
-    name, at each process of the node."""
+    name, at each process of the node. (`failures_per_user`, `failures_per_name`)"""
+
+    address_failure_seconds: Seconds = 300.0
+    """The same for `failures_per_address`. A longer time only makes addresses that fail wait
+    behind others, and only while others wait."""
 
     under_way_bytes: Count = 256 * 2**20
     """Bodies of all requests of a shard that are under way and not answered yet. Beyond it further
