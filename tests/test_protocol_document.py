@@ -40,6 +40,7 @@ from maitred.protocol.tasks import (
 )
 from maitred.settings import Node
 from maitred.simulation.store import SimulatedDisk, SimulatedStore
+from maitred.store.interface import SIGNING_KEY_BYTES
 from maitred.surroundings import Surroundings
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "protocol.md"
@@ -75,7 +76,9 @@ async def replay() -> int:
     await probe.wait_closed()
     place = Place(uuid4(), 0, 1, "127.0.0.1", port, (port,), ())
     shard = Shard(place, settings, Surroundings.real(), logs.silent())
-    shard.keep_tasks(SimulatedStore(SimulatedDisk(Random(1))))
+    disk = SimulatedDisk(Random(1))
+    disk._signing_key = bytes(range(SIGNING_KEY_BYTES))  # the page has a proof that it makes
+    shard.keep_tasks(SimulatedStore(disk))
     await shard.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answers = 0

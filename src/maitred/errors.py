@@ -269,6 +269,12 @@ class NoWorker(Unavailable):
     code = "no-worker"
 
 
+class InvalidProof(MaitredError):
+    """A worker speaks of an attempt, and does not prove that it was given to this worker."""
+
+    code = "invalid-proof"
+
+
 class InvalidReservation(Unavailable):
     """A reservation that is unknown here, used already, or over; nothing was done."""
 

@@ -48,6 +48,11 @@ EARLY_SECONDS = 0.02
 """A node answers what it holds a little before the time is over."""
 
 
+def proof_of(sequence: int, attempt: int) -> bytes:
+    """What a worker has to show; any bytes, of which each attempt has its own."""
+    return b"%8d%8d" % (sequence % 10**8, attempt)
+
+
 class FakeTask:
     def __init__(self, sequence: int, payload: bytes, message: Add) -> None:
         self.sequence = sequence
@@ -208,6 +213,7 @@ class FakeNode(RunningNode):
                     partition.number,
                     task.sequence,
                     task.attempt,
+                    proof_of(task.sequence, task.attempt),
                     task.terms.timeout,
                     task.payload,
                 )
@@ -231,6 +237,7 @@ class FakeNode(RunningNode):
         partition = self.partition(message.queue, message.partition)
         late = []
         for end in message.ends:
+            assert end.proof == proof_of(end.sequence, end.attempt)
             task = partition.tasks.get(end.sequence)
             if task is None or not task.running or task.attempt != end.attempt:
                 late.append(end.sequence)
@@ -259,7 +266,8 @@ class FakeNode(RunningNode):
         end = loop.time() + message.timeout_milliseconds / 1000 - EARLY_SECONDS
         while True:
             lost, revoked = [], []
-            for sequence, attempt in message.running:
+            for sequence, attempt, proof in message.running:
+                assert proof == proof_of(sequence, attempt)
                 task = partition.tasks.get(sequence)
                 if task is None or task.attempt != attempt:
                     lost.append(sequence)

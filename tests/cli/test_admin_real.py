@@ -33,7 +33,7 @@ def node() -> Iterator[RunningNode]:
             offer = Offer("shop", "thumbnails", 1, 0, 0, 0, SESSION, "ant", FAILING)
             given = cast("Offered", client.request(offer)).tasks
             why = msgpack.encode(Failure("ValueError", "too small", "Traceback: here"))
-            ends = [End(task.sequence, task.attempt, FAILED, why) for task in given]
+            ends = [End(task.sequence, task.attempt, task.proof, FAILED, why) for task in given]
             client.request(Finish("shop", "thumbnails", 1, 0, 0, SESSION, ends))
         yield running
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.errors import MaitredError, StoreUnavailable
 from maitred.matching import effects
+from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.offers import Offer
 from maitred.matching.partition import Partition
 from maitred.matching.presence import Attendance
@@ -44,6 +45,7 @@ class Asked:
     sequences: list[int] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)
     late: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
     over: bool = False
     """Taken back, or its partition is gone: no answer is wanted."""
     offer: Offer | None = None
@@ -83,6 +85,8 @@ class Run:
     payload: bytes = b""
     at: float = 0.0
     origin: int = -1
+    proof: bytes = b""
+    """Empty: what an owner of the partition would have given for it."""
 
 
 def session_of(worker: int | str) -> bytes:
@@ -128,6 +132,7 @@ class Driver:
         self.allocated: list[tuple[bytes, bytes]] = []
         """Every slot that a query got: the reservation, and whose."""
         self.given_back: list[effects.GiveBack] = []
+        self.unproven: list[effects.Unproven] = []
         self.next_look = inf
         self._handlers: dict[type, Callable[[Any], None]] = {
             effects.Give: self._give,
@@ -150,6 +155,7 @@ class Driver:
             effects.GiveBack: self.given_back.append,
             effects.Tell: lambda effect: effect.token.answer(effect.ended),
             effects.Beat: lambda effect: effect.token.answer((effect.lost, effect.revoked)),
+            effects.Unproven: self.unproven.append,
             effects.Read: self._read,
             effects.ReadLater: self._read_later,
         }
@@ -508,7 +514,7 @@ class Driver:
     ) -> Asked:
         asked = self.ask("heartbeat")
         session = session_of(worker)
-        running = [(run.sequence, run.attempt) for run in runs]
+        running = [(run.sequence, run.attempt, self.proof_of(run)) for run in runs]
         self.partition.heartbeat(
             session, f"worker {worker}", running, asked, self.now + seconds, self.now
         )
@@ -517,28 +523,40 @@ class Driver:
         return asked
 
     def finish(self, *runs: Run, how: int = DONE, body: bytes = b"", turn: bool = True) -> Asked:
+        """Ends of attempts that one worker was given."""
         asked = self.ask("finish")
-        ends = [(run.sequence, run.attempt, how, body) for run in runs]
-        ticket, unknown = self.partition.finish(ends, asked, self.now)
+        session = runs[0].session if runs else b""
+        assert all(run.session == session for run in runs)
+        ends = [(run.sequence, run.attempt, how, body, self.proof_of(run)) for run in runs]
+        ticket, unknown, asked.refused = self.partition.finish(ends, asked, self.now, session)
         for end in unknown:
-            if not self._finish_stored(end, ticket):
+            if not self._finish_stored(end, ticket, session):
                 asked.late.append(end[0])
         self.partition.release(ticket)
         if turn:
             self.turn()
         return asked
 
-    def _finish_stored(self, end: tuple[int, int, int, bytes], ticket: Ticket) -> bool:
+    def proof_of(self, run: Run) -> bytes:
+        """What the worker shows: what it was given, or would have been given by any owner."""
+        if run.proof:
+            return run.proof
+        signer = AttemptProofs(SIGNING_KEY, self.key)
+        return signer.issue(run.sequence, run.attempt, run.session)
+
+    def _finish_stored(
+        self, end: tuple[int, int, int, bytes], ticket: Ticket, session: bytes
+    ) -> bool:
         partition, sequence = self.partition, end[0]
         later = self.store.later.get(sequence)
         if sequence in partition.tasks:
-            return partition.finish_again(end, ticket, self.now)
+            return partition.finish_again(end, ticket, self.now, session)
         for segment, marks in self.store.around(sequence):
             if sequence not in marks and partition.is_in(segment, sequence):
                 return partition.finish_stored(segment, marks, end, ticket, self.now)
         if later is not None:
             partition.recall_later(later, self.now)
-            return partition.finish_again(end, ticket, self.now)
+            return partition.finish_again(end, ticket, self.now, session)
         return False
 
     def revoke(self, sequence: int, *, turn: bool = True) -> str | None:
@@ -642,11 +660,11 @@ class Driver:
         asked = effect.offer.token
         session = effect.offer.session
         runs = [
-            Run(task.sequence, task.attempt + 1, session, task.payload, self.now)
+            Run(task.sequence, task.attempt + 1, session, task.payload, self.now, proof=task.proof)
             for task in effect.tasks
         ]
         runs += [
-            Run(one.sequence, one.attempt, session, one.payload, self.now, one.partition)
+            Run(one.sequence, one.attempt, session, one.payload, self.now, one.partition, one.proof)
             for one in effect.foreign
         ]
         asked.reserved = [one.token for one in effect.reserved]
@@ -669,4 +687,4 @@ class Driver:
         effect.token.answer(effect.order)
 
     def _visitor_taken(self, effect: effects.VisitorTaken) -> None:
-        self.visitors[effect.task].answer(effect.session)
+        self.visitors[effect.task].answer(effect.holder)

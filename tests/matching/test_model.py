@@ -5,6 +5,7 @@ The machine keeps its own books of what was promised to whom, and compares.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -205,6 +206,52 @@ class PartitionMachine(RuleBasedStateMachine):
                 self.books.runs[key] = run, self.driver.now + LEASE
         self.note()
 
+    @rule(
+        place=PLACES,
+        attempt=st.integers(0, 4),
+        how=st.integers(0, 4),
+        forgery=st.sampled_from(["noise", "another worker's", "another task's", "another's turn"]),
+    )
+    def forge(self, place: int, attempt: int, how: int, forgery: str) -> None:
+        """Somebody speaks of an attempt that was given to another worker, or to none."""
+        sequence = self._some_task(place)
+        runs = [run for run, _ in self.books.runs.values() if run.origin < 0]
+        if sequence is None:
+            return
+        run = Run(sequence, attempt, session_of("thief"), proof=b"forged proof 16B")
+        if runs and forgery != "noise":
+            stolen = runs[place % len(runs)]
+            proof = self.driver.proof_of(stolen)
+            if forgery == "another worker's":
+                run = replace(stolen, session=session_of("thief"), proof=proof)
+            elif forgery == "another task's":
+                run = replace(stolen, sequence=stolen.sequence + 1 + place, proof=proof)
+            else:
+                run = replace(stolen, attempt=stolen.attempt + 1 + attempt, proof=proof)
+        partition = self.driver.partition
+        before = self._standing()
+        refused = partition.unproven
+        finished = self.driver.finish(run, how=how, turn=False)
+        assert (finished.refused, finished.late) == ([run.sequence], [])
+        asked = self.driver.ask("heartbeat")
+        running = [(run.sequence, run.attempt, self.driver.proof_of(run))]
+        until, now = self.driver.now + 5.0, self.driver.now
+        partition.heartbeat(run.session, "thief", running, asked, until, now)
+        assert partition.unproven == refused + 2
+        assert self._standing() == before
+        self.driver.turn()
+        assert asked.value == ([run.sequence], [])
+        self.note()
+
+    def _standing(self) -> object:
+        """What a forged word could change."""
+        partition = self.driver.partition
+        tasks = [
+            (task.sequence, task.state, task.attempt, task.holder, task.lease_until)
+            for task in partition.tasks.values()
+        ]
+        return tasks, dict(partition._claims), dict(partition._beats), len(partition.workers)
+
     # The store
 
     @precondition(lambda self: self.driver.partition.ledger.under_way is None)
@@ -298,7 +345,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.passed_offers)
     @rule(found=st.booleans())
     def parent_answers_offer(self, *, found: bool) -> None:
-        foreign = [Foreign(0, 7, 1, 0.0, b"foreign", 0.1)] if found else []
+        foreign = [Foreign(0, 7, 1, bytes(16), 0.0, b"foreign", 0.1)] if found else []
         self.driver.answer_offer(foreign)
         self.note()
 

@@ -87,7 +87,7 @@ def test_an_older_attempt_does_not_take_the_claim_of_a_newer_one() -> None:
     while driver.reads:
         driver.answer_read()
     driver.turn()
-    assert driver.partition.leases[run.sequence].session == run.session
+    assert driver.partition.leases[run.sequence].holder == run.session
 
 
 def test_two_sessions_cannot_claim_one_task() -> None:
@@ -226,7 +226,8 @@ def test_an_end_counts_as_soon_as_its_task_is_read_however_slow_the_look_for_it_
     crashed_with_slow_reads(driver)
     asked = driver.ask("finish")
     end = (run.sequence, run.attempt, DONE, b"")
-    ticket, unknown = driver.partition.finish([end], asked, driver.now)
+    shown = (*end, run.proof)
+    ticket, unknown, _ = driver.partition.finish([shown], asked, driver.now, run.session)
     assert unknown == [end]
     told = driver.partition.tell_when_read(end, ticket, run.session)
     assert not driver.partition.unattended
@@ -251,7 +252,8 @@ def test_an_end_that_is_told_twice_while_its_task_is_looked_for_counts_once() ->
     driver.auto_commit = False
     end = (run.sequence, run.attempt, DONE, b"")
     asked = [driver.ask("finish") for _ in range(2)]
-    tickets = [driver.partition.finish([end], one, driver.now)[0] for one in asked]
+    shown = (*end, run.proof)
+    tickets = [driver.partition.finish([shown], one, driver.now, run.session)[0] for one in asked]
     told = [driver.partition.tell_when_read(end, one, run.session) for one in tickets]
     reads_arrive(driver)
     assert [one.counts for one in told] == [True, False]
@@ -283,7 +285,7 @@ def test_a_later_attempt_that_is_done_is_done_whoever_is_said_to_have_an_earlier
     driver = Driver()
     first, second = a_second_attempt_of_which_the_store_knows_nothing(driver)
     driver.beat(1, [first])
-    assert driver.partition.leases[first.sequence].session == first.session
+    assert driver.partition.leases[first.sequence].holder == first.session
     assert driver.finish(second).late == []
     assert driver.finish(first, how=FAILED).late == [first.sequence]
     driver.pass_time(5.0)

@@ -93,15 +93,18 @@ def test_with_a_worker_that_is_lost() -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_away_at_the_parent(*, wanted: bool) -> None:
     driver = Driver(partition=1)
+    offer = driver.offer(1)
+    driver.add()
+    (other,) = offer.value
     (sequence,) = driver.add(terms=Terms()).sequences
     driver.pass_time(0.1)
     assert driver.partition.tasks[sequence].state is AWAY
     assert driver.revoke(sequence) == "cancelling"
-    beat = driver.beat(1)
+    beat = driver.beat(1, [other])
     driver.answer_task(1 if wanted else None)
     if wanted:
         assert beat.value == ([], [sequence])
-        driver.finish(driver.given[0], how=STOPPED)
+        driver.finish(driver.given[-1], how=STOPPED)
     assert ended(driver, sequence) == "cancelled"
 
 

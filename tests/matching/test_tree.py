@@ -7,9 +7,9 @@ from maitred.matching.offers import Offer
 from maitred.matching.records import Terms
 from maitred.matching.task import READY, Task
 from maitred.settings import Forwarding
-from tests.matching.driver import DONE, FAILED, RETURNED, TERMS, Driver, session_of
+from tests.matching.driver import DONE, FAILED, RETURNED, TERMS, Driver, Run, session_of
 
-FOREIGN = Foreign(3, 77, 1, 0.0, b"foreign", 0.1)
+FOREIGN = Foreign(3, 77, 1, bytes(16), 0.0, b"foreign", 0.1)
 
 
 def test_a_root_passes_nothing_on() -> None:
@@ -57,7 +57,7 @@ def test_a_task_that_a_worker_of_the_parent_took_is_leased_to_it() -> None:
     driver.add()
     driver.pass_time(0.1)
     task = driver.answer_task(9)
-    assert task.session == session_of(9)
+    assert task.holder == session_of(9)
     assert not driver.beat(9, driver.given).answered
     driver.finish(driver.given[0])
     driver.pass_time(1.0)
@@ -91,12 +91,9 @@ def test_a_task_of_which_nobody_knows_who_has_it_belongs_to_who_says_so() -> Non
     driver.add(terms=Terms(retries=5))
     driver.pass_time(0.1)
     task = driver.lose_task()
-    asked = driver.ask("heartbeat")
-    session = session_of(4)
-    running = [(task.sequence, 1)]
-    driver.partition.heartbeat(session, "w", running, asked, driver.now + 5, driver.now)
+    driver.beat(4, [Run(task.sequence, 1, session_of(4))])
     driver.pass_time(9.0)
-    assert driver.partition.tasks[task.sequence].session == session
+    assert driver.partition.tasks[task.sequence].holder == session_of(4)
     driver.pass_time(2.0)
     assert driver.partition.lost == 1
 
@@ -236,11 +233,8 @@ def test_a_worker_that_is_faster_than_the_parents_word() -> None:
     driver.pass_time(0.1)
     done, failed, returned = driver.passed_tasks
     for task, how in ((done, DONE), (failed, FAILED), (returned, RETURNED)):
-        asked = driver.ask("finish")
-        end = (task.sequence, 1, how, b"")
-        ticket, unknown = driver.partition.finish([end], asked, driver.now)
-        assert unknown == []
-        driver.partition.release(ticket)
+        finished = driver.finish(Run(task.sequence, 1, session_of(8)), how=how)
+        assert (finished.late, finished.refused) == ([], [])
     for _ in range(3):
         driver.answer_task(8)
     assert driver.partition.leases == {}
@@ -254,7 +248,9 @@ def test_whoever_waits_for_an_answer_is_named_when_the_partition_is_given_up() -
         offer = Offer((f"offer {slots}", 0), session_of(slots), "w", slots, driver.now)
         partition.offer(offer, driver.now + 60, driver.now)
     driver.add(1, turn=False)  # one offer has all it wanted, and has not heard of it
-    partition.heartbeat(session_of(1), "w", [], "beat", driver.now + 5, driver.now)
+    given = Run(partition.first_sequence, 1, session_of(1))
+    running = [(given.sequence, 1, driver.proof_of(given))]
+    partition.heartbeat(session_of(1), "w", running, "beat", driver.now + 5, driver.now)
     for number in range(4):
         visitor = Task(number, 2, TERMS, b"", driver.now, READY)
         visitor.origin, visitor.visit = 5, (f"visit {number}", 0)

@@ -130,8 +130,10 @@ def test_a_heartbeat_renews_the_lease() -> None:
 
 def test_a_heartbeat_is_answered_when_its_time_is_up_or_with_the_next_one() -> None:
     driver = Driver()
-    first = driver.beat(1, seconds=5.0)
-    second = driver.beat(1, seconds=5.0)
+    driver.add()
+    run = driver.take_one(1)
+    first = driver.beat(1, [run], seconds=5.0)
+    second = driver.beat(1, [run], seconds=5.0)
     assert first.value == ([], [])
     assert not second.answered
     driver.pass_time(5.0)

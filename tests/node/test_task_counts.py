@@ -80,8 +80,9 @@ async def dead_letter_of_a_removed_partition(client: AsyncClient) -> int:
     task = Add("shop", "mails", 1, 1, 0, 1, [b"x"], terms=Terms(retries=0))
     added = await client.request(task, 5)
     assert isinstance(added, Added)
-    await client.request(Offer("shop", "mails", 1, 1, 0, 1, SESSION, "worker", 1), 5)
-    failed = [End(added.first, 1, FAILED, b"\xc0")]
+    offered = await client.request(Offer("shop", "mails", 1, 1, 0, 1, SESSION, "worker", 1), 5)
+    assert isinstance(offered, Offered)
+    failed = [End(added.first, 1, offered.tasks[0].proof, FAILED)]
     await client.request(Finish("shop", "mails", 1, 1, 0, SESSION, failed), 5)
     for read, write in ((2, 1), (1, 1)):
         await client.request(Resize("shop", "mails", 1, 0, 0, read, write), 5)

@@ -18,11 +18,13 @@ from maitred.errors import (
     Overloaded,
     UnknownTask,
 )
+from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.records import Terms
 from maitred.node import caretaker, task_requests
 from maitred.node.caretaker import Caretaker
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
+    DONE,
     FAILED,
     Add,
     Added,
@@ -118,6 +120,11 @@ class Stage:
         offered = await self.client.request(message, 5)
         assert isinstance(offered, Offered)
         return offered.tasks
+
+    async def end(self, sequence: int, attempt: int = 1, how: int = DONE) -> End:
+        """With the proof that any owner of the partition gives to the session."""
+        signer = AttemptProofs(await self.store.signing_key(), self.owned().key)
+        return End(sequence, attempt, signer.issue(sequence, attempt, SESSION), how)
 
 
 @asynccontextmanager
@@ -263,7 +270,7 @@ async def test_what_is_asked_of_a_partition_that_is_lost_meanwhile_is_refused_at
         first = await one.add()
         partitions, owned = one.partitions, one.owned()
         go = one.store.waits("segments_around")
-        finish = Finish("shop", "mails", 1, 0, 0, SESSION, [end(first + 7)])
+        finish = Finish("shop", "mails", 1, 0, 0, SESSION, [await one.end(first + 7)])
         asked = asyncio.ensure_future(one.client.request(finish, 30))
         await until(lambda: "segments_around" in one.store.calls)
         partitions.lost(owned.key, NotOwner("for the test"))
@@ -293,7 +300,7 @@ async def test_a_thousand_who_ask_for_tasks_in_the_store_read_them_once(
         partition = one.owned().partition
         await until(lambda: len(partition._waiters) == 500)
         assert one.store.calls.count("segments_around") == 1
-        ends = [end(number) for number in range(first, first + 500)]
+        ends = [await one.end(number) for number in range(first, first + 500)]
         await one.client.request(Finish("shop", "mails", 1, 0, 0, SESSION, ends), 10)
         assert one.store.calls.count("segments_around") <= 3
         assert all(answer.status == "done" for answer in await asyncio.gather(*waiting))  # type: ignore[union-attr]
@@ -352,7 +359,7 @@ async def test_a_dead_letter_that_two_retry_at_once_is_done_once(tmp_path: Path)
     async with stage(tmp_path) as one:
         first = await one.add(2, terms=Terms(retries=0))
         given = await one.take(2)
-        ends = [End(task.sequence, 1, FAILED, b"\xc0") for task in given]
+        ends = [End(task.sequence, 1, task.proof, FAILED) for task in given]
         await one.client.request(Finish("shop", "mails", 1, 0, 0, SESSION, ends), 5)
         go = asyncio.Event()
         asked = 0
@@ -372,7 +379,8 @@ async def test_a_dead_letter_that_two_retry_at_once_is_done_once(tmp_path: Path)
         await until(lambda: asked == 2)
         await retry(first)
         (again,) = await one.take(1)
-        done = Finish("shop", "mails", 1, 0, 0, SESSION, [End(again.sequence, again.attempt)])
+        ended = End(again.sequence, again.attempt, again.proof)
+        done = Finish("shop", "mails", 1, 0, 0, SESSION, [ended])
         await one.client.request(done, 5)
         go.set()
         await slow
@@ -386,7 +394,7 @@ async def test_a_partition_that_is_lost_while_dead_letters_are_read_is_one_error
     """Whoever asked asks again; the loop has nothing to report."""
     async with stage(tmp_path) as one:
         first = await one.add(2, terms=Terms(retries=0))
-        ends = [End(task.sequence, 1, FAILED, b"\xc0") for task in await one.take(2)]
+        ends = [End(task.sequence, 1, task.proof, FAILED) for task in await one.take(2)]
         await one.client.request(Finish("shop", "mails", 1, 0, 0, SESSION, ends), 5)
         go = asyncio.Event()
         asked = 0
@@ -423,7 +431,7 @@ async def test_a_failure_that_is_told_before_its_task_was_read_counts(
             assert given.attempt == attempt
             if attempt == attempts:
                 one.partitions.lost(one.owned().key, NotOwner("for the test"))
-            failed = [End(first, attempt, FAILED, b"\xc0")]
+            failed = [End(first, attempt, given.proof, FAILED)]
             finish = Finish("shop", "mails", 1, 0, 0, SESSION, failed)
             answer = await one.client.request(finish, 5)
             assert isinstance(answer, Finished)
@@ -441,7 +449,8 @@ async def test_a_failure_of_a_task_far_back_is_told_again_until_it_is_read(tmp_p
         while len(given) < 60:
             given += await one.take(60)
         one.partitions.lost(one.owned().key, NotOwner("for the test"))
-        failed = [End(last, 1, FAILED, b"\xc0")]
+        failed = [End(last, 1, given[-1].proof, FAILED)]
+        assert given[-1].sequence == last
         finish = Finish("shop", "mails", 1, 0, 0, SESSION, failed)
         telling = asyncio.ensure_future(one.client.request(finish, 10))
         again: list[int] = []
@@ -469,10 +478,6 @@ async def test_a_partition_that_comes_while_the_node_stops_keeps_nobody_waiting(
             await held.answer()
         async with asyncio.timeout(5):
             assert await draining
-
-
-def end(sequence: int) -> End:
-    return End(sequence, 1)
 
 
 def _events(one: Stage) -> list[str]:

@@ -42,6 +42,7 @@ ECHO: list[Any] = ["namespace", "queue", 1, 3, 1000, b"payload", 0]
 STATUS: list[Any] = [0, 1000]
 PARTITION: list[Any] = ["namespace", "queue", 1, 3, 1000]
 SESSION = bytes(range(16))
+PROOF = bytes(range(16, 32))
 FILTER: list[Any] = ["n", "q", "alice", "running", "worker", "0001", 7, 0.5, 10]
 ROW: dict[str, Any] = {
     "gateway": "00010203",
@@ -70,9 +71,9 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.ADD: [*PARTITION, 7, [b"a", b"b"], 4, 0.5, 60.0, [1, 0.5, 8.0, 30.0, 0.0]],
     Opcode.AWAIT: [*PARTITION, 2**32 + 1],
     Opcode.REVOKE: [*PARTITION, 2**32 + 1],
-    Opcode.OFFER: [*PARTITION, 7, SESSION, "worker", 32, 1, "host:1"],
-    Opcode.FINISH: [*PARTITION, SESSION, [[2**32 + 1, 1, 1, b"body"]]],
-    Opcode.HEARTBEAT: [*PARTITION, SESSION, "worker", [[2**32 + 1, 1]]],
+    Opcode.OFFER: [*PARTITION, 7, SESSION, "worker", 32, 1, "host:1", "user"],
+    Opcode.FINISH: [*PARTITION, SESSION, [[2**32 + 1, 1, PROOF, 1, b"body"]], "user"],
+    Opcode.HEARTBEAT: [*PARTITION, SESSION, "worker", [[2**32 + 1, 1, PROOF]], "user"],
     Opcode.FORWARD: [*PARTITION, 7, 3, 2**32 + 1, 1, 2, 30.0, b"payload", 0.1, 5.0],
     Opcode.SYNC: [*PARTITION, [4, 2, 7]],
     Opcode.DESCRIBE: PARTITION,

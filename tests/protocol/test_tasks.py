@@ -39,8 +39,8 @@ from maitred.protocol.tasks import (
 ORDER: dict[type[Struct], str] = {
     Counts: "read write version",
     Terms: "retries backoff_first backoff_longest timeout retention",
-    Given: "partition sequence attempt timeout payload waited",
-    End: "sequence attempt how body",
+    Given: "partition sequence attempt proof timeout payload waited",
+    End: "sequence attempt proof how body",
     Failure: "kind message traceback",
     Reserved: "partition token user reservation_seconds run_seconds result_bytes stream_bytes "
     "again_seconds tracebacks proof",
@@ -51,9 +51,9 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.ADD: "version payloads priority delay expires terms",
     Opcode.AWAIT: "sequence",
     Opcode.REVOKE: "sequence",
-    Opcode.OFFER: "version session worker slots hops address",
-    Opcode.FINISH: "session ends",
-    Opcode.HEARTBEAT: "session worker running",
+    Opcode.OFFER: "version session worker slots hops address user",
+    Opcode.FINISH: "session ends user",
+    Opcode.HEARTBEAT: "session worker running user",
     Opcode.FORWARD: "version origin sequence attempt priority task_timeout payload waited expires",
     Opcode.SYNC: "counts",
     Opcode.DESCRIBE: "",
@@ -66,9 +66,9 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.AWAIT: "status attempts body",
     Opcode.REVOKE: "state",
     Opcode.OFFER: "tasks lease_seconds backlog rate counts reserved",
-    Opcode.FINISH: "late",
+    Opcode.FINISH: "late refused",
     Opcode.HEARTBEAT: "lost revoked",
-    Opcode.FORWARD: "session worker counts",
+    Opcode.FORWARD: "holder worker counts",
     Opcode.SYNC: "version drained added_per_second backlog counts",
     Opcode.RESIZE: "counts",
     Opcode.DEAD: "letters total",
@@ -125,10 +125,12 @@ def test_numbers_that_mean_something() -> None:
     assert PRIORITIES == 5
 
 
+PROOF = bytes(range(16))
+
 ADD: list[Any] = ["n", "q", 1, 0, 1000, 3, [b"payload"]]
 OFFER: list[Any] = ["n", "q", 1, 0, 1000, 3, bytes(16), "w", 8]
-FINISH: list[Any] = ["n", "q", 1, 0, 1000, bytes(16), [[1, 1]]]
-BEAT: list[Any] = ["n", "q", 1, 0, 1000, bytes(16), "w", [[1, 1]]]
+FINISH: list[Any] = ["n", "q", 1, 0, 1000, bytes(16), [[1, 1, PROOF]]]
+BEAT: list[Any] = ["n", "q", 1, 0, 1000, bytes(16), "w", [[1, 1, PROOF]]]
 DEAD: list[Any] = ["n", "q", 1, 0, 1000, "list", [], 5]
 SHORT: dict[int, list[Any]] = {
     Opcode.ADD: ADD,
@@ -157,12 +159,16 @@ EDGES: list[tuple[int, int, object, object]] = [
     (Opcode.OFFER, 8, MANY, MANY + 1),
     (Opcode.OFFER, 9, 0, -1),
     (Opcode.OFFER, 10, "h" * 300, "h" * 301),
-    (Opcode.FINISH, 6, [[1, 1, 0]], []),
-    (Opcode.FINISH, 6, [[1, 1]] * MANY, [[1, 1]] * (MANY + 1)),
-    (Opcode.FINISH, 6, [[1, 1, DONE]], [[1, 1, DONE - 1]]),
-    (Opcode.FINISH, 6, [[1, 1, STOPPED]], [[1, 1, STOPPED + 1]]),
-    (Opcode.HEARTBEAT, 7, [], [[1]]),
-    (Opcode.HEARTBEAT, 7, [[1, 1]] * MANY, [[1, 1]] * (MANY + 1)),
+    (Opcode.FINISH, 6, [[1, 1, PROOF, 0]], []),
+    (Opcode.FINISH, 6, [[1, 1, PROOF]] * MANY, [[1, 1, PROOF]] * (MANY + 1)),
+    (Opcode.FINISH, 6, [[1, 1, PROOF]], [[1, 1]]),
+    (Opcode.FINISH, 6, [[1, 1, PROOF]], [[1, 1, PROOF[1:]]]),
+    (Opcode.FINISH, 6, [[1, 1, PROOF]], [[1, 1, PROOF + b"."]]),
+    (Opcode.FINISH, 6, [[1, 1, PROOF, DONE]], [[1, 1, PROOF, DONE - 1]]),
+    (Opcode.FINISH, 6, [[1, 1, PROOF, STOPPED]], [[1, 1, PROOF, STOPPED + 1]]),
+    (Opcode.HEARTBEAT, 7, [], [[1, 1]]),
+    (Opcode.HEARTBEAT, 7, [[1, 1, PROOF]], [[1, 1, PROOF[1:]]]),
+    (Opcode.HEARTBEAT, 7, [[1, 1, PROOF]] * MANY, [[1, 1, PROOF]] * (MANY + 1)),
     (Opcode.DEAD, 5, "drop", "burn"),
     (Opcode.DEAD, 6, [1] * MANY, [1] * (MANY + 1)),
     (Opcode.DEAD, 7, 1, 0),
@@ -198,7 +204,8 @@ def test_what_may_be_left_out_has_its_default() -> None:
     add = REQUEST_DECODERS[Opcode.ADD](msgpack.encode([*ADD, 2, 0, 0, [5]]))
     assert isinstance(add, Add)
     assert add.terms == Terms(retries=5)
-    assert msgpack.decode(b"\x92\x07\x01", type=End) == End(7, 1, DONE, b"\xc0")
+    ended = msgpack.decode(msgpack.encode([7, 1, PROOF]), type=End)
+    assert ended == End(7, 1, PROOF, DONE, b"\xc0")
 
 
 def test_an_answer_of_an_older_node_says_nothing_of_counts() -> None:

@@ -86,8 +86,9 @@ def test_a_task_given_back_before_its_taking_was_told_is_ready_again() -> None:
     home = partition()
     sequence = add(home, 0.0)
     task = passed_on(drive(home, 0.0))
-    _, unknown = home.finish([(sequence, 1, RETURNED, b"")], None, 0.001)
-    assert unknown == []
+    proof = home._attempt_proofs.issue(sequence, 1, b"w")
+    _, unknown, refused = home.finish([(sequence, 1, RETURNED, b"", proof)], None, 0.001, b"w")
+    assert (unknown, refused) == ([], [])
     assert home.tasks_away == 1, "it is not passed on twice at a time"
     home.task_answered(task, b"w", "worker", 0.002)
     assert not home.leases
@@ -99,8 +100,9 @@ def test_a_failure_told_before_its_taking_counts() -> None:
     home = partition()
     sequence = add(home, 0.0)
     task = passed_on(drive(home, 0.0))
-    _, unknown = home.finish([(sequence, 1, FAILED, b"why")], None, 0.001)
-    assert unknown == []
+    proof = home._attempt_proofs.issue(sequence, 1, b"w")
+    _, unknown, refused = home.finish([(sequence, 1, FAILED, b"why", proof)], None, 0.001, b"w")
+    assert (unknown, refused) == ([], [])
     assert task.attempt == 1
     home.task_answered(task, b"w", "worker", 0.002)
     assert not home.leases
@@ -172,7 +174,7 @@ def test_an_offer_answered_at_home_gives_back_what_comes_too_late() -> None:
     drive(home, 0.02)
     add(home, 0.02)
     drive(home, 0.02)
-    late = Foreign(5, 7, 1, 0.0, b"x", 0.0)
+    late = Foreign(5, 7, 1, bytes(16), 0.0, b"x", 0.0)
     home.offer_answered(waits, [late], 0.03)
-    assert drive(home, 0.03) == [GiveBack(late, b"w")]
+    assert drive(home, 0.03) == [GiveBack(late, b"w", "")]
     assert home.offers_away == 0

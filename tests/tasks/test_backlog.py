@@ -62,7 +62,7 @@ async def _drain(started: Started) -> None:
             offered = await client.request(Offer(*QUEUE, 0, WORKER, "one", AT_ONCE))
             tasks = cast("Offered", offered).tasks
             numbers += [int.from_bytes(task.payload[:4], "big") for task in tasks]
-            ends = [End(task.sequence, task.attempt) for task in tasks]
+            ends = [End(task.sequence, task.attempt, task.proof) for task in tasks]
             await client.request(Finish(*QUEUE, WORKER, ends))
             assert started.memory_bytes < MEMORY_MEGABYTES * MEGABYTE
         assert numbers == list(range(MEGABYTES))

@@ -75,7 +75,7 @@ async def given(client: AsyncClient, seconds: float = 10.0) -> list[bytes]:
     """What is handed out next; finished at once."""
     answer = await client.request(Offer(*QUEUE, 0, SESSION, "ant", 9), seconds)
     tasks = cast("Offered", answer).tasks
-    ends = [End(task.sequence, task.attempt, DONE) for task in tasks]
+    ends = [End(task.sequence, task.attempt, task.proof, DONE) for task in tasks]
     if ends:
         await client.request(Finish(*QUEUE, SESSION, ends))
     return [task.payload for task in tasks]

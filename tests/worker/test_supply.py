@@ -44,12 +44,12 @@ def test_slots_are_spread_evenly_and_none_is_lost(slots: int, partitions: int) -
 
 @given(some.lists(some.integers(0, 600_000), min_size=1, max_size=20))
 def test_ends_are_cut_into_messages_and_none_is_lost(sizes: list[int]) -> None:
-    ends = [End(number, 1, 0, bytes(size)) for number, size in enumerate(sizes)]
+    ends = [End(number, 1, bytes(16), 0, bytes(size)) for number, size in enumerate(sizes)]
     cut = list(pieces(ends))
     assert [end for piece in cut for end in piece] == ends
     assert all(piece and sum(len(end.body) for end in piece[:-1]) <= 2**20 for piece in cut)
 
 
 def test_no_message_has_more_ends_than_the_protocol_allows() -> None:
-    ends = [End(number, 1) for number in range(TASKS_MAX + 1)]
+    ends = [End(number, 1, bytes(16)) for number in range(TASKS_MAX + 1)]
     assert [len(piece) for piece in pieces(ends)] == [TASKS_MAX, 1]

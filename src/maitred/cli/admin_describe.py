@@ -146,6 +146,12 @@ def _print_totals(queue: Queue) -> None:
         f"{summed.offers:,} free slots waiting"
     )
     click.echo(f"dead        {summed.dead:,}")
+    if summed.unproven:
+        click.secho(
+            f"unproven    {summed.unproven:,} ends and heartbeats refused: the caller was not given "
+            "the task",
+            fg="yellow",
+        )
     if summed.unreachable:
         click.secho(
             f"            without the {summed.unreachable} of {len(queue.found)} partitions that "

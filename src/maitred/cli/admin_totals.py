@@ -25,6 +25,7 @@ class Totals(NamedTuple):
     added_per_second: float = 0.0
     finished_per_second: float = 0.0
     workers: int = 0
+    unproven: int = 0
     unreachable: int = 0
     """Partitions that are missing from all this."""
 
@@ -55,6 +56,7 @@ def totals(found: Iterable[PartitionDescription | Silent]) -> Totals:
         added_per_second=sum(one.added_per_second for one in answered),
         finished_per_second=sum(one.finished_per_second for one in answered),
         workers=len(workers(answered)),
+        unproven=sum(one.unproven for one in answered),
         unreachable=silent,
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from maitred.balancing.workers.doubt import Doubts
 from maitred.errors import InternalError, MaitredError, OutcomeUnknown
+from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.backlog import Backlog
 from maitred.matching.effects import (
     Ended,
@@ -63,23 +64,24 @@ WORKERS_KEPT = 10_000
 class HeldBeat:
     """A heartbeat that waits for news."""
 
-    __slots__ = ("session", "token")
+    __slots__ = ("holder", "token")
 
-    def __init__(self, token: Token, session: bytes) -> None:
+    def __init__(self, token: Token, holder: bytes) -> None:
         self.token = token
-        self.session = session
+        self.holder = holder
 
 
 class Told:
     """An end that was told of a task that is not in memory: it counts as soon as the task is, even
     if whoever looks for the task in the store has not found it yet."""
 
-    __slots__ = ("counts", "end", "session", "ticket")
+    __slots__ = ("counts", "end", "holder", "ticket")
 
-    def __init__(self, end: tuple[int, int, int, bytes], session: bytes, ticket: Ticket) -> None:
+    def __init__(self, end: tuple[int, int, int, bytes], holder: bytes, ticket: Ticket) -> None:
         self.end = end
         """Sequence, attempt, how, body."""
-        self.session = session
+        self.holder = holder
+        """Has proved that it was given the attempt."""
         self.ticket = ticket
         self.counts: bool | None = None
         """Whether it does, or comes too late; as long as nobody knows, None."""
@@ -110,6 +112,7 @@ class Core:
     ) -> None:
         self.key = key
         self._signing_key = signing_key
+        self._attempt_proofs = AttemptProofs(signing_key, key)
         self._reservation_proofs: ReservationProofs | None = None
         """Made for the first reservation that is counted."""
         self.settings = settings
@@ -169,6 +172,8 @@ class Core:
         """Slots that were given to queries here."""
         self.waits = Waits()
         self.failed = self.lost = self.matched_at_once = self.never_written = 0
+        self.unproven = 0
+        """Attempts that callers spoke of without proving that they were given them."""
         self.passed_tasks = self.passed_offers = 0
         self._random = random
         self._waiters: dict[int, list[Token]] = {}
@@ -178,6 +183,7 @@ class Core:
         self._told: dict[int, list[Told]] = {}
         """Ends of tasks that are in the store alone, by task; they are being looked for."""
         self._beats: dict[bytes, HeldBeat] = {}
+        """By holder."""
         self.workers: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """Names and when they were heard of, by session; the one that was heard of last, last."""
         self._touched_unread: dict[int, tuple[SegmentState, set[int]]] = {}
@@ -294,7 +300,7 @@ class Core:
         if isinstance(waiting, Subscriber):
             return self.presence.rosters.subscribers.get(waiting.key) is waiting
         if isinstance(waiting, HeldBeat):
-            return self._beats.get(waiting.session) is waiting
+            return self._beats.get(waiting.holder) is waiting
         return waiting.state is not OVER
 
     def forget(self, now: float) -> None:

@@ -41,6 +41,7 @@ class Foreign(NamedTuple):
     partition: int
     sequence: int
     attempt: int
+    proof: bytes
     timeout: float
     payload: bytes
     waited: float
@@ -151,7 +152,7 @@ class VisitorTaken(NamedTuple):
     """A child's task has found a worker here."""
 
     task: Task
-    session: bytes
+    holder: bytes
     worker: str
 
 
@@ -172,6 +173,8 @@ class GiveBack(NamedTuple):
 
     task: Foreign
     session: bytes
+    user: str
+    """Of the worker for which the parent took the task."""
 
 
 class Tell(NamedTuple):
@@ -187,6 +190,15 @@ class Beat(NamedTuple):
     token: Token
     lost: list[int]
     revoked: list[int]
+
+
+class Unproven(NamedTuple):
+    """Count and log that a caller spoke of attempts without proving that it was given them."""
+
+    holder: bytes
+    message: Literal["FINISH", "HEARTBEAT"]
+    attempts: int
+    """How many of the message were refused."""
 
 
 class Read(NamedTuple):
@@ -229,6 +241,7 @@ Effect = (
     | GiveBack
     | Tell
     | Beat
+    | Unproven
     | Read
     | ReadLater
 )

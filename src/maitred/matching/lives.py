@@ -77,7 +77,9 @@ class Lives(Allocating):
             if limit is not None:
                 limit.count()
             self.waits.count(now - task.ready)
-            self._lease(task, offer.session, offer.worker, now)
+            holder = offer.holder
+            proof = self._attempt_proofs.issue(task.sequence, task.attempt + 1, holder)
+            self._lease(task, holder, proof, offer.worker, now)
 
     def _wait_for_those_away(self, now: float) -> bool:
         """There is an offer at home: tasks that went to the parent are called back, and go first.
@@ -107,9 +109,10 @@ class Lives(Allocating):
         else:
             self._end(task, "expired", b"", None, now)
 
-    def _lease(self, task: Task, session: bytes, worker: str, now: float) -> None:
+    def _lease(self, task: Task, holder: bytes, proof: bytes, worker: str, now: float) -> None:
         task.state = GIVEN
-        task.session = session
+        task.holder = holder
+        task.proof = proof
         task.worker = worker
         settings = self.settings
         task.given_at = now
@@ -132,12 +135,15 @@ class Lives(Allocating):
                 visitors = [task for task in offer.given if task.origin >= 0]
                 for task in visitors:
                     if task.state is GIVEN:
-                        self.effects.append(VisitorTaken(task, offer.session, offer.worker))
+                        self.effects.append(VisitorTaken(task, offer.holder, offer.worker))
                 foreign = [
                     Foreign(
                         task.origin,
                         task.sequence,
                         task.attempt,
+                        self._attempt_proofs.issue_for_visitor(
+                            task.origin, task.sequence, task.attempt, offer.holder
+                        ),
                         task.terms.timeout,
                         task.payload,
                         now - task.ready,
@@ -160,7 +166,7 @@ class Lives(Allocating):
             self.backlog.push_back(task)
             return
         self.leases.pop(task.sequence, None)
-        task.session = b""
+        task.holder = b""
         self.ledger.hurry(task)
         self.backlog.push_back(task)
         if self.away:
@@ -177,7 +183,7 @@ class Lives(Allocating):
             return
         task.attempt += 1
         task.failure = body
-        task.session = b""
+        task.holder = b""
         terms = task.terms
         if task.attempt > terms.retries:
             self.ledger.bury(task, reason, now)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from maitred.matching.attempt_proofs import holder_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -38,6 +40,13 @@ class Offer(Struct, eq=False):
     address: str = ""
     """Where gateways reach the worker; empty: nowhere."""
     reserved: list[Reservation] = field(default_factory=list)
+    user: str = ""
+    """As whom the worker connects; empty where there are no users."""
+    holder: bytes = b""
+    """The session and the user, as proofs name them."""
+
+    def __post_init__(self) -> None:
+        self.holder = holder_of(self.session, self.user)
 
     @property
     def untouched(self) -> bool:

@@ -106,14 +106,14 @@ class Partition(Recalling):
                 break
             del leases[task.sequence]
             self.lost += 1
-            silent.add(task.session)
+            silent.add(task.holder)
             self._try_again(task, "lost", LOST, None, now)
         if silent:
             # What a worker offered before it fell silent would only swallow more; one that lives
             # asks again.
             heard = now - self.settings.lease_seconds
             for offer in self.offers.unanswered():
-                if offer.session in silent and offer.since <= heard:
+                if offer.holder in silent and offer.since <= heard:
                     self._offer_time_is_up(offer)
         claims = self._claims
         while claims and next(iter(claims.values()))[3] <= now:
@@ -144,8 +144,8 @@ class Partition(Recalling):
                 self._visit_time_is_up(waiting)
 
     def _beat_time_is_up(self, held: HeldBeat) -> None:
-        if self._beats.get(held.session) is held:
-            del self._beats[held.session]
+        if self._beats.get(held.holder) is held:
+            del self._beats[held.holder]
             self.effects.append(Beat(held.token, [], []))
 
     def _offer_time_is_up(self, offer: Offer) -> None:

@@ -57,20 +57,20 @@ class Passing(Working):
             return
         # Reservations are dropped: the worker refuses those queries, and they are asked again.
         for task in found:
-            self.effects.append(GiveBack(task, offer.session))
+            self.effects.append(GiveBack(task, offer.session, offer.user))
 
-    def task_answered(self, task: Task, session: bytes, worker: str, now: float) -> None:
-        """Who has a task that was passed on; nobody, if the session is empty."""
+    def task_answered(self, task: Task, holder: bytes, worker: str, now: float) -> None:
+        """Which worker has a task that was passed on; none, if the holder is empty."""
         self.tasks_away -= 1
         if task.origin >= 0:
-            self._visitor_answered(task, session, worker)
+            self._visitor_answered(task, holder, worker)
             return
         self._no_more_away(task)
         back = task.sequence in self._back_early
         self._back_early.discard(task.sequence)
-        if session and task.state is AWAY and not back:
+        if holder and task.state is AWAY and not back:
             self.waits.count(now - task.ready)
-            self._lease(task, session, worker, now)
+            self._lease(task, holder, b"", worker, now)
             if task.revoked:
                 self._tell_worker(task)
         elif task.state is AWAY:
@@ -104,7 +104,7 @@ class Passing(Working):
             self._come_back(task, now)
             self._seat(now)
         elif task.moves(TAKEN):
-            self._lease(task, b"", "", now)
+            self._lease(task, b"", b"", "", now)
 
     def visit(self, task: Task, until: float, now: float) -> None:
         """A child's task looks for an offer here; it hears `VisitorTaken` or `VisitorUnwanted`."""
@@ -128,12 +128,12 @@ class Passing(Working):
         if task.state is not OVER:
             task.state = OVER
 
-    def _visitor_answered(self, task: Task, session: bytes, worker: str) -> None:
+    def _visitor_answered(self, task: Task, holder: bytes, worker: str) -> None:
         if task.state is not AWAY:
             return
         task.state = OVER
-        if session:
-            self.effects.append(VisitorTaken(task, session, worker))
+        if holder:
+            self.effects.append(VisitorTaken(task, holder, worker))
         else:
             # Its time here was up while it was further up.
             self.effects.append(VisitorUnwanted(task))

@@ -120,6 +120,6 @@ class Producing(Lives):
         return "cancelled"
 
     def _tell_worker(self, task: Task) -> None:
-        held = self._beats.pop(task.session, None)
+        held = self._beats.pop(task.holder, None)
         if held is not None:
             self.effects.append(Beat(held.token, [], [task.sequence]))

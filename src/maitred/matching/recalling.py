@@ -113,7 +113,7 @@ class Recalling(Passing):
         self._catch_up(task, claim[2])
         if claim[2] != task.attempt + 1:
             return False
-        self._lease(task, claim[0], claim[1], now)
+        self._lease(task, claim[0], b"", claim[1], now)
         return True
 
     def _unpark(self, task: Task) -> None:

@@ -119,12 +119,17 @@ class Task(Struct, gc=False, eq=False):
     """Attempts that came to nothing; of a visitor, the number of the next one."""
     expires: float = 0.0
     due: float = 0.0
+    reported: int = 0
+    """The last attempt whose worker told that it failed: no second end of it counts."""
     failure: bytes = b""
     origin: int = -1
     """The partition that owns it, if that is another one: a visitor."""
     visit: Token = None
     """Of a visitor: whom to tell what became of it."""
-    session: bytes = b""
+    holder: bytes = b""
+    """Which worker has it (`proofs.holder_of`); empty: none, or one that is not known."""
+    proof: bytes = b""
+    """What the holder shows; empty: not computed here, so it is computed when it is shown."""
     worker: str = ""
     given_at: float = 0.0
     lease_until: float = 0.0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from hmac import compare_digest
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from maitred.matching.attempt_proofs import session_of
 from maitred.matching.core import HeldBeat, Told
 from maitred.matching.effects import (
     Beat,
     RecallOffer,
+    Unproven,
 )
 from maitred.matching.producing import Producing
 from maitred.matching.task import (
@@ -64,45 +67,69 @@ class Working(Producing):
 
     def finish(
         self,
-        ends: Iterable[tuple[int, int, int, bytes]],
+        ends: Iterable[tuple[int, int, int, bytes, bytes]],
         token: Token,
         now: float,
-        session: bytes = b"",
-    ) -> tuple[Ticket, list[tuple[int, int, int, bytes]]]:
-        """Attempts are over: (sequence, attempt, how, body). Returns those that we know nothing of.
+        holder: bytes,
+    ) -> tuple[Ticket, list[tuple[int, int, int, bytes]], list[int]]:
+        """Attempts are over: (sequence, attempt, how, body, proof).
 
-        The session is that of the worker who says so, or empty for one who need not say.
+        Returns a ticket, the ends of tasks that are not in memory, and the sequence numbers of the
+        ends that are refused, because the holder did not prove that it was given the attempt.
         The ticket is settled when everything is safe; the caller takes one part of it off with
         `release`, when it has looked for the unknown ones in the store.
         """
         ticket = Ticket(token, 1)
         unknown = []
+        refused = []
         tasks = self.tasks
-        for end in ends:
-            sequence, attempt, how, body = end
+        for sequence, attempt, how, body, proof in ends:
             task = tasks.get(sequence)
-            if task is None or not self._finished(task, attempt, how, body, ticket, now, session):
-                unknown.append(end)
+            if not self._is_proven(task, sequence, attempt, holder, proof):
+                refused.append(sequence)
+            elif task is None or not self._finished(task, attempt, how, body, ticket, now, holder):
+                unknown.append((sequence, attempt, how, body))
         if unknown:
             # Told before, perhaps, and over already, but not yet on disk.
             self.ledger.wait_for_what_is_pending(ticket, now)
+        if refused:
+            self._refuse_unproven(holder, "FINISH", len(refused))
         self._seat(now)
-        return ticket, unknown
+        return ticket, unknown, refused
+
+    def _is_proven(
+        self, task: Task | None, sequence: int, attempt: int, holder: bytes, proof: bytes
+    ) -> bool:
+        """Whether the holder was given this attempt. Usually the task remembers the proof."""
+        if (
+            task is not None
+            and task.holder == holder
+            and task.attempt + 1 == attempt
+            and compare_digest(task.proof, proof)
+        ):
+            return True
+        return self._attempt_proofs.verify(sequence, attempt, holder, proof)
+
+    def _refuse_unproven(
+        self, holder: bytes, message: Literal["FINISH", "HEARTBEAT"], attempts: int
+    ) -> None:
+        self.unproven += attempts
+        self.effects.append(Unproven(holder, message, attempts))
 
     def finish_again(
-        self, end: tuple[int, int, int, bytes], ticket: Ticket, now: float, session: bytes = b""
+        self, end: tuple[int, int, int, bytes], ticket: Ticket, now: float, holder: bytes
     ) -> bool:
         """One that was unknown to `finish`, and is in memory now; False: too late to count."""
         sequence, attempt, how, body = end
         task = self.tasks.get(sequence)
-        return task is not None and self._finished(task, attempt, how, body, ticket, now, session)
+        return task is not None and self._finished(task, attempt, how, body, ticket, now, holder)
 
     def tell_when_read(
-        self, end: tuple[int, int, int, bytes], ticket: Ticket, session: bytes
+        self, end: tuple[int, int, int, bytes], ticket: Ticket, holder: bytes
     ) -> Told:
         """One that was unknown to `finish`: it counts as soon as its task is in memory, however
         slow whoever looks for it is. Otherwise somebody else would get the task meanwhile."""
-        told = Told(end, session, ticket)
+        told = Told(end, holder, ticket)
         self._told.setdefault(end[0], []).append(told)
         return told
 
@@ -126,7 +153,7 @@ class Working(Producing):
                 # The same told twice: the second answer waits as the first one does.
                 self.ledger.wait_for_what_is_pending(told.ticket, now)
                 told.counts = False
-            elif self._finished(task, attempt, how, body, told.ticket, now, told.session):
+            elif self._finished(task, attempt, how, body, told.ticket, now, told.holder):
                 told.counts = True
 
     def _catch_up(self, task: Task, attempt: int) -> None:
@@ -135,7 +162,7 @@ class Working(Producing):
         written. We have given nothing out yet, so he knows better."""
         if self.recovering and task.sequence < self.first_sequence and attempt > task.attempt + 1:
             task.attempt = attempt - 1
-            task.session = b""
+            task.holder = b""
 
     def _finished(
         self,
@@ -145,16 +172,18 @@ class Working(Producing):
         body: bytes,
         ticket: Ticket | None,
         now: float,
-        session: bytes,
+        holder: bytes,
     ) -> bool:
-        """False: it comes too late to count."""
+        """The holder was given this attempt, and ends it. False: it comes too late to count."""
         self._catch_up(task, attempt)
-        if how != DONE and task.state is GIVEN and session and task.session not in (session, b""):
-            return False  # somebody else is at it by now, at the same attempt
+        later = attempt > task.attempt + 1
+        if task.state is GIVEN and task.holder not in (holder, b"") and not later:
+            return False  # another worker has the task by now
         if task.state is not GIVEN or attempt != task.attempt + 1:
-            if how == DONE and (task.state is not GIVEN or attempt > task.attempt + 1):
+            if how == DONE and (task.state is not GIVEN or later) and attempt > task.reported:
                 # Given up for lost, or given out before a crash: done is done all the same. So is
-                # a later attempt than the one that somebody is said to have: that one is over.
+                # a later attempt than the one that another worker is said to have: that one is
+                # over.
                 self._end(task, "done", body, ticket, now)
                 return True
             if attempt != task.attempt + 1:
@@ -182,6 +211,7 @@ class Working(Producing):
 
     def _failed(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
         self.failed += 1
+        task.reported = task.attempt + 1
         self._try_again(task, "failed", body, ticket, now)
 
     def _returned(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:  # noqa: ARG002
@@ -192,32 +222,40 @@ class Working(Producing):
 
     def _timed_out(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
         self.failed += 1
+        task.reported = task.attempt + 1
         self._try_again(task, "timed-out", body, ticket, now)
 
     def _stopped(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
         if task.revoked:
             self._end(task, "cancelled", b"", ticket, now)
         else:
+            task.reported = task.attempt + 1
             self._try_again(task, "failed", body, ticket, now)
 
     def heartbeat(
         self,
-        session: bytes,
+        holder: bytes,
         worker: str,
-        running: Iterable[tuple[int, int]],
+        running: Iterable[tuple[int, int, bytes]],
         token: Token,
         until: float,
         now: float,
     ) -> None:
-        """These run still. The token hears of news, or that there are none until then."""
-        self._heard(session, worker, now)
+        """These run still: (sequence, attempt, proof). The token hears of news, or that there are
+        none until then; a holder that proves nothing is answered at once, and nothing else."""
         lost: list[int] = []
         revoked: list[int] = []
+        proven = refused = 0
         lease_until = now + self.settings.lease_seconds
-        for sequence, attempt in running:
+        for sequence, attempt, proof in running:
             task = self.tasks.get(sequence)
+            if not self._is_proven(task, sequence, attempt, holder, proof):
+                refused += 1
+                lost.append(sequence)
+                continue
+            proven += 1
             if task is None:
-                if not self._claimed(sequence, session, worker, attempt, lease_until):
+                if not self._claimed(sequence, holder, worker, attempt, lease_until):
                     lost.append(sequence)
                 continue
             self._catch_up(task, attempt)
@@ -229,43 +267,48 @@ class Working(Producing):
                 # Given out by whoever owned this partition before us.
                 if task.state is READY:
                     self.backlog.left(task)
-                self._lease(task, session, worker, now)
+                self._lease(task, holder, proof, worker, now)
             if (
                 task.state is not GIVEN
                 or attempt != task.attempt + 1
-                or task.session not in (session, b"")
+                or task.holder not in (holder, b"")
             ):
                 lost.append(sequence)
             else:
-                task.session = session
+                task.holder = holder
+                task.proof = proof
                 task.worker = worker
                 task.lease_until = lease_until
                 self.leases.move_to_end(sequence)
                 if task.revoked:
                     revoked.append(sequence)
-        earlier = self._beats.pop(session, None)
-        if earlier is not None:
-            self.effects.append(Beat(earlier.token, [], []))
-        if lost or revoked:
+        if refused:
+            self._refuse_unproven(holder, "HEARTBEAT", refused)
+        if proven:
+            self._heard(session_of(holder), worker, now)
+            earlier = self._beats.pop(holder, None)
+            if earlier is not None:
+                self.effects.append(Beat(earlier.token, [], []))
+        if lost or revoked or not proven:
             self.effects.append(Beat(token, lost, revoked))
         else:
-            held = HeldBeat(token, session)
-            self._beats[session] = held
+            held = HeldBeat(token, holder)
+            self._beats[holder] = held
             self._set_timer(until, held)
 
-    def beat_no_more(self, session: bytes, token: Token) -> None:
+    def beat_no_more(self, holder: bytes, token: Token) -> None:
         """Nobody waits for the answer."""
-        held = self._beats.get(session)
+        held = self._beats.get(holder)
         if held is not None and held.token is token:
-            del self._beats[session]
+            del self._beats[holder]
 
-    def claim(self, sequence: int, session: bytes, attempt: int, now: float) -> bool:
+    def claim(self, sequence: int, holder: bytes, attempt: int, now: float) -> bool:
         """Whether the task may be theirs as soon as it is read: then they say again what they have
         to say of it."""
-        return self._claimed(sequence, session, "", attempt, now + self.settings.lease_seconds)
+        return self._claimed(sequence, holder, "", attempt, now + self.settings.lease_seconds)
 
     def _claimed(
-        self, sequence: int, session: bytes, worker: str, attempt: int, until: float
+        self, sequence: int, holder: bytes, worker: str, attempt: int, until: float
     ) -> bool:
         """Whether the store may have it, so that it is theirs when it is read."""
         old = sequence < self.first_sequence
@@ -274,19 +317,19 @@ class Working(Producing):
             return False
         known = self._claims.get(sequence)
         if known is not None and (
-            attempt < known[2] or (attempt == known[2] and session != known[0])
+            attempt < known[2] or (attempt == known[2] and holder != known[0])
         ):
             return False
         if known is None and len(self._claims) >= self.ledger.stored:
-            return False  # there cannot be so many: somebody makes them up
-        self._claims[sequence] = (session, worker, attempt, until)
+            return False  # the store does not have so many: most of them are over
+        self._claims[sequence] = (holder, worker, attempt, until)
         self._claims.move_to_end(sequence)
         return True
 
-    def claim_no_more(self, sequence: int, session: bytes) -> None:
+    def claim_no_more(self, sequence: int, holder: bytes) -> None:
         """It was looked for, and is theirs no longer: others may need the room."""
         known = self._claims.get(sequence)
-        if known is not None and known[0] == session:
+        if known is not None and known[0] == holder:
             del self._claims[sequence]
 
     _ENDS = (_done, _failed, _returned, _timed_out, _stopped)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maitred.errors import (
     Cancelled,
     ConnectionLost,
+    InvalidProof,
     MaitredError,
     NotOwner,
     OutcomeUnknown,
@@ -20,8 +21,10 @@ from maitred.errors import (
     Unavailable,
 )
 from maitred.matching import effects
+from maitred.matching.attempt_proofs import session_of, user_of
 from maitred.matching.passing import VISIT_SECONDS
 from maitred.node.asking import ASK_SECONDS, ask
+from maitred.node.occasional_warning import OccasionalWarning
 from maitred.node.query_effects import QueryEffects
 from maitred.protocol.tasks import (
     RETURNED,
@@ -119,6 +122,9 @@ class Driving:
         self._surroundings = surroundings
         self.queries = QueryEffects(self, surroundings)
         self._touched: list[Owned] = []
+        self._unproven_warning = OccasionalWarning(
+            shard.log, "attempts refused: the caller was not given them"
+        )
         self._carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.Give: self._give,
             effects.NothingFor: self._nothing_for,
@@ -133,6 +139,7 @@ class Driving:
             effects.GiveBack: self._give_back,
             effects.Tell: self._tell,
             effects.Beat: self._beat,
+            effects.Unproven: self._unproven,
             effects.Read: self._read,
             effects.ReadLater: self._read_later,
             **self.queries.carry_out,
@@ -210,16 +217,19 @@ class Driving:
         now = self.loop.time()
         partition = owned.partition
         number = owned.key.partition
+        holder = effect.offer.holder
         given = [
             Given(
                 number,
                 task.sequence,
                 task.attempt + 1,
+                task.proof,
                 task.terms.timeout,
                 task.payload,
                 round(now - task.ready, 6),
             )
             for task in effect.tasks
+            if task.holder is holder  # else its lease ended before anybody heard of it
         ]
         given += [Given(*foreign) for foreign in effect.foreign]
         reserved = [*effect.reserved_above]
@@ -280,6 +290,7 @@ class Driving:
             offer.slots,
             offer.hops + 1,
             offer.address,
+            offer.user,
         )
 
         def done(outcome: Struct | MaitredError) -> None:
@@ -294,6 +305,7 @@ class Driving:
                         one.partition,
                         one.sequence,
                         one.attempt,
+                        one.proof,
                         one.timeout,
                         one.payload,
                         one.waited,
@@ -342,7 +354,7 @@ class Driving:
             now = self.loop.time()
             if isinstance(outcome, Forwarded):
                 self.learn(owned, outcome.counts)
-                partition.task_answered(task, outcome.session, outcome.worker, now)
+                partition.task_answered(task, outcome.holder, outcome.worker, now)
             elif isinstance(outcome, Cancelled):  # called back before it was sent
                 partition.task_answered(task, b"", "", now)
             elif isinstance(outcome, Unavailable | Overloaded):  # it was never asked
@@ -361,7 +373,7 @@ class Driving:
 
     def _visitor_taken(self, owned: Owned, effect: effects.VisitorTaken) -> None:
         held, version = effect.task.visit
-        held.answer(Forwarded(effect.session, effect.worker, self.newer(owned, version)))
+        held.answer(Forwarded(effect.holder, effect.worker, self.newer(owned, version)))
 
     def _visitor_unwanted(self, owned: Owned, effect: effects.VisitorUnwanted) -> None:
         held, version = effect.task.visit
@@ -373,9 +385,16 @@ class Driving:
 
     def _give_back(self, owned: Owned, effect: effects.GiveBack) -> None:
         key, task = owned.key, effect.task
-        end = End(task.sequence, task.attempt, RETURNED)
+        end = End(task.sequence, task.attempt, task.proof, RETURNED)
         message = Finish(
-            key.namespace, key.queue, key.queue_type, task.partition, 0, effect.session, [end]
+            key.namespace,
+            key.queue,
+            key.queue_type,
+            task.partition,
+            0,
+            effect.session,
+            [end],
+            effect.user,
         )
         # If this does not arrive, the task's lease ends, and that is that.
         ask(self.shard, message, ASK_SECONDS, lambda _: None)
@@ -392,6 +411,20 @@ class Driving:
 
     def _beat(self, _owned: Owned, effect: effects.Beat) -> None:
         effect.token.answer(Heard(effect.lost, effect.revoked))
+
+    def _unproven(self, owned: Owned, effect: effects.Unproven) -> None:
+        session, user = session_of(effect.holder), user_of(effect.holder)
+        self.shard.errors[InvalidProof.code] += effect.attempts
+        self._unproven_warning.say(
+            self.loop.time(),
+            message=effect.message,
+            namespace=owned.key.namespace,
+            queue=owned.key.queue,
+            partition=owned.key.partition,
+            attempts=effect.attempts,
+            session=session.hex()[:8],
+            user=user,
+        )
 
     # Reading
 

@@ -61,6 +61,11 @@ class Partitions(Driving):
         self.signing_key = b""
         """The store's; empty until `load_signing_key` has read it for the first time."""
 
+    @property
+    def loading(self) -> list[PartitionKey]:
+        """Partitions that are being loaded, for requests that wait until they are there."""
+        return list(self._loading)
+
     def settings_of(self, key: PartitionKey) -> Queue:
         """The most that is said of the queue."""
         return queue_settings(self.shard.settings.queues, key)

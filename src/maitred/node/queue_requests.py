@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument
+from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import decode_record
 from maitred.matching.task import Ticket
 from maitred.node.settling import settle
@@ -69,7 +70,8 @@ class QueueRequests:
         now = self._loop.time()
         running: dict[bytes, int] = {}
         for task in partition.leases.values():
-            running[task.session] = running.get(task.session, 0) + 1
+            session = session_of(task.holder)
+            running[session] = running.get(session, 0) + 1
         workers = {
             session: (name, running.get(session, 0), round(now - heard, 1))
             for session, (name, heard) in partition.workers.items()
@@ -110,6 +112,7 @@ class QueueRequests:
             queries_waiting=partition.wanted.total,
             allocated=partition.allocated.total,
             allocated_per_second=round(partition.allocated.per_second(now), 3),
+            unproven=partition.unproven,
         )
 
     def _sync(self, owned: Owned, message: Sync, held: Held) -> None:

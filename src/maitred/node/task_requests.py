@@ -14,6 +14,7 @@ from maitred.errors import (
     Unavailable,
     UnknownTask,
 )
+from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.effects import decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
 from maitred.matching.passing import VISIT_SECONDS
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from maitred.matching.core import Told
     from maitred.matching.partition import Partition
     from maitred.matching.producing import Revocation
+    from maitred.node.accepted import Accepted
     from maitred.node.driving import Owned
     from maitred.node.held import Held
     from maitred.node.partitions import Partitions
@@ -79,12 +81,15 @@ class TaskRequests:
             (Opcode.ADD, self._add, True),
             (Opcode.AWAIT, self._await, False),
             (Opcode.REVOKE, self._revoke, False),
-            (Opcode.FINISH, self._finish, True),
-            (Opcode.HEARTBEAT, self._heartbeat, True),
+            (Opcode.FINISH, self._finish, False),
+            (Opcode.HEARTBEAT, self._heartbeat, False),
             (Opcode.FORWARD, self._forward, True),
         ):
             holders[opcode] = partitions.holder(serve, makes=makes)
         holders[Opcode.OFFER] = partitions.holder(self._offer, touches=True)
+        self._shard.admissions[Opcode.OFFER] = self._admit_offer
+        self._shard.admissions[Opcode.FINISH] = self._admit
+        self._shard.admissions[Opcode.HEARTBEAT] = self._admit
 
     # Producers
 
@@ -216,6 +221,15 @@ class TaskRequests:
 
     # Workers
 
+    def _admit_offer(self, message: Offer, connection: Accepted) -> None:
+        message.hops = 0
+        self._admit(message, connection)
+
+    def _admit(self, message: Offer | Finish | Heartbeat, connection: Accepted) -> None:
+        """Write down as whom the worker connected: proofs of attempts name the user."""
+        identity = connection.identity
+        message.user = identity.name if identity is not None else ""
+
     def _offer(self, owned: Owned, message: Offer, held: Held) -> None:
         partition = owned.partition
         now = self._loop.time()
@@ -229,6 +243,7 @@ class TaskRequests:
             now,
             message.hops,
             address=message.address,
+            user=message.user,
         )
 
         def withdraw() -> None:
@@ -245,18 +260,19 @@ class TaskRequests:
     def _finish(self, owned: Owned, message: Finish, held: Held) -> None:
         partition = owned.partition
         late: list[int] = []
+        holder = holder_of(message.session, message.user)
 
         def settle(_: Owned, problem: MaitredError | None) -> None:
             if problem is not None:
                 held.refuse(problem)
             else:
-                held.answer(Finished(late))
+                held.answer(Finished(late, refused))
 
-        ends = [(end.sequence, end.attempt, end.how, end.body) for end in message.ends]
+        ends = [(end.sequence, end.attempt, end.how, end.body, end.proof) for end in message.ends]
         now = self._loop.time()
-        ticket, unknown = partition.finish(ends, settle, now, message.session)
+        ticket, unknown, refused = partition.finish(ends, settle, now, holder)
         if unknown:
-            told = [partition.tell_when_read(end, ticket, message.session) for end in unknown]
+            told = [partition.tell_when_read(end, ticket, holder) for end in unknown]
             self._shard.spawn(self._finish_stored(owned, told, late, ticket))
         else:
             partition.release(ticket)
@@ -296,10 +312,10 @@ class TaskRequests:
             partition.told_no_more(one)
             sequence, attempt, how, _ = one.end
             if one.counts is not None:
-                partition.claim_no_more(sequence, one.session)
+                partition.claim_no_more(sequence, one.holder)
             elif how != RETURNED:
                 # Nobody could find out, and it is told again: so long it is nobody else's.
-                partition.claim(sequence, one.session, attempt, now)
+                partition.claim(sequence, one.holder, attempt, now)
 
     async def _until_read(self, owned: Owned) -> None:
         """After a start, what is read first is what workers are at: nobody need look for it."""
@@ -313,10 +329,10 @@ class TaskRequests:
 
     async def _finish_looked_up(self, owned: Owned, told: Told) -> bool:
         """False: it comes too late to count."""
-        partition, end, ticket, session = owned.partition, told.end, told.ticket, told.session
+        partition, end, ticket, holder = owned.partition, told.end, told.ticket, told.holder
         sequence, attempt, how, _ = end
         if sequence in partition.tasks:
-            return partition.finish_again(end, ticket, self._loop.time(), session)
+            return partition.finish_again(end, ticket, self._loop.time(), holder)
         found = await self._segment_with(owned, sequence)
         later = await self._store.later_one(owned.key, sequence)
         self._partitions.check(owned)
@@ -326,9 +342,9 @@ class TaskRequests:
         if told.counts is not None:  # it was read
             return told.counts
         if sequence in partition.tasks:
-            return partition.finish_again(end, ticket, now, session)
+            return partition.finish_again(end, ticket, now, holder)
         if found is not None:
-            if how not in (DONE, RETURNED) and partition.claim(sequence, session, attempt, now):
+            if how not in (DONE, RETURNED) and partition.claim(sequence, holder, attempt, now):
                 raise Unavailable("The task is still to be read.", remedy="Say it again.")
             return partition.finish_stored(found.segment, found.marks, end, ticket, now)
         return False
@@ -337,9 +353,10 @@ class TaskRequests:
         partition = owned.partition
         now = self._loop.time()
         patience = message.timeout_milliseconds * 0.001 - ANSWER_EARLY_SECONDS
-        held.on_stop = lambda: partition.beat_no_more(message.session, held)
+        holder = holder_of(message.session, message.user)
+        held.on_stop = lambda: partition.beat_no_more(holder, held)
         partition.heartbeat(
-            message.session, message.worker, message.running, held, now + max(patience, 0.0), now
+            holder, message.worker, message.running, held, now + max(patience, 0.0), now
         )
 
     # Between shards

@@ -13,6 +13,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from maitred.matching.attempt_proofs import SESSION_BYTES
+from maitred.matching.proofs import PROOF_BYTES
 from maitred.matching.records import PRIORITIES, Terms
 from maitred.protocol.frames import Opcode
 from maitred.protocol.requests import Answer, Natural, PartitionRequest, ShardRequest
@@ -29,8 +31,10 @@ NEVER = 10 * 365 * 86_400.0
 Priority = Annotated[int, Meta(ge=0, lt=PRIORITIES)]
 Duration = Annotated[float, Meta(ge=0, le=NEVER)]
 PartitionCount = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
-Session = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Session = Annotated[bytes, Meta(min_length=SESSION_BYTES, max_length=SESSION_BYTES)]
 """A worker process, from its start to its end; random."""
+Proof = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
+"""Shows that a worker was given an attempt: the bytes that came with the task."""
 WorkerName = Annotated[str, Meta(max_length=200)]
 
 
@@ -128,6 +132,8 @@ class Offer(PartitionRequest, array_like=True, gc=False):
     """How often it was passed on to a parent."""
     address: Annotated[str, Meta(max_length=300)] = ""
     """`host:port` where gateways reach the worker directly; empty: nowhere."""
+    user: str = ""
+    """As whom the worker connected. The shard that it connected to fills this in."""
 
 
 class Given(Struct, array_like=True, gc=False):
@@ -138,6 +144,8 @@ class Given(Struct, array_like=True, gc=False):
     sequence: int
     attempt: int
     """1 for the first."""
+    proof: bytes
+    """Shown in every message about this attempt, by the session that made the offer."""
     timeout: float
     """Seconds for this attempt; 0: no limit."""
     payload: bytes
@@ -205,6 +213,7 @@ class End(Struct, array_like=True, gc=False):
 
     sequence: Natural
     attempt: Natural
+    proof: Proof
     how: Annotated[int, Meta(ge=DONE, le=STOPPED)] = DONE
     body: bytes = b"\xc0"
     """The result, or a `Failure`."""
@@ -219,6 +228,8 @@ class Finish(PartitionRequest, array_like=True, gc=False):
 
     session: Session
     ends: Annotated[list[End], Meta(min_length=1, max_length=TASKS_MAX)]
+    user: str = ""
+    """As whom the worker connected. The shard that it connected to fills this in."""
 
 
 class Finished(Answer, array_like=True, gc=False):
@@ -226,6 +237,8 @@ class Finished(Answer, array_like=True, gc=False):
 
     late: list[int]
     """Of these nobody waited for the end: they were over, or had been given to somebody else."""
+    refused: list[int] = field(default_factory=list)
+    """The proofs of these do not show that this session was given the attempt: nothing was done."""
 
 
 class Heartbeat(PartitionRequest, array_like=True, gc=False):
@@ -237,15 +250,17 @@ class Heartbeat(PartitionRequest, array_like=True, gc=False):
 
     session: Session
     worker: WorkerName
-    running: Annotated[list[tuple[Natural, Natural]], Meta(max_length=TASKS_MAX)]
-    """Sequence numbers and attempts."""
+    running: Annotated[list[tuple[Natural, Natural, Proof]], Meta(max_length=TASKS_MAX)]
+    """Sequence numbers, attempts and their proofs."""
+    user: str = ""
+    """As whom the worker connected. The shard that it connected to fills this in."""
 
 
 class Heard(Answer, array_like=True, gc=False):
     """What a worker should know about its tasks."""
 
     lost: list[int]
-    """No longer yours: whatever comes of them will not count."""
+    """No longer yours, or not proven to be: whatever comes of them will not count."""
     revoked: list[int]
     """Stop these."""
 
@@ -273,9 +288,10 @@ class Forward(PartitionRequest, array_like=True, gc=False):
 
 
 class Forwarded(Answer, array_like=True, gc=False):
-    """Who has it now; nobody, if the session is empty."""
+    """Which worker has it now; none, if the holder is empty."""
 
-    session: bytes
+    holder: bytes
+    """The worker's session, followed by the name of its user."""
     worker: str
     counts: Counts | None = None
 
@@ -362,6 +378,8 @@ class PartitionDescription(Struct, kw_only=True):
     allocated: int = 0
     """Slots that were given to queries here."""
     allocated_per_second: float = 0.0
+    unproven: int = 0
+    """Ends and heartbeats that were refused because their proof was wrong."""
 
 
 class Resize(PartitionRequest, array_like=True, gc=False):

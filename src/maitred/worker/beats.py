@@ -130,11 +130,11 @@ class Beats:
             origin.beating = False
 
     async def _ask(self, origin: Origin, seconds: float) -> Heard:
-        running = list(origin.running)
+        running = [(*key, execution.proof) for key, execution in origin.running.items()]
         message = Heartbeat(*origin.queue, origin.partition, 0, self._session, self._name, running)
         # If this one is lost, the next must still be in time.
         held = self._client.hold(message, seconds, grace_seconds=seconds / 2)
-        self._held[origin] = (held, frozenset(running))
+        self._held[origin] = (held, frozenset(origin.running))
         try:
             return cast("Heard", await held.answer())
         finally:

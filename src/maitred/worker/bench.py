@@ -73,19 +73,19 @@ class Bench:
         key = (given.sequence, given.attempt)
         if self.closed or statistics.busy >= statistics.slots:
             statistics.returned += 1
-            self._ends.add(origin, End(*key, RETURNED, outcomes.NIL))
+            self._ends.add(origin, End(*key, given.proof, RETURNED, outcomes.NIL))
             return
         statistics.begun += 1
         try:
             args, named = served.read(given.payload)
         except InvalidArguments as problem:
-            self._unreadable(origin, key, outcomes.misfit(problem))
+            self._unreadable(origin, given, outcomes.misfit(problem))
             return
         except Exception as problem:  # noqa: BLE001 - somebody's class; others came with this one
-            self._unreadable(origin, key, outcomes.raised(problem))
+            self._unreadable(origin, given, outcomes.raised(problem))
             return
         statistics.busy += 1
-        execution = origin.running[key] = Execution(self, origin, key, now)
+        execution = origin.running[key] = Execution(self, origin, key, given.proof, now)
         self.capacity.begun(execution, now)
         if served.is_async:
             execution.begin(served.function, args, named)
@@ -94,9 +94,9 @@ class Bench:
         if given.timeout:
             execution.limit(given.timeout)
 
-    def _unreadable(self, origin: Origin, key: tuple[int, int], ending: Ending) -> None:
+    def _unreadable(self, origin: Origin, given: Given, ending: Ending) -> None:
         self.count(FAILED)
-        self._ends.add(origin, End(*key, *ending))
+        self._ends.add(origin, End(given.sequence, given.attempt, given.proof, *ending))
         self._freed()
 
     def tell(self, execution: Execution, ending: Ending) -> None:
@@ -104,7 +104,7 @@ class Bench:
         execution.told = True
         origin, (sequence, attempt), (how, body) = execution.origin, execution.key, ending
         origin.running.pop(execution.key, None)
-        self._ends.add(origin, End(sequence, attempt, how, body))
+        self._ends.add(origin, End(sequence, attempt, execution.proof, how, body))
         self.count(how)
 
     def ended(self, execution: Execution, ending: Ending) -> None:

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from maitred.client.adding import PIECE_BYTES
-from maitred.errors import MaitredError
+from maitred.errors import InvalidProof, MaitredError
 from maitred.protocol.tasks import TASKS_MAX, Finish, Finished
 from maitred.worker.outage import HOPELESS
 
@@ -97,6 +97,17 @@ class Ends:
             else:
                 self._outage.worked(queue, partition)
                 self._statistics.late += len(answer.late)
+                if answer.refused:
+                    self._statistics.unreported += len(answer.refused)
+                    self._log.error(
+                        "the node refuses the end of tasks",
+                        queue=queue,
+                        tasks=len(answer.refused),
+                        error=InvalidProof(
+                            "The node says that it did not give these tasks to this worker.",
+                            remedy="Its signing key, or this worker's user, may have changed.",
+                        ),
+                    )
                 return
 
 

@@ -27,13 +27,27 @@ if TYPE_CHECKING:
 class Execution(Attempt):
     """What `maitred.current()` shows, and what the worker knows besides."""
 
-    __slots__ = ("_bench", "_call", "_entered", "_task", "_timer", "_why", "begun_at", "told")
+    __slots__ = (
+        "_bench",
+        "_call",
+        "_entered",
+        "_task",
+        "_timer",
+        "_why",
+        "begun_at",
+        "proof",
+        "told",
+    )
 
     origin: Origin
 
-    def __init__(self, bench: Bench, origin: Origin, key: tuple[int, int], now: float) -> None:
+    def __init__(
+        self, bench: Bench, origin: Origin, key: tuple[int, int], proof: bytes, now: float
+    ) -> None:
         self.origin = origin
         self.key = key
+        self.proof = proof
+        """Shown to the node with whatever is said of this attempt."""
         self.cancelled = False
         self.unmeasured()
         self.begun_at = now

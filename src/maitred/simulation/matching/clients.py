@@ -99,7 +99,5 @@ class Poller:
     def _done(self, task: Foreign) -> None:
         model = self._model
         owner = model.place(task.partition)
-        model.network.send(
-            self.process, owner, model.ended, owner, task.payload, task.sequence, task.attempt
-        )
+        model.network.send(self.process, owner, model.ended, owner, task, self._session)
         self.offer()

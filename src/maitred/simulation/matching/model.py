@@ -216,9 +216,9 @@ class Model:
         if self.executions[number] == 1:
             self._latency.append(self.clock.now - self.started_adding[number])
 
-    def ended(self, owner: Place, payload: bytes, sequence: int, attempt: int) -> None:
-        owner.finish(sequence, attempt, 0)
-        self._undone.discard(int.from_bytes(payload))
+    def ended(self, owner: Place, task: Foreign, session: bytes) -> None:
+        owner.finish(task, session, 0)
+        self._undone.discard(int.from_bytes(task.payload))
         if not self._undone:
             self.clock.stop()
 

@@ -16,6 +16,7 @@ from maitred.matching.partition import Partition
 from maitred.matching.passing import VISIT_SECONDS
 from maitred.matching.records import Terms
 from maitred.matching.task import READY, Task
+from maitred.simulation.errors import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ RETURNED = 2
 TERMS = Terms()
 
 SIGNING_KEY = bytes(32)
-"""Any: no worker of this model forges anything."""
+"""Any: no worker of this model forges a proof."""
 
 
 class Passed:
@@ -171,10 +172,15 @@ class Place:
         self.partition.offer(offer, now + self.partition.settings.offer_seconds, now)
         self.touch()
 
-    def finish(self, sequence: int, attempt: int, how: int) -> None:
-        ticket, unknown = self.partition.finish(
-            [(sequence, attempt, how, b"")], _nobody, self._clock.now
+    def finish(self, task: effects.Foreign, session: bytes, how: int) -> None:
+        ticket, unknown, refused = self.partition.finish(
+            [(task.sequence, task.attempt, how, b"", task.proof)],
+            _nobody,
+            self._clock.now,
+            session,
         )
+        if refused:
+            raise Violation(f"Task {task.sequence} was refused to the worker that had it.")
         if unknown:
             self.model.ends_too_late += 1
         self.partition.release(ticket)
@@ -195,7 +201,13 @@ class Place:
         number = self.number
         found = [
             effects.Foreign(
-                number, task.sequence, task.attempt + 1, 0.0, task.payload, self._clock.now
+                number,
+                task.sequence,
+                task.attempt + 1,
+                task.proof,
+                0.0,
+                task.payload,
+                self._clock.now,
             )
             for task in effect.tasks
         ]
@@ -289,25 +301,25 @@ class Place:
         self.touch()
 
     def _visitor_taken(self, effect: effects.VisitorTaken) -> None:
-        self._visit_over(effect.task, effect.session, effect.worker)
+        self._visit_over(effect.task, effect.holder, effect.worker)
 
     def _visitor_unwanted(self, effect: effects.VisitorUnwanted) -> None:
         self._visit_over(effect.task, b"", "")
 
-    def _visit_over(self, task: Task, session: bytes, worker: str) -> None:
+    def _visit_over(self, task: Task, holder: bytes, worker: str) -> None:
         visit, version = task.visit
         child = visit.child
-        self._send(child, child.task_answered, visit, session, worker, self._newer(version))
+        self._send(child, child.task_answered, visit, holder, worker, self._newer(version))
 
     def task_answered(
-        self, visit: Visit, session: bytes, worker: str, counts: PartitionCounts | None
+        self, visit: Visit, holder: bytes, worker: str, counts: PartitionCounts | None
     ) -> None:
         if visit.answered:
             return
         visit.answered = True
         self._visits.pop(visit.task, None)
         self.learn(counts)
-        self.partition.task_answered(visit.task, session, worker, self._clock.now)
+        self.partition.task_answered(visit.task, holder, worker, self._clock.now)
         self.touch()
 
     def _visit_too_long(self, visit: Visit) -> None:
@@ -323,7 +335,7 @@ class Place:
         self.given_back += 1
         self.model.gauge.task_waits(int.from_bytes(task.payload), self._clock.now)
         owner = self.model.place(task.partition)
-        self._send(owner, owner.finish, task.sequence, task.attempt, RETURNED)
+        self._send(owner, owner.finish, task, effect.session, RETURNED)
 
     # Reading
 
