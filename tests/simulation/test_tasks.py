@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from maitred.matching.working import Working
 from maitred.simulation.errors import Violation
 from maitred.simulation.faults import Faults
 from maitred.simulation.scenarios.tasks import KINDS, Tasks, tasks_of
+from maitred.simulation.scenarios.tasks_forger import Forger
 from maitred.simulation.scenarios.tasks_record import Promise, Record
 from maitred.simulation.soak import LIMITS, run_seed, run_seed_proved
 from maitred.simulation.world import World
@@ -162,3 +164,18 @@ def test_the_record_counts_what_lost_workers_explain() -> None:
     record.worker_gone("one")
     assert [run.ended for run in story.runs] == [True, False]
     record.check()
+
+
+def test_a_forger_is_refused_often() -> None:
+    """Else the runs with one would say little."""
+    runs = [of_a_run("forgery", seed) for seed in range(3)]
+    forgers = [run.forger for run in runs if run.forger is not None]
+    assert sum(forger.refused for forger in forgers) > 500
+    assert any(forger._given for forger in forgers), "it has proofs of its own"
+
+
+def test_a_node_that_believes_every_worker_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Working, "_is_proven", lambda *_: True)
+    monkeypatch.setattr(Forger, "expects_refusals", False)  # what it does is found all the same
+    outcome = run_seed(partial(tasks_of, "forgery"), 0, name="forgery")
+    assert "is done, and no worker ran it" in str(outcome)

@@ -7,11 +7,13 @@ Each seed draws one of several kinds of trouble, since each kind has another pro
                 its children at least, and in all partitions if they pass no tasks on
 `producers`     only the producers' connections are cut
 `crashes`       only shards die, or the node comes back with another number of them
+`forgery`       the same, and a worker ends, gives back and claims attempts that it was never given
 `disk`          only the disk is slow, down, full, or silent about what it wrote
 `storm`         all of this, and the network's faults, and workers that die or are cut off
 
 In all of them: every task that was acknowledged comes to an end once it is calm; then the disk has
-nothing left of any; what ran twice at a time did so because its lease was over. In all but the
+nothing left of any; no task is done that no worker ran, and none has a result that its handler did
+not return; what ran twice at a time did so because its lease was over. In all but the
 storm no task begins while it runs, or after it was done.
 """
 
@@ -21,9 +23,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from msgspec import msgpack
+
 from maitred.matching.effects import decode_ended
 from maitred.settings import Forwarding, Limits, Node, Queue, Scaling
 from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.tasks_forger import Forger
 from maitred.simulation.scenarios.tasks_node import TaskNode
 from maitred.simulation.scenarios.tasks_people import PARTITIONS_MAX, Admin, Producer, WorkerHost
 from maitred.simulation.scenarios.tasks_record import Promise, Record
@@ -62,6 +67,7 @@ class Kind:
     shards_die: bool = False
     disk_fails: bool = False
     workers_die: bool = False
+    ends_forged: bool = False
     network_fails: bool = False
 
     def promise(self, queue: Queue) -> Promise:
@@ -80,6 +86,7 @@ KINDS: Final[dict[str, Kind]] = {
     "order": Kind(workers=1, slots=1, plain=True),
     "producers": Kind(producers_cut=True),
     "crashes": Kind(shards_die=True),
+    "forgery": Kind(shards_die=True, ends_forged=True),
     "disk": Kind(disk_fails=True),
     "storm": Kind(
         producers_cut=True, shards_die=True, disk_fails=True, workers_die=True, network_fails=True
@@ -119,6 +126,12 @@ class Tasks:
             for number in range(2)
         ]
         self.admin = Admin(world.host("admin"), self.node.host, self.record)
+        self.forger: Forger | None = None
+        if kind.ends_forged:
+            self.forger = Forger(world.host("forger"), self.node.host, self.record, self._sessions)
+
+    def _sessions(self) -> list[bytes]:
+        return [worker.session for worker in self.workers if worker.session]
 
     async def run(self) -> None:
         """From the start to the last check."""
@@ -136,6 +149,9 @@ class Tasks:
                 producer.cut_seconds = self._random.choice((None, 0.2, 2.0))
             producing.append(producer.host.spawn(producer.main(), name=producer.host.name))
         admin = self.admin.host.spawn(self.admin.main(), name="admin")
+        forging = None
+        if self.forger is not None:
+            forging = self.forger.host.spawn(self.forger.main(), name="forger")
         await self._rage()
         self.world.calm()
         self.disk.calm()
@@ -148,6 +164,8 @@ class Tasks:
         admin.kill()
         await asyncio.sleep(LAST_WISH_SECONDS)
         await self._until_over()
+        if forging is not None:
+            forging.kill()
         for worker in self.workers:
             await worker.ended()
         await self._until_over()
@@ -246,6 +264,8 @@ class Tasks:
                     )
                 )
         for partitions in self.node.partitions():
+            # Producers may have left, and their tasks are added as soon as it is there.
+            left += [f"partition {key.partition} is being loaded" for key in partitions.loading]
             for owned in partitions.owned.values():
                 partition = owned.partition
                 if partition.open_tasks or partition.tasks or partition.ledger.stored:
@@ -264,7 +284,7 @@ class Tasks:
             for sequence in found.dead
         }
         told = {
-            (key.partition, sequence): decode_ended(result.body)[0]
+            (key.partition, sequence): decode_ended(result.body)
             for key, found in self.disk.contents.all().items()
             for sequence, result in found.results.items()
         }
@@ -273,17 +293,25 @@ class Tasks:
             if story.place is None:
                 continue
             acknowledged += 1
+            status, _, body = told.get(story.place, ("", 0, b""))
+            if status == "done" and not story.completed:
+                raise self.record.violation(story, "is done, and no worker ran it")
+            if status == "done" and msgpack.decode(body) != story.number:
+                raise self.record.violation(story, f"has the forged result {body!r}")
             if not self._is_over(story, dead, told):
                 raise self.record.violation(story, "was acknowledged, and is lost")
         if not acknowledged and not self.kind.disk_fails:
             raise Violation("Nothing was ever acknowledged.")
 
     def _is_over(
-        self, story: Story, dead: set[tuple[int, int]], told: Mapping[tuple[int, int], str]
+        self,
+        story: Story,
+        dead: set[tuple[int, int]],
+        told: Mapping[tuple[int, int], tuple[str, int, bytes]],
     ) -> bool:
         if story.completed or story.place in dead:
             return True
-        if told.get(story.place or (-1, -1)) in ("cancelled", "expired"):
+        if told.get(story.place or (-1, -1), ("", 0, b""))[0] in ("cancelled", "expired"):
             return story.revoked or story.may_expire
         # What was never begun and never written leaves nothing that a crash would not take away.
         return (story.revoked or story.may_expire) and bool(self.node.crashes)

@@ -171,6 +171,8 @@ class WorkerHost(Person):
     def __init__(self, host: Host, node: Host, record: Record) -> None:
         super().__init__(host, node, record)
         self.lives = 0
+        self.session = b""
+        """Of the worker that runs now, or ran last."""
         self.wanted = True
         self._worker: Worker | None = None
         self._process: Process | None = None
@@ -229,6 +231,7 @@ class WorkerHost(Person):
 
         handler = self.app(handle)
         client = await self.connected(handler.app)
+        self.session = self.random.randbytes(16)
         worker = Worker(
             client,
             [handler],
@@ -236,7 +239,7 @@ class WorkerHost(Person):
             name,
             self.host.surroundings,
             self.record.complaining(),
-            session=self.random.randbytes(16),
+            session=self.session,
         )
         cutting = None
         if self.cut_seconds is not None:
