@@ -148,7 +148,7 @@ def _print_totals(queue: Queue) -> None:
     click.echo(f"dead        {summed.dead:,}")
     if summed.unproven:
         click.secho(
-            f"unproven    {summed.unproven:,} ends and heartbeats refused: the caller was not given "
+            f"unproven    {summed.unproven:,} ends and heartbeats refused: the caller did not have "
             "the task",
             fg="yellow",
         )
