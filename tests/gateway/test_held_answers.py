@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 from unittest.mock import MagicMock
 
+from maitred.gateway.http.budget import Budgets
 from maitred.gateway.http.connection import Connection
 from maitred.gateway.http.door import HttpDoor
 from maitred.settings import Gateway
@@ -53,6 +54,8 @@ class Scene:
         self.log = MagicMock()
         self.door = HttpDoor()
         self.door.settings = Gateway()
+        self.door.budgets = Budgets(self.door.settings)
+        self.door.guard = MagicMock(required=False)
         self.door.log = self.log
         cast("Any", self.door).serve = self.serve
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import MagicMock
 
 from httptools import HttpRequestParser
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maitred.errors import PermissionDenied
 from maitred.gateway.http import reading
+from maitred.gateway.http.budget import Budgets
 from maitred.gateway.http.connection import Connection
 from maitred.settings import Gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Seen = tuple[bytes, bytes, dict[bytes, bytes], bytes, bool, bool]
 
@@ -22,12 +27,22 @@ class Door:
     def __init__(self) -> None:
         self.seen: list[Seen | str] = []
         self.settings = Gateway(body_bytes=64, header_bytes=400)
+        self.budgets = Budgets(self.settings)
+        self.guard = MagicMock(required=False)
         self.metrics = MagicMock(bytes_in=0, bytes_out=0, accepted=0)
         self.loop = MagicMock(time=lambda: 1.0)
         self.connections: dict[Connection, None] = {}
         self.draining = False
         self.date = b"Date: now\r\n"
         self.log = MagicMock()
+
+    def check_head(self, method: bytes, headers: Mapping[bytes, bytes]) -> None:
+        if b"x-refused" in headers:
+            raise PermissionDenied(f"No {method!r} here.")
+
+    def admit(self, connection: Connection, request: Any) -> bool:  # noqa: ANN401, ARG002
+        self.seen.append("head")
+        return bool(request.method == b"POST")
 
     def serve(self, connection: Connection, request: Any) -> None:  # noqa: ANN401
         self.seen.append(
@@ -40,6 +55,9 @@ class Door:
                 request.is_10,
             )
         )
+        if request.refusal is not None:
+            connection.answer_error(request, request.refusal)
+            return
         connection.answer(request, 200, b"text/plain", b"")
 
     def write_later(self, connection: Connection) -> None:
@@ -80,6 +98,8 @@ HEADERS = st.lists(
             b"Expect: 100-continue",
             b"Upgrade: h2c",
             b"Maitred-Timeout: 5",
+            b"X-Refused: 1",
+            b"Content-Encoding: gzip",
         ]
     ),
     max_size=3,
@@ -145,5 +165,11 @@ def test_the_same_head_is_not_read_again(monkeypatch: Any) -> None:  # noqa: ANN
 
     monkeypatch.setattr(reading, "HttpRequestParser", Counting)
     seen, _ = read(Connection, [one + b"[1]", one + b"[2]", one + b"[3]", one + b"[4", b"]"])
-    assert [cast("Seen", request)[3] for request in seen] == [b"[1]", b"[2]", b"[3]", b"[4]"]
+    assert [one if one == "head" else one[3] for one in seen] == [
+        b"[1]",
+        b"[2]",
+        b"[3]",
+        "head",  # asked about before the rest of its body is read
+        b"[4]",
+    ]
     assert fed == [one + b"[1]", one + b"[4", b"]"]

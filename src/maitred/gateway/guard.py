@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maitred.errors import PermissionDenied
 from maitred.security.authenticator import Authenticator
 from maitred.security.directory import Directory
+from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.reloading import Reloading
 
 if TYPE_CHECKING:
@@ -57,9 +58,19 @@ def check(identity: Identity | None, namespace: str, permission: Permission) -> 
         )
 
 
+def check_observer(identity: Identity) -> None:
+    """Raise `PermissionDenied` unless the user may see what concerns all namespaces together."""
+    if not identity.permissions.allows(EVERY_NAMESPACE, "observe"):
+        raise PermissionDenied(
+            f"The user {identity.name!r} may not {WORDS['observe']}.",
+            remedy="Ask for the permission 'observe' in the namespace '*'.",
+        )
+
+
 WORDS: Final[dict[str, str]] = {
     "query": "ask queries",
     "produce": "add tasks or see their results",
     "admin": "look after queues",
     "work": "serve queues",
+    "observe": "see the metrics and the description of the API",
 }

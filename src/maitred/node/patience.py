@@ -1,21 +1,30 @@
 """How long a connection may take for what, decided in one place.
 
 A peer that trickles a byte a second, that never reads, or that says nothing at all costs memory and
-a descriptor. Each of these has a limit with a name, and a sentence for whoever reaches it.
+a descriptor. A connection waits for exactly one thing at a time, and each has a limit with a name
+and a sentence for whoever reaches it: the table is complete, so no connection is exempt.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from maitred.errors import IdleTooLong, MaitredError, TooSlow
+from maitred.errors import IdleTooLong, InternalError, MaitredError, TooSlow
+from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from maitred.settings import Limits
 
 LINGER_SECONDS: Final = 2.0
 """After our last words a peer has so long to read them and close; then we do."""
+
+ANSWER_SECONDS: Final = TIMEOUT_MAX_MILLISECONDS / 1000 + 60.0
+"""No request may take longer than its deadline allows, so one that is not answered by then, on a
+connection on which nothing arrives, was lost by us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +47,73 @@ class Farewell(NamedTuple):
     heard: bool
 
 
+class Awaits(Enum):
+    """What a connection waits for."""
+
+    CLOSE = auto()
+    """The peer has heard our last words and has to close."""
+    HANDSHAKE = auto()
+    """The peer is not READY yet."""
+    PEER = auto()
+    """The peer does not read."""
+    FRAME = auto()
+    """The rest of a frame."""
+    ANSWER = auto()
+    """A request is under way here."""
+    REQUEST = auto()
+    """The peer may say something."""
+
+
+def awaited(seen: Observed) -> tuple[Awaits, float]:
+    """Return what a connection waits for, and since when."""
+    if seen.closing_since is not None:
+        return Awaits.CLOSE, seen.closing_since
+    if not seen.ready:
+        return Awaits.HANDSHAKE, seen.opened_at
+    if seen.stalled_since is not None:
+        return Awaits.PEER, seen.stalled_since
+    if seen.partial_since is not None:
+        return Awaits.FRAME, seen.partial_since
+    return (Awaits.ANSWER if seen.busy else Awaits.REQUEST), seen.arrived_at
+
+
+LIMITS: Final[dict[Awaits, Callable[[Limits], float]]] = {
+    Awaits.CLOSE: lambda _: LINGER_SECONDS,
+    Awaits.PEER: lambda limits: limits.frame_seconds,
+    Awaits.HANDSHAKE: lambda limits: limits.handshake_seconds,
+    Awaits.FRAME: lambda limits: limits.frame_seconds,
+    Awaits.ANSWER: lambda _: ANSWER_SECONDS,
+    Awaits.REQUEST: lambda limits: limits.idle_seconds,
+}
+"""The longest time of each, in seconds."""
+
+
 def lost_patience(seen: Observed, limits: Limits, now: float) -> Farewell | None:
     """Why the connection has to go; None if it may stay."""
-    if seen.closing_since is not None:
-        if now - seen.closing_since >= LINGER_SECONDS:
-            return Farewell(TooSlow("The peer did not close."), heard=False)
+    awaits, since = awaited(seen)
+    seconds = LIMITS[awaits](limits)
+    if now - since < seconds:
         return None
-    if seen.stalled_since is not None and now - seen.stalled_since >= limits.frame_seconds:
+    return _farewell(awaits, seconds)
+
+
+def _farewell(awaits: Awaits, seconds: float) -> Farewell:
+    if awaits is Awaits.CLOSE:
+        return Farewell(TooSlow("The peer did not close."), heard=False)
+    if awaits is Awaits.PEER:
+        return Farewell(TooSlow(f"The peer has read nothing for {seconds:g} s."), heard=False)
+    if awaits is Awaits.HANDSHAKE:
+        return Farewell(TooSlow(f"The handshake took longer than {seconds:g} s."), heard=True)
+    if awaits is Awaits.FRAME:
+        return Farewell(TooSlow(f"A frame took longer than {seconds:g} s to arrive."), heard=True)
+    if awaits is Awaits.ANSWER:
         return Farewell(
-            TooSlow(f"The peer has read nothing for {limits.frame_seconds:g} s."), heard=False
+            InternalError("The node has lost a request of this connection."), heard=True
         )
-    if not seen.ready:
-        if now - seen.opened_at >= limits.handshake_seconds:
-            return Farewell(
-                TooSlow(f"The handshake took longer than {limits.handshake_seconds:g} s."),
-                heard=True,
-            )
-        return None
-    if seen.partial_since is not None and now - seen.partial_since >= limits.frame_seconds:
-        return Farewell(
-            TooSlow(f"A frame took longer than {limits.frame_seconds:g} s to arrive."), heard=True
-        )
-    if not seen.busy and now - seen.arrived_at >= limits.idle_seconds:
-        return Farewell(
-            IdleTooLong(
-                f"Nothing arrived for {limits.idle_seconds:g} s.",
-                remedy="Send OPTIONS now and then to keep a connection open.",
-            ),
-            heard=True,
-        )
-    return None
+    return Farewell(
+        IdleTooLong(
+            f"Nothing arrived for {seconds:g} s.",
+            remedy="Send OPTIONS now and then to keep a connection open.",
+        ),
+        heard=True,
+    )

@@ -24,7 +24,10 @@ Location = Annotated[str, Meta(min_length=1, extra={"location": True})]
 """A file or directory. A relative one in a configuration file starts at that file's directory."""
 Hidden = Annotated[str, Meta(min_length=1, extra={"hidden": True})]
 """Never shown: not in an error, not by `maitred config show`."""
-Permission = Literal["produce", "work", "query", "admin"]
+Origin = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+$")]
+"""A scheme, a host and maybe a port, as browsers write them; no path."""
+Permission = Literal["produce", "work", "query", "admin", "observe"]
+"""`observe` is for programs that collect metrics; it counts in the namespace `*` only."""
 
 
 class Schema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

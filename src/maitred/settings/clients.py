@@ -198,6 +198,10 @@ class Worker(Schema, frozen=True, kw_only=True):
     """For a gateway's first words, and for the rest of a frame that has begun. Long enough for a
     bad line."""
 
+    link_idle_seconds: Seconds = 300.0
+    """A gateway that has no query under way and says nothing for so long is disconnected.
+    Longer than `querying.idle_seconds` of all gateways, which close first."""
+
     stalled_seconds: Seconds = 30.0
     """A gateway that takes nothing of its answers for so long is given up, with its queries."""
 

@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from maitred.settings.access import Limits, Namespace, Tls, Tokens, User
-from maitred.settings.basis import PORT, Count, Hidden, Location, Port, Schema, Seconds, Text
+from maitred.settings.basis import (
+    PORT,
+    Count,
+    Hidden,
+    Location,
+    Origin,
+    Port,
+    Schema,
+    Seconds,
+    Text,
+)
 from maitred.settings.clients import Querying
 from maitred.settings.queues import Queue  # noqa: TC001 - msgspec reads the annotations
 
@@ -60,6 +70,22 @@ class Gateway(Schema, frozen=True, kw_only=True):
     body_bytes: Annotated[int, Meta(ge=1024, le=240 * 2**20)] = 2 * 2**20
     """Largest body of a request; the same as for payloads of tasks."""
 
+    stranger_bytes: Count = 16 * 2**20
+    """Unfinished requests of all callers that have not shown who they are, together. Whoever goes
+    beyond is refused. An honest head arrives in one piece."""
+
+    partial_bytes: Count = 48 * 2**20
+    """Unfinished bodies of all callers that may come in, together: 24 of the largest. Whoever goes
+    beyond is refused with 429, so that many bodies, each nearly sent, do not fill the memory."""
+
+    under_way_bytes: Count = 256 * 2**20
+    """Complete bodies of all requests that are not answered yet. Beyond it requests with more than
+    4 KiB are refused with 429."""
+
+    unsent_bytes: Count = 64 * 2**20
+    """Answers that wait for callers that do not read, all connections together. Whoever goes beyond
+    is cut off."""
+
     header_seconds: Seconds = 10.0
     """From the first byte of a request to the end of its headers."""
 
@@ -70,6 +96,17 @@ class Gateway(Schema, frozen=True, kw_only=True):
     idle_seconds: Seconds = 75.0
     """A connection without a request is closed after so long; browsers and proxies keep theirs for
     a minute."""
+
+    origins: list[Origin] = field(default_factory=list)
+    """Origins, such as `https://desk.example`, whose pages may send requests through a browser
+    although the gateway is called by another name: behind a proxy that changes Host. All others are
+    refused, since a browser may add credentials by itself."""
+
+    open_metrics: bool = True
+    """Whether `/metrics` can be read without a user. If not, it needs the permission `observe`."""
+
+    open_document: bool = True
+    """The same for `/openapi.json`."""
 
     tracebacks: bool = False
     """Whether callers see tracebacks of handlers: they show code and, at times, data."""

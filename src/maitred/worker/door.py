@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import (
     Cancelled,
     CannotStart,
+    IdleTooLong,
     InvalidArgument,
     MaitredError,
     ProtocolViolation,
@@ -36,6 +37,7 @@ from maitred.protocol.frames import (
 )
 from maitred.protocol.messages import UNREADABLE, not_understood
 from maitred.protocol.refusals import encode_error
+from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.protocol.seats import (
     CREDIT,
     SEATS_VERSION,
@@ -80,6 +82,9 @@ TOKEN_BYTES: Final = 16
 SWEEP_SECONDS: Final = 1.0
 FAREWELL_SECONDS: Final = 5.0
 """For a gateway to close after our last words."""
+
+ANSWER_SECONDS: Final = TIMEOUT_MAX_MILLISECONDS / 1000 + 60.0
+"""No query may take longer than a day. A link on which nothing arrives for longer has lost one."""
 
 _pack: Final = HEADER.pack
 _SEAT: Final = int(Opcode.SEAT)
@@ -177,11 +182,16 @@ class SeatLink(Link):
                 self.abort()
             return
         since = self.partial_since if self.ready else self.opened_at
-        if since is not None and now - since > settings.link_seconds:
-            what = "a frame" if self.ready else "HELLO"
-            self.say_farewell(
-                TooSlow(f"It took longer than {settings.link_seconds:g} s for {what}.")
-            )
+        if since is not None:
+            if now - since > settings.link_seconds:
+                what = "a frame" if self.ready else "HELLO"
+                self.say_farewell(
+                    TooSlow(f"It took longer than {settings.link_seconds:g} s for {what}.")
+                )
+        elif now - self.arrived_at > (
+            ANSWER_SECONDS if self.streams else settings.link_idle_seconds
+        ):
+            self.say_farewell(IdleTooLong("The gateway has said nothing for too long."))
 
     # What comes in
 
@@ -387,12 +397,14 @@ class Door:
                 link.abort()
 
     def _look_at_clocks(self) -> None:
-        self._sweep = None
+        # First: a failure at one link must not be the end of all limits of time.
+        self._sweep = self.loop.call_later(SWEEP_SECONDS, self._look_at_clocks)
         now = self.loop.time()
         for link in list(self.links):
             link.look_at_clock(now, self.settings)
-        if self.links:
-            self._sweep = self.loop.call_later(SWEEP_SECONDS, self._look_at_clocks)
+        if not self.links:
+            self._sweep.cancel()
+            self._sweep = None
 
 
 def reachable(host: str, port: int) -> str:

@@ -2,7 +2,7 @@
 
 A complete one is served at once if nothing else is under way, and waits for its turn otherwise. An
 answer is one write. Nothing here has a timer: the door looks at all connections once a second
-(`look_at_clock`).
+(`look_at_clock`), and whatever a connection waits for has a limit there (`clock.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
-from maitred.errors import MaitredError, TooManyConnections, TooSlow
+from maitred.errors import MaitredError, Overloaded, TooManyConnections, TooSlow
+from maitred.gateway.http.budget import SMALL_BYTES
+from maitred.gateway.http.clock import Waits
 from maitred.gateway.http.formats import AS_JSON
-from maitred.gateway.http.reading import BODY, CONTINUE, HEAD, IDLE, Reading
+from maitred.gateway.http.reading import CONTINUE, HEAD, IDLE, Reading
+from maitred.gateway.http.request import Request
 from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told
 from maitred.security.source import Source
 
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from maitred.gateway.http.door import HttpDoor
-    from maitred.gateway.http.request import Request
     from maitred.security.directory import Identity
 
 PIPELINED_MAX: Final = 16
@@ -29,10 +31,6 @@ PIPELINED_MAX: Final = 16
 
 WRITE_HIGH_BYTES: Final = 128 * 1024
 """Unsent bytes of answers from which on nothing more is written or read."""
-
-LINGER_SECONDS: Final = 2.0
-"""How long a connection that was refused is kept open to let the answer arrive: closing it while
-the other end still sends would destroy what it has not read yet."""
 
 LINES: Final = {
     status: b"HTTP/1.1 %d %b\r\nContent-Type: " % (status, reason)
@@ -46,17 +44,17 @@ class Connection(Reading):
 
     __slots__ = (
         "_current",
+        "_deciding",
         "_drained",
         "_held",
-        "_linger_since",
         "_pumping",
         "_queue",
         "_reading_paused",
-        "_stuck_bytes",
+        "_seen_waits",
+        "_unsent",
         "_write_paused",
         "authorized",
         "closed",
-        "host",
         "name",
         "source",
         "transport",
@@ -69,20 +67,23 @@ class Connection(Reading):
         """For the query table."""
         self.source = Source("")
         self.closed = False
-        self.host: bytes | None = None
-        """The last one that was asked for by a name of ours."""
         self.authorized: tuple[bytes, int, Identity] | None = None
         """The last Authorization header that was right, when the users were of that generation."""
         self._queue: deque[Request | MaitredError] = deque()
         self._current: Request | None = None
+        self._deciding: Request | None = None
+        """The head of the request that is being read, while its credentials are verified."""
         self._pumping = False
-        self._linger_since = 0.0
         self._reading_paused = False
         self._write_paused = False
         self._drained: asyncio.Future[None] | None = None
         self._held = b""
         """An answer that is written at the end of this turn of the loop."""
-        self._stuck_bytes = 0
+        self._unsent = 0
+        """Bytes that the caller had not taken when it was last looked at, as they are counted for
+        all connections together."""
+        self._seen_waits = Waits.REQUEST
+        """What it waited for then."""
 
     # Begin and end
 
@@ -105,19 +106,26 @@ class Connection(Reading):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - it is gone either way
         self.closed = True
-        self._deaf = True
         self._held = b""
         self.door.connections.pop(self, None)
-        self._queue.clear()
-        current, self._current = self._current, None
+        self._count_unsent(0)
+        self._leave()
         self.resume_writing()
-        if current is not None:
-            current.drop()
 
     def eof_received(self) -> bool:
         """Whoever stops sending has left: there is no other sign by which to know."""
         self.release()
+        self._leave()
         return False
+
+    def _leave(self) -> None:
+        """The caller waits for nothing any more."""
+        self._stop_listening()
+        self._forget_queue()
+        current = self._current
+        if current is not None:
+            self._over(current)
+            current.drop()
 
     @property
     def is_busy(self) -> bool:
@@ -129,11 +137,88 @@ class Connection(Reading):
         if not self.is_busy and self._phase == IDLE:
             self._say_goodbye()
 
+    @property
+    def waits(self) -> Waits:
+        """What the connection waits for: always one of those that have a limit of time."""
+        if self._deaf and not self.is_busy:
+            return Waits.CALLER if self.transport.get_write_buffer_size() else Waits.CLOSE
+        if self._write_paused:
+            return Waits.CALLER
+        if self._deciding is not None:
+            return Waits.LOGIN
+        arrives = self._phase != IDLE and not self._reading_paused and not self._wants_continue
+        if arrives and not self._deaf:
+            return Waits.HEAD if self._phase == HEAD else Waits.BODY
+        return Waits.ANSWER if self.is_busy else Waits.REQUEST
+
+    @property
+    def _is_trusted(self) -> bool:
+        return self.authorized is not None or not self.door.guard.required
+
+    @property
+    def _is_full(self) -> bool:
+        return self._write_paused or self._deciding is not None or len(self._queue) >= PIPELINED_MAX
+
+    # Who may come in
+
+    def _decide(self) -> None:
+        head = Request(self._method, self._target, self._headers, b"", self._began)
+        try:
+            keeps_body = self.door.admit(self, head)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            self._turn_away(self.door.typed(head, problem))
+            return
+        if keeps_body is not None:
+            self._let_in(keeps_body=keeps_body)
+            return
+        self._deciding = head
+        self._seen_at = 0.0
+        self._look_at_reading()
+        head.task = self.door.spawn(self._decide_later(head))
+
+    async def _decide_later(self, head: Request) -> None:
+        """Nothing more is read meanwhile."""
+        problem: MaitredError | None = None
+        keeps_body = False
+        try:
+            keeps_body = await self.door.admit_later(self, head)
+        except Exception as found:  # noqa: BLE001 - likewise
+            problem = self.door.typed(head, found)
+        if self._deciding is not head:
+            return
+        self._deciding = None
+        self._seen_at = 0.0
+        if problem is not None:
+            self._turn_away(problem)
+        else:
+            self._let_in(keeps_body=keeps_body)
+        self._settle()
+        self._look_at_reading()
+        self._read_on()
+
+    def _stop_listening(self) -> None:
+        super()._stop_listening()
+        deciding, self._deciding = self._deciding, None
+        if deciding is not None:
+            deciding.drop()
+
+    def _continue(self) -> None:
+        if self._decided and not self.is_busy:
+            self._wants_continue = False
+            self._seen_at = 0.0
+            self._write(CONTINUE)
+
     # Taking turns
 
     def _came(self, request: Request) -> None:
         """A request is complete: it is its turn, or it waits for it."""
         self._seen_at = 0.0
+        size = request.held
+        budget = self.door.budgets.under_way
+        budget.held += size
+        if budget.held > budget.most and size > SMALL_BYTES:
+            self.door.memory_refused(self.peer, budget)
+            request.refusal, request.body = budget.exceeded(), b""
         if self._current is None and not self._queue and not self._write_paused:
             self._current = request
             self.door.serve(self, request)
@@ -142,6 +227,19 @@ class Connection(Reading):
         if len(self._queue) >= PIPELINED_MAX:
             self._look_at_reading()
         self._pump()
+
+    def _over(self, request: Request) -> None:
+        """The request under way is: nobody waits for its answer, and nothing of it is held."""
+        self._current = None
+        self._seen_at = 0.0
+        self.door.budgets.under_way.held -= request.held
+
+    def _forget_queue(self) -> None:
+        budget = self.door.budgets.under_way
+        for waiting in self._queue:
+            if isinstance(waiting, Request):
+                budget.held -= waiting.held
+        self._queue.clear()
 
     def _ends_with(self, problem: MaitredError) -> None:
         self._queue.append(problem)
@@ -163,13 +261,13 @@ class Connection(Reading):
         finally:
             self._pumping = False
         if self._reading_paused:
+            self._read_on()
             self._look_at_reading()
-        if self._wants_continue and not self.is_busy:
-            self._wants_continue = False
-            self._write(CONTINUE)
+        if self._wants_continue:
+            self._continue()
 
     def _look_at_reading(self) -> None:
-        pause = self._write_paused or len(self._queue) >= PIPELINED_MAX
+        pause = bool(self._unread) or self._is_full
         if pause != self._reading_paused and not self.transport.is_closing():
             self._reading_paused = pause
             if pause:
@@ -181,10 +279,12 @@ class Connection(Reading):
         self._write_paused = True
         self._seen_at = 0.0
         self._look_at_reading()
+        self._look_at_unsent()
 
     def resume_writing(self) -> None:
         self._write_paused = False
         self._seen_at = 0.0
+        self._count_unsent(0)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if not self.closed:
@@ -226,8 +326,7 @@ class Connection(Reading):
             self._held = data
             door.write_later(self)
         metrics.answered(request.route, status, self._time() - request.began)
-        self._current = None
-        self._seen_at = 0.0
+        self._over(request)
         if not request.keep_alive or self._queue or self._wants_continue or self._reading_paused:
             self._finished(request)
 
@@ -278,15 +377,16 @@ class Connection(Reading):
             return
         if not request.is_10:
             self._write(b"0\r\n\r\n")
+        self._over(request)
         self._finished(request)
 
     def break_off(self, request: Request, last_words: bytes) -> None:
         """The body is not complete, and nobody shall take it for that: its end never comes."""
         if self._current is not request:
             return
-        self._current = None
-        self._deaf = True
-        self._queue.clear()
+        self._over(request)
+        self._stop_listening()
+        self._forget_queue()
         if last_words:
             if request.is_10:
                 self._write(last_words)
@@ -304,10 +404,8 @@ class Connection(Reading):
             self.transport.write(data)
 
     def _finished(self, request: Request) -> None:
-        self._current = None
-        self._seen_at = 0.0
         if not request.keep_alive:
-            self._queue.clear()
+            self._forget_queue()
             self._say_goodbye()
         elif self._queue or self._wants_continue or self._reading_paused:
             self._pump()
@@ -322,18 +420,20 @@ class Connection(Reading):
             % (status, REASONS[status], len(body), self.door.date, extra_headers(problem), body)
         )
         self.door.metrics.answered("none", status, 0.0)
-        self._queue.clear()
+        self._forget_queue()
         self._linger()
 
     def _say_goodbye(self) -> None:
         """Close; at once if the other end has sent all it wanted, as far as one can tell."""
-        self._deaf = True
+        self._stop_listening()
+        self._seen_at = 0.0
         self.release()
         if not self.closed:
             self.transport.close()
 
     def _linger(self) -> None:
-        self._deaf = True
+        self._stop_listening()
+        self._seen_at = 0.0
         if self.closed:
             return
         if not self.transport.can_write_eof():
@@ -341,42 +441,61 @@ class Connection(Reading):
             return
         with suppress(OSError, RuntimeError):
             self.transport.write_eof()
-        self._linger_since = self.door.loop.time()
+        self._look_at_reading()  # what still comes is taken, and thrown away
 
     # Once a second
 
     def look_at_clock(self, now: float) -> None:
         """End what takes too long."""
-        settings = self.door.settings
-        if self._linger_since:
-            if now - self._linger_since > LINGER_SECONDS:
-                self.transport.abort()
-        elif self._write_paused:
-            self._look_at_stuck(now)
-        elif self.is_busy or self._deaf:
-            return
-        elif self._phase == HEAD:
-            if now - self._began > settings.header_seconds:
-                self._stop_reading(self._too_slow("the headers", settings.header_seconds))
-        elif not self._seen_at:
-            self._seen_at = now
-        elif self._phase == BODY:
-            if now - self._seen_at > settings.body_seconds:
-                self._stop_reading(self._too_slow("the body", settings.body_seconds))
-        elif now - self._seen_at > settings.idle_seconds:
-            self._say_goodbye()
+        waits = self.waits
+        if waits is Waits.CALLER and self._look_at_unsent():
+            self._seen_at = 0.0
+        if waits is not self._seen_waits or not self._seen_at:
+            self._seen_waits, self._seen_at = waits, now
+        elif now - self._seen_at > self.door.limits[waits]:
+            self._lost_patience(waits)
 
-    def _look_at_stuck(self, now: float) -> None:
-        unsent = self.transport.get_write_buffer_size()
-        if not self._seen_at or unsent != self._stuck_bytes:
-            self._seen_at, self._stuck_bytes = now, unsent
-        elif now - self._seen_at > self.door.settings.body_seconds:
-            self.door.log.info("http caller takes nothing; cut off", peer=self.peer, unsent=unsent)
+    def _lost_patience(self, waits: Waits) -> None:
+        seconds = self.door.limits[waits]
+        if waits is Waits.HEAD:
+            self._stop_reading(_too_slow("the headers", seconds))
+        elif waits is Waits.BODY:
+            self._stop_reading(_too_slow("the body", seconds))
+        elif waits is Waits.LOGIN:
+            self._stop_reading(
+                Overloaded("The login took too long: too many wait to be let in.", retry_after=1.0)
+            )
+        elif waits is Waits.REQUEST:
+            self._say_goodbye()
+        else:
+            if waits is Waits.CALLER:
+                self.door.log.info(
+                    "http caller takes nothing; cut off", peer=self.peer, unsent=self._unsent
+                )
+            elif waits is Waits.ANSWER:
+                route = self._current.route if self._current is not None else "none"
+                self.door.log.error("http request was never answered", route=route)
             self.transport.abort()
 
-    @staticmethod
-    def _too_slow(what: str, seconds: float) -> TooSlow:
-        return TooSlow(f"It took more than {seconds:g} s for {what} of the request to arrive.")
+    def _look_at_unsent(self) -> bool:
+        """Count what the caller has not taken; True if it has taken something since."""
+        unsent = self.transport.get_write_buffer_size()
+        taken = unsent < self._unsent
+        self._count_unsent(unsent)
+        budget = self.door.budgets.unsent
+        if budget.held > budget.most and unsent:
+            self.door.memory_refused(self.peer, budget)
+            self._count_unsent(0)
+            self.transport.abort()
+        return taken
+
+    def _count_unsent(self, unsent: int) -> None:
+        self.door.budgets.unsent.held += unsent - self._unsent
+        self._unsent = unsent
+
+
+def _too_slow(what: str, seconds: float) -> TooSlow:
+    return TooSlow(f"It took more than {seconds:g} s for {what} of the request to arrive.")
 
 
 def _connection(request: Request) -> bytes:

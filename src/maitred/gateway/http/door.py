@@ -22,22 +22,27 @@ from maitred.errors import (
     MaitredError,
     Unauthenticated,
 )
+from maitred.gateway.guard import check, check_observer
+from maitred.gateway.http.budget import Budgets
+from maitred.gateway.http.clock import limits
 from maitred.gateway.http.connection import Connection
-from maitred.gateway.http.letting_in import check_host, check_origin, credentials
+from maitred.gateway.http.formats import is_msgpack
+from maitred.gateway.http.letting_in import BROWSER, check_browser, check_host, credentials
 from maitred.gateway.http.metrics import Metrics
 from maitred.gateway.http.pages import Pages
 from maitred.gateway.http.parameters import may_have, parsed
 from maitred.gateway.http.queries import Queries
-from maitred.gateway.http.routes import NotAllowed, Route, Routes
+from maitred.gateway.http.routes import ROUTES, Found, Route, Routes
 from maitred.gateway.http.statuses import behind_us
 from maitred.gateway.http.tasks import Tasks
 from maitred.settings import HTTP_PORT
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     from maitred.gateway.gateway import Gateway
+    from maitred.gateway.http.budget import Budget
     from maitred.gateway.http.request import Request
     from maitred.security.directory import Identity
 
@@ -53,8 +58,9 @@ SWEEP_PORTION: Final = 256
 DRAIN_LOOK_SECONDS: Final = 0.02
 """How often a stopping door looks whether it is done."""
 
-MALFORMED_SECONDS: Final = 10.0
-"""From one line in the log about bytes that are no HTTP to the next, which tells how many."""
+TOLD_SECONDS: Final = 10.0
+"""From one line in the log about bytes that are no HTTP, or about too much memory, to the next of
+its kind, which tells how many there were."""
 
 STAYS_OPEN: Final = frozenset(("health", "metrics_page"))
 """What a stopping gateway still answers."""
@@ -84,8 +90,11 @@ class HttpDoor:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._for_here_only = True
         """Whether everybody may do everything, because only this machine gets in."""
-        self._malformed_told_at = -inf
-        self._malformed_untold = 0
+        self._good_host = b""
+        """The last Host that was a name of this machine."""
+        self._told: dict[str, tuple[float, int]] = {}
+        """For each line that strangers can cause: when it was last written, and how often it was
+        not since."""
 
     # Begin and end
 
@@ -95,7 +104,12 @@ class HttpDoor:
         self.guard = gateway.guard
         self.settings = settings = gateway.settings.gateway
         self.log = gateway.log
+        self.budgets = Budgets(settings)
+        self.limits = limits(settings)
         self._for_here_only = not self.guard.required and is_loopback(settings.host)
+        self._origins = frozenset(origin.lower().encode() for origin in settings.origins)
+        self.needs_user = self._pages_of_users()
+        """Handlers for which a caller has to say who it is."""
         queries, tasks, pages = Queries(self), Tasks(self), Pages(self)
         self.serve_query = queries.query
         self._handlers = {
@@ -122,6 +136,8 @@ class HttpDoor:
                 ssl=self._tls,
                 backlog=ACCEPT_BACKLOG,
                 reuse_port=self._reuse or None,
+                # Before it is over there is no connection whose clock could run.
+                ssl_handshake_timeout=settings.header_seconds if self._tls else None,
             )
         except OSError as problem:
             raise cannot_listen(settings.host, port, problem) from problem
@@ -162,58 +178,116 @@ class HttpDoor:
 
     # Requests
 
+    def check_head(self, method: bytes, headers: Mapping[bytes, bytes]) -> None:
+        """Raise if a head can be refused by itself, whoever sends it and whatever it asks for.
+
+        The result is remembered with the head, so it may depend on nothing that changes.
+        """
+        host = headers.get(b"host")
+        if self._for_here_only and host != self._good_host and host is not None:
+            check_host(host, self.settings.host)
+            self._good_host = host
+        if not BROWSER.isdisjoint(headers):
+            check_browser(method, headers, self._origins, tls=self._tls is not None)
+
+    def admit(self, connection: Connection, request: Request) -> bool | None:
+        """Decide by the head of a request whether its body is read; raises if it is refused.
+
+        Returns whether the body is needed; None if `admit_later` has to find out first who sends
+        it. The request is looked at again when it is complete: users can change meanwhile.
+        """
+        found = self._find(request)
+        if found.route.handler in self.needs_user:
+            request.identity = self._known(connection, request)
+            if request.identity is None:
+                return None
+        return self._admit(request, found)
+
+    async def admit_later(self, connection: Connection, request: Request) -> bool:
+        """The same, after the secret was verified."""
+        await self._verify(connection, request)
+        return self._admit(request, self._find(request))
+
+    def _admit(self, request: Request, found: Found) -> bool:
+        route = found.route
+        self._check(request, route, found.values)
+        if route.body:
+            is_msgpack(request.headers.get(b"content-type"), b"unfinished")
+        return route.body
+
+    def _find(self, request: Request) -> Found:
+        path, query = request.target, b""
+        found = self._known_routes.get((request.method, path))
+        if found is None:
+            path, _, query = path.partition(b"?")
+            if not path.startswith(b"/"):
+                path = _path_of(path)
+            found = self._routes.find(request.method, path)
+        route = found.route
+        request.route = name = route.handler
+        if self.draining and name not in STAYS_OPEN:
+            raise _stopping()
+        if query or may_have(request.headers, route):
+            parsed(request, route, query)
+        return found
+
     def serve(self, connection: Connection, request: Request) -> None:
         """Answer it, now or later. Raises nothing: the connection goes on."""
         try:
-            path, query = request.target, b""
-            found = self._known_routes.get((request.method, path))
-            if found is None:
-                path, _, query = path.partition(b"?")
-                if not path.startswith(b"/"):
-                    path = _path_of(path)
-                found = self._routes.find(request.method, path)
-            route, values = found
-            request.route = name = route.handler
-            if self.draining and name not in STAYS_OPEN:
-                raise _stopping()  # noqa: TRY301 - answered like all others
-            if self._for_here_only:
-                self._check_names(connection, request)
-            elif b"origin" in request.headers and not self.guard.required:
-                check_origin(request.headers)
-            if query or may_have(request.headers, route):
-                parsed(request, route, query)
-            if self.guard.required and not route.is_open:
-                request.identity = self._known(connection, request)
-                if request.identity is None:
+            if request.refusal is not None:
+                raise request.refusal  # noqa: TRY301 - answered like all others
+            route, values = self._find(request)
+            name = route.handler
+            if name in self.needs_user:
+                request.identity = identity = self._known(connection, request)
+                if identity is None:
                     self._start(
                         connection, request, self._let_in(connection, request, route, values)
                     )
                     return
+                # Most may, and this is asked for every query.
+                permission = route.permission
+                if permission and not (
+                    values and identity.permissions.allows(values[0], permission)
+                ):
+                    self._check(request, route, values)
             later = self._handlers[name](connection, request, *values)
             if later is not None:
                 self._start(connection, request, later)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the caller gets an answer
             self.fail(connection, request, problem)
 
-    def _check_names(self, connection: Connection, request: Request) -> None:
-        headers = request.headers
-        host = headers.get(b"host")
-        if host != connection.host and host is not None:
-            check_host(host, self.settings.host)
-            connection.host = host
-        if b"origin" in headers:
-            check_origin(headers)
+    @staticmethod
+    def _check(request: Request, route: Route, values: tuple[Any, ...]) -> None:
+        """Raise unless the user may do that; the handlers of the query table look closer."""
+        permission = route.permission
+        if permission is not None and request.identity is not None:
+            if permission == "observe":
+                check_observer(request.identity)
+            else:
+                check(request.identity, values[0], permission)
+
+    def _pages_of_users(self) -> frozenset[str]:
+        """Return the handlers for which a caller has to say who it is."""
+        if not self.guard.required:
+            return frozenset()
+        closed = {"metrics_page"} if not self.settings.open_metrics else set()
+        closed |= {"document"} if not self.settings.open_document else set()
+        return frozenset(
+            route.handler for route in ROUTES if not route.is_open or route.handler in closed
+        )
+
+    def typed(self, request: Request, problem: BaseException) -> MaitredError:
+        """Return the error that the caller gets; a fault of ours is logged."""
+        if isinstance(problem, MaitredError):
+            return problem
+        self.log.error("http request failed", route=request.route, exc_info=problem)
+        return InternalError("The gateway failed at this request; its log says more.")
 
     def fail(self, connection: Connection, request: Request, problem: BaseException) -> None:
         """Answer with an error."""
-        if not isinstance(problem, MaitredError):
-            self.log.error("http request failed", route=request.route, exc_info=problem)
-            problem = InternalError("The gateway failed at this request; its log says more.")
-        extra = (
-            b"Allow: %b\r\n" % problem.allow.encode() if isinstance(problem, NotAllowed) else b""
-        )
         try:
-            connection.answer_error(request, problem, extra)
+            connection.answer_error(request, self.typed(request, problem))
         except Exception:
             self.log.exception("http error could not be answered")
             connection.transport.abort()
@@ -280,38 +354,53 @@ class HttpDoor:
     async def _let_in(
         self, connection: Connection, request: Request, route: Route, values: tuple[Any, ...]
     ) -> None:
-        user, secret = credentials(request.headers.get(b"authorization"))
         try:
-            request.identity = await self.guard.authenticator.authenticate(
-                user, secret, connection.source
-            )
-        except Unauthenticated as problem:  # which `behind_us` would take for the node's
-            connection.answer_error(request, problem)
+            await self._verify(connection, request)
+        except Unauthenticated as problem:
+            self.fail(connection, request, problem)
             return
+        self._check(request, route, values)
         later = self._handlers[route.handler](connection, request, *values)
         if later is not None:
             await later
 
+    async def _verify(self, connection: Connection, request: Request) -> None:
+        """Find out who sends the request, or raise."""
+        user, secret = credentials(request.headers.get(b"authorization"))
+        request.identity = await self.guard.authenticator.authenticate(
+            user, secret, connection.source
+        )
+
+    # What strangers can cause is told once, then rarely
+
     def malformed(self, peer: str, what: str) -> None:
-        """Somebody speaks no HTTP: told once, then rarely."""
+        """Somebody speaks no HTTP."""
         self.metrics.malformed += 1
+        self._tell("no http on the http port", peer=peer, reason=what)
+
+    def memory_refused(self, peer: str, budget: Budget) -> None:
+        """A connection was refused because all of them hold too much."""
+        self.metrics.memory_refused += 1
+        self._tell(f"too much memory for {budget.name}; refused", peer=peer, limit=budget.most)
+
+    def _tell(self, event: str, **fields: Any) -> None:  # noqa: ANN401
         now = self.loop.time()
-        if now - self._malformed_told_at < MALFORMED_SECONDS:
-            self._malformed_untold += 1
+        told_at, untold = self._told.get(event, (-inf, 0))
+        if now - told_at < TOLD_SECONDS:
+            self._told[event] = (told_at, untold + 1)
             return
-        more = {"more": self._malformed_untold} if self._malformed_untold else {}
-        self.log.warning("no http on the http port", peer=peer, reason=what, **more)
-        self._malformed_told_at, self._malformed_untold = now, 0
+        more = {"more": untold} if untold else {}
+        self.log.warning(event, **fields, **more)
+        self._told[event] = (now, 0)
 
     # Once a second
 
     async def _sweep(self) -> None:
-        settings = self.settings
-        shortest = min(settings.header_seconds, settings.body_seconds, settings.idle_seconds)
-        interval = min(SWEEP_SECONDS, shortest / 4)
+        interval = min(SWEEP_SECONDS, min(self.limits.values()) / 4)
         while True:
             await asyncio.sleep(interval)
             self._guarded(self._look_at_date)
+            self._guarded(self.budgets.look)
             self._guarded(self.guard.look, self.spawn)
             connections = list(self.connections)
             for start in range(0, len(connections), SWEEP_PORTION):

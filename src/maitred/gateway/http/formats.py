@@ -32,6 +32,10 @@ _MSGPACK_NAMES: Final = frozenset((MSGPACK, b"application/x-msgpack", b"applicat
 _NDJSON_NAMES: Final = frozenset((NDJSON, b"application/ndjson", b"application/jsonl"))
 _JSON_NAMES: Final = frozenset((JSON, b"application/*"))
 
+_DECLARE: Final = (
+    "Send Content-Type: application/json (UTF-8) or application/msgpack; curl --json does it."
+)
+
 NO_ARGUMENTS: Final = b"\x90"
 
 _read_json: Final = json.Decoder().decode
@@ -148,10 +152,15 @@ def _guarded(work: Callable[[bytes], bytes], body: bytes) -> bytes:
 # What comes in
 
 
-def is_msgpack(content_type: bytes | None) -> bool:
-    """How the body is written; raises `UnsupportedMediaType` if it is neither."""
-    if content_type is None or content_type == JSON:
+def is_msgpack(content_type: bytes | None, body: bytes) -> bool:
+    """How the body is written; raises `UnsupportedMediaType` if it is neither.
+
+    A body has to be declared: pages of other origins can make a browser send what is not.
+    """
+    if content_type == JSON or (content_type is None and not body):
         return False
+    if content_type is None:
+        raise UnsupportedMediaType("The body has no Content-Type.", remedy=_DECLARE)
     name, _, parameters = content_type.partition(b";")
     name = name.strip().lower()
     if name in _MSGPACK_NAMES:
@@ -162,7 +171,7 @@ def is_msgpack(content_type: bytes | None) -> bool:
             return False
     raise UnsupportedMediaType(
         f"A body of the type {content_type[:60].decode('latin-1')!r} is not read here.",
-        remedy="Send application/json (UTF-8) or application/msgpack, and say so in Content-Type.",
+        remedy=_DECLARE,
     )
 
 
@@ -179,7 +188,7 @@ def arguments(body: bytes, *, packed: bool) -> bytes:
         raise InvalidArguments(
             f"The body cannot be read as JSON: {problem}."[:300],
             remedy="An array has the arguments in order, an object by name; whole numbers have 64 "
-            "bits.",
+            "bits, and text and names have no single surrogates such as \\ud800.",
         ) from None
 
 

@@ -14,6 +14,12 @@ from maitred.security.tokens import TOKEN_USER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+BROWSER: Final = frozenset((b"origin", b"sec-fetch-site"))
+"""Headers that browsers add, and pages cannot change."""
+
+SAFE: Final = frozenset((b"GET", b"HEAD"))
+"""Methods of routes that change nothing."""
+
 _REMEDY: Final = "Send Authorization: Basic with user:secret in base64; curl -u does it."
 
 
@@ -40,14 +46,37 @@ def credentials(authorization: bytes | None) -> tuple[str, str]:
     return user, secret
 
 
-def check_origin(headers: Mapping[bytes, bytes]) -> None:
-    """Where everybody may do everything, a page of somebody else's in a browser here may not."""
-    origin = headers[b"origin"].strip().lower()
-    if origin.partition(b"://")[2] != headers.get(b"host", b"").strip().lower():
-        raise PermissionDenied(
-            "A page from elsewhere asks, and this gateway has no users that it could log in as.",
-            remedy="Configure users, or ask through a server of your own.",
-        )
+def check_browser(
+    method: bytes, headers: Mapping[bytes, bytes], allowed: frozenset[bytes], *, tls: bool
+) -> None:
+    """Raise `PermissionDenied` if a page of another origin makes a browser send this.
+
+    A browser adds Basic credentials and client certificates to requests by itself, whichever page
+    causes them. It also says where the page is from, in headers that no page can change:
+    `Sec-Fetch-Site` where the gateway is reached by TLS or as localhost, and `Origin` with every
+    POST and DELETE. A program that is no browser sends neither. A link that a person follows
+    (`navigate`) changes nothing and shows nothing to the page that has it.
+    """
+    origin = headers.get(b"origin", b"").strip().lower()
+    if origin and origin in allowed:
+        return
+    site = headers.get(b"sec-fetch-site", b"").strip().lower()
+    if site:
+        link = method in SAFE and headers.get(b"sec-fetch-mode") == b"navigate"
+        if site in {b"same-origin", b"none"} or (link and not origin):
+            return
+    elif not origin or _is_own(origin, headers.get(b"host", b"").strip().lower(), tls=tls):
+        return
+    raise PermissionDenied(
+        "A page of another origin asks through a browser.",
+        remedy="Ask through a server of your own, or name the origin in gateway.origins.",
+    )
+
+
+def _is_own(origin: bytes, host: bytes, *, tls: bool) -> bool:
+    """Is it the gateway's own? Behind a proxy that ends TLS, `https` is right as well."""
+    scheme, _, name = origin.partition(b"://")
+    return name == host and (scheme == b"https" or (scheme == b"http" and not tls))
 
 
 def check_host(host: bytes, own: str) -> None:

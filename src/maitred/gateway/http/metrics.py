@@ -53,6 +53,7 @@ class Metrics:
         self.bytes_out = 0
         self.accepted = 0
         self.malformed = 0
+        self.memory_refused = 0
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """A request is over, or its stream has begun."""
@@ -85,6 +86,11 @@ class Metrics:
         for name, text, value in (
             ("maitred_http_connections_total", "Connections that were accepted.", self.accepted),
             ("maitred_http_malformed_total", "Connections that spoke no HTTP.", self.malformed),
+            (
+                "maitred_http_memory_refused_total",
+                "Requests and connections refused for the memory that all of them hold.",
+                self.memory_refused,
+            ),
             ("maitred_http_received_bytes_total", "Of requests.", self.bytes_in),
             ("maitred_http_sent_bytes_total", "Of answers.", self.bytes_out),
         ):
@@ -101,7 +107,14 @@ def counter(
 
 def gauge(name: str, text: str, value: float) -> list[str]:
     """What goes up and down."""
-    return [*_head(name, text, "gauge"), _line(name, {}, value)]
+    return gauges(name, text, [({}, value)])
+
+
+def gauges(
+    name: str, text: str, samples: Iterable[tuple[Mapping[str, object], float]]
+) -> list[str]:
+    """The same with labels."""
+    return [*_head(name, text, "gauge"), *(_line(name, *one) for one in samples)]
 
 
 def _head(name: str, text: str, kind: str) -> list[str]:

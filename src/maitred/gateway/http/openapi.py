@@ -87,6 +87,8 @@ PARAMETERS: Final[dict[str, tuple[str, str, Json]]] = {
 
 _COUNT: Final[Json] = {"type": "integer", "minimum": 0}
 _TEXT: Final[Json] = {"type": "string"}
+_UNICODE: Final[Json] = {"type": "string", "pattern": "^[^\\uD800-\\uDFFF]*$"}
+"""JSON can say half of a surrogate pair; UTF-8, and so msgpack, cannot."""
 
 
 def _fields(required: Json, **others: Json) -> Json:
@@ -105,7 +107,22 @@ SCHEMAS: Final[Json] = {
     ),
     "Arguments": {
         "description": "An array: the handler's arguments in order. An object: by name. Anything "
-        "else: the only one. Nothing: none."
+        "else: the only one. Nothing: none. Values are nested some hundred deep at most.",
+        "$ref": "#/components/schemas/Value",
+    },
+    "Value": {
+        "description": "JSON as RFC 7493 restricts it: text and names are Unicode, without single "
+        "surrogates such as \\ud800, and a whole number that is written as one has 64 bits.",
+        "anyOf": [
+            {"type": ["null", "boolean", "number"]},
+            _UNICODE,
+            {"type": "array", "items": {"$ref": "#/components/schemas/Value"}},
+            {
+                "type": "object",
+                "propertyNames": _UNICODE,
+                "additionalProperties": {"$ref": "#/components/schemas/Value"},
+            },
+        ],
     },
     "Result": {"description": "Whatever the handler returned."},
     "Added": _fields(
@@ -177,15 +194,17 @@ ANSWERS: Final[dict[str, dict[int, tuple[str, str]]]] = {
 }
 """Of each route that answers in our formats: the good ones."""
 
-_ALWAYS: Final = (400, 405, 406, 408, 413, 415, 417, 429, 431, 500, 502, 503, 504, 505)
-_NAMED: Final = (401, 403, 404, 409, 410)
+_ALWAYS: Final = (400, 403, 405, 406, 408, 413, 415, 417, 429, 431, 500, 502, 503, 504, 505)
+_NAMED: Final = (401, 404, 409, 410)
 
 
-def document(*, with_users: bool) -> Json:
-    """The whole document."""
+def document(*, with_users: bool, closed: frozenset[str] = frozenset()) -> Json:
+    """The whole document; `closed` are the handlers of open routes that need a user here."""
     paths: Json = {}
     for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, with_users)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(
+            route, with_users, is_open=route.is_open and route.handler not in closed
+        )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -210,21 +229,21 @@ def document(*, with_users: bool) -> Json:
     }
 
 
-def _operation(route: Route, with_users: bool) -> Json:
+def _operation(route: Route, with_users: bool, *, is_open: bool) -> Json:
     operation: Json = {
         "operationId": route.handler,
         "summary": route.summary,
         "parameters": _parameters(route),
-        "responses": _responses(route),
+        "responses": _responses(route, is_open=is_open),
     }
     if route.body:
         schema = {"$ref": "#/components/schemas/Arguments"}
         operation["requestBody"] = {
             "required": False,
-            "content": {JSON: {"schema": schema}, MSGPACK: {"schema": {}}},
+            "content": {JSON: {"schema": schema}, MSGPACK: {"schema": schema}},
         }
     if with_users:
-        operation["security"] = [] if route.is_open else [{"basic": []}, {"bearer": []}]
+        operation["security"] = [] if is_open else [{"basic": []}, {"bearer": []}]
     return operation
 
 
@@ -240,7 +259,7 @@ def _parameters(route: Route) -> list[Json]:
     return found
 
 
-def _responses(route: Route) -> Json:
+def _responses(route: Route, *, is_open: bool) -> Json:
     responses: Json = {}
     if route.handler == "metrics_page":
         responses["200"] = {
@@ -262,7 +281,7 @@ def _responses(route: Route) -> Json:
                 "Maitred-Worker": _header("Who has answered", "string"),
                 "Maitred-Stream": _header("`true`: rows, one after the other", "string"),
             }
-    for status in (*_NAMED, *_ALWAYS) if not route.is_open else _ALWAYS:
+    for status in (*_NAMED, *_ALWAYS) if not is_open else _ALWAYS:
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
     return responses
 

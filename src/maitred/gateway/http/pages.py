@@ -9,7 +9,7 @@ from msgspec import json
 from maitred.client.querying import Querying
 from maitred.errors import Unavailable
 from maitred.gateway.http.formats import AS_JSON, JSON
-from maitred.gateway.http.metrics import counter, gauge
+from maitred.gateway.http.metrics import counter, gauge, gauges
 from maitred.gateway.http.openapi import document
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ class Pages:
     def __init__(self, door: HttpDoor) -> None:
         self._door = door
         self._gateway = door.gateway
-        self._document = json.encode(document(with_users=door.guard.required))
+        self._document = json.encode(
+            document(with_users=door.guard.required, closed=door.needs_user)
+        )
 
     def health(self, connection: Connection, request: Request) -> None:
         """Whoever answers is alive."""
@@ -50,6 +52,11 @@ class Pages:
         lines += gauge("maitred_http_connections", "Open now.", len(door.connections))
         busy = sum(one.is_busy for one in door.connections)
         lines += gauge("maitred_http_requests_under_way", "Not answered yet.", busy)
+        lines += gauges(
+            "maitred_http_held_bytes",
+            "What all connections hold, by the setting that limits it.",
+            [({"limit": one.setting}, one.held) for one in door.budgets.all()],
+        )
         lines += gauge(
             "maitred_gateway_ready", "1: its node is reached.", int(self._gateway.is_ready)
         )

@@ -24,7 +24,7 @@ from maitred.gateway.http.formats import (
     arguments,
     is_msgpack,
 )
-from maitred.gateway.http.request import seconds, truth, whole
+from maitred.gateway.http.request import TIMEOUT_MAX_SECONDS, seconds, truth, whole
 from maitred.gateway.http.statuses import behind_us, told
 from maitred.matching.records import PRIORITIES
 from maitred.protocol.queries import QueryFilter
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from maitred.gateway.http.door import HttpDoor
     from maitred.gateway.http.formats import Format
     from maitred.gateway.http.request import Request
-
-TIMEOUT_MAX_SECONDS: Final = 86_400.0
-"""A day, as everywhere: who waits longer wants a task."""
 
 ROWS_MAX: Final = 10_000
 """Of the query table, in one answer."""
@@ -61,23 +58,23 @@ class Queries:
         """Ask it; the answer comes when it comes."""
         headers = request.headers
         kind = headers.get(b"content-type")
-        packed = kind != JSON and is_msgpack(kind)
+        packed = kind != JSON and is_msgpack(kind, request.body)
         if b"accept" in headers:
             form = accepted(headers[b"accept"], packed=packed)
         else:
             form = AS_MSGPACK if packed else AS_JSON
         request.form = form
         identity = request.identity
-        if identity is not None:
-            check(identity, namespace, "query")
         limit, priority, idempotent, do_not_queue = self._default_seconds, 2, False, False
         if request.query:
             limit, priority, idempotent, do_not_queue = self._wishes(request.query)
+        payload = arguments(request.body, packed=packed)
+        request.body = b""
         running = self._gateway.ask().begin(
             Ask(
                 namespace=namespace,
                 queue=queue,
-                payload=arguments(request.body, packed=packed),
+                payload=payload,
                 deadline=request.began + limit,
                 priority=priority,
                 idempotent=idempotent,

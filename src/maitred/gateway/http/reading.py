@@ -1,8 +1,15 @@
 """HTTP requests out of the bytes of a connection.
 
 httptools calls us for every part of a request; a head that is the same as the last one, byte for
-byte, is not taken apart again. What could be read in two ways is refused: whoever stands between
-may have read it in the other.
+byte, is not taken apart again.
+
+A request that arrives in one piece is handed on whole. As soon as a body is longer than what came
+with its head, the head alone decides whether the caller may come in (`_decide`), and nothing more
+is read before that is known. So a stranger makes a gateway keep a head and one read's worth of a
+body at most, and what all of them keep is counted (`budget.py`).
+
+What arrives is parsed in portions. A single read may hold thousands of requests; they would be
+thousands of objects before the first is answered, and keep all other connections waiting.
 """
 
 from __future__ import annotations
@@ -17,38 +24,36 @@ from httptools import (
     HttpRequestParser,
 )
 
-from maitred.errors import (
-    ExpectationFailed,
-    HeadersTooLarge,
-    InternalError,
-    MaitredError,
-    MalformedRequest,
-    PayloadTooLarge,
-    UnsupportedHttp,
+from maitred.errors import InternalError, MaitredError, MalformedRequest
+from maitred.gateway.http.heads import (
+    HEADERS_MAX,
+    ONCE,
+    check_coding,
+    check_encoding,
+    check_expectation,
+    check_upgrade,
+    check_version,
+    too_large,
+    too_many_headers,
 )
 from maitred.gateway.http.request import Request
 
 if TYPE_CHECKING:
+    from maitred.gateway.http.budget import Budget
     from maitred.gateway.http.door import HttpDoor
 
 IDLE, HEAD, BODY = range(3)
 """Where in a request its bytes are."""
 
-ONCE: Final = frozenset(
-    (
-        b"host",
-        b"content-length",
-        b"content-type",
-        b"transfer-encoding",
-        b"authorization",
-        b"expect",
-        b"maitred-timeout",
-        b"maitred-priority",
-        b"maitred-idempotent",
-        b"maitred-do-not-queue",
-    )
-)
-"""Headers of which there may be one only; of others the values are joined."""
+PORTION_BYTES: Final = 4 * 1024
+"""Parsed at a time; of a body whose length is known, all that has arrived."""
+
+TURN_REQUESTS: Final = 16
+"""Requests of one connection that are parsed before others get their turn."""
+
+DISCARDED_MAX: Final = 64 * 1024
+"""A refused request whose body is not longer than this is answered when all of it has arrived, and
+the connection goes on. With a longer one it ends."""
 
 END_OF_HEAD: Final = b"\r\n\r\n"
 
@@ -56,6 +61,8 @@ UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 """Headers of requests that are looked at anew each time."""
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+UNKNOWN_LENGTH: Final = -1
 
 
 class Reading(asyncio.Protocol):
@@ -66,23 +73,32 @@ class Reading(asyncio.Protocol):
         "_begun",
         "_body",
         "_body_bytes",
+        "_budget",
         "_callback_bytes",
+        "_counted",
         "_deaf",
+        "_decided",
         "_feed",
         "_fresh",
         "_head_bytes",
         "_headers",
         "_is_10",
         "_keep_alive",
+        "_keeps_body",
         "_known",
         "_known_bytes",
         "_known_head",
+        "_length",
+        "_lines",
+        "_method",
         "_metrics",
         "_parser",
         "_phase",
+        "_refusal",
         "_seen_at",
         "_target",
         "_time",
+        "_unread",
         "_wants_continue",
         "door",
         "peer",
@@ -103,14 +119,30 @@ class Reading(asyncio.Protocol):
         self._began = 0.0
         self._head_bytes = 0
         self._callback_bytes = 0
+        self._lines = 0
+        """Header lines of the request that is being read."""
         self._fresh = False
+        self._method = b""
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
-        self._body: list[bytes] = []
+        self._length = 0
+        """The body's declared length."""
+        self._body: bytes | bytearray = b""
         self._body_bytes = 0
+        self._keeps_body = True
+        """False: the body is read and forgotten, because its request is refused or needs none."""
+        self._refusal: MaitredError | None = None
+        """Why the request that is being read is refused."""
+        self._decided = False
+        """Whether the caller of the request that is being read may come in."""
         self._keep_alive = True
         self._is_10 = False
         self._wants_continue = False
+        self._unread = b""
+        """Bytes that arrived and wait to be parsed; reading is paused while there are some."""
+        self._budget: Budget = door.budgets.strangers
+        self._counted = 0
+        """Bytes that are counted there for this connection."""
         self._known_head = b""
         """Of the last request, byte for byte, if it was an ordinary one and came in one piece."""
         self._known_bytes = 0
@@ -118,11 +150,21 @@ class Reading(asyncio.Protocol):
         self._known: tuple[bytes, bytes, dict[bytes, bytes]] = (b"", b"", {})
         """Its method, target and headers."""
         self._begun = 0
-        """Requests of which something was in the bytes that came last."""
+        """Requests that began in this turn."""
 
     @property
     def is_busy(self) -> bool:
         """Is there a request that is not answered?"""
+        raise NotImplementedError
+
+    @property
+    def _is_trusted(self) -> bool:
+        """Has the caller shown who it is before, or does nobody have to?"""
+        raise NotImplementedError
+
+    @property
+    def _is_full(self) -> bool:
+        """Does parsing have to wait: for answers, for the caller to take them, for a login?"""
         raise NotImplementedError
 
     def _came(self, request: Request) -> None:
@@ -133,8 +175,23 @@ class Reading(asyncio.Protocol):
         """Nothing more is read; this is the answer to what was being read."""
         raise NotImplementedError
 
-    def _write(self, data: bytes) -> None:
+    def _decide(self) -> None:
+        """Find out whether the caller of the unfinished request may come in: call `_let_in`, or
+        `_turn_away`, now or later."""
         raise NotImplementedError
+
+    def _look_at_reading(self) -> None:
+        """Pause the transport, or let it go on."""
+        raise NotImplementedError
+
+    def _continue(self) -> None:
+        """Tell the caller to send the body, when the answers before it are written."""
+        raise NotImplementedError
+
+    @property
+    def _is_within(self) -> bool:
+        """Is there the beginning of another request?"""
+        return self._phase != IDLE or bool(self._unread)
 
     # Bytes
 
@@ -149,7 +206,45 @@ class Reading(asyncio.Protocol):
             body = data[len(self._known_head) :]
             self._came(Request(*self._known, body, self._time()))
             return
+        if self._unread:
+            self._unread += data
+            self._count()
+            return
         self._begun = 0
+        if size <= PORTION_BYTES:
+            self._parse(data)
+        else:
+            self._parse_portions(data)
+        self._settle()
+        if between and not self._is_within and not self._deaf:
+            self._learn(data)
+
+    def _parse_portions(self, data: bytes) -> None:
+        at, end = 0, len(data)
+        while at < end and not self._deaf:
+            if self._is_full or self._begun >= TURN_REQUESTS:
+                self._unread = data[at:]
+                self._known_bytes = 0
+                self._look_at_reading()
+                if not self._is_full:
+                    self.door.loop.call_soon(self._read_on)
+                return
+            size = PORTION_BYTES
+            if self._phase == BODY and self._length != UNKNOWN_LENGTH:
+                size = max(size, self._length - self._body_bytes)
+            self._parse(data[at : at + size])
+            at += size
+
+    def _read_on(self) -> None:
+        """Parse what waited for its turn."""
+        if self._unread and not self._deaf and not self._is_full:
+            data, self._unread = self._unread, b""
+            self._begun = 0
+            self._parse_portions(data)
+            self._settle()
+            self._look_at_reading()
+
+    def _parse(self, data: bytes) -> None:
         try:
             self._feed(data)
         except HttpParserUpgrade:
@@ -161,17 +256,67 @@ class Reading(asyncio.Protocol):
             self._stop_reading(problem.__context__)
             return
         except HttpParserError as problem:
-            self._garbage(str(problem))
+            if not self._deaf:  # what follows the last request of a connection is nobody's
+                self._garbage(str(problem))
             return
         if self._phase == HEAD:
             if self._fresh:
                 self._fresh = False
             else:
-                self._head_bytes += size
+                self._head_bytes += len(data)
             if max(self._head_bytes, self._callback_bytes) > self.door.settings.header_bytes:
-                self._stop_reading(self._too_many_headers())
-        elif between and self._phase == IDLE:
-            self._learn(data)
+                self._stop_reading(too_many_headers(self.door.settings))
+
+    def _settle(self) -> None:
+        """Decide about a request whose body is not complete, and count what is left over."""
+        if self._phase == BODY and not self._decided and not self._deaf and not self._unread:
+            if self._refusal is not None:
+                self._turn_away(self._refusal)
+            else:
+                self._decide()
+        if self._is_within or self._counted:
+            self._count()
+
+    def _let_in(self, *, keeps_body: bool) -> None:
+        """Read the rest of the body."""
+        self._decided = True
+        if not keeps_body:
+            self._forget_body()
+        if self._wants_continue and not self._deaf:
+            self._continue()
+
+    def _turn_away(self, problem: MaitredError) -> None:
+        """Refuse the request whose body is on its way, without keeping any of it."""
+        self._decided = True
+        if self._wants_continue or not 0 <= self._length <= DISCARDED_MAX:
+            self._stop_reading(problem)
+            return
+        self._refusal = problem
+        self._forget_body()
+
+    def _forget_body(self) -> None:
+        self._keeps_body = False
+        self._body = b""
+
+    def _count(self) -> None:
+        """Count what this connection holds, for all of them together."""
+        budgets = self.door.budgets
+        size = len(self._unread)
+        if self._phase == HEAD:
+            size += self._head_bytes + PORTION_BYTES
+        elif self._phase == BODY:
+            size += self._callback_bytes + len(self._body)
+        if self._deaf:
+            size = 0
+        budget = budgets.partial if self._decided or self._is_trusted else budgets.strangers
+        before = self._budget
+        before.held -= self._counted
+        budget.held += size
+        grown = size > self._counted or budget is not before
+        self._budget, self._counted = budget, size
+        if grown and budget.held > budget.most and size:
+            self.door.memory_refused(self.peer, budget)
+            self._stop_reading(budget.exceeded())
 
     def _learn(self, data: bytes) -> None:
         """Remember the head of a request that came alone, if nothing but its bytes made it what it
@@ -182,11 +327,12 @@ class Reading(asyncio.Protocol):
             and data.find(END_OF_HEAD) == len(data) - size - len(END_OF_HEAD)
             and self._keep_alive
             and not self._is_10
+            and self._refusal is None
             and headers.get(b"content-length", b"0") == b"%d" % size
             and UNUSUAL.isdisjoint(headers)
         ):
             self._known_head, self._known_bytes = data[: len(data) - size], len(data)
-            self._known = (self._parser.get_method(), self._target, headers)
+            self._known = (self._method, self._target, headers)
         else:
             self._known_bytes = 0
 
@@ -204,8 +350,17 @@ class Reading(asyncio.Protocol):
         if not isinstance(problem, MaitredError):
             self.door.log.error("http request failed", exc_info=problem)
             problem = InternalError("The gateway failed at reading the request.")
-        self._deaf = True
+        self._stop_listening()
         self._ends_with(problem)
+
+    def _stop_listening(self) -> None:
+        """Hold nothing of what is being read, and take nothing more."""
+        self._deaf = True
+        self._wants_continue = False
+        self._unread = b""
+        self._body = b""
+        self._headers = {}
+        self._count()
 
     # What the parser calls
 
@@ -215,9 +370,11 @@ class Reading(asyncio.Protocol):
         self._seen_at = 0.0
         self._fresh = True
         self._began = self._time()
-        self._head_bytes = self._callback_bytes = 0
+        self._head_bytes = self._callback_bytes = self._lines = 0
         self._target = b""
         self._headers = {}
+        self._refusal = None
+        self._decided = False
 
     def on_url(self, url: bytes) -> None:
         self._target = self._target + url if self._target else url
@@ -225,9 +382,12 @@ class Reading(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._callback_bytes += len(name) + len(value) + 4
+        self._lines += 1
+        if self._lines > HEADERS_MAX:
+            raise too_many_headers(self.door.settings)
         if self._phase == BODY:  # a trailer, which nobody needs
             if self._callback_bytes > self.door.settings.header_bytes:
-                raise self._too_many_headers()
+                raise too_many_headers(self.door.settings)
             return
         name = name.lower()
         headers = self._headers
@@ -240,96 +400,70 @@ class Reading(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         settings = self.door.settings
         if self._callback_bytes > settings.header_bytes:
-            raise self._too_many_headers()
+            raise too_many_headers(settings)
         headers = self._headers
+        parser = self._parser
         self._phase = BODY
-        self._body = []
+        self._seen_at = 0.0
+        self._body = b""
         self._body_bytes = 0
-        self._keep_alive = self._parser.should_keep_alive()
+        self._keeps_body = True
+        self._keep_alive = parser.should_keep_alive()
         self._is_10 = False
         if not self._keep_alive or b"host" not in headers or b"connection" in headers:
-            self._check_version()
+            self._is_10 = check_version(parser.get_http_version(), headers)
+        self._length = 0
         if b"transfer-encoding" in headers:
-            self._check_coding()
-        elif b"content-length" in headers and int(headers[b"content-length"]) > settings.body_bytes:
-            raise self._too_large()
-        if b"upgrade" in headers and self._parser.should_upgrade():
-            self._check_upgrade()
+            check_coding(headers, is_10=self._is_10)
+            self._length = UNKNOWN_LENGTH
+        elif b"content-length" in headers:
+            self._length = int(headers[b"content-length"])
+            if self._length > settings.body_bytes:
+                raise too_large(settings)
+        if parser.should_upgrade():
+            self._keep_alive = False
+            check_upgrade(headers)
         if b"expect" in headers:
-            self._expect(headers[b"expect"])
+            check_expectation(headers[b"expect"])
+            self._wants_continue = not self._is_10
+        try:
+            self._method = parser.get_method()
+            self.door.check_head(self._method, headers)
+            if b"content-encoding" in headers:
+                check_encoding(headers[b"content-encoding"])
+        except MaitredError as problem:
+            self._refusal = problem
+            self._keeps_body = False
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         if self._body_bytes > self.door.settings.body_bytes:
-            raise self._too_large()
-        self._body.append(body)
+            raise too_large(self.door.settings)
+        if not self._keeps_body:
+            return
+        if not self._body:
+            self._body = body
+        elif isinstance(self._body, bytearray):
+            self._body += body
+        else:
+            self._body = bytearray(self._body)
+            self._body += body
 
     def on_message_complete(self) -> None:
         self._phase = IDLE
         self._seen_at = 0.0
         self._wants_continue = False
-        body = self._body
+        body, self._body = self._body, b""
         request = Request(
-            self._parser.get_method(),
+            self._method,
             self._target,
             self._headers,
-            body[0] if len(body) == 1 else b"".join(body),
+            body if isinstance(body, bytes) else bytes(body),
             self._began,
             self._keep_alive,
             self._is_10,
         )
+        request.refusal = self._refusal
         if not self._keep_alive:
             self._deaf = True
         self._came(request)
-
-    def _check_version(self) -> None:
-        version = self._parser.get_http_version()
-        if version == "1.1":
-            if b"host" not in self._headers:
-                raise MalformedRequest("The request has no Host.")
-        elif version == "1.0":
-            self._is_10 = True
-        else:
-            raise UnsupportedHttp(f"HTTP/{version} is not spoken here.", remedy="Speak HTTP/1.1.")
-
-    def _check_coding(self) -> None:
-        if b"content-length" in self._headers:
-            raise MalformedRequest(
-                "The request has both a Content-Length and a Transfer-Encoding, and could be read "
-                "in two ways."
-            )
-        if self._headers[b"transfer-encoding"].strip().lower() != b"chunked" or self._is_10:
-            raise MalformedRequest("The only transfer coding that is read here is 'chunked'.")
-
-    def _check_upgrade(self) -> None:
-        """The parser takes what follows for the other protocol: a body would be lost."""
-        headers = self._headers
-        self._keep_alive = False
-        if b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")):
-            raise UnsupportedHttp(
-                "A request with a body cannot ask for another protocol as well.",
-                remedy="Speak HTTP/1.1; with curl, leave --http2 out.",
-            )
-
-    def _expect(self, expected: bytes) -> None:
-        if expected.strip().lower() != b"100-continue":
-            raise ExpectationFailed("Only 100-continue can be expected here.")
-        if self._is_10:
-            return
-        if self.is_busy:
-            self._wants_continue = True  # its turn comes after the answers before it
-        else:
-            self._write(CONTINUE)
-
-    def _too_many_headers(self) -> HeadersTooLarge:
-        return HeadersTooLarge(
-            f"The request line and the headers have more than the "
-            f"{self.door.settings.header_bytes:,} bytes allowed.",
-            remedy="Send less, or raise gateway.header_bytes.",
-        )
-
-    def _too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(
-            f"The body has more than the {self.door.settings.body_bytes:,} bytes allowed.",
-            remedy="Put it into a store and send a reference, or raise gateway.body_bytes.",
-        )

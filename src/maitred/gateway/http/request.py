@@ -9,9 +9,13 @@ from maitred.errors import InvalidArgument
 if TYPE_CHECKING:
     import asyncio
 
+    from maitred.errors import MaitredError
     from maitred.gateway.asking import Running
     from maitred.gateway.http.formats import Format
     from maitred.security.directory import Identity
+
+TIMEOUT_MAX_SECONDS: Final = 86_400.0
+"""A day, as everywhere: who waits longer wants a task."""
 
 NUMBER_LETTERS: Final = 30
 """Longest number in a header or a parameter; nobody counts further."""
@@ -25,11 +29,13 @@ class Request:
         "body",
         "form",
         "headers",
+        "held",
         "identity",
         "is_10",
         "keep_alive",
         "method",
         "query",
+        "refusal",
         "route",
         "running",
         "target",
@@ -52,10 +58,15 @@ class Request:
         self.headers = headers
         """By name in small letters."""
         self.body = body
+        """Empty once its arguments were read, or if the request is refused."""
+        self.held = len(body)
+        """Bytes that are counted for the request until it is answered."""
         self.began = began
         self.keep_alive = keep_alive
         self.is_10 = is_10
         """HTTP/1.0: no chunks."""
+        self.refusal: MaitredError | None = None
+        """Why it is refused, if that was known before it was complete."""
         self.route = "unknown"
         """For the metrics."""
         self.query: dict[str, str] | None = None

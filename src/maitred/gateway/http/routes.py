@@ -6,12 +6,15 @@ dictionary: programs ask the same queue over and over.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from maitred.errors import InvalidArgument, MethodNotAllowed, UnknownRoute
 from maitred.routing.keys import check_partition
 from maitred.routing.names import check_name
+
+if TYPE_CHECKING:
+    from maitred.settings import Permission
 
 REMEMBERED_MAX: Final = 4_096
 """Paths that are remembered; then all are forgotten, and those in use come back."""
@@ -30,8 +33,11 @@ class Route(NamedTuple):
     parameters: tuple[str, ...] = ()
     """Those beside the path's own; `openapi.py` says what they are."""
     body: bool = False
+    permission: Permission | None = None
+    """What a user needs in the namespace of the path; of a path without one, in every namespace.
+    None: nothing, or the handler decides."""
     is_open: bool = False
-    """Whether it can be asked without saying who one is."""
+    """Whether it can be asked without saying who one is, unless a setting closes it."""
 
 
 QUEUE: Final = "/v1/{namespace}/queues/{queue}"
@@ -45,6 +51,7 @@ ROUTES: Final = (
         "Ask a query, and get its answer",
         ("Maitred-Timeout", "Maitred-Priority", "Maitred-Idempotent", "Maitred-Do-Not-Queue"),
         body=True,
+        permission="query",
     ),
     Route(
         "POST",
@@ -53,10 +60,17 @@ ROUTES: Final = (
         "Add a task, which is run at least once from now on",
         ("delay", "priority", "expires", "retries", "timeout", "retention"),
         body=True,
+        permission="produce",
     ),
-    Route("GET", TASK, "task_result", "What became of a task", ("wait",)),
-    Route("DELETE", TASK, "cancel_task", "Do not run a task; stop it if it runs"),
-    Route("GET", QUEUE, "describe_queue", "How a queue is"),
+    Route("GET", TASK, "task_result", "What became of a task", ("wait",), permission="produce"),
+    Route(
+        "DELETE",
+        TASK,
+        "cancel_task",
+        "Do not run a task; stop it if it runs",
+        permission="produce",
+    ),
+    Route("GET", QUEUE, "describe_queue", "How a queue is", permission="admin"),
     Route(
         "GET",
         "/v1/{namespace}/queries",
@@ -72,8 +86,22 @@ ROUTES: Final = (
     ),
     Route("GET", "/health", "health", "Is this gateway alive?", is_open=True),
     Route("GET", "/ready", "ready", "Can it reach its node?", is_open=True),
-    Route("GET", "/metrics", "metrics_page", "Counters in the format of Prometheus", is_open=True),
-    Route("GET", "/openapi.json", "document", "This document", is_open=True),
+    Route(
+        "GET",
+        "/metrics",
+        "metrics_page",
+        "Counters in the format of Prometheus",
+        permission="observe",
+        is_open=True,
+    ),
+    Route(
+        "GET",
+        "/openapi.json",
+        "document",
+        "This document",
+        permission="observe",
+        is_open=True,
+    ),
 )
 
 
@@ -81,7 +109,8 @@ class Found(NamedTuple):
     """A route, with what stands in its path."""
 
     route: Route
-    values: tuple[str | int, ...]
+    values: tuple[Any, ...]
+    """Names and numbers; the namespace comes first."""
 
 
 class Routes:

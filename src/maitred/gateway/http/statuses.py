@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from maitred import errors
 from maitred.errors import MaitredError, Overloaded, QueryFailed, TaskFailed, Unavailable
+from maitred.gateway.http.routes import NotAllowed
 
 STATUSES: Final[dict[type[MaitredError], int]] = {
     MaitredError: 500,
@@ -122,6 +123,8 @@ def extra_headers(problem: MaitredError) -> bytes:
         return b"Retry-After: %d\r\n" % (RETRY_SECONDS if after is None else max(1, ceil(after)))
     if isinstance(problem, errors.InvalidToken):
         return b'WWW-Authenticate: Bearer realm="maitred", error="invalid_token"\r\n'
+    if isinstance(problem, NotAllowed):
+        return b"Allow: %b\r\n" % problem.allow.encode()
     if status == 401:
         return b'WWW-Authenticate: Basic realm="maitred", charset="UTF-8"\r\n'
     return b""

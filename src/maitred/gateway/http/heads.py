@@ -1,0 +1,112 @@
+"""What is wrong with the head of a request, found before anything of its body is kept.
+
+What could be read in two ways is refused, and the connection ends: whoever stands between may have
+read it in the other. These checks see nothing but the head, so a head that passed once passes
+again, byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import (
+    ExpectationFailed,
+    HeadersTooLarge,
+    MalformedRequest,
+    PayloadTooLarge,
+    UnsupportedHttp,
+    UnsupportedMediaType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maitred.settings import Gateway
+
+ONCE: Final = frozenset(
+    (
+        b"host",
+        b"content-length",
+        b"content-type",
+        b"content-encoding",
+        b"transfer-encoding",
+        b"authorization",
+        b"origin",
+        b"sec-fetch-site",
+        b"sec-fetch-mode",
+        b"expect",
+        b"maitred-timeout",
+        b"maitred-priority",
+        b"maitred-idempotent",
+        b"maitred-do-not-queue",
+    )
+)
+"""Headers of which there may be one only; of others the values are joined."""
+
+HEADERS_MAX: Final = 128
+"""Header lines of one request. Browsers and proxies send some thirty. Without it, 32 KiB of
+two-letter headers would cost a megabyte of objects."""
+
+
+def check_version(version: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether it is HTTP/1.0; raise unless it is that or HTTP/1.1 with a Host."""
+    if version == "1.1":
+        if b"host" not in headers:
+            raise MalformedRequest("The request has no Host.")
+        return False
+    if version == "1.0":
+        return True
+    raise UnsupportedHttp(f"HTTP/{version} is not spoken here.", remedy="Speak HTTP/1.1.")
+
+
+def check_coding(headers: Mapping[bytes, bytes], *, is_10: bool) -> None:
+    """Raise unless the length of the body can be read in one way only."""
+    if b"content-length" in headers:
+        raise MalformedRequest(
+            "The request has both a Content-Length and a Transfer-Encoding, and could be read in "
+            "two ways."
+        )
+    if headers[b"transfer-encoding"].strip().lower() != b"chunked" or is_10:
+        raise MalformedRequest("The only transfer coding that is read here is 'chunked'.")
+
+
+def check_upgrade(headers: Mapping[bytes, bytes]) -> None:
+    """Raise if there is a body: the parser would take it for the other protocol's first words."""
+    if b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")):
+        raise UnsupportedHttp(
+            "A request with a body cannot ask for another protocol as well.",
+            remedy="Speak HTTP/1.1; with curl, leave --http2 out.",
+        )
+
+
+def check_expectation(expected: bytes) -> None:
+    """Raise unless the caller expects what can be given."""
+    if expected.strip().lower() != b"100-continue":
+        raise ExpectationFailed("Only 100-continue can be expected here.")
+
+
+def check_encoding(encoding: bytes) -> None:
+    """Raise unless the body comes as it is: a compressed one can grow a thousandfold."""
+    if encoding.strip().lower() != b"identity":
+        raise UnsupportedMediaType(
+            f"A body with the content encoding {encoding[:60].decode('latin-1')!r} is not read "
+            "here.",
+            remedy="Send the body as it is, without Content-Encoding.",
+        )
+
+
+def too_many_headers(settings: Gateway) -> HeadersTooLarge:
+    """Return the error for a head that is too large."""
+    return HeadersTooLarge(
+        f"The request line and the headers have more than the {settings.header_bytes:,} bytes "
+        f"or {HEADERS_MAX} lines allowed.",
+        remedy="Send less, or raise gateway.header_bytes.",
+    )
+
+
+def too_large(settings: Gateway) -> PayloadTooLarge:
+    """Return the error for a body that is too large."""
+    return PayloadTooLarge(
+        f"The body has more than the {settings.body_bytes:,} bytes allowed.",
+        remedy="Put it into a store and send a reference, or raise gateway.body_bytes.",
+    )
