@@ -120,13 +120,14 @@ def test_nothing_more_is_read_while_a_secret_is_verified(monkeypatch: pytest.Mon
     async def scenario() -> None:
         async with open_door(with_users()) as place:
             known = asyncio.get_running_loop().create_future()
-            verified = place.gateway.guard.verified
+            authenticator = place.gateway.guard.authenticator
+            authenticate = authenticator.authenticate
 
             async def slowly(*arguments: Any) -> Any:  # noqa: ANN401
                 await known
-                return await verified(*arguments)
+                return await authenticate(*arguments)
 
-            monkeypatch.setattr(place.gateway.guard, "verified", slowly)
+            monkeypatch.setattr(authenticator, "authenticate", slowly)
             caller = await place.dial()
             head, _, body = query("echo", b'["%b"]' % (b"x" * 2_000_000), ALICE).partition(b'["')
             caller.send(head)

@@ -90,7 +90,7 @@ class HttpDoor:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._for_here_only = True
         """Whether everybody may do everything, because only this machine gets in."""
-        self._good_host = b""
+        self._good_host: bytes | None = None
         """The last Host that was a name of this machine."""
         self._told: dict[str, tuple[float, int]] = {}
         """For each line that strangers can cause: when it was last written, and how often it was
@@ -184,7 +184,7 @@ class HttpDoor:
         The result is remembered with the head, so it may depend on nothing that changes.
         """
         host = headers.get(b"host")
-        if self._for_here_only and host != self._good_host and host is not None:
+        if self._for_here_only and host is not None and host != self._good_host:
             check_host(host, self.settings.host)
             self._good_host = host
         if not BROWSER.isdisjoint(headers):
