@@ -221,6 +221,12 @@ class AtCapacity(Overloaded):
         """How many it takes at a time, if it said so."""
 
 
+class StorageQuotaExceeded(Overloaded):
+    """The queue or its namespace stores as much as it may; nothing was done."""
+
+    code = "storage-quota-exceeded"
+
+
 class TooManyConnections(Overloaded):
     """The shard holds as many connections as it may."""
 

@@ -27,7 +27,7 @@ from maitred.errors import (
     PermissionDenied,
     UnsafePartitionChange,
 )
-from maitred.protocol.tasks import Describe, Resize
+from maitred.protocol.tasks import Describe, Resize, StoredAmount
 from maitred.routing.names import QueueId
 from tests.cli.admin_node import CannedNode, canned_node
 from tests.cli.running import MAITRED, maitred
@@ -71,7 +71,7 @@ def test_queues_in_the_order_of_their_names(node: CannedNode) -> None:
     assert done.exit_code == 0
     heading, *rows = done.stdout.splitlines()
     assert " ".join(heading.split()) == (
-        "queue partitions backlog oldest in/s out/s running offers dead"
+        "queue partitions backlog oldest in/s out/s running offers dead stored quota"
     )
     assert [row.split()[0] for row in rows] == ["ads/clicks", "shop/mails", "shop/thumbnails"]
     assert "4, 2 written" in rows[2]
@@ -171,6 +171,10 @@ def test_pages_have_everything_once(queues: list[QueueId], limit: int) -> None:
 def test_describe_has_totals_and_a_row_for_each_partition(node: CannedNode) -> None:
     queue = node.queue("shop/thumbnails", read=4, write=2, version=7)
     queue.changes[3] = {"state": "drained", "backlog": 0, "backlog_age_seconds": 99.0}
+    queue.changes[0] = {
+        "queue_stored": StoredAmount(90, 12_345, 100),
+        "namespace_stored": StoredAmount(95, 13_456, None, 2**20),
+    }
     done = queue_command(node, "describe", "shop/thumbnails")
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
@@ -180,18 +184,20 @@ def test_describe_has_totals_and_a_row_for_each_partition(node: CannedNode) -> N
     assert lines[3] == "rates       49/s in, 2/s out"
     assert lines[4] == "workers     2, with 28 tasks running and 48 free slots waiting"
     assert lines[5] == "dead        0"
-    work = lines[7:12]
+    assert lines[6] == "stored      90 of 100 tasks, 12 KiB stored"
+    assert lines[7] == "namespace   95 tasks, 13 KiB of 1 MiB stored"
+    work = lines[9:14]
     assert work[0].split("  ")[0] == "partition"
     assert [row.split()[0] for row in work[1:]] == ["0", "1", "2", "3"]
     states = [row.split()[2] for row in work[1:]]
     assert states == ["writable", "writable", "read-only", "drained"]
     assert "1.2 ms" in work[1]
     assert "340 ms" in work[1]
-    records = lines[13:18]
+    records = lines[15:20]
     assert str(2 * 2**32 + 100) in records[1]
     assert "30/20" in records[1]
     assert records[1].split()[-2:] == ["25%", "10%"]
-    assert [row.split()[:2] for row in lines[20:22]] == [["ant", "20"], ["bee", "8"]]
+    assert [row.split()[:2] for row in lines[22:24]] == [["ant", "20"], ["bee", "8"]]
     assert max(map(len, lines)) <= COLUMNS
     shards = {row.split()[1] for row in work[1:]}
     assert shards <= {"0", "1"}

@@ -10,14 +10,15 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from maitred.errors import MaitredError, StoreUnavailable
+from maitred.errors import MaitredError, StorageQuotaExceeded, StoreUnavailable
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.offers import Offer
 from maitred.matching.partition import Partition
 from maitred.matching.presence import Attendance
 from maitred.matching.queries import Wanted
-from maitred.matching.records import PartitionKey, Terms
+from maitred.matching.quotas import Quota
+from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
 from maitred.matching.task import GIVEN, READY, Task, Ticket
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Queue
@@ -89,6 +90,10 @@ class Run:
     """Empty: what an owner of the partition would have given for it."""
 
 
+def _quota_exceeded(quota: Quota) -> MaitredError:
+    return StorageQuotaExceeded(f"{quota.tasks} tasks, {quota.bytes} bytes")
+
+
 def session_of(worker: int | str) -> bytes:
     return str(worker).encode().ljust(16, b".")
 
@@ -102,6 +107,7 @@ class Driver:
         partition: int = 0,
         counts: PartitionCounts | None = None,
         now: float = 1000.0,
+        quota: tuple[float, float] = (inf, inf),
         **settings: object,
     ) -> None:
         settings.setdefault("recovery_seconds", 3.0)
@@ -159,10 +165,13 @@ class Driver:
             effects.Read: self._read,
             effects.ReadLater: self._read_later,
         }
+        self.quota_of = quota
+        """Tasks and bytes that may be stored."""
         self.partition = self._load()
 
     def _load(self) -> Partition:
         acquired = self.store.acquire()
+        self.quota = Quota(*self.quota_of, self.store.use(), _quota_exceeded)
         partition = Partition(
             self.key,
             acquired,
@@ -173,6 +182,7 @@ class Driver:
             self.wall,
             self.random.randbytes,
             signing_key=SIGNING_KEY,
+            quotas=(self.quota,),
         )
         remember = partition._remember
 
@@ -230,6 +240,35 @@ class Driver:
         assert partition.offers.slots == sum(one.slots for one in partition.offers.waiting())
         leases = [task.lease_until for task in partition.leases.values()]
         assert leases == sorted(leases)
+        self._check_quota()
+
+    def _check_quota(self) -> None:
+        """What the quota counts between two looks is never less than there is."""
+        quota, ledger, stored = self.quota, self.partition.ledger, self.store.use()
+        before = quota.tasks, quota.bytes
+        quota.recount()
+        open_tasks = self.partition.open_tasks + len(self.store.dead)
+        assert quota.tasks >= open_tasks
+        assert quota.bytes >= stored.bytes
+        if ledger.under_way is None:  # else the store may have it though nobody has heard
+            unwritten = ledger.unwritten()
+            assert quota.tasks >= stored.tasks + unwritten.tasks
+            assert quota.bytes >= stored.bytes + unwritten.bytes
+            if not ledger.pending:
+                new = [task for task in self.partition.tasks.values() if not task.stored]
+                assert unwritten.tasks == len(new)
+                assert unwritten.bytes == sum(
+                    len(task.payload) + len(task.failure) + TASK_BYTES for task in new
+                )
+                assert stored.tasks + unwritten.tasks == open_tasks
+        quota.tasks, quota.bytes = before
+
+    def look_at_store(self) -> None:
+        """As a shard does once a second."""
+        self.quota.look_begins()
+        self.quota.look_ended(self.store.use())
+        unwritten = self.partition.ledger.unwritten()
+        assert (self.quota.tasks, self.quota.bytes) == self.store.use().plus(unwritten)
 
     def _wants_commit(self) -> float:
         return self.partition.ledger.wanted_at(self.settings.finish_seconds)

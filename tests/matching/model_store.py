@@ -5,7 +5,13 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from maitred.matching.records import Acquired, Segment, decode_records
+from maitred.matching.records import (
+    ROW_BYTES,
+    Acquired,
+    Segment,
+    StoredUse,
+    decode_records,
+)
 
 if TYPE_CHECKING:
     from maitred.matching.records import Changes, Dead, Later, Result
@@ -79,6 +85,14 @@ class ModelStore:
         """The tasks that the store holds; each in one place only."""
         assert not self._segment_of.keys() & self.later.keys(), "a task is in the store twice"
         return self._segment_of.keys() | self.later.keys()
+
+    def use(self) -> StoredUse:
+        """Counted anew, row by row."""
+        bodies = [row.body for row in self.segments.values()]
+        for rows in (self.later, self.dead, self.results):
+            bodies += [row.body for row in rows.values()]
+        size = sum(map(len, bodies)) + ROW_BYTES * len(bodies)
+        return StoredUse(len(self) + len(self.dead), size)
 
     @property
     def empty(self) -> bool:

@@ -272,6 +272,11 @@ class PartitionMachine(RuleBasedStateMachine):
         self.driver.turn()
         self.note()
 
+    @precondition(lambda self: self.driver.partition.ledger.under_way is None)
+    @rule()
+    def look_at_store(self) -> None:
+        self.driver.look_at_store()
+
     @rule(slow=st.booleans())
     def reads(self, *, slow: bool) -> None:
         self.driver.slow_reads = slow
@@ -315,6 +320,10 @@ class PartitionMachine(RuleBasedStateMachine):
         if letters:
             sequence = letters[place % len(letters)]
             if retry:
+                # A person begins it anew, whatever a worker that was given up may still be at.
+                self.books.out_of_order.add(sequence)
+                runs = self.books.runs
+                self.books.runs = {key: run for key, run in runs.items() if key[0] != sequence}
                 self.driver.retry_dead(sequence)
             else:
                 self.driver.drop_dead(sequence)

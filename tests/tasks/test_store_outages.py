@@ -59,7 +59,7 @@ def small_disk(directory: Path) -> Iterator[Path]:
 
 def test_a_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path / "data") as disk, Stage(tmp_path) as stage:
-        stage.start_node(shards=1)
+        stage.start_node(shards=1, MAITRED_LIMITS__FREE_DISK_BYTES="0")
         taken = 0
         problem: MaitredError | None = None
         while problem is None:

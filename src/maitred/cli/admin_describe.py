@@ -25,13 +25,15 @@ from maitred.cli.admin_totals import totals, workers
 from maitred.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from maitred.protocol.tasks import PartitionDescription
+    from maitred.protocol.tasks import PartitionDescription, StoredAmount
     from maitred.routing.names import QueueId
 
 WORKERS_SHOWN = 20
 """The busiest; JSON has them all."""
 
 _EPILOG = (
+    "What is stored counts tasks that are not over, dead letters and, in bytes, results that are "
+    "kept; it is about a second old.\n\n"
     "\b\nThe columns:\n"
     "  age              since when the first waiting task could be run\n"
     "  offers           free slots of workers that wait there for a task\n"
@@ -152,12 +154,21 @@ def _print_totals(queue: Queue) -> None:
             "the task",
             fg="yellow",
         )
+    click.echo(f"stored      {_stored(queue.root.queue_stored)}")
+    click.echo(f"namespace   {_stored(queue.root.namespace_stored)}")
     if summed.unreachable:
         click.secho(
             f"            without the {summed.unreachable} of {len(queue.found)} partitions that "
             "did not answer",
             fg="red",
         )
+
+
+def _stored(amount: StoredAmount) -> str:
+    """Use and quota, as in "12 of 1,000 tasks, 3.4 KiB of 16 GiB"."""
+    tasks = "" if amount.most_tasks is None else f" of {amount.most_tasks:,}"
+    size = "" if amount.most_bytes is None else f" of {units.size(amount.most_bytes)}"
+    return f"{amount.tasks:,}{tasks} tasks, {units.size(amount.bytes)}{size} stored"
 
 
 def _work(at: int, one: PartitionDescription | Silent) -> dict[str, object]:

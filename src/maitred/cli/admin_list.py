@@ -24,7 +24,7 @@ from maitred.cli.admin_ask import (
     each,
 )
 from maitred.cli.admin_names import TASKS, json_option, label
-from maitred.cli.admin_totals import totals
+from maitred.cli.admin_totals import Totals, totals
 from maitred.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -190,8 +190,7 @@ def _name(queue: QueueId) -> str:
 
 def _row(entry: Entry) -> dict[str, object]:
     if entry.counts is None:
-        columns = ("partitions", "backlog", "oldest", "in/s", "out/s", "running", "offers", "dead")
-        return {"queue": _name(entry.queue)} | dict.fromkeys(columns) | {"partitions": UNREACHABLE}
+        return {"queue": _name(entry.queue)} | dict.fromkeys(_COLUMNS) | {"partitions": UNREACHABLE}
     summed = totals(entry.found)
     read, write = entry.counts.read, entry.counts.write
     return {
@@ -204,7 +203,25 @@ def _row(entry: Entry) -> dict[str, object]:
         "running": units.count(summed.running),
         "offers": units.count(summed.offers),
         "dead": units.count(summed.dead),
+        "stored": units.size(summed.stored_bytes),
+        "quota": _quota(summed),
     }
+
+
+_COLUMNS = (
+    *("partitions", "backlog", "oldest", "in/s", "out/s", "running", "offers", "dead"),
+    *("stored", "quota"),
+)
+
+
+def _quota(summed: Totals) -> units.Shown | None:
+    """How full the fuller of the queue's own quotas is."""
+    quotas = (
+        (summed.stored_tasks, summed.stored_tasks_quota),
+        (summed.stored_bytes, summed.stored_bytes_quota),
+    )
+    full = [used / most for used, most in quotas if most]
+    return units.Shown(f"{max(full):.0%}") if full else None
 
 
 def _told(entry: Entry) -> dict[str, Any]:

@@ -26,6 +26,11 @@ class Totals(NamedTuple):
     finished_per_second: float = 0.0
     workers: int = 0
     unproven: int = 0
+    stored_tasks: int = 0
+    """In the store, dead letters included, of all partitions, whoever answered."""
+    stored_bytes: int = 0
+    stored_tasks_quota: int | None = None
+    stored_bytes_quota: int | None = None
     unreachable: int = 0
     """Partitions that are missing from all this."""
 
@@ -46,6 +51,7 @@ def totals(found: Iterable[PartitionDescription | Silent]) -> Totals:
             silent += 1
         else:
             answered.append(one)
+    stored = answered[0].queue_stored if answered else None
     return Totals(
         backlog=sum(one.backlog for one in answered),
         oldest_seconds=max((one.backlog_age_seconds for one in answered), default=0.0),
@@ -57,6 +63,10 @@ def totals(found: Iterable[PartitionDescription | Silent]) -> Totals:
         finished_per_second=sum(one.finished_per_second for one in answered),
         workers=len(workers(answered)),
         unproven=sum(one.unproven for one in answered),
+        stored_tasks=stored.tasks if stored else 0,
+        stored_bytes=stored.bytes if stored else 0,
+        stored_tasks_quota=stored.most_tasks if stored else None,
+        stored_bytes_quota=stored.most_bytes if stored else None,
         unreachable=silent,
     )
 

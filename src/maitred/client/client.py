@@ -28,6 +28,7 @@ from maitred.errors import (
     MaitredError,
     Overloaded,
     ProtocolViolation,
+    StorageQuotaExceeded,
     StoreUnavailable,
     Unavailable,
 )
@@ -299,9 +300,12 @@ class AsyncClient(Asks):
     async def _before_next_try(self, call: Call, problem: MaitredError, tries: int) -> None:
         """Wait a little; raises the problem if it is none that another try could help."""
         # What was not done may be done now. What may have been done, only if twice does no harm.
-        # A store that is full or away heals in its own time, so whoever asked hears of it at once.
+        # A store that is full or away heals in its own time, so whoever asked hears of it at once;
+        # and a quota has room again when workers have worked.
         nothing_done = isinstance(problem, Unavailable | Overloaded)
-        nothing_done = nothing_done and not isinstance(problem, StoreUnavailable)
+        nothing_done = nothing_done and not isinstance(
+            problem, StoreUnavailable | StorageQuotaExceeded
+        )
         unknown = isinstance(problem, ConnectionLost | CutOff)
         if not nothing_done and not (unknown and call.message.repeatable):
             raise problem

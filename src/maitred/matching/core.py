@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from maitred.balancing.interface import RandomSource
     from maitred.matching.effects import Effect
+    from maitred.matching.quotas import Quota
     from maitred.matching.records import (
         Acquired,
         PartitionKey,
@@ -109,6 +110,7 @@ class Core:
         secret: Callable[[int], bytes] = _no_secrets,
         *,
         signing_key: bytes,
+        quotas: tuple[Quota, ...] = (),
     ) -> None:
         self.key = key
         self._signing_key = signing_key
@@ -122,6 +124,10 @@ class Core:
         self.next_sequence = self.first_sequence
         self.ledger = Ledger(key, acquired.range_id, acquired.backlog)
         self.ledger.wall = wall
+        self.quotas = quotas
+        """Of what is stored; all of them have to have room for a new task."""
+        for quota in quotas:
+            quota.join(self.ledger)
         stored = acquired.backlog > 0
         self.backlog = Backlog(
             settings.buffer_tasks, settings.buffer_bytes, self.first_sequence, stored=stored

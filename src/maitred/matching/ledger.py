@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maitred.matching.records import (
     PRIORITIES,
+    TASK_BYTES,
     Changes,
     Dead,
     Later,
     Record,
     Result,
     Segment,
+    StoredUse,
     encode_record,
     encode_records,
+    rows_bytes,
 )
 from maitred.matching.task import OVER, PARKED, SegmentState, Task, Ticket
 
@@ -290,6 +293,24 @@ class Ledger:
 
     def _touch(self, now: float) -> None:
         self._pending_since = min(self._pending_since, now)
+
+    def unwritten(self) -> StoredUse:
+        """Compute how much is in memory that the store does not have, written soon or never."""
+        if not (self.fresh or self.held or self.under_way is not None or self.pending):
+            return StoredUse()
+        tasks = self.fresh | self.held
+        if self.under_way is not None:
+            for _, members, _ in self.under_way.written:
+                tasks.update((task.sequence, task) for task in members)
+        letters = size = 0
+        for pending in self.all_pending():
+            later = (task for task, _ in pending.later.values() if not task.stored)
+            tasks.update((task.sequence, task) for task in later)
+            letters += len(pending.dead)
+            size += rows_bytes(pending.dead, pending.results)
+        size += sum(len(task.payload) + len(task.failure) for task in tasks.values())
+        size += TASK_BYTES * len(tasks)
+        return StoredUse(len(tasks) + letters, size)
 
     # Writing
 

@@ -223,4 +223,6 @@ class Partition(Recalling):
                 ticket.problem = OutcomeUnknown("Some of the tasks may have been begun.")
         for pending in self.ledger.all_pending():
             tickets.update(dict.fromkeys(pending.tickets))
+        for quota in self.quotas:
+            quota.leave(self.ledger)
         return tokens, list(tickets)

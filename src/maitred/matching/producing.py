@@ -9,6 +9,7 @@ from maitred.matching.effects import (
     Tell,
 )
 from maitred.matching.lives import Lives
+from maitred.matching.records import TASK_BYTES
 from maitred.matching.task import (
     AWAY,
     GIVEN,
@@ -44,7 +45,13 @@ class Producing(Lives):
         delay: float = 0.0,
         expires: float = 0.0,
     ) -> int:
-        """Take the tasks in; the number of the first. The token is settled when all are safe."""
+        """Take the tasks in; the number of the first. The token is settled when all are safe.
+
+        A batch is taken in as a whole or not at all: `StorageQuotaExceeded` or `StoreFull` if a
+        quota of what is stored has no room for it.
+        """
+        if self.quotas:
+            self._admit(payloads, delay, now)
         first = self.next_sequence
         self.next_sequence = first + len(payloads)
         ticket = Ticket(token, len(payloads))
@@ -80,6 +87,30 @@ class Producing(Lives):
         if self.store_problem is not None:
             self._refuse_unwritable(now)
         return first
+
+    def _admit(self, payloads: Sequence[bytes], delay: float, now: float) -> None:
+        count = len(payloads)
+        size = sum(map(len, payloads)) + TASK_BYTES * count
+        for quota in self.quotas:
+            if quota.tasks + count > quota.most_tasks or quota.bytes + size > quota.most_bytes:
+                at_once = not delay and self._workers_wait_for(count)
+                problem = quota.refusal(count, size, now, at_once=at_once)
+                if problem is not None:
+                    raise problem
+        for quota in self.quotas:
+            quota.tasks += count
+            quota.bytes += size
+
+    def _workers_wait_for(self, tasks: int) -> bool:
+        """Whether offers wait for so many new tasks, and no other task or query goes first."""
+        return not (
+            self.offers.slots < tasks
+            or self.backlog.ready
+            or self.backlog.any_unread
+            or self.away
+            or self.wanted.slots
+            or self.recovering
+        )
 
     def wait_for(self, sequence: int, token: Token, now: float) -> bool:
         """Tell the token when the task is over; False if we know nothing of it."""

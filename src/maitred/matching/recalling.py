@@ -10,7 +10,7 @@ from maitred.matching.effects import (
     ReadLater,
 )
 from maitred.matching.passing import Passing
-from maitred.matching.records import decode_record, decode_records
+from maitred.matching.records import StoredUse, decode_record, decode_records, rows_bytes
 from maitred.matching.task import (
     AWAY,
     DUE,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.effects import EndStatus
     from maitred.matching.records import (
+        Changes,
         Dead,
         Later,
         Record,
@@ -161,7 +162,12 @@ class Recalling(Passing):
     def committed(self, now: float) -> None:
         """The batch that was taken is on disk."""
         self.store_problem = None
+        before = self.ledger.stored
         batch = self.ledger.committed(now)
+        if self.quotas:
+            written = _written(batch.changes, before)
+            for quota in self.quotas:
+                quota.wrote(written)
         for state, members, parked in batch.written:
             for task in members:
                 if task.ticket is not None:
@@ -307,6 +313,14 @@ class Recalling(Passing):
     def drop_dead(self, sequence: int, ticket: Ticket, now: float) -> None:
         """It is gone for good."""
         self.ledger.forget_dead(sequence, ticket, now)
+
+
+def _written(changes: Changes, backlog_before: int) -> StoredUse:
+    """What a commit has added to the store. Bytes that went are known with the next look at it."""
+    return StoredUse(
+        changes.backlog - backlog_before + len(changes.dead),
+        rows_bytes(changes.segments, changes.later, changes.dead, changes.results),
+    )
 
 
 def _state_of(segment: Segment, records: Iterable[Record], marks: frozenset[int]) -> SegmentState:

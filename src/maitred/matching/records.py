@@ -33,6 +33,10 @@ ROW_BYTES: Final = 64
 """What a stored row counts besides its body: keys, index entries and page headers take about as
 much. Without it a million rows with empty bodies would count as nothing."""
 
+TASK_BYTES: Final = ROW_BYTES + 88
+"""The most that a task takes in the store besides its payload and its failure: a row of its own and
+the rest of its record. In a segment with others it takes less."""
+
 
 Seconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
 """Up to ten years: what is longer is a slip."""

@@ -21,6 +21,7 @@ from maitred.matching.records import Changes, PartitionKey
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.driving import Driving, Owned
 from maitred.node.settling import settle
+from maitred.node.stored_quotas import StoredQuotas
 from maitred.protocol.tasks import (
     Counts,
     Sync,
@@ -58,6 +59,7 @@ class Partitions(Driving):
     ) -> None:
         super().__init__(shard, store, writer, surroundings)
         self._loading: dict[PartitionKey, list[tuple[Serve, Any, Held]]] = {}
+        self.stored = StoredQuotas(shard, store)
         self.signing_key = b""
         """The store's; empty until `load_signing_key` has read it for the first time."""
 
@@ -197,6 +199,7 @@ class Partitions(Driving):
             raise Draining("The node is stopping.")
         settings = self.settings_of(key)
         signing_key = await self.load_signing_key()
+        await self.stored.known()
         acquired = await self.store.acquire(key)
         if key.partition == 0:
             counts = acquired.counts or await self._first_counts(key, acquired, settings.partitions)
@@ -217,6 +220,7 @@ class Partitions(Driving):
             wall,
             around.secret,
             signing_key=signing_key,
+            quotas=self.stored.of(key, settings),
         )
         self.shard.log.debug(
             "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog

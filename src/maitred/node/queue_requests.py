@@ -113,6 +113,8 @@ class QueueRequests:
             allocated=partition.allocated.total,
             allocated_per_second=round(partition.allocated.per_second(now), 3),
             unproven=partition.unproven,
+            queue_stored=self._partitions.stored.queue_amount(owned.key, partition.settings),
+            namespace_stored=self._partitions.stored.namespace_amount(owned.key),
         )
 
     def _sync(self, owned: Owned, message: Sync, held: Held) -> None:

@@ -227,6 +227,7 @@ class Shard:
         self.authenticator.accept_tokens(self._bearers)
         TokenRequests(self, self._bearers, self._surroundings)
         caretaker.begin()
+        self._partitions.stored.begin()
 
     async def start(self) -> None:
         """Listen; raises `OSError` if an address cannot be had."""

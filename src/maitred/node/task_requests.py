@@ -11,6 +11,8 @@ from maitred.errors import (
     MaitredError,
     NotOwner,
     PayloadTooLarge,
+    StorageQuotaExceeded,
+    StoreFull,
     Unavailable,
     UnknownTask,
 )
@@ -112,15 +114,19 @@ class TaskRequests:
             else:
                 held.answer(Added(first, newer(owned, message.version)))
 
-        first = partition.add(
-            message.payloads,
-            token=settle,
-            now=self._loop.time(),
-            priority=message.priority,
-            terms=message.terms,
-            delay=message.delay,
-            expires=message.expires,
-        )
+        try:
+            first = partition.add(
+                message.payloads,
+                token=settle,
+                now=self._loop.time(),
+                priority=message.priority,
+                terms=message.terms,
+                delay=message.delay,
+                expires=message.expires,
+            )
+        except (StorageQuotaExceeded, StoreFull) as problem:
+            self._partitions.stored.refused(owned.key, len(message.payloads), problem)
+            raise
 
     def _await(self, owned: Owned, message: Await, held: Held) -> None:
         sequence = message.sequence

@@ -330,6 +330,18 @@ class Describe(PartitionRequest, array_like=True, gc=False):
     repeatable = True
 
 
+class StoredAmount(Struct):
+    """How much of a queue or a namespace is stored, and its quota. A map, for people."""
+
+    tasks: int = 0
+    """Tasks that are not over, and dead letters."""
+    bytes: int = 0
+    """With results that are kept."""
+    most_tasks: int | None = None
+    """The quota; None: there is none."""
+    most_bytes: int | None = None
+
+
 class PartitionDescription(Struct, kw_only=True):
     """How a partition is. A map, not an array: people read it, and it grows with every feature."""
 
@@ -380,6 +392,9 @@ class PartitionDescription(Struct, kw_only=True):
     allocated_per_second: float = 0.0
     unproven: int = 0
     """Ends and heartbeats that were refused because their proof was wrong."""
+    queue_stored: StoredAmount = field(default_factory=StoredAmount)
+    """Of all partitions of the queue, a second ago or so."""
+    namespace_stored: StoredAmount = field(default_factory=StoredAmount)
 
 
 class Resize(PartitionRequest, array_like=True, gc=False):

@@ -8,6 +8,7 @@ from maitred.settings.access import Limits, Namespace, QueryLimits, Tls, Tokens,
 from maitred.settings.basis import (
     HTTP_PORT,
     PORT,
+    Bytes,
     Count,
     Hidden,
     Location,
@@ -26,6 +27,7 @@ from maitred.settings.queues import Forwarding, Queries, Queue, Scaling, Sheddin
 __all__ = [
     "HTTP_PORT",
     "PORT",
+    "Bytes",
     "Client",
     "Count",
     "Forwarding",

@@ -6,7 +6,17 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from maitred.settings.basis import Count, Hidden, Location, Permission, Rate, Schema, Seconds, Text
+from maitred.settings.basis import (
+    Bytes,
+    Count,
+    Hidden,
+    Location,
+    Permission,
+    Rate,
+    Schema,
+    Seconds,
+    Text,
+)
 
 
 class Limits(Schema, frozen=True, kw_only=True):
@@ -95,6 +105,12 @@ class Limits(Schema, frozen=True, kw_only=True):
     """Queues in the store, of all namespaces together; a new one beyond it is refused. Each takes a
     row, and up to 50 KiB of memory while somebody uses it."""
 
+    free_disk_bytes: Bytes = 256 * 2**20
+    """Room that must be left on the disk of the data directory; below it, new tasks are refused.
+    What was acknowledged needs room as well: retries, results, marks, and SQLite's log of some
+    16 MiB a shard. 0: tasks are taken until a write fails. A PostgreSQL server watches its own
+    disk."""
+
     new_queues_per_second: Rate = 20.0
     """New queues of one user that the node makes. Each shard allows its share. A deployment names
     its queues once; a program that names a new one for each task wants another way."""
@@ -113,6 +129,14 @@ class Namespace(Schema, frozen=True, kw_only=True):
     queues: Count = 1_000
     """Queues in it; a new one beyond it is refused until one is deleted, or forgotten because it
     lay idle."""
+
+    stored_tasks: Count | None = None
+    """Tasks in the store, dead letters included, of all its queues; new ones beyond it are refused.
+    Not limited unless told: a stored task counts at least 64 bytes of `stored_bytes`."""
+
+    stored_bytes: Bytes | None = 16 * 2**30
+    """The same in bytes, with results that are kept. A hundred million small tasks, or 16,000 of a
+    megabyte: more is a mistake or an attack, and several namespaces share a disk."""
 
 
 class Tls(Schema, frozen=True, kw_only=True):

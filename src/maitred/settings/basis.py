@@ -17,6 +17,7 @@ HTTP_PORT = 4780
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Seconds = Annotated[float, Meta(gt=0, le=365 * 86_400)]
 Wait = Annotated[float, Meta(ge=0, le=365 * 86_400)]
+Bytes = Annotated[int, Meta(ge=0, le=2**50)]
 Rate = Annotated[float, Meta(gt=0, le=1e9)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(min_length=1)]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from maitred.settings.basis import Count, Rate, Schema, Seconds, Wait
+from maitred.settings.basis import Bytes, Count, Rate, Schema, Seconds, Wait
 
 
 class Forwarding(Schema, frozen=True, kw_only=True):
@@ -210,6 +210,13 @@ class Queue(Schema, frozen=True, kw_only=True):
 
     memory_seconds: Wait = 60.0
     """A result that is to be kept for longer than this is written to the store."""
+
+    stored_tasks: Count | None = None
+    """Tasks in the store, dead letters included, of all partitions together; new ones beyond it are
+    refused. Not limited unless told: the quota of the namespace holds for all of its queues."""
+
+    stored_bytes: Bytes | None = None
+    """The same in bytes, with results that are kept; each row counts 64 bytes besides its body."""
 
     idle_seconds: Seconds = 300.0
     """A partition that nobody used for so long, and that has nothing to do, leaves the memory."""

@@ -95,6 +95,15 @@ def _fields(required: Json, **others: Json) -> Json:
     return {"type": "object", "required": list(required), "properties": {**required, **others}}
 
 
+_STORED: Final = _fields(
+    {
+        "tasks": _COUNT,
+        "bytes": _COUNT,
+        "most_tasks": {"type": ["integer", "null"]},
+        "most_bytes": {"type": ["integer", "null"]},
+    }
+)
+
 SCHEMAS: Final[Json] = {
     "Error": _fields(
         {
@@ -139,6 +148,8 @@ SCHEMAS: Final[Json] = {
             "later": _COUNT,
             "dead": _COUNT,
             "offers": _COUNT,
+            "stored": _STORED,
+            "namespace_stored": _STORED,
             "workers": {"type": "array", "items": _TEXT},
             "partitions": {"type": "array", "items": {"type": "object"}},
         }

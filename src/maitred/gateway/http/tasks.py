@@ -15,7 +15,7 @@ from maitred.gateway.http.queries import plain_form
 from maitred.gateway.http.request import seconds, whole
 from maitred.gateway.http.statuses import told
 from maitred.matching.records import PRIORITIES
-from maitred.protocol.tasks import NEVER, Failure, Outcome, PartitionDescription
+from maitred.protocol.tasks import NEVER, Failure, Outcome, PartitionDescription, StoredAmount
 
 if TYPE_CHECKING:
     from maitred.gateway.http.connection import Connection
@@ -104,6 +104,7 @@ class Tasks:
         request.form = form = plain_form(request)
         found = await self._gateway.describe(namespace, queue)
         answered = [one for one in found if isinstance(one, PartitionDescription)]
+        told_by = next(iter(answered), None)
         body = {
             "namespace": namespace,
             "queue": queue,
@@ -112,6 +113,10 @@ class Tasks:
             "later": sum(one.later for one in answered),
             "dead": sum(one.dead for one in answered),
             "offers": sum(one.offers for one in answered),
+            "stored": to_builtins(told_by.queue_stored if told_by else StoredAmount()),
+            "namespace_stored": to_builtins(
+                told_by.namespace_stored if told_by else StoredAmount()
+            ),
             "workers": sorted({worker for one in answered for worker in one.workers}),
             "partitions": [_told(number, one) for number, one in enumerate(found)],
         }

@@ -1,0 +1,101 @@
+"""Keeps a shard's quotas of stored tasks up to date: asks the store once a second what it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import MaitredError
+from maitred.matching.quotas import LOOK_SECONDS, Quotas
+from maitred.protocol.tasks import StoredAmount
+
+if TYPE_CHECKING:
+    from maitred.matching.quotas import Quota
+    from maitred.matching.records import PartitionKey
+    from maitred.node.shard import Shard
+    from maitred.settings import Queue
+    from maitred.store.interface import Store
+
+LOOK_SHARE: Final = 0.05
+"""Of the time, at most, for looks: where one takes long, because there are very many queues or the
+store is slow, the next one comes later."""
+
+TOLD_SECONDS: Final = 10.0
+"""How often, at most, the log tells that tasks are refused; a producer may try a thousand times a
+second."""
+
+
+class StoredQuotas:
+    """The quotas of one shard, and its looks at the store."""
+
+    def __init__(self, shard: Shard, store: Store) -> None:
+        self._shard = shard
+        self._store = store
+        self._quotas = Quotas(shard.settings.namespaces, shard.settings.limits.free_disk_bytes)
+        self._looked = False
+        self._looking = asyncio.Lock()
+        self._told_at = -inf
+        self._untold = 0
+
+    def begin(self) -> None:
+        """Look again and again until the shard stops."""
+        self._shard.spawn(self._run())
+
+    async def known(self) -> None:
+        """Wait for the first look at the store."""
+        if not self._looked:
+            async with self._looking:
+                if not self._looked:
+                    await self._look()
+
+    def of(self, key: PartitionKey, settings: Queue) -> tuple[Quota, ...]:
+        """Return the quotas of a partition that is loaded; it joins them before the next look."""
+        return self._quotas.of(key, settings)
+
+    def queue_amount(self, key: PartitionKey, settings: Queue) -> StoredAmount:
+        """Describe the use and quota of a partition's queue."""
+        use = self._quotas.queue_use(key.namespace, key.queue)
+        return StoredAmount(*use, settings.stored_tasks, settings.stored_bytes)
+
+    def namespace_amount(self, key: PartitionKey) -> StoredAmount:
+        """Describe the use and quota of a partition's namespace."""
+        limits = self._quotas.namespace_settings(key.namespace)
+        use = self._quotas.namespace_use(key.namespace)
+        return StoredAmount(*use, limits.stored_tasks, limits.stored_bytes)
+
+    def refused(self, key: PartitionKey, tasks: int, problem: MaitredError) -> None:
+        """Tell the log that tasks were refused, at most every `TOLD_SECONDS`."""
+        now = self._shard.loop.time()
+        self._untold += tasks
+        if now - self._told_at < TOLD_SECONDS:
+            return
+        self._shard.log.warning(
+            "tasks refused",
+            namespace=key.namespace,
+            queue=key.queue,
+            tasks=self._untold,
+            error=problem,
+        )
+        self._told_at = now
+        self._untold = 0
+
+    async def _run(self) -> None:
+        loop = self._shard.loop
+        while True:
+            begun = loop.time()
+            async with self._looking:
+                try:
+                    await self._look()
+                except MaitredError as problem:
+                    self._shard.log.debug("stored tasks not counted", error=problem)
+                except Exception:
+                    self._shard.log.exception("stored tasks not counted")
+            took = loop.time() - begun
+            await asyncio.sleep(max(LOOK_SECONDS, took / LOOK_SHARE))
+
+    async def _look(self) -> None:
+        self._quotas.look_begins()
+        use = await self._store.use()
+        self._quotas.look_ended(use.queues, use.free_bytes)
+        self._looked = True

@@ -1,0 +1,191 @@
+"""One producer cannot fill the disk that all namespaces share: quotas of stored tasks and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import maitred
+from maitred.errors import StorageQuotaExceeded, StoreFull, StoreUnavailable
+from maitred.gateway.http.statuses import status_of
+from maitred.matching.quotas import OVERDRAFT_LEAST
+from maitred.matching.records import Terms
+from maitred.protocol.tasks import (
+    FAILED,
+    Add,
+    Added,
+    Describe,
+    End,
+    Finish,
+    Offer,
+    Offered,
+    PartitionDescription,
+)
+from maitred.settings import Limits, Namespace, Queue
+from maitred.store.sqlite import open_sqlite
+from tests.node.in_process import in_a_loop, node, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from maitred.client.client import AsyncClient
+    from tests.node.in_process import NodeUnderTest
+
+SESSION = b"0123456789abcdef"
+
+
+class House:
+    """A node with its store, and a client."""
+
+    def __init__(self, made: NodeUnderTest, client: AsyncClient) -> None:
+        self.node = made
+        self.client = client
+
+    async def add(
+        self,
+        queue: str = "mails",
+        tasks: int = 1,
+        size: int = 0,
+        *,
+        namespace: str = "evil",
+        partition: int = 0,
+        delay: float = 0.0,
+        terms: Terms = Terms(),  # noqa: B008 - immutable
+    ) -> int:
+        """Add a batch of tasks of that size."""
+        payloads = [bytes(size)] * tasks
+        message = Add(namespace, queue, 1, partition, 0, 1, payloads, 2, delay, 0.0, terms)
+        answer = await self.client.request(message, 20)
+        assert isinstance(answer, Added)
+        return answer.first
+
+    async def described(self, queue: str = "mails") -> PartitionDescription:
+        answer = await self.client.request(Describe("evil", queue, 1, 0, 0), 20)
+        assert isinstance(answer, PartitionDescription)
+        return answer
+
+    async def until_stored(self, tasks: int, queue: str = "mails") -> None:
+        """Wait until a look at the store has found so many."""
+        async with asyncio.timeout(30):
+            while (await self.described(queue)).queue_stored.tasks != tasks:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def house(
+    directory: Path,
+    *,
+    shards: int = 1,
+    **settings: Any,  # noqa: ANN401 - whatever a node has
+) -> AsyncIterator[House]:
+    async with node(directory, shards=shards, **settings) as made:
+        stores = []
+        for number, shard in enumerate(made.shards):
+            stores.append(await open_sqlite(directory / "data", number))
+            shard.keep_tasks(stores[-1])
+        try:
+            async with maitred.connect(f"maitred://127.0.0.1:{made.port}") as client:
+                yield House(made, client)
+        finally:
+            for shard in made.shards:
+                shard.close()
+            for store in stores:
+                await store.close()
+
+
+@in_a_loop
+async def test_a_namespace_that_is_full_is_refused_and_its_neighbour_is_not(tmp_path: Path) -> None:
+    quotas = {"evil": Namespace(stored_bytes=2**20)}
+    async with house(tmp_path, namespaces=quotas) as one:
+        added = 0
+        with pytest.raises(StorageQuotaExceeded) as refused:  # noqa: PT012 - until it is full
+            for number in range(1000):
+                await one.add(f"q{number % 7}", 4, 20_000)
+                added += 4
+        assert added * 20_000 < 2**20 <= (added + 5) * 20_000
+        assert status_of(refused.value) == 429
+        assert "Namespace evil" in refused.value.sentence
+        assert refused.value.remedy
+        with pytest.raises(StorageQuotaExceeded):  # nor in a new queue, nor for later
+            await one.add("another", 1, 60_000, delay=1000.0)
+        assert await one.add("mails", 50, 20_000, namespace="shop") >= 0
+        (line,) = [fields for _, event, fields in one.node.log.lines if event == "tasks refused"]
+        assert line["namespace"] == "evil"
+        assert one.node.shard.errors["storage-quota-exceeded"] == 2
+
+
+@in_a_loop
+async def test_a_restart_does_not_empty_the_count(tmp_path: Path) -> None:
+    """Partitions that nobody has asked for yet hold stored tasks all the same."""
+    quotas = {"*": Namespace(stored_tasks=50)}
+    async with house(tmp_path, namespaces=quotas) as one:
+        await one.add("mails", 30)
+        await one.add("bills", 20, delay=1000.0)
+    async with house(tmp_path, namespaces=quotas) as one:
+        with pytest.raises(StorageQuotaExceeded):
+            await one.add("a-new-one")
+
+
+@in_a_loop
+async def test_a_quota_of_a_queue_holds_over_all_its_partitions_and_shards(tmp_path: Path) -> None:
+    queue = Queue(stored_tasks=40, partitions=4)
+    async with house(tmp_path, shards=2, queues={"evil/mails": queue}) as one:
+        for partition in range(4):
+            await one.add("mails", 10, partition=partition)
+        await one.until_stored(40)
+        for partition in range(4):
+            with pytest.raises(StorageQuotaExceeded, match="Queue evil/mails"):
+                await one.add("mails", 1, partition=partition)
+        assert await one.add("bills", 1) >= 0
+        stored = (await one.described()).queue_stored
+        assert (stored.tasks, stored.most_tasks, stored.most_bytes) == (40, 40, None)
+        assert (await one.described()).namespace_stored.tasks >= 40
+
+
+@in_a_loop
+async def test_tasks_that_fail_at_once_do_not_get_round_the_quota(tmp_path: Path) -> None:
+    """A producer with a worker of its own: what a worker takes at once is not refused, and then it
+    is put off for years."""
+    quotas = {"evil": Namespace(stored_tasks=10)}
+    terms = Terms(retries=5, backoff_first=1e8, backoff_longest=1e8)
+    most = 10 + OVERDRAFT_LEAST.tasks
+    async with house(tmp_path, namespaces=quotas) as one:
+        taken = 0
+        with pytest.raises(StorageQuotaExceeded):  # noqa: PT012 - until it is full
+            for _ in range(40):
+                taken += await _fail(one, 100, terms)
+        await one.until_stored(taken)
+        assert taken <= most
+
+
+async def _fail(one: House, slots: int, terms: Terms) -> int:
+    """Offer slots, add as many tasks, and fail them all."""
+    offer = Offer("evil", "mails", 1, 0, 0, 1, SESSION, "evil", slots)
+    offered = asyncio.ensure_future(one.client.request(offer, 20))
+    try:
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        await until(lambda: any(each.partition.offers.slots for each in partitions.owned.values()))
+        await one.add("mails", slots, terms=terms)
+        answer = await offered
+    finally:
+        offered.cancel()
+        await asyncio.gather(offered, return_exceptions=True)
+    assert isinstance(answer, Offered)
+    ends = [End(task.sequence, task.attempt, task.proof, FAILED) for task in answer.tasks]
+    await one.client.request(Finish("evil", "mails", 1, 0, 0, SESSION, ends), 20)
+    return len(ends)
+
+
+@in_a_loop
+async def test_a_disk_that_is_nearly_full_takes_no_new_tasks(tmp_path: Path) -> None:
+    """Before SQLite meets the end of it: what was acknowledged needs room as well."""
+    async with house(tmp_path, limits=Limits(free_disk_bytes=2**50)) as one:
+        with pytest.raises(StoreFull, match="has less than") as refused:
+            await one.add()
+        assert isinstance(refused.value, StoreUnavailable)
+        assert "limits.free_disk_bytes" in (refused.value.remedy or "")
