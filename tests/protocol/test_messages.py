@@ -90,6 +90,7 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.LIST_TOKENS: STATUS,
     Opcode.REVOKE_TOKEN: [*STATUS, "0" * 16, "alice"],
     Opcode.INTROSPECT: [*STATUS, "mtd_0_0"],
+    Opcode.RELOAD: STATUS,
     Opcode.WORKERS: [*PARTITION, "offline", "worker"],
     Opcode.RELAY: [*PARTITION, SESSION, 1, b"seat", True],
     Opcode.FETCH: [*PARTITION, SESSION, True],

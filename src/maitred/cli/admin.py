@@ -9,6 +9,7 @@ from maitred.cli.admin_describe import describe
 from maitred.cli.admin_list import list_queues
 from maitred.cli.admin_partitions import update_partitions
 from maitred.cli.admin_query import query
+from maitred.cli.admin_reload import reload
 from maitred.cli.admin_token import token
 from maitred.cli.admin_worker import worker
 from maitred.cli.groups import HintingGroup
@@ -34,3 +35,4 @@ for _command in (list_queues, describe, update_partitions, dead):
 admin.add_command(query)
 admin.add_command(token)
 admin.add_command(worker)
+admin.add_command(reload)

@@ -6,12 +6,15 @@ import json
 import os
 import sys
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from maitred.cli.address import run, url_option
 from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED, FORCED
+
+if TYPE_CHECKING:
+    from maitred.settings import Node
 
 MEANINGS: Final = (
     (str(FINISHED), "stopped, and everything under way was finished"),
@@ -57,10 +60,15 @@ def gateway(
     from maitred.config import load
     from maitred.gateway.process import stand_alone
     from maitred.logs import logger
+    from maitred.node.node_reloading import SettingsSource
 
     parse_address(url)
     given = flags({"gateway.host": host, "gateway.port": port}, others)
-    settings = load(file, os.environ, given)
+
+    def read() -> Node:
+        return load(file, os.environ, given)
+
+    settings = read()
     log = logger(settings.log)
 
     def announce(address: str) -> None:
@@ -71,7 +79,8 @@ def gateway(
             click.echo("\nCtrl-C stops it, and lets it finish what is under way; twice: at once.")
         sys.stdout.flush()
 
-    finished = run(stand_alone(url, settings, log, announce, _forced))
+    source = SettingsSource(read, file)
+    finished = run(stand_alone(url, settings, log, announce, _forced, source))
     sys.exit(FINISHED if finished else CUT_OFF)
 
 

@@ -79,9 +79,13 @@ def up(
 
     from maitred.config import cores, load
     from maitred.logs import logger
+    from maitred.node.node_reloading import SettingsSource
     from maitred.node.supervisor import Supervisor
 
-    settings = load(file, os.environ, flags(options, others))
+    def read() -> Node:
+        return load(file, os.environ, flags(options, others))
+
+    settings = read()
     log = logger(settings.log)
     pool = _example(settings, log) if example else None
 
@@ -89,7 +93,10 @@ def up(
         _announce(running, settings, log, pool, as_json=as_json)
 
     async def run() -> int:
-        return await Supervisor(settings, settings.shards or cores(), log, pool).run(announce)
+        shards = settings.shards or cores()
+        return await Supervisor(settings, shards, log, pool, SettingsSource(read, file)).run(
+            announce
+        )
 
     sys.exit(asyncio.run(run()))
 

@@ -25,6 +25,10 @@ from maitred.logs import logger
 from maitred.node.channel import Channel, raise_file_limit, set_title, until_stopped
 from maitred.node.control import Failed, Ready, StartGateway
 from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
+from maitred.node.node_reloading import NodeReloading, SettingsFile
+from maitred.node.reload_link import ReloadLink
+from maitred.node.shard import part_states
+from maitred.protocol.access import ProcessState
 from maitred.security.tls import DiallerTls, ListenerTls, client_context
 from maitred.security.users import GATEWAY
 from maitred.surroundings import Surroundings
@@ -33,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.logs import Logger
-    from maitred.settings import Node, Tls
+    from maitred.node.node_reloading import SettingsSource
+    from maitred.settings import Node, Tls, User
 
 FIRST_SECONDS: Final = 10.0
 """How long the gateway of a node waits for its first connection before it says that it is ready:
@@ -66,7 +71,6 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
     settings = start.settings
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    heard = asyncio.create_task(channel.hear())
     tls = None if settings.tls is None else ListenerTls(settings.tls)
     scheme = "maitreds" if tls is not None else "maitred"
     gateway = Gateway(
@@ -78,6 +82,7 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
         tls=None if settings.tls is None else own_node_tls(settings.tls, log),
         reloadable=() if tls is None else (tls,),
     )
+    heard = asyncio.create_task(ReloadLink(channel, gateway.guard.reloading).hear())
     door = HttpDoor(port=start.port, tls=None if tls is None else tls.listening, reuse=True)
     await gateway.open(door)
     gateway.connect()
@@ -146,12 +151,23 @@ async def _be(channel: Channel, start: StartGateway) -> int:
 # On its own
 
 
+class _Alone:
+    """A gateway that no supervisor reloads."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._reloading = gateway.guard.reloading
+
+    async def reload(self, users: dict[str, User] | None) -> ProcessState:
+        return ProcessState("gateway", part_states(await self._reloading.reload(users)))
+
+
 async def stand_alone(
     url: str,
     settings: Node,
     log: Logger,
     announce: Callable[[str], None],
     forced: Callable[[int], None],
+    source: SettingsSource,
 ) -> bool:
     """Serve until a signal comes; False if something was cut off.
 
@@ -180,12 +196,15 @@ async def stand_alone(
     )
     address = await gateway.open(HttpDoor(tls=None if tls is None else tls.listening))
     gateway.connect()
+    file = SettingsFile(settings, source)
+    watching = asyncio.create_task(NodeReloading(file, lambda: [_Alone(gateway)], log).watch())
     failed = asyncio.create_task(gateway.failed())
     stopped = asyncio.create_task(stopping.wait())
     spare_the_collector()
     log.info("gateway is open", address=address)
     announce(address)
     await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
+    watching.cancel()
     if failed.done():
         stopped.cancel()
         await gateway.close()

@@ -4,6 +4,10 @@ The supervisor begins with Start; with StartGateway if the process is to be the 
 process answers Ready, or Failed and ends. Stop, or the end of the channel because the supervisor is
 no more, makes it drain; how that went is its exit status. A process that meets a fault of its own
 says Failed at any time, so that the supervisor knows what it died of.
+
+A process that was asked to have the node reload says ReloadWanted. The supervisor then says
+ReloadProcess to all of them, each answers Reloaded, and the first one hears what came of it all as
+ReloadDone. The supervisor also begins by itself, when the settings file has changed.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from msgspec import Struct, json
 
 from maitred.errors import MaitredError, RemoteError
 from maitred.node.shard import Place  # noqa: TC001 - msgspec reads the annotations
+from maitred.protocol.access import PartState, ProcessState  # noqa: TC001
 from maitred.protocol.refusals import CLASSES
-from maitred.settings import Node  # noqa: TC001
+from maitred.settings import Node, User  # noqa: TC001
 
 LINE_BYTES: Final = 64 * 2**20
 """Longest line: all settings, among them the users, some 200 bytes each."""
@@ -69,8 +74,36 @@ class Failed(Struct, tag="failed"):
         return kind(self.sentence, remedy=self.remedy)
 
 
-Command = Start | StartGateway | Stop
-Report = Ready | Failed
+class ReloadProcess(Struct, tag="reload-process"):
+    """Read users and certificates again."""
+
+    number: int
+    users: dict[str, User] | None
+    """Those of the settings as they are now; None: as they were."""
+
+
+class Reloaded(Struct, tag="reloaded"):
+    """What came of a ReloadProcess."""
+
+    number: int
+    parts: list[PartState]
+
+
+class ReloadWanted(Struct, tag="reload-wanted"):
+    """Somebody asks this process to have the whole node reload."""
+
+    number: int
+
+
+class ReloadDone(Struct, tag="reload-done"):
+    """What came of a ReloadWanted."""
+
+    number: int
+    processes: list[ProcessState]
+
+
+Command = Start | StartGateway | Stop | ReloadProcess | ReloadDone
+Report = Ready | Failed | Reloaded | ReloadWanted
 
 _command: Final[json.Decoder[Command]] = json.Decoder(Command)
 _report: Final[json.Decoder[Report]] = json.Decoder(Report)

@@ -22,9 +22,11 @@ from maitred.node.restarts import RestartPolicy
 from maitred.settings import HTTP_PORT, PORT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import ExitStack
 
     from maitred.logs import Logger
+    from maitred.node.launch import ReloadAsker
     from maitred.node.shard import Place
     from maitred.settings import Node
 
@@ -41,8 +43,22 @@ class GatewayKeeper(Keeper):
 
     word = "gateway"
 
-    def __init__(self, place: Place, settings: Node, log: Logger, port: int) -> None:
-        super().__init__(place, settings, log, source_port_socket=None, inherited=())
+    def __init__(
+        self,
+        place: Place,
+        settings: Node,
+        log: Logger,
+        port: int,
+        reload_wanted: Callable[[ReloadAsker], None] = lambda _asker: None,
+    ) -> None:
+        super().__init__(
+            place,
+            settings,
+            log,
+            source_port_socket=None,
+            inherited=(),
+            reload_wanted=reload_wanted,
+        )
         self._log = log
         self.port = port
 
@@ -59,7 +75,11 @@ class GatewayKeeper(Keeper):
         host = EVERYWHERE.get(place.host, place.host)
         node = f"[{host}]:{place.port}" if ":" in host else f"{host}:{place.port}"
         start = StartGateway(self._settings, self.port, node, place.gateway_secret)
-        return await ShardProcess.launch(start, self._inherited, MODULE)
+        return await ShardProcess.launch(start, self._inherited, MODULE, self._reload_wanted)
+
+    @property
+    def title(self) -> str:
+        return self.word
 
     def _pointless(self, reason: str, ended: str) -> RestartPolicy:
         """Tasks and those who ask without it need no gateway: it is tried again, slowly."""

@@ -6,22 +6,30 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from maitred.errors import CannotStart, ShardsKeepDying
 from maitred.node.control import Start
 from maitred.node.exits import CUT_OFF
 from maitred.node.launch import Ended, ShardProcess
 from maitred.node.restarts import GiveUp, RestartPolicy
 from maitred.node.shard import FAREWELL_SECONDS
+from maitred.protocol.access import PartState, ProcessState
+from maitred.security.reloading import FAILED, UNCHANGED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from maitred.logs import Logger
+    from maitred.node.launch import ReloadAsker
     from maitred.node.shard import Place
-    from maitred.settings import Node
+    from maitred.settings import Node, User
 
 START_SECONDS: Final = 60.0
 """From the start of a process to its first word, on a machine that has much else to do."""
+
+RELOAD_SECONDS: Final = 10.0
+"""For a process to read users and certificates again; ten thousand users take a second."""
 
 SLACK_SECONDS: Final = 5.0
 """How much longer than it should a stopping shard may take before it is killed."""
@@ -42,12 +50,14 @@ class Keeper:
         *,
         source_port_socket: int | None,
         inherited: Iterable[int],
+        reload_wanted: Callable[[ReloadAsker], None] = lambda _asker: None,
     ) -> None:
         self.place = place
         self._settings = settings
         self._log = log.bind(shard=place.number)
         self._source_port_socket = source_port_socket
         self._inherited = tuple(inherited)
+        self._reload_wanted = reload_wanted
         self._process: ShardProcess | None = None
         self._stopping = False
 
@@ -62,7 +72,7 @@ class Keeper:
 
     async def _begin(self) -> ShardProcess:
         start = Start(self._settings, self.place, self._source_port_socket)
-        return await ShardProcess.launch(start, self._inherited)
+        return await ShardProcess.launch(start, self._inherited, reload_wanted=self._reload_wanted)
 
     def _pointless(self, reason: str, ended: str) -> RestartPolicy:
         """It keeps dying: raises, or says how to go on."""
@@ -140,6 +150,30 @@ class Keeper:
             return process, (await process.ended())._replace(
                 problem=CannotStart(f"{self._name} was not ready within {START_SECONDS:g} s.")
             )
+
+    async def reload(self, users: dict[str, User] | None) -> ProcessState:
+        """Have its process read everything again, with these users of the settings; a process that
+        is started later has them, too."""
+        if users is not None:
+            self._settings = structs.replace(self._settings, users=users)
+        process = self._process
+        if process is None or process.has_ended or not process.ready.is_set():
+            remark = "It is being started, and reads everything then."
+            return ProcessState(self.title, [PartState("process", UNCHANGED, remark)])
+        try:
+            async with asyncio.timeout(RELOAD_SECONDS):
+                parts = await process.reload(users)
+        except TimeoutError:
+            parts = [PartState("process", FAILED, f"No answer within {RELOAD_SECONDS:g} s.")]
+        if parts is None:
+            remark = "It died, and reads everything when it is started again."
+            parts = [PartState("process", UNCHANGED, remark)]
+        return ProcessState(self.title, parts)
+
+    @property
+    def title(self) -> str:
+        """For people who read a list of processes."""
+        return f"{self.word} {self.place.number}"
 
     async def stop(self) -> bool:
         """Drain it. False if some work was cut off, or if it had to be killed."""

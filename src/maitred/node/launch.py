@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import DecodeError
@@ -16,6 +17,9 @@ from maitred.node.control import (
     LINE_BYTES,
     Failed,
     Ready,
+    ReloadDone,
+    ReloadProcess,
+    ReloadWanted,
     Start,
     StartGateway,
     Stop,
@@ -26,9 +30,15 @@ from maitred.node.exits import FINISHED
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from maitred.errors import MaitredError
+    from maitred.node.control import Command
+    from maitred.protocol.access import PartState, ProcessState
+    from maitred.settings import User
+
+    ReloadAsker = Callable[[list[ProcessState]], None]
+    """Tells the process that asked for a reload what came of it."""
 
 MODULE: Final = "maitred.node.shard_process"
 
@@ -65,20 +75,32 @@ class ShardProcess:
     """One process; a restarted shard is another one."""
 
     def __init__(
-        self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        process: Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        reload_wanted: Callable[[ReloadAsker], None],
     ) -> None:
         self.pid = process.pid
         self.ready = asyncio.Event()
         self._process = process
         self._writer = writer
         self._problem: MaitredError | None = None
+        self._reload_wanted = reload_wanted
+        self._reloads: dict[int, asyncio.Future[list[PartState] | None]] = {}
+        self._reload_number = 0
         self._ended = asyncio.create_task(self._watch(reader))
 
     @classmethod
     async def launch(
-        cls, start: Start | StartGateway, inherited: Iterable[int], module: str | None = None
+        cls,
+        start: Start | StartGateway,
+        inherited: Iterable[int],
+        module: str | None = None,
+        reload_wanted: Callable[[ReloadAsker], None] = lambda _asker: None,
     ) -> ShardProcess:
-        """Start a process; it inherits these files besides the one in `start`."""
+        """Start a process; it inherits these files besides the one in `start`. `reload_wanted` is
+        called when the process was asked to have the node reload."""
         files = [*inherited]
         if isinstance(start, Start) and start.source_port_socket is not None:
             files.append(start.source_port_socket)
@@ -108,7 +130,7 @@ class ShardProcess:
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, OURS)
         writer.write(line(start))
-        return cls(process, reader, writer)
+        return cls(process, reader, writer, reload_wanted)
 
     async def _watch(self, reader: asyncio.StreamReader) -> Ended:
         with suppress(OSError, ValueError, DecodeError):  # it died in the middle of a word
@@ -118,6 +140,13 @@ class ShardProcess:
                     self.ready.set()
                 elif isinstance(report, Failed):
                     self._problem = report.error()
+                elif isinstance(report, ReloadWanted):
+                    self._reload_wanted(partial(self._reload_done, report.number))
+                elif (waiting := self._reloads.get(report.number)) is not None:
+                    waiting.set_result(report.parts)
+        for waiting in self._reloads.values():
+            if not waiting.done():
+                waiting.set_result(None)
         status = await self._process.wait()
         self._writer.close()
         return Ended(status, self._problem)
@@ -142,8 +171,25 @@ class ShardProcess:
 
     def stop(self) -> None:
         """Tell it to finish what is under way, and end."""
+        self._say(Stop())
+
+    async def reload(self, users: dict[str, User] | None) -> list[PartState] | None:
+        """Have it read everything again; None if it ends before it has."""
+        number = self._reload_number = self._reload_number + 1
+        waiting: asyncio.Future[list[PartState] | None]
+        waiting = self._reloads[number] = asyncio.get_running_loop().create_future()
+        self._say(ReloadProcess(number, users))
+        try:
+            return await waiting
+        finally:
+            self._reloads.pop(number, None)
+
+    def _reload_done(self, number: int, processes: list[ProcessState]) -> None:
+        self._say(ReloadDone(number, processes))
+
+    def _say(self, command: Command) -> None:
         if not self._writer.is_closing():
-            self._writer.write(line(Stop()))
+            self._writer.write(line(command))
 
     def kill(self) -> None:
         """End it at once."""

@@ -39,6 +39,7 @@ from maitred.node.vitals import LoadGauge, Vitals
 from maitred.node.watching import Watching
 from maitred.node.writer import Writer
 from maitred.protocol import cql
+from maitred.protocol.access import NodeReloaded, PartState, ProcessState
 from maitred.protocol.description import VERSIONS, Description
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import (
@@ -59,7 +60,7 @@ from maitred.security.reloading import USERS, Reloading
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from msgspec import Struct
 
@@ -68,8 +69,9 @@ if TYPE_CHECKING:
     from maitred.node.asking import PeerCall
     from maitred.node.held import Held
     from maitred.node.work import ForwardedWork
+    from maitred.protocol.access import Reload
     from maitred.protocol.messages import AnyRequest
-    from maitred.security.reloading import Reloadable
+    from maitred.security.reloading import PartReloaded, Reloadable
     from maitred.settings import Node
     from maitred.store.interface import Store
     from maitred.surroundings import Surroundings
@@ -132,6 +134,7 @@ class Shard:
         self.users = Directory(settings, place.gateway_secret)
         self.authenticator = Authenticator(self.users, settings.limits, log)
         self.reloading = Reloading(self.users, reloadable, log, self._reloaded)
+        self._reload_node: Callable[[], Awaitable[NodeReloaded]] = self._reload_here
         self.tables = SystemTables(place.node.bytes)
         self.description = Description(
             node=str(place.node),
@@ -170,6 +173,7 @@ class Shard:
         self.handlers: dict[int, Callable[[Any], Struct | Coroutine[Any, Any, Struct]]] = {
             Opcode.ECHO: self._echo,
             Opcode.STATUS: self._status,
+            Opcode.RELOAD: self._reload,
         }
         self.holders: dict[int, Callable[[Any, Held], None]] = {}
         """Requests that are answered later, by whoever holds them."""
@@ -228,6 +232,10 @@ class Shard:
         TokenRequests(self, self._bearers, self._surroundings)
         caretaker.begin()
         self._partitions.stored.begin()
+
+    def reload_with(self, reload_node: Callable[[], Awaitable[NodeReloaded]]) -> None:
+        """Have others of the node read their files again, too, when a person asks for it."""
+        self._reload_node = reload_node
 
     async def start(self) -> None:
         """Listen; raises `OSError` if an address cannot be had."""
@@ -378,6 +386,13 @@ class Shard:
             logins=dict(self.authenticator.outcomes),
         )
 
+    async def _reload(self, _message: Reload) -> NodeReloaded:
+        return await self._reload_node()
+
+    async def _reload_here(self) -> NodeReloaded:
+        parts = part_states(await self.reloading.reload())
+        return NodeReloaded([ProcessState(f"shard {self.number}", parts)])
+
     # Once a second
 
     async def _sweep(self) -> None:
@@ -433,6 +448,11 @@ FAREWELL_SECONDS: Final = 3.0
 
 DRAIN_LOOK_SECONDS: Final = 0.02
 """How often a stopping shard looks whether it is done."""
+
+
+def part_states(parts: Iterable[PartReloaded]) -> list[PartState]:
+    """What came of reading files again, as it is told to others."""
+    return [PartState(one.part, one.state, one.problem) for one in parts]
 
 
 def spread_batch_text(given: object) -> str:

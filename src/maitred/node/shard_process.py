@@ -23,6 +23,7 @@ from maitred.logs import logger
 from maitred.node.channel import Channel, raise_file_limit, set_title, until_stopped
 from maitred.node.control import Failed, Ready, Start
 from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
+from maitred.node.reload_link import ReloadLink
 from maitred.node.shard import Shard
 from maitred.security.tls import ListenerTls
 from maitred.store.opening import open_store
@@ -58,7 +59,9 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
         reloadable=() if tls is None else (tls,),
         source_port_socket=None if inherited is None else socket.socket(fileno=inherited),
     )
-    heard = asyncio.create_task(channel.hear())
+    link = ReloadLink(channel, shard.reloading)
+    shard.reload_with(link.reload_node)
+    heard = asyncio.create_task(link.hear())
     opening = asyncio.create_task(_open_store(start, log))
     await asyncio.wait((heard, opening), return_when=asyncio.FIRST_COMPLETED)
     if not opening.done():

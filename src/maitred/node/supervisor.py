@@ -26,6 +26,7 @@ from maitred.node import exits
 from maitred.node.gateway_keeper import GatewayKeeper, hold_port
 from maitred.node.identity import data_directory
 from maitred.node.keeper import Keeper
+from maitred.node.node_reloading import NodeReloading, SettingsFile
 from maitred.node.reservation import Reservation, resolve
 from maitred.node.shard import Place
 from maitred.node.source_ports import open_source_port
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from maitred.logs import Logger
+    from maitred.node.node_reloading import SettingsSource
     from maitred.settings import Node
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -81,7 +83,12 @@ class Supervisor:
     """One node, from start to stop."""
 
     def __init__(
-        self, settings: Node, shards: int, log: Logger, companion: Companion | None = None
+        self,
+        settings: Node,
+        shards: int,
+        log: Logger,
+        companion: Companion | None = None,
+        source: SettingsSource | None = None,
     ) -> None:
         self._settings = settings
         self._shards = shards
@@ -89,6 +96,8 @@ class Supervisor:
         self._companion = companion
         self._keepers: list[Keeper] = []
         self._gateway: GatewayKeeper | None = None
+        file = None if source is None else SettingsFile(settings, source)
+        self._reloading = NodeReloading(file, self._kept, log)
         self._source_port_sockets: list[socket.socket] = []
         self._signals: list[int] = []
         self._first_signal = asyncio.Event()
@@ -103,7 +112,9 @@ class Supervisor:
             self._keepers = self._make_keepers(place, lock)
             if self._settings.gateway.enabled:
                 http_port = hold_port(self._settings, held)
-                self._gateway = GatewayKeeper(place, self._settings, self._log, http_port)
+                self._gateway = GatewayKeeper(
+                    place, self._settings, self._log, http_port, self._reloading.wanted
+                )
             try:
                 if await self._before_signal(self._start()):
                     running = self._running(place, data)
@@ -170,6 +181,7 @@ class Supervisor:
                 self._log,
                 source_port_socket=sockets[number].fileno() if sockets else None,
                 inherited=(lock,),
+                reload_wanted=self._reloading.wanted,
             )
             for number in range(self._shards)
         ]
@@ -199,12 +211,18 @@ class Supervisor:
                 await keeper.start()
 
         # The gateway at the same time: it finds the shards when they are there.
-        gateway = [] if self._gateway is None else [self._gateway]
-        await _all(start(keeper) for keeper in (*self._keepers, *gateway))
+        await _all(start(keeper) for keeper in self._kept())
+
+    def _kept(self) -> list[Keeper]:
+        """The keepers of all processes."""
+        return [*self._keepers, *([] if self._gateway is None else [self._gateway])]
 
     async def _keep(self) -> None:
-        gateway = [] if self._gateway is None else [self._gateway]
-        await _all(keeper.keep() for keeper in (*self._keepers, *gateway))
+        watching = asyncio.create_task(self._reloading.watch())
+        try:
+            await _all(keeper.keep() for keeper in self._kept())
+        finally:
+            watching.cancel()
 
     async def _accompanied(self, running: Running) -> bool:
         if self._companion is None:
@@ -241,8 +259,7 @@ class Supervisor:
     async def _kill(self) -> None:
         if self._companion is not None:
             self._companion.kill()
-        gateway = [] if self._gateway is None else [self._gateway]
-        await asyncio.gather(*(keeper.kill() for keeper in (*gateway, *self._keepers)))
+        await asyncio.gather(*(keeper.kill() for keeper in self._kept()))
 
     # Signals
 

@@ -120,13 +120,47 @@ class Introspected(Answer, array_like=True, gc=False):
     remedy: str | None = None
 
 
-AnyAccessRequest = CreateToken | ListTokens | RevokeToken | Introspect
-AnyAccessAnswer = TokenCreated | TokensFound | TokenRevoked | Introspected
+class Reload(ShardRequest, array_like=True, gc=False):
+    """Read users and certificates again, in every shard of the node and in its gateway."""
+
+    opcode = Opcode.RELOAD
+    permission = "admin"
+    repeatable = True
+
+
+class PartState(Struct, array_like=True, frozen=True):
+    """What came of one part."""
+
+    part: str
+    """`settings`, `users` or `certificate`."""
+    state: str
+    """`changed`, `unchanged` or `failed`: then the old state stays."""
+    remark: str = ""
+    """Why it failed, or what a person should know."""
+
+
+class ProcessState(Struct, array_like=True, frozen=True):
+    """What came of the parts of one process."""
+
+    process: str
+    """`node` (its supervisor), `shard 0`, `gateway`."""
+    parts: list[PartState]
+
+
+class NodeReloaded(Answer, array_like=True, gc=False):
+    """What came of reading everything again, by process."""
+
+    processes: list[ProcessState]
+
+
+AnyAccessRequest = CreateToken | ListTokens | RevokeToken | Introspect | Reload
+AnyAccessAnswer = TokenCreated | TokensFound | TokenRevoked | Introspected | NodeReloaded
 
 ACCESS_EXCHANGES: tuple[tuple[type[AnyAccessRequest], type[AnyAccessAnswer]], ...] = (
     (CreateToken, TokenCreated),
     (ListTokens, TokensFound),
     (RevokeToken, TokenRevoked),
     (Introspect, Introspected),
+    (Reload, NodeReloaded),
 )
 """Each request and its answer."""

@@ -103,6 +103,7 @@ class Opcode(IntEnum):
     RELEASE = 0x64
     PING = 0x65
     LOAD = 0x66
+    RELOAD = 0x6E
 
 
 ANSWER: Final = 0x80

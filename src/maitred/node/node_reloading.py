@@ -1,0 +1,136 @@
+"""The supervisor's part of reloading: the settings file, and telling every process.
+
+Of the settings only `users` counts while a node runs. Everything else needs a restart, and whoever
+asks for a reload is told which settings those are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from msgspec import structs
+
+from maitred.errors import MaitredError
+from maitred.protocol.access import PartState, ProcessState
+from maitred.security.reloading import CHANGED, FAILED, UNCHANGED
+from maitred.security.stamps import stamp_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maitred.logs import Logger
+    from maitred.node.launch import ReloadAsker
+    from maitred.security.stamps import Stamp
+    from maitred.settings import Node, User
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at the settings file. One that has changed is read when it is the same at two
+of them: an editor may still be writing it."""
+
+PART: Final = "settings"
+OURS: Final = "node"
+
+
+class SettingsSource(NamedTuple):
+    """Where the settings of a process come from."""
+
+    load: Callable[[], Node]
+    """Reads them again; raises what is wrong with them."""
+    file: str | None = None
+    """The file among their sources, which is watched."""
+
+
+class SettingsFile:
+    """The settings as they are now, and what of them can change."""
+
+    def __init__(self, settings: Node, source: SettingsSource) -> None:
+        self._settings = settings
+        self._source = source
+        self._loaded = self._looked = self._stamp()
+
+    def has_changed(self) -> bool:
+        """Whether the file is another one, and the same as at the last look."""
+        looked, self._looked = self._looked, self._stamp()
+        return self._looked == looked != self._loaded
+
+    def reload(self) -> tuple[dict[str, User] | None, PartState]:
+        """Read them, in a thread: the users of the settings (None: as they were, since the settings
+        cannot be used), and what is to be said."""
+        self._loaded = self._stamp()
+        try:
+            found = self._source.load()
+        except MaitredError as problem:
+            return None, PartState(PART, FAILED, str(problem))
+        changed = [
+            name
+            for name in found.__struct_fields__
+            if getattr(found, name) != getattr(self._settings, name)
+        ]
+        self._settings = structs.replace(self._settings, users=found.users)
+        others = ", ".join(name for name in changed if name != "users")
+        remark = f"These count from the next start of the node on: {others}." if others else ""
+        return found.users, PartState(PART, CHANGED if "users" in changed else UNCHANGED, remark)
+
+    def _stamp(self) -> Stamp | None:
+        return None if self._source.file is None else stamp_of(self._source.file)
+
+
+class ReloadedWithUsers(Protocol):
+    """A process, or what keeps one."""
+
+    async def reload(self, users: dict[str, User] | None) -> ProcessState:
+        """Have it read everything again, with these users of the settings."""
+
+
+class NodeReloading:
+    """Reloads all processes of a node, one reload at a time."""
+
+    def __init__(
+        self,
+        file: SettingsFile | None,
+        keepers: Callable[[], Sequence[ReloadedWithUsers]],
+        log: Logger,
+    ) -> None:
+        self._file = file
+        self._keepers = keepers
+        self._log = log
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def wanted(self, tell: ReloadAsker) -> None:
+        """A process was asked to have the node reload."""
+        task = asyncio.create_task(self._answer(tell))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, tell: ReloadAsker) -> None:
+        tell(await self.reload())
+
+    async def watch(self) -> None:
+        """Reload when the settings file has changed; returns never."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._file is not None and self._file.has_changed():
+                await self.reload()
+
+    async def reload(self) -> list[ProcessState]:
+        """Have every process read everything again; what came of it, by process."""
+        async with self._turn:
+            states: list[ProcessState] = []
+            users: dict[str, User] | None = None
+            if self._file is not None:
+                loop = asyncio.get_running_loop()
+                users, state = await loop.run_in_executor(None, self._file.reload)
+                states.append(ProcessState(OURS, [state]))
+                self._tell(state)
+            states += await asyncio.gather(*(one.reload(users) for one in self._keepers()))
+            return states
+
+    def _tell(self, state: PartState) -> None:
+        if state.state == FAILED:
+            self._log.error("settings not read again; the old state stays", reason=state.remark)
+        elif state.remark:
+            self._log.warning("settings read again; some need a restart", reason=state.remark)
+        else:
+            self._log.info("settings read again", state=state.state)
