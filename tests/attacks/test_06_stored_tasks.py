@@ -63,16 +63,17 @@ class House:
         assert isinstance(answer, Added)
         return answer.first
 
-    async def described(self, queue: str = "mails") -> PartitionDescription:
-        answer = await self.client.request(Describe("evil", queue, 1, 0, 0), 20)
+    async def described(self, partition: int = 0) -> PartitionDescription:
+        answer = await self.client.request(Describe("evil", "mails", 1, partition, 0), 20)
         assert isinstance(answer, PartitionDescription)
         return answer
 
-    async def until_stored(self, tasks: int, queue: str = "mails") -> None:
-        """Wait until a look at the store has found so many."""
-        async with asyncio.timeout(30):
-            while (await self.described(queue)).queue_stored.tasks != tasks:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+    async def until_stored(self, tasks: int, partitions: int = 1) -> None:
+        """Wait until the shards of all these partitions have looked, and found so many."""
+        for partition in range(partitions):
+            async with asyncio.timeout(30):
+                while (await self.described(partition)).queue_stored.tasks != tasks:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
 
 
 @asynccontextmanager
@@ -136,7 +137,7 @@ async def test_a_quota_of_a_queue_holds_over_all_its_partitions_and_shards(tmp_p
     async with house(tmp_path, shards=2, queues={"evil/mails": queue}) as one:
         for partition in range(4):
             await one.add("mails", 10, partition=partition)
-        await one.until_stored(40)
+        await one.until_stored(40, partitions=4)
         for partition in range(4):
             with pytest.raises(StorageQuotaExceeded, match="Queue evil/mails"):
                 await one.add("mails", 1, partition=partition)
