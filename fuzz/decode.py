@@ -18,6 +18,7 @@ that a new target changes what no input of the corpus means."""
 def targets() -> dict[int, Callable[[int, bytes], None]]:
     """Return what can be examined by its number; a number that is not here examines nothing."""
     from fuzz.bodies import examine_body
+    from fuzz.http import examine_http
     from fuzz.server import examine_raw, examine_requests
     from fuzz.streams import examine_stream
     from fuzz.tasks import examine_tasks
@@ -28,6 +29,7 @@ def targets() -> dict[int, Callable[[int, bytes], None]]:
         2: examine_raw,
         3: examine_requests,
         4: examine_tasks,
+        5: examine_http,
     }
 
 

@@ -26,6 +26,9 @@ BYTES_MAX: Final = 800
 INTERESTING: Final = (
     b"\x00", b"\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xc0", b"\xc1", b"\xdf\xff\xff",
     b"\r\n", b"\r\n\r\n", b"0\r\n\r\n", b"Transfer-Encoding: chunked\r\n", b"Content-Length: 5\r\n",
+    b"Expect: 100-continue\r\n", b"Connection: close\r\n", b"Connection: Upgrade\r\nUpgrade: x\r\n",
+    b"Origin: null\r\n", b"Content-Encoding: gzip\r\n", b"HTTP/1.0\r\n",
+    b"CONNECT a:1 HTTP/1.1\r\n",    b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
 )  # fmt: skip
 """Spliced in as they are: lengths at their limits, bytes that msgpack reserves, parts of HTTP."""
 

@@ -10,6 +10,7 @@ from fuzz.decode import NUMBERS, examine, targets
 from fuzz.parts import PARTS
 from fuzz.violated import Violated
 
+from maitred.gateway.http.connection import Connection
 from maitred.protocol.frames import Frame, FrameDecoder
 from maitred.protocol.messages import REQUESTS
 
@@ -37,6 +38,25 @@ def test_the_targets_notice_lost_frames(prefix: str, monkeypatch: pytest.MonkeyP
 
     data = (CORPUS / prefix).read_bytes()
     monkeypatch.setattr(FrameDecoder, "take", lossy)
+    with pytest.raises(Violated):
+        examine(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("http-plain", (Connection, "answer")),
+        ("http-tls", (Connection, "_refuse")),
+        ("http-smuggling", (Connection, "look_at_clock")),
+        ("http-unfinished", (Connection, "_leave")),
+    ],
+)
+def test_the_http_target_notices_what_is_not_done(
+    name: str, lost: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that forgets to answer, to count or to look at its clock."""
+    data = (CORPUS / name).read_bytes()
+    monkeypatch.setattr(*lost, lambda *_, **__: None)
     with pytest.raises(Violated):
         examine(data)
 

@@ -98,8 +98,8 @@ class HttpDoor:
 
     # Begin and end
 
-    async def start(self, gateway: Gateway) -> str:
-        """Listen; raises `CannotStart` if the address cannot be had."""
+    def lead_to(self, gateway: Gateway) -> None:
+        """Get ready to serve, before anybody can come in."""
         self.gateway = gateway
         self.guard = gateway.guard
         self.settings = settings = gateway.settings.gateway
@@ -125,9 +125,14 @@ class HttpDoor:
             "metrics_page": pages.metrics_page,
             "document": pages.document,
         }
+        self._look_at_date()
+
+    async def start(self, gateway: Gateway) -> str:
+        """Listen; raises `CannotStart` if the address cannot be had."""
+        self.lead_to(gateway)
+        settings = self.settings
         port = self._port if self._port is not None else settings.port
         port = HTTP_PORT if port is None else port
-        self._look_at_date()
         try:
             self._server = await self.loop.create_server(
                 partial(Connection, self),
