@@ -77,7 +77,7 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             Sync("n", "q", 1, 1, 1_000, Counts(4, 2, 1)),
             # Queries.
             Allocate("n", "q", 1, 0, 900, 0, bytes(16), 2, 1, 0.5, "user"),
-            Attend("n", "q", 1, 0, 900, bytes(16), "worker", "host:1", 2, 1),
+            Attend("n", "q", 1, 0, 900, bytes(16), "worker", "192.0.2.1:4000", 2, 1),
             Suspect("n", "q", 1, 0, 1_000, bytes(16)),
             Workers("n", "q", 1, 0, 1_000, "offline", "worker"),
             Relay("n", "q", 1, 0, 900, bytes(16), 0, b"seat"),

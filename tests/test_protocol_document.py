@@ -28,7 +28,7 @@ from maitred.protocol.queries import (
     WorkerRow,
 )
 from maitred.protocol.requests import PartitionRequest, ShardRequest
-from maitred.protocol.seats import Hello, Load, Seat, Seated
+from maitred.protocol.seats import Greeting, Hello, Load, Proof, Seat, Seated
 from maitred.protocol.tasks import (
     Counts,
     DeadLetter,
@@ -185,6 +185,8 @@ def test_every_key_of_a_map_is_named(kind: type[Struct]) -> None:
     ("opcode", "kind"),
     [
         (Opcode.HELLO, Hello),
+        (Opcode.HELLO + ANSWER, Greeting),
+        (Opcode.PROVE, Proof),
         (Opcode.SEAT, Seat),
         (Opcode.SEAT + ANSWER, Seated),
         (Opcode.LOAD + ANSWER, Load),

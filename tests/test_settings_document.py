@@ -35,6 +35,7 @@ GROUPS = {
     "gateway": "gateway: the HTTP door, and how its queries are asked",
     "limits": "limits: what one shard takes from its connections",
     "tls": "tls: files in PEM form; without this group there is no TLS",
+    "worker_addresses": "Addresses of workers",
     "users": "users: who may come in, and what for",
     "tokens": "tokens: API tokens",
     "log": "log: what is written to standard error",

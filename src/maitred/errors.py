@@ -293,6 +293,12 @@ class SlotTaken(Unavailable):
     code = "slot-taken"
 
 
+class TlsFailed(Unavailable):
+    """A TLS handshake came to nothing, or the peer showed another certificate than it should."""
+
+    code = "tls-failed"
+
+
 class Draining(Unavailable):
     """The node is stopping and takes no new work; nothing was done."""
 

@@ -17,6 +17,7 @@ from maitred.settings import Gateway as GatewaySettings
 from maitred.settings import Limits
 from maitred.settings import Worker as WorkerSettings
 from maitred.worker.door import Door, SeatLink
+from maitred.worker.statistics import Statistics
 from tests.gateway.fakes import get, open_door, query, until
 
 if TYPE_CHECKING:
@@ -225,10 +226,17 @@ def test_a_body_that_comes_drop_by_drop_is_refused() -> None:
     asyncio.run(scenario())
 
 
+def a_door(settings: WorkerSettings) -> Door:
+    loop = asyncio.get_running_loop()
+    return Door(
+        loop, settings, bytes(16), MagicMock(), statistics=Statistics(slots=1), secret=bytes
+    )
+
+
 def test_a_gateway_that_says_nothing_more_to_a_worker_is_disconnected() -> None:
     async def scenario() -> None:
         settings = WorkerSettings()
-        door = Door(asyncio.get_running_loop(), settings, bytes(16), "worker", MagicMock())
+        door = a_door(settings)
         link = SeatLink(door)
         wire = Wire()
         link.connection_made(cast("Any", wire))
@@ -248,7 +256,7 @@ def test_a_gateway_that_says_nothing_more_to_a_worker_is_disconnected() -> None:
 
 def test_a_fault_at_one_link_is_not_the_end_of_all_limits() -> None:
     async def scenario() -> None:
-        door = Door(asyncio.get_running_loop(), WorkerSettings(), bytes(16), "worker", MagicMock())
+        door = a_door(WorkerSettings())
         broken = MagicMock()
         broken.look_at_clock.side_effect = ZeroDivisionError
         assert door.entered(broken)

@@ -39,7 +39,16 @@ from maitred.protocol.queries import (
     Watched,
 )
 from maitred.protocol.refusals import encode_error
-from maitred.protocol.seats import Hello, Load, Seat, Seated, decode_hello, decode_seat
+from maitred.protocol.seats import (
+    Greeting,
+    Load,
+    Seat,
+    Seated,
+    decode_hello,
+    decode_proof,
+    decode_seat,
+    session_proof,
+)
 from maitred.protocol.tasks import DONE, FAILED, Failure
 from maitred.wire.link import Link
 from tests.client.nodes import HOST, RunningNode
@@ -153,9 +162,13 @@ class FakeWorker:
 
     def frame(self, link: FakeDoor, frame: Frame) -> None:
         if frame.opcode == Opcode.HELLO:
-            decode_hello(frame.body)
+            proof = session_proof("worker", self.greets_as, decode_hello(frame.body).challenge)
             if self.greets:
-                link.send(0, 0, Opcode.HELLO + ANSWER, encode(Hello(self.greets_as)))
+                greeting = Greeting(proof, bytes(16))
+                link.send(0, 0, Opcode.HELLO + ANSWER, encode(greeting))
+        elif frame.opcode == Opcode.PROVE:
+            proof = session_proof("gateway", self.session, bytes(16))
+            assert decode_proof(frame.body).proof == proof
         elif frame.opcode == Opcode.SEAT:
             seating = Seating(link, frame.stream, decode_seat(frame.body))
             self.seats.append(seating)

@@ -79,10 +79,10 @@ class Stage:
     def offer(
         self, slots: int = 1, partition: int = 0, session: bytes = WORKER, worker: str = "ant"
     ) -> Offer:
-        return Offer(*self._at(partition), 0, session, worker, slots, address="host:1")
+        return Offer(*self._at(partition), 0, session, worker, slots, address="127.0.0.1:4000")
 
     def attend(self, state: Any = "online", partition: int = 0) -> Attend:  # noqa: ANN401
-        return Attend(*self._at(partition), WORKER, "ant", "host:1", 8, 2, state)
+        return Attend(*self._at(partition), WORKER, "ant", "127.0.0.1:4000", 8, 2, state)
 
     def workers(self, action: Any = "list", worker: str = "") -> Workers:  # noqa: ANN401
         return Workers(*self._at(), action, worker)

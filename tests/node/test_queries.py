@@ -90,7 +90,7 @@ async def test_a_slot_that_is_offered_goes_to_the_query(tmp_path: Path, shards: 
             0,
             WORKER,
             "ant",
-            "host:1",
+            "127.0.0.1:4000",
         )
         limits = Queries()
         told = offered.reserved[0]
@@ -226,7 +226,7 @@ async def test_a_query_at_one_partition_finds_a_slot_at_another(
             slot.token
             for slot in offered.reserved  # type: ignore[union-attr]
         ]
-        assert allocated.allocations[0].address == "host:1"
+        assert allocated.allocations[0].address == "127.0.0.1:4000"
         assert allocated.allocations[0].partition == 0
         # And one that waits there is forgotten when it is taken back.
         query = gateway.hold(one.allocate(partition=1), SECONDS)
@@ -250,7 +250,12 @@ async def test_workers_are_listed_and_told_what_to_do(tmp_path: Path) -> None:
         found = await person.request(one.workers(), SECONDS)
         assert isinstance(found, WorkersFound)
         (listed,) = found.workers
-        assert (listed.worker, listed.address, listed.slots, listed.busy) == ("ant", "host:1", 8, 2)
+        assert (listed.worker, listed.address, listed.slots, listed.busy) == (
+            "ant",
+            "127.0.0.1:4000",
+            8,
+            2,
+        )
         assert (listed.state, listed.suspected) == ("online", False)
         assert listed.heard_seconds < SECONDS
         await person.request(one.workers("offline", "ant"), SECONDS)

@@ -81,7 +81,7 @@ async def test_a_roster_and_the_same_pass_at_the_worker(tmp_path: Path, shards: 
         held = await attending(one, worker)
         roster = await roster_of(one, gateway)
         (member,) = roster.members
-        assert (member.session, member.worker, member.address) == (WORKER, "ant", "host:1")
+        assert (member.session, member.worker, member.address) == (WORKER, "ant", "127.0.0.1:4000")
         assert (member.slots, roster.policy, roster.shedding.length) == (8, "adaptive", 7)
         attended = await held.answer()
         assert isinstance(attended, Attended)

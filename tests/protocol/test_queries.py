@@ -40,16 +40,22 @@ from maitred.protocol.requests import PartitionRequest, ShardRequest
 from maitred.protocol.seats import (
     CREDIT,
     SEATS_VERSION,
+    Greeting,
     Hello,
     Load,
+    Proof,
     Seat,
     Seated,
+    decode_greeting,
     decode_hello,
     decode_load,
+    decode_proof,
     decode_seat,
     decode_seated,
+    encode_greeting,
     encode_hello,
     encode_load,
+    encode_proof,
     encode_seat,
     encode_seated,
 )
@@ -64,7 +70,9 @@ ORDER: dict[type[Struct], str] = {
     Shedding: "wait_target_seconds length holdback retry_share retries_per_second",
     Order: "number action filter",
     QueryFilter: "namespace queue user status worker gateway sequence changed_since most",
-    Hello: "session version name frame_bytes",
+    Hello: "challenge version",
+    Greeting: "proof challenge version frame_bytes",
+    Proof: "proof name frame_bytes",
     Seat: "token sequence timeout_milliseconds window_bytes payload rows in_flight pressed",
     Seated: "how body streamed rows run_seconds load again again_seconds",
     Load: "number limit serving waiting mean_service_seconds yours senders",
@@ -238,6 +246,8 @@ def test_gateways_shed_as_the_settings_say_unless_they_are_told() -> None:
 
 LINK: list[tuple[Any, Any, type[Struct]]] = [
     (encode_hello, decode_hello, Hello),
+    (encode_greeting, decode_greeting, Greeting),
+    (encode_proof, decode_proof, Proof),
     (encode_seat, decode_seat, Seat),
     (encode_seated, decode_seated, Seated),
     (encode_load, decode_load, Load),
@@ -274,5 +284,5 @@ def test_the_ends_of_ranges_on_the_link() -> None:
     for how in (DONE - 1, STOPPED + 1):
         with pytest.raises(ValidationError):
             decode_seated(msgpack.encode([how, b""]))
-    assert decode_hello(msgpack.encode([TOKEN])).version == SEATS_VERSION == 1
+    assert decode_hello(msgpack.encode([TOKEN])).version == SEATS_VERSION == 2
     assert CREDIT.pack(2**32 - 1) == b"\xff" * 4

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from maitred import App
     from maitred.client.client import AsyncClient
+    from maitred.client.querying import Log
     from maitred.node.shard import Shard
     from maitred.protocol.tasks import PartitionDescription
 
@@ -111,10 +112,15 @@ class Scene:
                     return
                 await asyncio.sleep(0.002)
 
-    async def client(self, **settings: Any) -> AsyncClient:  # noqa: ANN401 - of querying
+    async def client(
+        self,
+        *,
+        log: Log | None = None,
+        **settings: Any,  # noqa: ANN401 - of querying
+    ) -> AsyncClient:
         client = await self.house.connect()
         self._clients.append(client)
-        client.ask_with(Querying(client, QueryingSettings(**settings), Surroundings.real()))
+        client.ask_with(Querying(client, QueryingSettings(**settings), Surroundings.real(), log))
         return client
 
     async def close(self) -> None:

@@ -11,15 +11,20 @@ import msgspec
 from maitred.protocol.frames import ANSWER, REQUEST, RESPONSE, Frame, FrameDecoder, Opcode
 from maitred.protocol.seats import (
     CREDIT,
+    Greeting,
     Hello,
+    Proof,
     Seat,
     Seated,
-    decode_hello,
+    decode_greeting,
     decode_seated,
     encode_hello,
+    encode_proof,
     encode_seat,
+    session_proof,
 )
 from maitred.protocol.tasks import Failure, Offer, Offered, Reserved
+from maitred.protocol.worker_address import parse_worker_address
 from maitred.wire.caller import error_of
 from maitred.wire.link import Link
 from tests.app.fake_node import FakeNode
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 10
 WINDOW = 4 * 2**20
+CHALLENGE = b"gateway's choice"
 
 encode = msgspec.msgpack.encode
 decode = msgspec.msgpack.decode
@@ -131,13 +137,18 @@ class RawGateway(Link):
         self.send(0, stream, opcode, body)
         self.flush()
 
-    async def hello(self, session: bytes, **fields: Any) -> Hello:  # noqa: ANN401
-        self.say(0, Opcode.HELLO, encode_hello(Hello(session, **fields)))
+    async def hello(self, session: bytes, **fields: Any) -> Greeting:  # noqa: ANN401 - of a proof
+        """Say who is meant, and prove that we know the session."""
+        self.say(0, Opcode.HELLO, encode_hello(Hello(CHALLENGE)))
         frame = await self.hear(0)
         if frame.opcode == Opcode.ERROR:
             raise error_of(frame)
         assert frame.opcode == Opcode.HELLO + ANSWER
-        return decode_hello(frame.body)
+        greeting = decode_greeting(frame.body)
+        assert greeting.proof == session_proof("worker", session, CHALLENGE)
+        proof = session_proof("gateway", session, greeting.challenge)
+        self.say(0, Opcode.PROVE, encode_proof(Proof(proof, **fields)))
+        return greeting
 
     def seat(
         self,
@@ -187,8 +198,10 @@ class RawGateway(Link):
 async def a_gateway(worker: Worker, *, hello: bool = True) -> AsyncIterator[RawGateway]:
     """Connected to the worker."""
     await until(lambda: bool(worker.address))
-    host, port = worker.address.rsplit(":", 1)
-    _, link = await asyncio.get_running_loop().create_connection(RawGateway, host, int(port))
+    address = parse_worker_address(worker.address)
+    _, link = await asyncio.get_running_loop().create_connection(
+        RawGateway, address.host or "127.0.0.1", address.port
+    )
     try:
         if hello:
             await link.hello(worker._session, name="gw", frame_bytes=2**28)

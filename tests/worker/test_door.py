@@ -21,13 +21,24 @@ from maitred.errors import (
     UnsupportedVersion,
 )
 from maitred.protocol.frames import ANSWER, EVENT_STREAM, REQUEST, Opcode, encode_frame
-from maitred.protocol.seats import SEATS_VERSION, Hello, Seat, encode_hello, encode_seat
+from maitred.protocol.seats import (
+    SEATS_VERSION,
+    Greeting,
+    Hello,
+    Proof,
+    Seat,
+    decode_greeting,
+    encode_hello,
+    encode_proof,
+    encode_seat,
+    session_proof,
+)
+from maitred.protocol.worker_address import parse_worker_address
 from maitred.settings import Worker as WorkerSettings
 from maitred.surroundings import Surroundings
-from maitred.worker.door import reachable
 from maitred.worker.worker import Worker
 from tests.node.in_process import RecordedLog, in_a_loop, until
-from tests.worker.querying import ReservingNode, a_gateway, encode
+from tests.worker.querying import CHALLENGE, ReservingNode, a_gateway, encode
 from tests.worker.running import a_worker
 
 if TYPE_CHECKING:
@@ -58,32 +69,29 @@ async def test_hello() -> None:
         a_worker(node, app, link_frame_bytes=5_000) as worker,
         a_gateway(worker, hello=False) as gateway,
     ):
-        hello = await gateway.hello(worker._session)
-        assert hello == Hello(worker._session, SEATS_VERSION, "w", 5_000)
+        greeting = await gateway.hello(worker._session)
+        proof = session_proof("worker", worker._session, CHALLENGE)
+        assert greeting == Greeting(proof, greeting.challenge, SEATS_VERSION, 5_000)
         gateway.say(9, Opcode.PING, b"there?")
         assert await gateway.hear(9) == (0, 9, Opcode.PING + ANSWER, b"there?")
 
 
 @pytest.mark.parametrize(
-    ("first", "kind"),
+    ("opcode", "body", "kind"),
     [
-        (lambda _: (Opcode.HELLO, encode_hello(Hello(b"?" * 16))), UnknownWorker),
-        (lambda own: (Opcode.HELLO, encode_hello(Hello(own, 2))), UnsupportedVersion),
-        (
-            lambda own: (Opcode.HELLO, encode_hello(Hello(own, frame_bytes=10))),
-            InvalidArgument,
-        ),
-        (lambda _: (Opcode.HELLO, b"\xc1"), ProtocolViolation),
-        (lambda _: (Opcode.HELLO, encode([b"short"])), InvalidArgument),
-        (lambda _: (Opcode.PING, b""), ProtocolViolation),
-        (lambda _: (Opcode.SEAT, encode_seat(Seat(b"t" * 16, 1, 1, 1, b""))), ProtocolViolation),
-        (lambda _: (Opcode.STARTUP, b""), ProtocolViolation),
-        (lambda _: (Opcode.HELLO, bytes(2_000)), ProtocolViolation),
+        (Opcode.HELLO, encode_hello(Hello(CHALLENGE, 1)), UnsupportedVersion),
+        (Opcode.HELLO, b"\xc1", ProtocolViolation),
+        (Opcode.HELLO, encode([b"short"]), InvalidArgument),
+        (Opcode.PING, b"", ProtocolViolation),
+        (Opcode.SEAT, encode_seat(Seat(b"t" * 16, 1, 1, 1, b"")), ProtocolViolation),
+        (Opcode.PROVE, encode_proof(Proof(bytes(32))), ProtocolViolation),
+        (Opcode.STARTUP, b"", ProtocolViolation),
+        (Opcode.HELLO, bytes(2_000), ProtocolViolation),
     ],
 )
 @in_a_loop
 async def test_who_does_not_say_hello_properly_hears_why_and_is_gone(
-    first: Callable[[bytes], tuple[int, bytes]], kind: type[MaitredError]
+    opcode: int, body: bytes, kind: type[MaitredError]
 ) -> None:
     app, _ = an_app()
     log = RecordedLog()
@@ -93,11 +101,59 @@ async def test_who_does_not_say_hello_properly_hears_why_and_is_gone(
         a_gateway(worker) as good,
         a_gateway(worker, hello=False) as gateway,
     ):
-        gateway.say(0, *first(worker._session))
+        gateway.say(0, opcode, body)
         assert type(await gateway.error(0)) is kind or kind is ProtocolViolation
         await gateway.gone()
         assert await good.result(good.seat(node.reserve("echo"), "a")) == "a"
         assert log.events("warning") == ["a connection was refused"]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "make", "kind"),
+    [
+        (Opcode.PROVE, lambda _: encode_proof(Proof(bytes(32))), UnknownWorker),
+        (Opcode.PROVE, lambda proof: encode_proof(Proof(proof, "", 10)), InvalidArgument),
+        (Opcode.PROVE, lambda proof: encode([proof[:31]]), InvalidArgument),
+        (Opcode.HELLO, lambda _: encode_hello(Hello(CHALLENGE)), ProtocolViolation),
+        (Opcode.PING, lambda _: b"", ProtocolViolation),
+        (Opcode.PROVE, lambda _: bytes(2_000), ProtocolViolation),
+    ],
+)
+@in_a_loop
+async def test_who_does_not_prove_that_the_node_sent_it_is_gone(
+    opcode: int, make: Callable[[bytes], bytes], kind: type[MaitredError]
+) -> None:
+    app, _ = an_app()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, app) as worker,
+        a_gateway(worker, hello=False) as gateway,
+    ):
+        gateway.say(0, Opcode.HELLO, encode_hello(Hello(CHALLENGE)))
+        greeting = decode_greeting((await gateway.hear(0)).body)
+        proof = session_proof("gateway", worker._session, greeting.challenge)
+        gateway.say(0, opcode, make(proof))
+        assert type(await gateway.error(EVENT_STREAM)) is kind or kind is ProtocolViolation
+        await gateway.gone()
+
+
+@in_a_loop
+async def test_a_large_query_may_follow_the_proof_in_the_same_write() -> None:
+    app, _ = an_app()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, app) as worker,
+        a_gateway(worker, hello=False) as gateway,
+    ):
+        gateway.say(0, Opcode.HELLO, encode_hello(Hello(CHALLENGE)))
+        greeting = decode_greeting((await gateway.hear(0)).body)
+        proof = session_proof("gateway", worker._session, greeting.challenge)
+        seat = Seat(node.reserve("echo"), 7, 30_000, 2**20, encode(["a" * 100_000]))
+        gateway.transport.write(
+            encode_frame(REQUEST, 0, 0, Opcode.PROVE, encode_proof(Proof(proof, frame_bytes=2**20)))
+            + encode_frame(REQUEST, 0, 1, Opcode.SEAT, encode_seat(seat))
+        )
+        assert await gateway.result(1) == "a" * 100_000
 
 
 @pytest.mark.parametrize(
@@ -259,7 +315,7 @@ async def test_whatever_is_said_the_worker_lives() -> None:
         for _ in range(60):
             async with a_gateway(worker) as gateway:
                 for _ in range(chance.randrange(1, 6)):
-                    opcode = chance.choice([*range(0x5F, 0x67), Opcode.CANCEL, 0x00, 0xE1])
+                    opcode = chance.choice([*range(0x5F, 0x68), Opcode.CANCEL, 0x00, 0xE1])
                     body = chance.choice([b"", chance.randbytes(chance.randrange(40))])
                     if chance.random() < 0.3:
                         body = encode_seat(Seat(chance.randbytes(16), 1, 10, 10, body))
@@ -276,7 +332,7 @@ async def test_a_port_that_is_taken() -> None:
     async with ReservingNode() as node, a_worker(node, app) as worker:
         await until(lambda: bool(worker.address))
         session = await app.session()
-        settings = WorkerSettings(port=worker._door.port)
+        settings = WorkerSettings(port=parse_worker_address(worker.address).port)
         other = Worker(
             session.client,
             list(app.handlers.values()),
@@ -294,9 +350,8 @@ async def test_who_listens_everywhere_is_reached_where_the_node_sees_it() -> Non
     app, _ = an_app()
     async with (
         ReservingNode() as node,
-        a_worker(node, app, host="0.0.0.0") as worker,  # noqa: S104 - that is what it is about
+        a_worker(node, app, host="0.0.0.0", public_without_tls=True) as worker,  # noqa: S104 - that is what it is about
         a_gateway(worker) as gateway,
     ):
-        assert worker.address == f"127.0.0.1:{worker._door.port}"
+        assert parse_worker_address(worker.address).host == ""
         assert await gateway.result(gateway.seat(node.reserve("echo"), "a")) == "a"
-    assert reachable("::1", 5) == "[::1]:5"

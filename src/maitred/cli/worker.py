@@ -67,6 +67,19 @@ _EPILOG = "\b\nExit status:\n" + "\n".join(f"  {status:<9} {text}" for status, t
 @click.option(
     "--listen-port", "port", metavar="PORT", help="The port for that.  [default: a free one]"
 )
+@click.option(
+    "--certificate",
+    metavar="FILE",
+    help="What it shows to gateways.  [default: one made at the start, if the node has TLS]",
+)
+@click.option("--key", metavar="FILE", help="The certificate's key.  [default: in the same file]")
+@click.option(
+    "--public-without-tls",
+    is_flag=True,
+    flag_value="true",
+    default=None,
+    help="Listen on a public address without TLS: arguments and results are readable on the way.",
+)
 @click.option("--name", metavar="NAME", help="For people to read.  [default: host:pid]")
 @click.option("--drain-seconds", metavar="S", help="How long to finish work.  [default: 30]")
 @click.option("--log-format", metavar="FORMAT", help="auto, human or json.  [default: auto]")

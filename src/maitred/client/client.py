@@ -89,6 +89,8 @@ class AsyncClient(Asks):
         self._watchers: list[asyncio.Future[None]] = []
         self._closing: asyncio.Task[None] | None = None
         self._querying = None
+        self.encrypted = tls is not None
+        """Whether its connections to nodes are by TLS."""
         self.user = address.credentials.user if address.credentials is not None else ""
         """Who this is to the node, as far as the address says."""
 
@@ -396,14 +398,6 @@ class AsyncClient(Asks):
                 )
             )
         return tuple(views)
-
-    def local_host(self) -> str | None:
-        """Our own address, as a node that we are connected to sees it; None if there is none."""
-        for connection in self._connections():
-            name = connection.transport.get_extra_info("sockname")
-            if isinstance(name, tuple):
-                return str(name[0])
-        return None
 
     def statistics(self) -> Statistics:
         """What was counted until now."""

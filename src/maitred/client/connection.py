@@ -26,7 +26,7 @@ from maitred.errors import (
 )
 from maitred.protocol import cql
 from maitred.protocol.description import CQL_VERSION, VERSIONS, Description, agree
-from maitred.protocol.frames import Frame, Opcode
+from maitred.protocol.frames import HANDSHAKE_FRAME_BYTES, Frame, Opcode
 from maitred.protocol.messages import encode
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.wire.caller import Caller, error_of
@@ -77,7 +77,8 @@ class Connection(Caller):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Client) -> None:
         # One stream more than calls may use: the question whether it lives must get through.
-        super().__init__(loop, settings.frame_bytes, settings.in_flight + 1)
+        frame_bytes = min(HANDSHAKE_FRAME_BYTES, settings.frame_bytes)
+        super().__init__(loop, frame_bytes, settings.in_flight + 1)
         self._settings = settings
         self._heartbeat: asyncio.TimerHandle | None = None
         self._heartbeat_seconds = settings.heartbeat_seconds
@@ -148,6 +149,7 @@ class Connection(Caller):
         return frame
 
     def _settle(self, description: Description) -> None:
+        self.decoder.max_body_bytes = self._settings.frame_bytes
         self.description = description
         self.shard = description.shard
         self.calls_max = min(self._settings.in_flight, description.in_flight)

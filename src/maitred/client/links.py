@@ -1,5 +1,9 @@
 """Connections to workers: one for each that was ever allocated, made when it is first needed.
 
+A worker whose address has a fingerprint is dialled by TLS, and its certificate has to have it. A
+client that reached its node by TLS dials no other workers: the node relays what is for them, so
+that nothing that was encrypted on one part of its way is readable on another.
+
 A worker that cannot be reached is not tried again for a while; the node relays what is for it. One
 that turns out to be another worker by now is gone: what was for it is asked for again.
 """
@@ -7,10 +11,13 @@ that turns out to be another worker by now is gone: what was for it is asked for
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+import ssl
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from maitred.client.seats import SeatLink
-from maitred.errors import MaitredError, UnknownWorker
+from maitred.errors import MaitredError, TlsFailed, UnknownWorker
+from maitred.protocol.worker_address import parse_worker_address
+from maitred.security.worker_tls import pinning_context
 from maitred.wire.memory import keep_large_blocks
 
 if TYPE_CHECKING:
@@ -49,7 +56,12 @@ class Links:
         on_stray: Callable[[SeatLink], None],
         on_load: Callable[[bytes, Load], None],
         on_end: Callable[[SeatLink, bool], None],
+        on_refused: Callable[[Allocation, MaitredError], None],
+        secret: Callable[[int], bytes],
+        *,
+        encrypted: bool,
     ) -> None:
+        """If the client's own connections are `encrypted`, only workers with TLS are dialled."""
         keep_large_blocks()  # streams come over links
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -59,6 +71,11 @@ class Links:
         self._on_stray = on_stray
         self._on_load = on_load
         self._on_end = on_end
+        self._on_refused = on_refused
+        """Told why a worker was not dialled, or what was wrong with whoever answered there."""
+        self._secret = secret
+        self._encrypted = encrypted
+        self._tls: ssl.SSLContext | None = None
         self.open: dict[bytes, SeatLink] = {}
         """By the worker's session."""
         self._waiting: dict[bytes, list[Party]] = {}
@@ -85,7 +102,7 @@ class Links:
             party.gone("the gateway is closed")
         else:
             self._waiting[session] = [party]
-            task = self._loop.create_task(self._dial(session, allocation.address))
+            task = self._loop.create_task(self._dial(session, allocation))
             self._dialing[task] = None
             task.add_done_callback(self._dialing.pop)
 
@@ -98,35 +115,46 @@ class Links:
         del self._unreachable[session]
         return False
 
-    async def _dial(self, session: bytes, address: str) -> None:
-        link = SeatLink(
-            self._loop,
-            session,
-            self._settings,
-            self._frame_bytes,
-            self._name,
-            self._ended,
-            self._on_stray,
-            self._on_load,
-        )
+    async def _dial(self, session: bytes, allocation: Allocation) -> None:
+        link: SeatLink | None = None
         why = ""
         gone = False
         try:
-            host, _, port = address.rpartition(":")
+            address = parse_worker_address(allocation.address)
+            link = SeatLink(
+                self._loop,
+                session,
+                self._settings,
+                self._frame_bytes,
+                self._name,
+                self._ended,
+                self._on_stray,
+                self._on_load,
+                self._secret,
+                address.fingerprint,
+            )
+            options = self._tls_options(address.fingerprint)
             async with asyncio.timeout(self._settings.dial_seconds):
-                await self._loop.create_connection(lambda: link, host.strip("[]"), int(port))
+                await self._loop.create_connection(
+                    lambda: link, address.host, address.port, **options
+                )
                 await link.greeted
         except UnknownWorker as problem:
             why, gone = problem.sentence, True
-        except (OSError, ValueError, MaitredError) as problem:
+        except (OSError, MaitredError) as problem:
             why = str(problem) or type(problem).__name__
+            # A worker that does not answer at all is away; everything else should not happen.
+            if isinstance(problem, ssl.SSLError):
+                self._on_refused(allocation, TlsFailed(f"The listener does not speak TLS: {why}."))
+            elif isinstance(problem, MaitredError):
+                self._on_refused(allocation, problem)
         except BaseException:
             self._drop(link)
             for party in self._waiting.pop(session, ()):
                 party.gone("the gateway is closed")
             raise
         waiting = self._waiting.pop(session, [])
-        if not why and not link.closing:
+        if link is not None and not why and not link.closing:
             self.open[session] = link
             for party in waiting:
                 # What one of them does may end it for the others.
@@ -146,7 +174,22 @@ class Links:
             else:
                 party.unreachable()
 
-    def _drop(self, link: SeatLink) -> None:
+    def _tls_options(self, fingerprint: bytes) -> dict[str, Any]:
+        """As the loop takes them. Simulated loops know no TLS, not even its absence."""
+        if fingerprint:
+            if self._tls is None:
+                self._tls = pinning_context()
+            return {"ssl": self._tls}
+        if self._encrypted:
+            raise TlsFailed(
+                "The worker's listener does not speak TLS, and the connection to the node does.",
+                remedy="Connect the worker to its node by maitreds://; until then the node relays.",
+            )
+        return {}
+
+    def _drop(self, link: SeatLink | None) -> None:
+        if link is None:
+            return
         if hasattr(link, "transport"):
             link.end("it is not needed")
         elif not link.greeted.done():

@@ -41,6 +41,7 @@ from maitred.queries.admission import Admission
 from maitred.queries.states import Accident, Stage
 from maitred.queries.table import Table
 from maitred.wire.caller import TIMER_SLACK_SECONDS
+from maitred.wire.complaints import Complaints
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -118,6 +119,9 @@ class Querying:
             self._stray,
             self.directing.reported,
             self.directing.link_ended,
+            self._link_refused,
+            surroundings.secret,
+            encrypted=client.encrypted,
         )
         self.hung = Hung(settings.unreachable_seconds)
         """Workers that do not answer."""
@@ -130,6 +134,9 @@ class Querying:
         self._watches = False
         self._hook = hook
         self._log = log
+        self._complaints = None if log is None else Complaints(self.loop, log)
+        self.links_refused = 0
+        """Connections to workers that were given up because of what answered there."""
         self._random = surroundings.random
         self._under_way: dict[int, Running] = {}
         self._pauses: dict[Running, asyncio.TimerHandle] = {}
@@ -402,6 +409,12 @@ class Querying:
         """Tell this partition that the worker did not take a slot which it had offered."""
         if not self._closed:
             self._refusals.add(place, allocation)
+
+    def _link_refused(self, allocation: Allocation, problem: MaitredError) -> None:
+        self.links_refused += 1
+        if self._complaints is not None:
+            peer = f"{allocation.worker} at {allocation.address.partition('#')[0]}"
+            self._complaints.say("a connection to a worker was refused", peer, problem)
 
     def _stray(self, link: SeatLink) -> None:
         if self._log is not None:

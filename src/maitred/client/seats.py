@@ -4,16 +4,22 @@ One request may have many answers here: rows, and one last frame. A stream that 
 more keeps its number until that last frame has come; numbers are used in turn, so that an answer
 that comes twice finds nobody rather than somebody else.
 
+Nothing of a query is sent before the worker has proved that it is the one that the node named. If
+its listener speaks TLS, the first thing that is looked at is the certificate: it has to be the one
+that the worker announced, and before that not a byte is sent.
+
 One timer a link looks whether the worker still speaks, and whether anybody still needs the link.
 """
 
 from __future__ import annotations
 
+from hmac import compare_digest
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import (
     MaitredError,
     ProtocolViolation,
+    TlsFailed,
     TooManyInFlight,
     Unavailable,
     UnknownWorker,
@@ -32,13 +38,19 @@ from maitred.protocol.frames import (
 )
 from maitred.protocol.messages import UNREADABLE
 from maitred.protocol.seats import (
+    CHALLENGE_BYTES,
     CREDIT,
+    HELLO_BYTES,
     SEATS_VERSION,
     Hello,
-    decode_hello,
+    Proof,
+    decode_greeting,
     decode_load,
     encode_hello,
+    encode_proof,
+    session_proof,
 )
+from maitred.security.worker_tls import fingerprint_of
 from maitred.wire.caller import error_of
 from maitred.wire.link import GATHERED_BYTES, Link
 
@@ -53,7 +65,7 @@ SEATED: Final = Opcode.SEAT + ANSWER
 ROWS: Final = Opcode.ROWS + ANSWER
 _LOAD: Final = Opcode.LOAD + ANSWER
 _PONG: Final = Opcode.PING + ANSWER
-_HELLOS: Final = (Opcode.HELLO, Opcode.HELLO + ANSWER)
+_GREETING: Final = Opcode.HELLO + ANSWER
 _ERROR: Final = int(Opcode.ERROR)
 _SEAT: Final = int(Opcode.SEAT)
 _pack: Final = HEADER.pack
@@ -106,13 +118,17 @@ class SeatLink(Link):
 
     __slots__ = (
         "_busy_since",
+        "_challenge",
         "_ended",
+        "_fingerprint",
+        "_frame_bytes_max",
         "_name",
         "_next",
         "_on_end",
         "_on_load",
         "_on_stray",
         "_pinged_at",
+        "_proved",
         "_settings",
         "_timer",
         "_together",
@@ -134,8 +150,11 @@ class SeatLink(Link):
         on_end: Callable[[SeatLink, str, bool], None],
         on_stray: Callable[[SeatLink], None],
         on_load: Callable[[bytes, Load], None],
+        secret: Callable[[int], bytes],
+        fingerprint: bytes = b"",
     ) -> None:
-        super().__init__(loop, FrameDecoder(RESPONSE, frame_bytes), REQUEST, TURN_FRAMES)
+        """With a fingerprint, the connection is by TLS, and the worker's certificate has it."""
+        super().__init__(loop, FrameDecoder(RESPONSE, HELLO_BYTES), REQUEST, TURN_FRAMES)
         self.session = session
         self.streams: dict[int, Guest] = {}
         self.frame_bytes = 0
@@ -151,6 +170,11 @@ class SeatLink(Link):
         self._on_end = on_end
         self._on_stray = on_stray
         self._on_load = on_load
+        self._challenge = secret(CHALLENGE_BYTES)
+        self._fingerprint = fingerprint
+        self._proved = False
+        """Whether the other end is the worker that is meant."""
+        self._frame_bytes_max = frame_bytes
         self._next = 1
         self._ended = False
         self._busy_since = 0.0
@@ -159,15 +183,17 @@ class SeatLink(Link):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.send(
-            0,
-            0,
-            Opcode.HELLO,
-            encode_hello(
-                Hello(self.session, SEATS_VERSION, self._name, self.decoder.max_body_bytes)
-            ),
-        )
+        if self._fingerprint and not self._is_announced():
+            self.fail(TlsFailed("The worker's listener shows another certificate than announced."))
+            return
+        self.send(0, 0, Opcode.HELLO, encode_hello(Hello(self._challenge)))
         self.flush()
+
+    def _is_announced(self) -> bool:
+        """Whether the certificate of the other end is the one that the worker announced."""
+        tls = self.transport.get_extra_info("ssl_object")
+        shown = None if tls is None else tls.getpeercert(binary_form=True)
+        return shown is not None and fingerprint_of(shown) == self._fingerprint
 
     # Asking
 
@@ -222,6 +248,10 @@ class SeatLink(Link):
     # Answers
 
     def frames_received(self, frames: list[Frame], now: float) -> None:
+        if not self._proved:
+            self._greet(frames.pop(0))
+            if self.closing:
+                return
         streams = self.streams
         for _, stream, opcode, body in frames:
             if opcode == SEATED:
@@ -240,7 +270,7 @@ class SeatLink(Link):
                 if guest is not None:
                     guest.refused(problem)
                     continue
-                if not self.greeted.done() or stream == EVENT_STREAM:
+                if stream == EVENT_STREAM:
                     self.fail(problem)  # its last words
                     return
             elif opcode == _LOAD and stream == EVENT_STREAM:
@@ -248,9 +278,6 @@ class SeatLink(Link):
                     return
                 continue
             elif opcode == _PONG:
-                continue
-            elif opcode in _HELLOS and not self.greeted.done():
-                self._greet(body)
                 continue
             else:
                 self.fail(ProtocolViolation(f"A worker said something with opcode {opcode:#04x}."))
@@ -271,18 +298,32 @@ class SeatLink(Link):
         self._on_load(self.session, load)
         return not self.closing
 
-    def _greet(self, body: bytes) -> None:
+    def _greet(self, frame: Frame) -> None:
+        """The first frame of all is a greeting, or an error that says why there is none."""
+        if frame.opcode == _ERROR:
+            self.fail(error_of(frame))
+            return
+        if frame.opcode != _GREETING:
+            self.fail(ProtocolViolation("The first thing that a worker says is HELLO."))
+            return
         try:
-            hello = decode_hello(body)
+            greeting = decode_greeting(frame.body)
         except UNREADABLE as problem:
             self.fail(ProtocolViolation(f"The worker's HELLO is not as it should be: {problem}."))
             return
-        if hello.session != self.session:
+        expected = session_proof("worker", self.session, self._challenge)
+        if greeting.version != SEATS_VERSION:
+            version = greeting.version
+            self.fail(UnsupportedVersion(f"The worker speaks version {version} of the link."))
+        elif not compare_digest(greeting.proof, expected):
             self.fail(UnknownWorker("Another worker listens there by now."))
-        elif hello.version != SEATS_VERSION:
-            self.fail(UnsupportedVersion(f"The worker speaks version {hello.version} of the link."))
         else:
-            self.frame_bytes = hello.frame_bytes
+            self._proved = True
+            self.frame_bytes = greeting.frame_bytes
+            self.decoder.max_body_bytes = self._frame_bytes_max
+            proof = session_proof("gateway", self.session, greeting.challenge)
+            proved = Proof(proof, self._name, self._frame_bytes_max)
+            self.send(0, 0, Opcode.PROVE, encode_proof(proved))
             self.greeted.set_result(None)
             self._look_later()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from ipaddress import ip_address
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument, InvalidName, InvalidSetting
 from maitred.routing.gradual import GradualChange
 from maitred.routing.keys import check_batch_size
 from maitred.routing.names import check_name
+from maitred.security.hosts import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +37,7 @@ def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
     _check_restarts(node, origin)
     _check_spread_batch(node, origin)
     _check_store(node, origin)
+    _check_worker_addresses(node, origin)
     for name in node.queues:
         _check_queue(name, origin)
     for name in node.namespaces:
@@ -52,16 +54,6 @@ def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
 def cores() -> int:
     """The cores that this process may use: how many shards there are if nobody says."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def is_loopback(host: str) -> bool:
-    """Can nobody from outside reach it? In doubt, they can."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _Origins:
@@ -126,6 +118,17 @@ def _check_store(node: Node, origin: _Origins) -> None:
             remedy="It begins with postgresql://; without it, tasks are kept in files in the data "
             "directory.",
         )
+
+
+def _check_worker_addresses(node: Node, origin: _Origins) -> None:
+    for network in node.worker_addresses.networks:
+        try:
+            ip_network(network, strict=False)
+        except ValueError:
+            raise InvalidSetting(
+                f"{origin('worker_addresses.networks')} has {network!r}, which is no network.",
+                remedy="Write an address and the length of its prefix: '10.0.0.0/8'.",
+            ) from None
 
 
 def _check_queue(name: str, origin: _Origins) -> None:

@@ -25,6 +25,7 @@ from maitred.protocol import cql
 from maitred.protocol.frames import (
     ANSWER,
     EVENT_STREAM,
+    HANDSHAKE_FRAME_BYTES,
     HEADER,
     REQUEST,
     RESPONSE,
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
     from maitred.node.shard import Shard
     from maitred.node.work import Work
     from maitred.security.directory import Identity
-
-HANDSHAKE_FRAME_BYTES: Final = 64 * 1024
-"""Largest frame before a connection is READY: strangers get little memory."""
 
 FORWARDED_EXTRA_BYTES: Final = 1024
 """By so much a request may grow when it is passed on: fields that the client left out are filled
@@ -75,6 +73,7 @@ class Accepted(Link):
         "_unsent_counted",
         "_unsent_seen",
         "_verifying",
+        "announced",
         "events",
         "identity",
         "opened_at",
@@ -103,6 +102,9 @@ class Accepted(Link):
         self.identity: Identity | None = None
         self.permissions = EVERYTHING if peer else NOTHING
         self.events: frozenset[str] = frozenset()
+        self.announced: tuple[str, str] | None = None
+        """The address that a worker announced last on this connection, and what gateways are told
+        instead: see `announced.py`."""
         self.under_way: dict[int, Work] = {}
         """Requests that are not answered yet, by stream."""
         self._peer = peer
@@ -258,6 +260,12 @@ class Accepted(Link):
         """The time for what is under way is over: say so to each, and close."""
         self._stop_work(problem)
         self.finish()
+
+    @property
+    def peer_host(self) -> str:
+        """The IP address that the connection comes from; empty if it is closed."""
+        name = self.transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) else ""
 
     @property
     def peer_name(self) -> str:

@@ -24,6 +24,7 @@ from maitred.errors import (
     InvalidArgument,
     PayloadTooLarge,
 )
+from maitred.node.announced import Announced
 from maitred.node.bearers import Bearers
 from maitred.node.caretaker import Caretaker
 from maitred.node.connection import Connection
@@ -56,6 +57,8 @@ from maitred.routing.homes import Homes
 from maitred.security.authenticator import Authenticator, no_longer
 from maitred.security.directory import Directory
 from maitred.security.reloading import USERS, Reloading
+from maitred.wire.complaints import Complaints
+from maitred.wire.tls_handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
     import socket
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
+    from maitred.errors import TlsFailed
     from maitred.logs import Logger
     from maitred.node.accepted import Accepted
     from maitred.node.asking import PeerCall
@@ -85,6 +89,10 @@ of these are looked at more often."""
 
 SWEEP_PORTION: Final = 256
 """Connections looked at before requests get their turn again."""
+
+TLS_FAILURES_SECONDS: Final = 10.0
+"""From one line in the log about a failed TLS handshake to the next, which tells how many there
+were. Longer than for logins: whatever looks whether the port is open fails at TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +196,12 @@ class Shard:
         self._surroundings = surroundings
         self._partitions: Partitions | None = None
         self._vitals = vitals or Vitals.real()
-        self._tls = tls
+        self._complaints = Complaints(self.loop, log, TLS_FAILURES_SECONDS)
+        self._handshakes = (
+            None
+            if tls is None
+            else TlsHandshakes(lambda: tls, settings.limits.handshake_seconds, self._tls_failed)
+        )
         self._source_port_socket = source_port_socket
         self._gauge = LoadGauge(self._vitals, self.loop.time())
         self._started_at = self.loop.time()
@@ -230,6 +243,7 @@ class Shard:
         )
         self.authenticator.accept_tokens(self._bearers)
         TokenRequests(self, self._bearers, self._surroundings)
+        Announced(self)
         caretaker.begin()
         self._partitions.stored.begin()
 
@@ -254,13 +268,15 @@ class Shard:
         self.spawn(self._sweep())
 
     async def _listen(self, **where: Any) -> None:  # noqa: ANN401 - as the loop takes them
-        if self._tls is not None:
-            where["ssl"] = self._tls
-            where["ssl_handshake_timeout"] = self.limits.handshake_seconds
-        server = await self.loop.create_server(
-            partial(Connection, self), backlog=ACCEPT_BACKLOG, **where
-        )
+        factory: Callable[[], asyncio.Protocol] = partial(Connection, self)
+        if self._handshakes is not None:
+            factory = self._handshakes.before(factory)
+        server = await self.loop.create_server(factory, backlog=ACCEPT_BACKLOG, **where)
         self._servers.append(server)
+
+    def _tls_failed(self, peer: str, problem: TlsFailed) -> None:
+        self.count_error(problem.code)
+        self._complaints.say("a TLS handshake failed", peer, problem)
 
     async def drain(self) -> bool:
         """Take nothing new, finish what is under way, close. False if some had to be cut off."""
@@ -287,6 +303,8 @@ class Shard:
         """End at once."""
         for server in self._servers:
             server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         for task in list(self._tasks):
             task.cancel()
         if self._bearers is not None:
@@ -342,6 +360,17 @@ class Shard:
     def ask_peer(self, call: PeerCall, message: AnyRequest, deadline: float) -> None:
         """Ask another shard for ourselves."""
         self._peers[call.owner].forward(call, message, deadline)
+
+    def also_admit(self, opcode: int, admit: Callable[[Any, Accepted], None]) -> None:
+        """Have requests of clients looked at by this one, too, before they are passed on."""
+        earlier = self.admissions.get(opcode)
+
+        def both(message: AnyRequest, connection: Accepted) -> None:
+            if earlier is not None:
+                earlier(message, connection)
+            admit(message, connection)
+
+        self.admissions[opcode] = admit if earlier is None else both
 
     def count_error(self, code: str) -> None:
         """An error was given as an answer."""

@@ -34,6 +34,10 @@ STREAMS_MAX: Final = 32_768
 HEADER: Final = Layout(">BBhBi")
 HEADER_BYTES: Final = 9
 
+HANDSHAKE_FRAME_BYTES: Final = 64 * 1024
+"""Largest frame before a connection to a node is READY, at both ends: an honest handshake has some
+hundred bytes, and SUPPORTED a few for each shard. Strangers get little memory."""
+
 LARGE_BYTES: Final = 64 * 1024
 """A body beyond this that has not arrived whole is kept as it comes and put together once: a buffer
 that grows is copied again and again."""
@@ -103,6 +107,7 @@ class Opcode(IntEnum):
     RELEASE = 0x64
     PING = 0x65
     LOAD = 0x66
+    PROVE = 0x67
     RELOAD = 0x6E
 
 

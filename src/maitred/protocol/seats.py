@@ -1,12 +1,19 @@
 """What a gateway and a worker say to each other, on a connection of their own.
 
 The same frames as everywhere, but here a request may have many answers on its stream: ROWS, as many
-as the stream has, and one last SEAT or ERROR. The gateway opens the connection and says HELLO with
-the session of the worker that it means: whoever listens at an address may be another one by now.
+as the stream has, and one last SEAT or ERROR.
+
+The gateway opens the connection and says HELLO, in which nothing is of anybody else's choice: a
+version and a random challenge. The worker answers with a proof that it knows its own session, which
+only the node told the gateway: whatever else listens at an address cannot. Only then the gateway
+proves the same (PROVE) and sends queries, without waiting for an answer: one round trip a
+connection. Until it has proved it, each end takes small frames only.
 
 | opcode | from | body |
 |---|---|---|
-| HELLO | both | `Hello`; first of all, on stream 0 |
+| HELLO | gateway | `Hello`; first of all, on stream 0 |
+| HELLO + 0x80 | worker | `Greeting`: the worker is the one that is meant |
+| PROVE | gateway | `Proof`, on stream 0, before anything else; answered only if it is wrong |
 | SEAT | gateway | `Seat`: run this, under this reservation |
 | ROWS + 0x80 | worker | rows of a stream, each a msgpack value, one after the other |
 | SEAT + 0x80 | worker | `Seated`: the end, however it came about |
@@ -22,28 +29,68 @@ A stream is free again after the last frame on it.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from struct import Struct as Layout
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, msgpack
 
 from maitred.protocol.queries import Token  # noqa: TC001 - msgspec reads the annotations
 from maitred.protocol.requests import Milliseconds, Natural  # noqa: TC001 - likewise
-from maitred.protocol.tasks import DONE, STOPPED, Session, WorkerName
+from maitred.protocol.tasks import DONE, STOPPED, WorkerName
 
-SEATS_VERSION: Final = 1
+SEATS_VERSION: Final = 2
 CREDIT: Final = Layout(">I")
+
+HELLO_BYTES: Final = 1_024
+"""Largest frame of either end until the other one has proved that it is meant: strangers get little
+memory."""
+
+CHALLENGE_BYTES: Final = 16
+PROOF_BYTES: Final = 32
+
+Challenge = Annotated[bytes, Meta(min_length=CHALLENGE_BYTES, max_length=CHALLENGE_BYTES)]
+SessionProof = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
 class Hello(Struct, array_like=True, gc=False):
-    """Who I want to talk to, or who I am."""
+    """The first words of a gateway: prove that you are the worker that I mean."""
 
-    session: Session
-    """The worker's, from both."""
+    challenge: Challenge
+    """Random, for this connection alone."""
     version: Natural = SEATS_VERSION
-    name: WorkerName = ""
+
+
+class Greeting(Struct, array_like=True, gc=False):
+    """The worker's answer: I am; now prove that the node sent you."""
+
+    proof: SessionProof
+    """`session_proof` of the gateway's challenge."""
+    challenge: Challenge
+    version: Natural = SEATS_VERSION
     frame_bytes: Natural = 16 * 2**20
-    """Largest body that whoever says this takes."""
+    """Largest body that the worker takes."""
+
+
+class Proof(Struct, array_like=True, gc=False):
+    """The node told me of you."""
+
+    proof: SessionProof
+    """`session_proof` of the worker's challenge."""
+    name: WorkerName = ""
+    """The gateway's, for people to read."""
+    frame_bytes: Natural = 16 * 2**20
+    """Largest body that the gateway takes."""
+
+
+def session_proof(side: Literal["worker", "gateway"], session: bytes, challenge: bytes) -> bytes:
+    """Prove to whoever made the challenge that this side knows the worker's session.
+
+    It is a MAC with the session as its key. Each side has its own, so that nobody can answer a
+    challenge by asking the other end of another connection.
+    """
+    person = b"maitred-" + side.encode()
+    return blake2b(challenge, key=session, digest_size=PROOF_BYTES, person=person).digest()
 
 
 class Seat(Struct, array_like=True, gc=False):
@@ -104,6 +151,10 @@ class Seated(Struct, array_like=True, gc=False):
 
 encode_hello: Final = msgpack.Encoder().encode
 decode_hello: Final = msgpack.Decoder(Hello).decode
+encode_greeting: Final = msgpack.Encoder().encode
+decode_greeting: Final = msgpack.Decoder(Greeting).decode
+encode_proof: Final = msgpack.Encoder().encode
+decode_proof: Final = msgpack.Decoder(Proof).decode
 encode_seat: Final = msgpack.Encoder().encode
 decode_seat: Final = msgpack.Decoder(Seat).decode
 encode_seated: Final = msgpack.Encoder().encode

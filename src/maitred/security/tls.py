@@ -29,7 +29,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # A client could make us shake hands again and again on one connection of TLS 1.2.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    _load_certificate(context, tls.certificate, tls.key)
+    load_certificate(context, tls.certificate, tls.key)
     if tls.client_authorities is not None:
         _load_authorities(context, tls.client_authorities)
         context.verify_mode = ssl.CERT_REQUIRED
@@ -50,7 +50,7 @@ def client_context(
     else:
         _load_authorities(context, authorities)
     if certificate is not None:
-        _load_certificate(context, certificate, key)
+        load_certificate(context, certificate, key)
     elif key is not None:
         raise InvalidSetting(
             f"There is a TLS key {key}, and no certificate that it belongs to.",
@@ -144,7 +144,8 @@ def _ask_nobody() -> str:
     raise _Encrypted
 
 
-def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    """Have the context show this certificate; raise `InvalidSetting` if it cannot."""
     _check_readable("certificate", certificate)
     if key is not None:
         _check_readable("key", key)

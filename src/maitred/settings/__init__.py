@@ -4,7 +4,15 @@ A limit is a number with a name. Whoever reaches it is refused in words, never s
 sign. Times are in seconds and sizes in bytes, and say so at the end of their names.
 """
 
-from maitred.settings.access import Limits, Namespace, QueryLimits, Tls, Tokens, User
+from maitred.settings.access import (
+    Limits,
+    Namespace,
+    QueryLimits,
+    Tls,
+    Tokens,
+    User,
+    WorkerAddresses,
+)
 from maitred.settings.basis import (
     HTTP_PORT,
     PORT,
@@ -57,4 +65,5 @@ __all__ = [
     "User",
     "Wait",
     "Worker",
+    "WorkerAddresses",
 ]

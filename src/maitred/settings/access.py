@@ -12,6 +12,7 @@ from maitred.settings.basis import (
     Hidden,
     Location,
     Permission,
+    Port,
     Rate,
     Schema,
     Seconds,
@@ -161,6 +162,20 @@ class Tokens(Schema, frozen=True, kw_only=True):
 
     lifetime_seconds: Seconds = 365 * 86_400.0
     """Longest time for which a token may be made: a token that nobody remembers ends by itself."""
+
+
+class WorkerAddresses(Schema, frozen=True, kw_only=True):
+    """Which addresses workers may announce for gateways to dial, besides the one that their
+    connection to the node comes from."""
+
+    networks: list[Text] = field(default_factory=list)
+    """Networks in CIDR notation (`10.0.0.0/8`) in which workers may announce any address: for
+    workers with several addresses, and behind address translation. A user with the permission
+    `work` makes gateways connect to any address in them."""
+
+    lowest_port: Port = 1024
+    """Lowest port that a worker may announce. Well-known services of the worker's host are below
+    1024."""
 
 
 class QueryLimits(Schema, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from maitred.settings.basis import Count, Port, Schema, Seconds, Text, Wait
+from maitred.settings.basis import Count, Location, Port, Schema, Seconds, Text, Wait
 
 
 class Querying(Schema, frozen=True, kw_only=True):
@@ -169,6 +169,17 @@ class Worker(Schema, frozen=True, kw_only=True):
 
     port: Port = 0
     """The port for that; 0 asks the system for a free one."""
+
+    certificate: Location | None = None
+    """The certificate that the listener shows, in PEM form. Without it, a worker that reaches its
+    node by TLS makes one at its start. Gateways accept exactly the one that is announced."""
+
+    key: Location | None = None
+    """The certificate's key; nothing if it is in the same file."""
+
+    public_without_tls: bool = False
+    """Set this to listen where others can reach it without TLS, at a node without TLS: whoever can
+    read the network reads arguments and results."""
 
     attend_seconds: Seconds = 5.0
     """How often the node hears that the worker is there, busy or not."""

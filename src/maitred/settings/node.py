@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from maitred.settings.access import Limits, Namespace, Tls, Tokens, User
+from maitred.settings.access import Limits, Namespace, Tls, Tokens, User, WorkerAddresses
 from maitred.settings.basis import (
     PORT,
     Count,
@@ -158,6 +158,7 @@ class Node(Schema, frozen=True, kw_only=True):
     gateway: Gateway = field(default_factory=Gateway)
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None
+    worker_addresses: WorkerAddresses = field(default_factory=WorkerAddresses)
     users: dict[Text, User] = field(default_factory=dict)
     tokens: Tokens = field(default_factory=Tokens)
     log: Log = field(default_factory=Log)

@@ -120,7 +120,8 @@ class Link(asyncio.Protocol):
             self._pause_reading()  # and go on when the peer has read
             return
         decoder = self.decoder
-        frames = decoder.take(self._turn_frames)
+        most = self._turn_frames
+        frames = decoder.take(most)
         waiting = decoder.waiting_bytes
         if frames:
             self.partial_since = None
@@ -131,7 +132,7 @@ class Link(asyncio.Protocol):
                 return
         if waiting != self.partial_bytes:
             self.partial_bytes_changed(waiting)
-        if waiting and len(frames) == self._turn_frames:
+        if waiting and len(frames) == most:
             self._working = True
             self._pause_reading()
             self.loop.call_soon(self._work_again)

@@ -1,15 +1,19 @@
 """Where gateways come in: a listener, and one link for each gateway.
 
-A link begins with HELLO, which names the session of the worker that is meant: whoever listens at an
-address may be another one by now. Then queries come, each on a stream of its own, each with its
-reservation. Whoever knows neither gets no further than a sentence: garbage is answered with a typed
-error or closed, and nothing else is disturbed by it.
+A link begins with HELLO and PROVE, by which each end shows that it knows the worker's session: the
+node told it to gateways that may ask here. Then queries come, each on a stream of its own, each
+with its reservation. Whoever knows neither gets no further than a sentence: garbage is answered
+with a typed error or closed, and nothing else is disturbed by it.
+
+The listener speaks TLS if the worker reached its node by TLS, or brings a certificate of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from hmac import compare_digest
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import (
@@ -39,27 +43,36 @@ from maitred.protocol.messages import UNREADABLE, not_understood
 from maitred.protocol.refusals import encode_error
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.protocol.seats import (
+    CHALLENGE_BYTES,
     CREDIT,
+    HELLO_BYTES,
     SEATS_VERSION,
-    Hello,
+    Greeting,
     decode_hello,
+    decode_proof,
     decode_seat,
-    encode_hello,
+    encode_greeting,
     encode_load,
     encode_seated,
+    session_proof,
 )
+from maitred.protocol.worker_address import WorkerAddress
+from maitred.security.hosts import is_loopback
+from maitred.security.worker_tls import worker_identity
 from maitred.wire.link import GATHERED_BYTES, Link
 from maitred.wire.memory import keep_large_blocks
+from maitred.wire.tls_handshakes import TlsHandshakes
 from maitred.worker.capacity import Sender
 from maitred.worker.query import Query
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.errors import TlsFailed
     from maitred.protocol.seats import Load, Seated
     from maitred.settings import Worker as WorkerSettings
     from maitred.worker.querying import Querying
-
-HELLO_BYTES: Final = 1_024
-"""Largest frame before a gateway has said who it wants: strangers get little memory."""
+    from maitred.worker.statistics import Statistics
 
 TURN_FRAMES: Final = 64
 """Of one link, before others get their turn."""
@@ -97,6 +110,7 @@ class SeatLink(Link):
     """The worker's end of a connection to a gateway."""
 
     __slots__ = (
+        "_challenge",
         "_door",
         "_querying",
         "_unsent_seen",
@@ -110,10 +124,11 @@ class SeatLink(Link):
     )
 
     def __init__(self, door: Door) -> None:
-        super().__init__(door.loop, FrameDecoder(REQUEST, HELLO_BYTES), RESPONSE, TURN_FRAMES)
+        # One frame a turn until the gateway is known: the next one may be larger after that.
+        super().__init__(door.loop, FrameDecoder(REQUEST, HELLO_BYTES), RESPONSE, 1)
         self.opened_at = self.arrived_at
         self.ready = False
-        """Whether HELLO was said."""
+        """Whether the gateway has proved that the node sent it."""
         self.gateway = ""
         """Its name, for people to read."""
         self.body_bytes = HELLO_BYTES
@@ -124,6 +139,8 @@ class SeatLink(Link):
         """What was asked and not answered yet; a token, if it waits for its reservation."""
         self.sender = Sender(self._report)
         """What it is told of the worker's load, if it comes with passes."""
+        self._challenge = b""
+        """What the gateway has to answer; empty before its HELLO."""
         self._door = door
         self._querying = door.querying
         self._unsent_seen = 0
@@ -160,7 +177,7 @@ class SeatLink(Link):
         if self.closing:
             return
         self._door.querying.complaints.say("a connection was refused", self.gateway, problem)
-        stream = EVENT_STREAM if self.ready else 0
+        stream = EVENT_STREAM if self._challenge else 0
         self.send(0, stream, Opcode.ERROR, encode_error(problem))
         self.finish()
         self._drop_all()
@@ -184,7 +201,7 @@ class SeatLink(Link):
         since = self.partial_since if self.ready else self.opened_at
         if since is not None:
             if now - since > settings.link_seconds:
-                what = "a frame" if self.ready else "HELLO"
+                what = "a frame" if self.ready else "HELLO and PROVE"
                 self.say_farewell(
                     TooSlow(f"It took longer than {settings.link_seconds:g} s for {what}.")
                 )
@@ -215,40 +232,58 @@ class SeatLink(Link):
             elif self.ready:
                 self._other(flags, stream, opcode, body)
             else:
-                self._hello(flags, stream, opcode, body)
+                self._introduced(flags, stream, opcode, body)
             if self.closing:
                 return
 
-    def _hello(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
-        door = self._door
+    def _introduced(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
+        """The first two frames: HELLO, then PROVE."""
+        expected = Opcode.PROVE if self._challenge else Opcode.HELLO
         try:
-            if opcode != Opcode.HELLO or stream or flags:
-                raise ProtocolViolation("The first thing said to a worker is HELLO, on stream 0.")
-            hello = decode_hello(body)
-            if hello.version != SEATS_VERSION:
-                raise UnsupportedVersion(
-                    f"This worker speaks version {SEATS_VERSION} of its protocol, "
-                    f"not {hello.version}."
+            if opcode != expected or stream or flags:
+                raise ProtocolViolation(
+                    "The first things said to a worker are HELLO and PROVE, on stream 0."
                 )
-            if hello.session != door.session:
-                raise UnknownWorker("Another worker listens at this address by now.")
-            if hello.frame_bytes < HELLO_BYTES:
-                raise InvalidArgument(
-                    f"A gateway takes frames of {HELLO_BYTES:,} bytes at least, "
-                    f"not {hello.frame_bytes:,}."
-                )
+            if expected == Opcode.HELLO:
+                self._hello(body)
+            else:
+                self._prove(body)
         except UNREADABLE as problem:
-            self.say_farewell(not_understood(Opcode.HELLO, problem))
+            self.say_farewell(not_understood(expected, problem))
         except MaitredError as problem:
             self.say_farewell(problem)
-        else:
-            self.ready = True
-            self.gateway = hello.name or self.gateway
-            self.body_bytes = hello.frame_bytes
-            self.answer_bytes = hello.frame_bytes - SEATED_BYTES
-            self.decoder.max_body_bytes = door.settings.link_frame_bytes
-            answer = Hello(door.session, SEATS_VERSION, door.name, door.settings.link_frame_bytes)
-            self.send(0, 0, Opcode.HELLO + ANSWER, encode_hello(answer))
+
+    def _hello(self, body: bytes) -> None:
+        door = self._door
+        hello = decode_hello(body)
+        if hello.version != SEATS_VERSION:
+            raise UnsupportedVersion(
+                f"This worker speaks version {SEATS_VERSION} of its protocol, not {hello.version}."
+            )
+        self._challenge = door.secret(CHALLENGE_BYTES)
+        proof = session_proof("worker", door.session, hello.challenge)
+        frame_bytes = door.settings.link_frame_bytes
+        greeting = Greeting(proof, self._challenge, SEATS_VERSION, frame_bytes)
+        self.send(0, 0, Opcode.HELLO + ANSWER, encode_greeting(greeting))
+
+    def _prove(self, body: bytes) -> None:
+        door = self._door
+        proved = decode_proof(body)
+        if not compare_digest(
+            proved.proof, session_proof("gateway", door.session, self._challenge)
+        ):
+            raise UnknownWorker("Another worker listens at this address by now.")
+        if proved.frame_bytes < HELLO_BYTES:
+            raise InvalidArgument(
+                f"A gateway takes frames of {HELLO_BYTES:,} bytes at least, "
+                f"not {proved.frame_bytes:,}."
+            )
+        self.ready = True
+        self.gateway = proved.name or self.gateway
+        self.body_bytes = proved.frame_bytes
+        self.answer_bytes = proved.frame_bytes - SEATED_BYTES
+        self.decoder.max_body_bytes = door.settings.link_frame_bytes
+        self._turn_frames = TURN_FRAMES
 
     def _other(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
         asked = self.streams.get(stream)
@@ -332,39 +367,65 @@ class Door:
         loop: asyncio.AbstractEventLoop,
         settings: WorkerSettings,
         session: bytes,
-        name: str,
         querying: Querying,
+        *,
+        statistics: Statistics,
+        secret: Callable[[int], bytes],
     ) -> None:
         keep_large_blocks()
         self.loop = loop
         self.settings = settings
         self.session = session
-        self.name = name
         self.querying = querying
+        self.secret = secret
+        self._statistics = statistics
         self.links: dict[SeatLink, None] = {}
-        self.port = 0
-        """Where it listens."""
+        self.address = ""
+        """Where it listens, as it is announced; empty: nowhere."""
+        self._handshakes: TlsHandshakes | None = None
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         """Set while there are no links."""
         self._empty.set()
 
-    async def open(self) -> None:
-        """Listen; without a host, nowhere."""
+    async def open(self, *, encrypted: bool) -> None:
+        """Listen; without a host, nowhere. If the node was reached by TLS (`encrypted`), so is the
+        listener."""
         settings = self.settings
         if settings.host is None:
             return
-        try:
-            self._server = await self.loop.create_server(
-                lambda: SeatLink(self), settings.host, settings.port
+        factory: Callable[[], asyncio.Protocol] = lambda: SeatLink(self)  # noqa: E731
+        fingerprint = b""
+        if encrypted or settings.certificate is not None:
+            identity = worker_identity(settings.certificate, settings.key)
+            fingerprint = identity.fingerprint
+            self._handshakes = TlsHandshakes(
+                lambda: identity.context, settings.link_seconds, self._tls_failed
             )
+            factory = self._handshakes.before(factory)
+        elif not settings.public_without_tls and not is_loopback(settings.host):
+            raise CannotStart(
+                f"The worker would listen at {settings.host}, where others can reach it, without "
+                "TLS: arguments and results would be readable on the way.",
+                remedy="Give the node TLS (maitreds://) or the worker a --certificate and --key, "
+                "or accept it with --public-without-tls.",
+            )
+        try:
+            self._server = await self.loop.create_server(factory, settings.host, settings.port)
         except OSError as problem:
             raise CannotStart(
                 f"The worker cannot listen at {settings.host}:{settings.port}: {problem}.",
                 remedy="Choose another --listen and --listen-port; none for no listener at all.",
             ) from None
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        host, port = self._server.sockets[0].getsockname()[:2]
+        # A worker that can be reached everywhere is reached where the node sees it.
+        everywhere = ip_address(host).is_unspecified
+        self.address = str(WorkerAddress("" if everywhere else host, port, fingerprint))
+
+    def _tls_failed(self, peer: str, problem: TlsFailed) -> None:
+        self._statistics.tls_failures += 1
+        self.querying.complaints.say("a TLS handshake failed", peer, problem)
 
     def entered(self, link: SeatLink) -> bool:
         """A connection was made; False if there are too many."""
@@ -384,6 +445,8 @@ class Door:
         """Take no more, say goodbye to those who are there, and let go of who does not leave."""
         if self._server is not None:
             self._server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         for link in list(self.links):
             link.finish()
         try:
@@ -405,8 +468,3 @@ class Door:
         if not self.links:
             self._sweep.cancel()
             self._sweep = None
-
-
-def reachable(host: str, port: int) -> str:
-    """As gateways dial it."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -38,5 +38,7 @@ class Statistics(Struct):
     """Reservations that no query came for."""
     held_back: int = 0
     """How often it began to keep slots of a queue back, since it failed more than others."""
+    tls_failures: int = 0
+    """Connections of gateways that were dropped because their TLS handshake failed."""
     offers: int = 0
     """Messages with free slots."""

@@ -23,7 +23,7 @@ from maitred.worker.beats import Beats
 from maitred.worker.bench import Bench
 from maitred.worker.capacity import Capacity
 from maitred.worker.counted import Counted
-from maitred.worker.door import Door, reachable
+from maitred.worker.door import Door
 from maitred.worker.ends import Ends
 from maitred.worker.fetching import Fetching
 from maitred.worker.outage import Outage
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
 LAST_WORDS_SECONDS: Final = 5.0
 """What is left at least, when everything has ended, for the node to hear of it."""
-
-EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - to be recognised
-"""Hosts to listen at that are none to dial."""
 
 HASTY_SECONDS: Final = 0.1
 """A node that has nothing to do holds an offer for longer. If it does not (it is stopping, say), we
@@ -131,7 +128,14 @@ class Worker:
         )
         self.querying.judged = self._judged
         self._pauses = Alarm(self._loop, self._pause_is_over)
-        self._door = Door(self._loop, settings, self._session, name, self.querying)
+        self._door = Door(
+            self._loop,
+            settings,
+            self._session,
+            self.querying,
+            statistics=self.statistics,
+            secret=surroundings.secret,
+        )
         self.welcomed: Callable[[], None] = lambda: None
         """Called once every queue's root knows of it."""
         self.address = ""
@@ -145,18 +149,13 @@ class Worker:
     async def run(self) -> bool:
         """Work until `stop` is called; False if something had to be left behind."""
         try:
-            await self._door.open()
+            await self._door.open(encrypted=self._client.encrypted)
         except BaseException:
             self._beats.stop()
             raise
         if self._settings.host is None:
             self.querying.fetch_seconds = 0.0
-        else:
-            host = self._settings.host
-            if host in EVERYWHERE:
-                # Who can be reached everywhere is reached where the node sees us.
-                host = self._client.local_host() or host
-            self.address = reachable(host, self._door.port)
+        self.address = self._door.address
         self._attending.start(self._served, self.address)
         self._supply()
         await self._stopping.wait()

@@ -282,6 +282,7 @@ class QueryWorkerHost(Attending):
                 attend_seconds=1.0,
                 drain_seconds=5.0,
                 host=self.host.address if self.listens else None,
+                public_without_tls=True,
             ),
             name,
             self.host.surroundings,

@@ -1,0 +1,83 @@
+"""Which addresses workers may announce, so that nobody can make gateways dial any host.
+
+Gateways dial the address that a worker announces. By default that is where the worker's connection
+to the node comes from, and nothing else. An operator can allow more networks.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from typing import TYPE_CHECKING
+
+from maitred.errors import PermissionDenied
+from maitred.protocol.frames import Opcode
+from maitred.protocol.worker_address import WorkerAddress, comparable, parse_worker_address
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
+
+    from maitred.node.accepted import Accepted
+    from maitred.node.shard import Shard
+    from maitred.protocol.queries import Attend
+    from maitred.protocol.tasks import Offer
+    from maitred.settings import WorkerAddresses
+
+
+class Announced:
+    """Checks the addresses in OFFER and ATTEND where they come in, and completes them."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._settings = shard.settings.worker_addresses
+        self._networks = [ip_network(one, strict=False) for one in self._settings.networks]
+        for opcode in (Opcode.OFFER, Opcode.ATTEND):
+            shard.also_admit(opcode, self._admit)
+
+    def _admit(self, message: Offer | Attend, connection: Accepted) -> None:
+        announced = message.address
+        if not announced:
+            return
+        known = connection.announced
+        if known is None or known[0] != announced:
+            seen = connection.peer_host
+            # Without a host, the connection has been closed, and nobody will hear of the address.
+            told = admitted(announced, seen, self._networks, self._settings) if seen else ""
+            connection.announced = known = (announced, told)
+        message.address = known[1]
+
+
+def admitted(
+    announced: str,
+    seen: str,
+    networks: list[IPv4Network | IPv6Network],
+    settings: WorkerAddresses,
+) -> str:
+    """Return the address that gateways are told, for a worker whose connection comes from `seen`.
+
+    It is empty, and the node relays the worker's queries, if only the worker's own machine could
+    reach it. Raise `PermissionDenied` for an address that the worker may not announce, and
+    `InvalidAddress` for text that is none.
+    """
+    address = parse_worker_address(announced)
+    origin = comparable(seen)
+    host = comparable(address.host) if address.host else origin
+    if host.is_unspecified or host.is_multicast:
+        raise PermissionDenied(
+            f"A worker announced {host}, which is no address of one machine.",
+            remedy="Listen at an address of the worker's machine, or at all with --listen 0.0.0.0.",
+        )
+    own = host == origin or (host.is_loopback and origin.is_loopback)
+    if not own and not any(host in network for network in networks):
+        if host.is_loopback:
+            return ""
+        raise PermissionDenied(
+            f"A worker whose connection comes from {origin} may not announce the address {host}.",
+            remedy=f"Start it with --listen {origin} or --listen 0.0.0.0, or add the network of "
+            f"{host} to the node's setting worker_addresses.networks.",
+        )
+    if address.port < settings.lowest_port:
+        raise PermissionDenied(
+            f"A worker may not announce the port {address.port}; {settings.lowest_port} is the "
+            "lowest.",
+            remedy="Choose another --listen-port, or lower worker_addresses.lowest_port.",
+        )
+    return str(WorkerAddress(str(host), address.port, address.fingerprint))

@@ -1,0 +1,77 @@
+"""TLS between gateways and workers: a certificate that is recognised by its fingerprint.
+
+The worker announces the fingerprint of its certificate to the node over its own connection, which
+is encrypted and authenticated, and the node tells it to gateways with the worker's address. So
+nobody needs an authority for workers: whoever trusts the node to pick the worker trusts it to name
+the certificate.
+"""
+
+from __future__ import annotations
+
+import ssl
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from maitred.security.tls import load_certificate
+
+
+class ListenerIdentity(NamedTuple):
+    """What a worker's listener shows to gateways."""
+
+    context: ssl.SSLContext
+    fingerprint: bytes
+    """The SHA-256 of its certificate in DER form."""
+
+
+def worker_identity(certificate: str | None, key: str | None) -> ListenerIdentity:
+    """For a worker's listener: with these files, or with a certificate made for this run.
+
+    Gateways compare the fingerprint, which comes to them through the node, so a certificate needs
+    no authority and no name. Both ends are ours, so they speak TLS 1.3.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # nobody resumes a session here
+    if certificate is not None:
+        load_certificate(context, certificate, key)
+        own = _first_certificate(certificate)
+    else:
+        # Late: only workers with TLS and without files need to make certificates.
+        from maitred.security.self_signed import self_signed
+
+        made = self_signed()
+        own = made.certificate
+        # OpenSSL reads files only. This one is for its owner, and gone in a moment.
+        with TemporaryDirectory(prefix="maitred-") as directory:
+            path = Path(directory) / "worker.pem"
+            path.touch(mode=0o600)
+            path.write_text(made.key + own)
+            context.load_cert_chain(path)
+    return ListenerIdentity(context, fingerprint_of(ssl.PEM_cert_to_DER_cert(own)))
+
+
+def fingerprint_of(certificate: bytes) -> bytes:
+    """Compute the fingerprint by which gateways recognise a certificate, given in DER form."""
+    return sha256(certificate).digest()
+
+
+def pinning_context() -> ssl.SSLContext:
+    """For a gateway that dials a worker: no authority is asked.
+
+    The caller compares the certificate's fingerprint with the announced one before it sends
+    anything; without that this context would verify nothing.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _first_certificate(path: str) -> str:
+    """The text of the first certificate in a file that OpenSSL has loaded: the listener's own."""
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    _, _, rest = Path(path).read_text(errors="replace").partition(begin)
+    return f"{begin}{rest.partition(end)[0]}{end}\n"
