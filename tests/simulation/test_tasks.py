@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maitred.matching.working import Working
+from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.simulation.errors import Violation
 from maitred.simulation.faults import Faults
 from maitred.simulation.scenarios.tasks import KINDS, Tasks, tasks_of
@@ -175,7 +175,7 @@ def test_a_forger_is_refused_often() -> None:
 
 
 def test_a_node_that_believes_every_worker_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Working, "_is_proven", lambda *_: True)
+    monkeypatch.setattr(AttemptProofs, "verify", lambda *_: True)
     monkeypatch.setattr(Forger, "expects_refusals", False)  # what it does is found all the same
     outcome = run_seed(partial(tasks_of, "forgery"), 0, name="forgery")
     assert "is done, and no worker ran it" in str(outcome)

@@ -53,18 +53,18 @@ def user_of(holder: bytes) -> str:
 class AttemptProofs:
     """Issues and verifies the proofs of one partition, and issues those of its visitors."""
 
-    __slots__ = ("_key", "_own", "_signing_key", "_visitors")
+    __slots__ = ("_key", "_prove", "_signing_key", "_visitors")
 
     def __init__(self, signing_key: bytes, key: PartitionKey) -> None:
         self._signing_key = signing_key
         self._key = key
-        self._own = Signer(signing_key, _PURPOSE, key)
+        self._prove = Signer(signing_key, _PURPOSE, key).proof
         self._visitors: dict[int, Signer] = {}
         """Signers of the partitions below this one whose tasks were given out here."""
 
     def issue(self, sequence: int, attempt: int, holder: bytes) -> bytes:
         """Prove that the holder was given this attempt at a task of this partition."""
-        return self._own.proof(_ATTEMPT.pack(sequence, attempt) + holder)
+        return self._prove(_ATTEMPT.pack(sequence, attempt) + holder)
 
     def issue_for_visitor(
         self, partition: int, sequence: int, attempt: int, holder: bytes

@@ -62,6 +62,7 @@ class Lives(Allocating):
             stay_until = min(now + STAY_SECONDS, self._stay_until_max)
             self._tasks_rest_until = max(self._tasks_rest_until, stay_until)
         limit = self._limit
+        issue = self._attempt_proofs.issue
         while backlog.ready and offers.slots:
             if limit is not None and not limit.allows(now):
                 return
@@ -78,7 +79,7 @@ class Lives(Allocating):
                 limit.count()
             self.waits.count(now - task.ready)
             holder = offer.holder
-            proof = self._attempt_proofs.issue(task.sequence, task.attempt + 1, holder)
+            proof = issue(task.sequence, task.attempt + 1, holder)
             self._lease(task, holder, proof, offer.worker, now)
 
     def _wait_for_those_away(self, now: float) -> bool:

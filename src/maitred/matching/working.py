@@ -85,7 +85,17 @@ class Working(Producing):
         tasks = self.tasks
         for sequence, attempt, how, body, proof in ends:
             task = tasks.get(sequence)
-            if not self._is_proven(task, sequence, attempt, holder, proof):
+            if (
+                task is not None
+                and task.state is GIVEN
+                and task.holder == holder
+                and task.attempt + 1 == attempt
+                and compare_digest(task.proof, proof)
+            ):
+                # As usual: the worker that has the task ends it, and the lease has the proof.
+                self.leases.pop(sequence, None)
+                self._ENDS[how](self, task, body, ticket, now)
+            elif not self._attempt_proofs.verify(sequence, attempt, holder, proof):
                 refused.append(sequence)
             elif task is None or not self._finished(task, attempt, how, body, ticket, now, holder):
                 unknown.append((sequence, attempt, how, body))
@@ -96,19 +106,6 @@ class Working(Producing):
             self._refuse_unproven(holder, "FINISH", len(refused))
         self._seat(now)
         return ticket, unknown, refused
-
-    def _is_proven(
-        self, task: Task | None, sequence: int, attempt: int, holder: bytes, proof: bytes
-    ) -> bool:
-        """Whether the holder was given this attempt. Usually the task remembers the proof."""
-        if (
-            task is not None
-            and task.holder == holder
-            and task.attempt + 1 == attempt
-            and compare_digest(task.proof, proof)
-        ):
-            return True
-        return self._attempt_proofs.verify(sequence, attempt, holder, proof)
 
     def _refuse_unproven(
         self, holder: bytes, message: Literal["FINISH", "HEARTBEAT"], attempts: int
@@ -176,11 +173,13 @@ class Working(Producing):
     ) -> bool:
         """The holder was given this attempt, and ends it. False: it comes too late to count."""
         self._catch_up(task, attempt)
-        later = attempt > task.attempt + 1
-        if task.state is GIVEN and task.holder not in (holder, b"") and not later:
-            return False  # another worker has the task by now
-        if task.state is not GIVEN or attempt != task.attempt + 1:
-            if how == DONE and (task.state is not GIVEN or later) and attempt > task.reported:
+        given = task.state is GIVEN
+        if not given or attempt != task.attempt + 1:
+            if (
+                how == DONE
+                and (not given or attempt > task.attempt + 1)
+                and attempt > task.reported
+            ):
                 # Given up for lost, or given out before a crash: done is done all the same. So is
                 # a later attempt than the one that another worker is said to have: that one is
                 # over.
@@ -202,6 +201,8 @@ class Working(Producing):
                 task.state = GIVEN
             else:
                 return False
+        elif task.holder != holder and task.holder:
+            return False  # another worker has this attempt by now
         self.leases.pop(task.sequence, None)
         self._ENDS[how](self, task, body, ticket, now)
         return True
@@ -249,7 +250,7 @@ class Working(Producing):
         lease_until = now + self.settings.lease_seconds
         for sequence, attempt, proof in running:
             task = self.tasks.get(sequence)
-            if not self._is_proven(task, sequence, attempt, holder, proof):
+            if not self._attempt_proofs.verify(sequence, attempt, holder, proof):
                 refused += 1
                 lost.append(sequence)
                 continue
