@@ -97,7 +97,8 @@ class Call:
             self.fail(
                 Unavailable(
                     f"There was no connection to {self.pool.name} in time{self.pool.because()}. "
-                    "The request was not sent."
+                    "The request was not sent.",
+                    remedy=None if self.pool.problem is None else self.pool.problem.remedy,
                 )
             )
 

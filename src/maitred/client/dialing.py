@@ -7,7 +7,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maitred.client.connection import Connection, spelled
-from maitred.errors import MaitredError, Unavailable, UnsupportedVersion
+from maitred.errors import MaitredError, ProtocolViolation, Unavailable, UnsupportedVersion
 from maitred.protocol.description import VERSIONS
 
 if TYPE_CHECKING:
@@ -71,8 +71,12 @@ def _explained(
             f"{place} does not speak this protocol.",
             remedy="Check host and port. If it is a node with TLS, write maitreds://.",
         )
-    if connection.decoder.broken is not None:
-        return connection.decoder.broken
+    nonsense = connection.decoder.broken or problem
+    if isinstance(nonsense, ProtocolViolation) and not isinstance(nonsense, UnsupportedVersion):
+        return type(nonsense)(
+            f"{place} does not answer as a node does: {spelled(nonsense)}.",
+            remedy="Check host and port, and what listens there.",
+        )
     if isinstance(problem, MaitredError):
         return problem
     if isinstance(problem, ConnectionResetError) and hasattr(connection, "transport"):

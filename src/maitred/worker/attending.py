@@ -32,6 +32,10 @@ ROOT: Final = 0
 ATTENDANCE: Final = -1
 """What an outage of this has for a partition: that offers are answered says nothing about it."""
 
+UNANSWERED_MAX: Final = 3
+"""So many times in a row a root may leave us without an answer before the log says so: it answers
+just before our patience ends, and a busy one may be late."""
+
 HASTY_SECONDS: Final = 0.1
 """A node that is stopping answers at once; we need not ask as fast as it answers."""
 
@@ -130,11 +134,17 @@ class Attending:
 
     async def _attend(self, served: Served) -> None:
         longest = self._client.settings.backoff_longest_seconds
+        unanswered = 0
         while True:
             asked_at = self._loop.time()
             try:
                 attended = await self._ask(served)
-            except (Cancelled, DeadlineExceeded):
+            except Cancelled:
+                continue
+            except DeadlineExceeded as problem:
+                unanswered += 1
+                if unanswered >= UNANSWERED_MAX:
+                    await asyncio.sleep(self._outage.failed(served.name, ATTENDANCE, problem))
                 continue
             except UnknownRequest:
                 # An older node, which has no queries; the next one may.
@@ -144,6 +154,7 @@ class Attending:
             except MaitredError as problem:
                 await asyncio.sleep(self._outage.failed(served.name, ATTENDANCE, problem))
                 continue
+            unanswered = 0
             self._outage.worked(served.name, ATTENDANCE)
             if attended.best is not None:
                 served.health.compare(attended.best, self._loop.time())

@@ -24,7 +24,7 @@ HOPELESS: Final = (InvalidArgument, PermissionDenied, Unauthenticated, ProtocolV
 
 
 class Outage:
-    """Of one worker: the first failure anywhere is logged, and that there are none any more."""
+    """Of one worker: the first failure of each kind is logged, and that there are none any more."""
 
     def __init__(self, settings: Client, random: Random, log: Logger) -> None:
         self._first = settings.backoff_first_seconds
@@ -33,11 +33,15 @@ class Outage:
         self._log = log
         self._tries: dict[tuple[str, int], int] = {}
         """By queue and partition, of those where the last try failed."""
+        self._told: dict[str, None] = {}
+        """The codes of errors that were logged since the last try that worked. A node that is gone
+        and comes back as something else is told twice."""
 
     def failed(self, queue: str, partition: int, problem: MaitredError) -> float:
         """The seconds to wait before the next try there."""
         is_hopeless = isinstance(problem, HOPELESS)
-        if not self._tries:
+        if problem.code not in self._told:
+            self._told[problem.code] = None
             if is_hopeless:
                 self._log.error("the node refuses us; trying again", queue=queue, error=problem)
             else:
@@ -51,6 +55,7 @@ class Outage:
     def worked(self, queue: str, partition: int) -> None:
         """Somebody got an answer from there."""
         if self._tries and self._tries.pop((queue, partition), 0) and not self._tries:
+            self._told.clear()
             self._log.info("the node answers again")
 
     def forget(self, queue: str, partitions: int) -> None:

@@ -36,11 +36,13 @@ from maitred.gateway.http.routes import ROUTES, Found, Route, Routes
 from maitred.gateway.http.statuses import behind_us
 from maitred.gateway.http.tasks import Tasks
 from maitred.settings import HTTP_PORT
+from maitred.wire.tls_handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Mapping
 
+    from maitred.errors import TlsFailed
     from maitred.gateway.gateway import Gateway
     from maitred.gateway.http.budget import Budget
     from maitred.gateway.http.request import Request
@@ -82,6 +84,7 @@ class HttpDoor:
         """The header of that name, ready to be written."""
         self._port = port
         self._tls = tls
+        self._handshakes: TlsHandshakes | None = None
         self._reuse = reuse
         self._server: asyncio.Server | None = None
         self._routes = Routes()
@@ -135,14 +138,11 @@ class HttpDoor:
         port = HTTP_PORT if port is None else port
         try:
             self._server = await self.loop.create_server(
-                partial(Connection, self),
+                self._factory(),
                 settings.host,
                 port,
-                ssl=self._tls,
                 backlog=ACCEPT_BACKLOG,
                 reuse_port=self._reuse or None,
-                # Before it is over there is no connection whose clock could run.
-                ssl_handshake_timeout=settings.header_seconds if self._tls else None,
             )
         except OSError as problem:
             raise cannot_listen(settings.host, port, problem) from problem
@@ -150,6 +150,17 @@ class HttpDoor:
         bound = self._server.sockets[0].getsockname()
         host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         return f"{'https' if self._tls else 'http'}://{host}:{bound[1]}"
+
+    def _factory(self) -> Callable[[], asyncio.Protocol]:
+        """Return what makes the protocol of a connection."""
+        factory: Callable[[], asyncio.Protocol] = partial(Connection, self)
+        if self._tls is None:
+            return factory
+        context = self._tls
+        # Before a handshake is over there is no connection whose clock could run.
+        seconds = self.settings.header_seconds
+        self._handshakes = TlsHandshakes(lambda: context, seconds, self._tls_failed)
+        return self._handshakes.before(factory)
 
     async def drain(self, seconds: float) -> bool:
         """See `Door`."""
@@ -175,6 +186,8 @@ class HttpDoor:
         """End at once."""
         if self._server is not None:
             self._server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         for task in list(self._tasks):
             task.cancel()
         for connection in list(self.connections):
@@ -382,6 +395,10 @@ class HttpDoor:
         """Somebody speaks no HTTP."""
         self.metrics.malformed += 1
         self._tell("no http on the http port", peer=peer, reason=what)
+
+    def _tls_failed(self, peer: str, problem: TlsFailed) -> None:
+        self.metrics.tls_failed += 1
+        self._tell("a TLS handshake failed", peer=peer, error=problem)
 
     def memory_refused(self, peer: str, budget: Budget) -> None:
         """A connection was refused because all of them hold too much."""

@@ -54,6 +54,7 @@ class Metrics:
         self.accepted = 0
         self.malformed = 0
         self.memory_refused = 0
+        self.tls_failed = 0
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """A request is over, or its stream has begun."""
@@ -86,6 +87,11 @@ class Metrics:
         for name, text, value in (
             ("maitred_http_connections_total", "Connections that were accepted.", self.accepted),
             ("maitred_http_malformed_total", "Connections that spoke no HTTP.", self.malformed),
+            (
+                "maitred_http_tls_failed_total",
+                "Connections whose TLS handshake failed.",
+                self.tls_failed,
+            ),
             (
                 "maitred_http_memory_refused_total",
                 "Requests and connections refused for the memory that all of them hold.",

@@ -74,6 +74,10 @@ class Pages:
                 lines += gauge("maitred_queries_waiting", text, querying.waiting)
                 text = "Connections to workers."
                 lines += gauge("maitred_queries_links", text, len(querying.links.open))
+                text = "Connections to workers given up because of what answered there."
+                lines += counter(
+                    "maitred_queries_links_refused_total", text, [({}, querying.links_refused)]
+                )
                 directing = querying.directing
                 text = "Queries that wait here because no worker has room."
                 lines += gauge("maitred_queries_in_line", text, directing.in_line)

@@ -1,0 +1,263 @@
+"""What is taken from a peer that has proved nothing yet, and what is told of those who fail."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
+
+import pytest
+import trustme
+
+import maitred
+from maitred import App
+from maitred.client.connection import Connection
+from maitred.client.seats import SeatLink
+from maitred.errors import FrameTooLarge, MaitredError, TlsFailed, Unavailable
+from maitred.gateway.gateway import Gateway
+from maitred.gateway.http.door import HttpDoor
+from maitred.protocol.frames import ANSWER, HEADER, REQUEST, RESPONSE, Opcode
+from maitred.security.tls import server_context
+from maitred.settings import Client, Node, Querying, Tls
+from maitred.settings import Gateway as GatewaySettings
+from maitred.settings import Worker as WorkerSettings
+from maitred.surroundings import Surroundings
+from maitred.worker.worker import Worker
+from tests.client.nodes import HOST, QUICK
+from tests.node.in_process import LOOPS, RecordedLog, in_a_loop, node, until
+from tests.queries_real.house import scene
+from tests.worker.querying import ReservingNode, a_gateway
+from tests.worker.running import a_worker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+HUGE: int = 250 * 2**20
+PATIENCE_SECONDS = 10
+
+
+def header(version: int, opcode: int) -> bytes:
+    """The beginning of a frame that announces a quarter of a gigabyte."""
+    return HEADER.pack(version, 0, 0, opcode, HUGE)
+
+
+# Before anything is proved
+
+
+@asynccontextmanager
+async def a_server(answer: bytes, port: int = 0) -> AsyncIterator[int]:
+    """Whatever it is asked, it says this."""
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await reader.read(65_536):
+                writer.write(answer)
+        except ConnectionError:
+            return
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(meet, HOST, port, reuse_port=True)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@in_a_loop
+async def test_a_client_takes_no_large_frame_before_ready() -> None:
+    async with a_server(header(RESPONSE, Opcode.SUPPORTED) + bytes(1_000)) as port:
+        with pytest.raises(MaitredError, match="262,144,000 bytes is more than the 65,536") as met:
+            await maitred.connect(f"maitred://{HOST}:{port}", **{**QUICK, "connect_seconds": 0.3})
+        assert met.value.remedy
+
+
+def test_the_limit_of_a_clients_connection_is_raised_by_ready_only() -> None:
+    async def main() -> None:
+        connection = Connection(asyncio.get_running_loop(), Client())
+        assert connection.decoder.max_body_bytes == 64 * 1024
+
+    asyncio.run(main())
+
+
+@in_a_loop
+async def test_a_workers_listener_takes_no_large_frame_before_the_proof() -> None:
+    app = an_app()
+    async with (
+        ReservingNode() as fake,
+        a_worker(fake, app) as worker,
+        a_gateway(worker, hello=False) as gateway,
+    ):
+        gateway.transport.write(header(REQUEST, Opcode.HELLO))
+        assert isinstance(await gateway.error(0), FrameTooLarge)
+        await gateway.gone()
+
+
+def test_a_gateway_takes_no_large_frame_from_a_worker_before_the_proof() -> None:
+    async def main() -> None:
+        ended: list[str] = []
+        link = SeatLink(
+            asyncio.get_running_loop(),
+            bytes(16),
+            Querying(),
+            2**28,
+            "gateway",
+            lambda _, why, __: ended.append(why),
+            lambda _: None,
+            lambda _, __: None,
+            bytes,
+        )
+        link.connection_made(MagicMock())
+        link.data_received(header(RESPONSE, Opcode.HELLO + ANSWER))
+        assert isinstance(link.greeted.exception(), FrameTooLarge)
+        assert ended
+
+    asyncio.run(main())
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory: an authority, and a certificate of a node."""
+    directory = tmp_path_factory.mktemp("papers")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    made = authority.issue_cert(HOST)
+    made.private_key_and_cert_chain_pem.write_to_path(directory / "node.pem")
+    return directory
+
+
+def tls_of(papers: Path) -> Tls:
+    return Tls(certificate=str(papers / "node.pem"), key=str(papers / "node.pem"))
+
+
+async def fail(port: int, how: str) -> None:
+    """Come to nothing at a listener with TLS."""
+    if how == "plain":
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await reader.read()
+        writer.close()
+    elif how == "leaves":
+        _, writer = await asyncio.open_connection(HOST, port)
+        writer.close()
+    else:
+        with pytest.raises(ssl.SSLError):
+            await asyncio.open_connection(HOST, port, ssl=ssl.create_default_context())
+
+
+@pytest.mark.parametrize("how", ["plain", "leaves", "does not trust us"])
+@pytest.mark.parametrize("loop", LOOPS)
+@in_a_loop
+async def test_a_failed_handshake_at_a_nodes_port_is_told(
+    papers: Path,
+    tmp_path: Path,
+    how: str,
+    loop: str,  # noqa: ARG001 - which loop
+) -> None:
+    async with node(tmp_path, tls=server_context(tls_of(papers))) as one:
+        for _ in range(3):
+            await fail(one.port, how)
+        await until(lambda: one.shard.errors[TlsFailed.code] == 3)
+        # Once, however many come at a time.
+        ((_, event, fields),) = [line for line in one.log.lines if line[0] == "warning"]
+        assert event == "a TLS handshake failed"
+        assert fields["peer"].startswith(f"{HOST}:")
+        assert fields["error"].code == "tls-failed"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@in_a_loop
+async def test_a_failed_handshake_at_the_http_listener_is_told(
+    papers: Path,
+    loop: str,  # noqa: ARG001 - which loop
+) -> None:
+    log = RecordedLog()
+    settings = Node(gateway=GatewaySettings(port=0))
+    gateway = Gateway(f"maitred://{HOST}:1", settings, Surroundings.real(), log)
+    door = HttpDoor(tls=server_context(tls_of(papers)))
+    address = await gateway.open(door)
+    port = int(address.rpartition(":")[2])
+    for _ in range(2):
+        await fail(port, "plain")
+    await until(lambda: door.metrics.tls_failed == 2)
+    assert "maitred_http_tls_failed_total 2" in "\n".join(door.metrics.families())
+    trusting = ssl.create_default_context(cafile=str(papers / "ca.pem"))
+    reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await gateway.close()
+    ((_, event, fields),) = [line for line in log.lines if line[0] == "warning"]
+    assert event == "a TLS handshake failed"
+    assert fields["error"].sentence.endswith("http request.")
+
+
+# A node that speaks garbage
+
+
+def an_app() -> App:
+    app = App("desk")
+
+    @app.handler("echo")
+    async def echo(text: str) -> str:
+        return text
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("garbage", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak this protocol"),
+        (HEADER.pack(RESPONSE, 0, 0, 0x77, 0), "0x77"),
+        (header(RESPONSE, Opcode.SUPPORTED), "262,144,000"),
+    ],
+    ids=["http", "an unknown opcode", "a huge frame"],
+)
+@in_a_loop
+async def test_a_worker_whose_node_becomes_something_else_says_so(
+    garbage: bytes, words: str
+) -> None:
+    log = RecordedLog()
+    async with scene(an_app()) as one:
+        client = await one.house.connect()
+        settings = WorkerSettings(attend_seconds=0.2, offer_seconds=0.5, drain_seconds=0.1)
+        handlers = list(one.app.handlers.values())
+        worker = Worker(client, handlers, settings, "w", Surroundings.real(), log)
+        welcomed = asyncio.Event()
+        worker.welcomed = welcomed.set
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await welcomed.wait()
+        await one.house.stop()
+        async with (
+            a_server(garbage, one.house.port),
+            a_server(garbage, one.house.own_ports[0]),
+        ):
+            await until(
+                lambda: any(words in str(fields.get("error")) for _, _, fields in log.lines)
+            )
+            assert len(log.lines) <= 4  # one for each kind of error
+            worker.stop()
+            await running
+        (told,) = [
+            fields["error"]
+            for _, _, fields in log.lines
+            if words in str(fields.get("error")) and fields["error"].remedy
+        ][:1]
+        assert "Check host and port" in told.remedy
+        await client.close()
+
+
+@in_a_loop
+async def test_a_producer_at_garbage_gets_a_typed_error() -> None:
+    async with a_server(HEADER.pack(RESPONSE, 0, 0, 0x77, 0)) as port:
+        with pytest.raises(Unavailable, match="does not answer as a node does") as met:
+            await maitred.connect(f"maitred://{HOST}:{port}", **{**QUICK, "connect_seconds": 0.3})
+        assert met.value.remedy
