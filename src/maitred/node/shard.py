@@ -56,7 +56,7 @@ from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
 from maitred.security.authenticator import Authenticator, no_longer
 from maitred.security.directory import Directory
-from maitred.security.reloading import USERS, Reloading
+from maitred.security.reloading import CERTIFICATE, USERS, Reloading
 from maitred.wire.complaints import Complaints
 from maitred.wire.tls_handshakes import TlsHandshakes
 
@@ -413,6 +413,8 @@ class Shard:
             received_forwarded=self.received_forwarded,
             errors=dict(self.errors),
             logins=dict(self.authenticator.outcomes),
+            reloads={" ".join(one): many for one, many in self.reloading.outcomes.items()},
+            certificate_expires_at=self.reloading.expiries().get(CERTIFICATE, 0.0),
         )
 
     async def _reload(self, _message: Reload) -> NodeReloaded:

@@ -82,6 +82,10 @@ class ShardStatus(Struct, kw_only=True):
     logins: dict[str, int] = {}
     """Logins by outcome: `remembered`, `verified`, `wrong`, or the code with which they were
     refused before the secret was looked at."""
+    reloads: dict[str, int] = {}
+    """How often files were read again, as `users changed`, `certificate failed`."""
+    certificate_expires_at: float = 0.0
+    """When its certificate expires, in seconds since 1970; 0 without TLS."""
 
 
 AnyRequest = Echo | Status | AnyTaskRequest | AnyQueryRequest | AnyAccessRequest

@@ -60,6 +60,7 @@ class Pages:
         lines += gauge(
             "maitred_gateway_ready", "1: its node is reached.", int(self._gateway.is_ready)
         )
+        lines += self._access_families()
         querying = self._gateway.querying
         if querying is not None:
             table = querying.table
@@ -95,3 +96,30 @@ class Pages:
                 )
         body = ("\n".join(lines) + "\n").encode()
         connection.answer(request, 200, PROMETHEUS, body)
+
+    def _access_families(self) -> list[str]:
+        """Who came in, and what was read again."""
+        guard = self._door.guard
+        authenticator, reloading = guard.authenticator, guard.reloading
+        lines = counter(
+            "maitred_logins_total",
+            "Logins by outcome: remembered, verified, wrong, or why they were refused unseen.",
+            [({"outcome": one}, count) for one, count in sorted(authenticator.outcomes.items())],
+        )
+        lines += gauge(
+            "maitred_logins_waiting", "Secrets that wait to be verified.", authenticator.waiting
+        )
+        lines += counter(
+            "maitred_reloads_total",
+            "How often files were read again; those that failed left the old state.",
+            [
+                ({"part": part, "state": state}, count)
+                for (part, state), count in sorted(reloading.outcomes.items())
+            ],
+        )
+        lines += gauges(
+            "maitred_certificate_expires_seconds",
+            "When a certificate expires, in seconds since 1970.",
+            [({"part": part}, at) for part, at in sorted(reloading.expiries().items())],
+        )
+        return lines

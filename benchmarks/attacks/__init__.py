@@ -1,0 +1,1 @@
+"""Attacks against a real node, bounded in time and count, on loopback."""
