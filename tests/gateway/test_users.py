@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
+from maitred.client.answers import Whole
 from maitred.settings import Gateway, Node, QueryLimits, User
 from tests.gateway.fakes import Answer, Opened, get, open_door, post, query, until
 from tests.security.cheap import cheaply
@@ -165,5 +167,54 @@ def test_the_users_file_is_read_again(tmp_path: Path) -> None:
             await until(lambda: place.gateway.guard.users.generation > before, "it is read")
             assert (await ask(place, query("echo", b"[1]", second))).status == 200
             assert (await ask(place, query("echo", b"[1]", first))).status == 401
+
+    asyncio.run(scenario())
+
+
+def test_what_is_under_way_ends_with_its_user(tmp_path: Path) -> None:
+    """A query that never ends, of a user who is removed, and of one who is not."""
+    file = tmp_path / "users.toml"
+
+    def write(*names: str) -> None:
+        file.write_text(
+            "".join(
+                f'[users.{name}]\nsecret = "{cheaply(name)}"\npermissions = {{"*" = ["query"]}}\n'
+                for name in names
+            )
+        )
+
+    async def scenario() -> None:
+        write("carol", "dora")
+        async with open_door(node(users_file=str(file))) as place:
+            callers = {}
+            for name in ("carol", "dora"):
+                caller = callers[name] = await place.dial()
+                caller.send(query("hang", b"[1]", basic(name, name)))
+            await until(lambda: len(place.asking.asked) == 2, "both are asked")
+            write("dora")
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(callers["carol"].reader.read(), 20) == b""
+            await until(lambda: bool(place.asking.cancelled), "the query is cancelled")
+            assert [one.ask.user for one in place.asking.cancelled] == ["carol"]
+            [dora] = [one for one in place.asking.asked if one.ask.user == "dora"]
+            dora.finish(Whole(b"\x05"))
+            assert (await callers["dora"].answer()).status == 200
+            for caller in callers.values():
+                caller.close()
+
+    asyncio.run(scenario())
+
+
+def test_logins_are_counted_by_outcome() -> None:
+    async def scenario() -> None:
+        async with open_door(node()) as place:
+            right, wrong = basic("alice", "open sesame"), basic("alice", "wrong")
+            for header in (right, right, wrong, wrong):
+                await ask(place, query("echo", b"[1]", header))
+            page = (await ask(place, get("/metrics", right))).body.decode()
+            assert 'maitred_logins_total{outcome="verified"} 1\n' in page
+            assert 'maitred_logins_total{outcome="wrong"} 2\n' in page
+            assert "maitred_logins_waiting 0\n" in page
+            assert "# TYPE maitred_reloads_total counter\n" in page
 
     asyncio.run(scenario())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from maitred.gateway.http.door import HttpDoor
+    from maitred.security.authenticator import Authenticator
     from maitred.security.directory import Identity
 
 PIPELINED_MAX: Final = 16
@@ -443,7 +444,18 @@ class Connection(Reading):
             self.transport.write_eof()
         self._look_at_reading()  # what still comes is taken, and thrown away
 
-    # Once a second
+    # Once a second, and when users change
+
+    def look_at_user(self, authenticator: Authenticator) -> None:
+        """End with what is under way if its user is not valid any more. There is no other answer
+        than the end: that of a stream has begun."""
+        current = self._current
+        if current is None or current.identity is None:
+            return
+        current.identity = authenticator.refreshed(current.identity)
+        if current.identity is None:
+            self.door.log.info("http request cut off: its user is gone", peer=self.peer)
+            self.transport.abort()
 
     def look_at_clock(self, now: float) -> None:
         """End what takes too long."""

@@ -86,6 +86,8 @@ class HttpDoor:
         self._tls = tls
         self._handshakes: TlsHandshakes | None = None
         self._reuse = reuse
+        self._users_seen = 1
+        """The generation of the users for which all requests under way were looked at."""
         self._server: asyncio.Server | None = None
         self._routes = Routes()
         self._known_routes = self._routes.remembered
@@ -424,6 +426,7 @@ class HttpDoor:
             self._guarded(self._look_at_date)
             self._guarded(self.budgets.look)
             self._guarded(self.guard.look, self.spawn)
+            self._guarded(self._look_at_users)
             connections = list(self.connections)
             for start in range(0, len(connections), SWEEP_PORTION):
                 now = self.loop.time()
@@ -438,6 +441,15 @@ class HttpDoor:
             look(*arguments)
         except Exception:
             self.log.exception("a look around failed")
+
+    def _look_at_users(self) -> None:
+        """Cut off what is under way for users who do not exist any more, or have a new secret."""
+        generation = self.guard.users.generation
+        if generation == self._users_seen:
+            return
+        self._users_seen = generation
+        for connection in list(self.connections):
+            connection.look_at_user(self.guard.authenticator)
 
     def _look_at_date(self) -> None:
         now = self.gateway.surroundings.wall_clock()
