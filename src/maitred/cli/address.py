@@ -31,8 +31,7 @@ def url_option(command: _Command) -> _Command:
 
 def token_file_option(**more: Any) -> Callable[[_Command], _Command]:  # noqa: ANN401 - as click's
     """`--token-file`: a token is never an argument, which others could see."""
-    if more:
-        more = {"expose_value": False, "is_eager": True, **more}
+    more = {"expose_value": False, "is_eager": True, **more} if more else {"callback": _warned}
     return click.option(
         "--token-file",
         metavar="FILE",
@@ -42,8 +41,23 @@ def token_file_option(**more: Any) -> Callable[[_Command], _Command]:  # noqa: A
     )
 
 
-def _keep(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
-    context.meta[_TOKEN_FILE] = value
+def _warned(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """The file, and a warning if others can read it."""
+    if value is not None:
+        from maitred.security.exposed_files import exposure
+
+        found = exposure("--token-file", value)
+        if found is not None:
+            click.echo(
+                f"Warning: others can {found.others} the token file {value} (mode {found.mode}); "
+                f"chmod 600 {value}",
+                err=True,
+            )
+    return value
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_TOKEN_FILE] = _warned(context, parameter, value)
 
 
 def _whose(context: click.Context, _parameter: click.Parameter, url: str) -> str:

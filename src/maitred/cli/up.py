@@ -85,6 +85,8 @@ def up(
     def read() -> Node:
         return load(file, os.environ, flags(options, others))
 
+    # Whatever this process and its shards make is for their owner alone, sockets and logs as well.
+    os.umask(os.umask(0o077) | 0o077)
     settings = read()
     log = logger(settings.log)
     pool = _example(settings, log) if example else None

@@ -29,6 +29,7 @@ from maitred.node.node_reloading import NodeReloading, SettingsFile
 from maitred.node.reload_link import ReloadLink
 from maitred.node.shard import part_states
 from maitred.protocol.access import ProcessState
+from maitred.security.exposed_files import warn_of_exposed_files
 from maitred.security.tls import DiallerTls, ListenerTls, client_context
 from maitred.security.users import GATEWAY
 from maitred.surroundings import Surroundings
@@ -174,6 +175,7 @@ async def stand_alone(
     A second signal calls `forced` with its number, which is to end the process.
     """
     raise_file_limit()
+    warn_of_exposed_files(settings, source.file, log)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 

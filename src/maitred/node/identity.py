@@ -21,14 +21,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from msgspec import DecodeError, Struct, json
 
 from maitred.errors import CannotStart
+from maitred.store.private_files import open_private, tighten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maitred.store.private_files import Tightened
+
 IDENTITY_FILE: Final = "node.json"
 LOCK_FILE: Final = "lock"
 DIRECTORY_MODE: Final = 0o700
-FILE_MODE: Final = 0o600
+OTHERS_WRITE: Final = 0o022
 
 
 class DataDirectory(NamedTuple):
@@ -38,6 +41,10 @@ class DataDirectory(NamedTuple):
     node: uuid.UUID
     lock: int
     """The open file that holds the lock; for shards to inherit."""
+    tightened: list[Tightened]
+    """Files that others could use until now."""
+    shared: bool
+    """Whether others can write to the directory itself."""
 
 
 class _Identity(Struct):
@@ -50,7 +57,9 @@ def data_directory(location: str) -> Iterator[DataDirectory]:
     path = Path(location).absolute()
     lock = _take(path)
     try:
-        yield DataDirectory(path, _identity(path / IDENTITY_FILE), lock)
+        tightened = tighten(path)
+        shared = bool(path.stat().st_mode & OTHERS_WRITE)
+        yield DataDirectory(path, _identity(path / IDENTITY_FILE), lock, tightened, shared)
     finally:
         os.close(lock)
 
@@ -58,7 +67,7 @@ def data_directory(location: str) -> Iterator[DataDirectory]:
 def _take(path: Path) -> int:
     try:
         path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        lock = _private(str(path / LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        lock = open_private(path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     except (OSError, ValueError) as problem:
         _refuse(path, problem)
     try:
@@ -129,7 +138,7 @@ def _new_identity(file: Path) -> uuid.UUID:
     identity = _Identity(uuid.uuid4())
     unfinished = file.with_suffix(".new")
     try:
-        with open(unfinished, "wb", opener=_private) as opened:
+        with open(unfinished, "wb", opener=open_private) as opened:
             opened.write(json.encode(identity) + b"\n")
             opened.flush()
             os.fsync(opened.fileno())
@@ -140,11 +149,6 @@ def _new_identity(file: Path) -> uuid.UUID:
             unfinished.unlink()
         _refuse(file.parent, problem)
     return identity.node
-
-
-def _private(path: str, flags: int) -> int:
-    # Whoever made the directory may have put a link there, to a file of ours that is not meant.
-    return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
 
 
 def _sync_directory(path: Path) -> None:

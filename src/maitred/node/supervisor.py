@@ -30,6 +30,7 @@ from maitred.node.node_reloading import NodeReloading, SettingsFile
 from maitred.node.reservation import Reservation, resolve
 from maitred.node.shard import Place
 from maitred.node.source_ports import open_source_port
+from maitred.security.exposed_files import warn_of_exposed_files
 
 if TYPE_CHECKING:
     import socket
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from maitred.logs import Logger
+    from maitred.node.identity import DataDirectory
     from maitred.node.node_reloading import SettingsSource
     from maitred.settings import Node
 
@@ -97,6 +99,7 @@ class Supervisor:
         self._keepers: list[Keeper] = []
         self._gateway: GatewayKeeper | None = None
         file = None if source is None else SettingsFile(settings, source)
+        self._settings_path = None if source is None else source.file
         self._reloading = NodeReloading(file, self._kept, log)
         self._source_port_sockets: list[socket.socket] = []
         self._signals: list[int] = []
@@ -135,6 +138,7 @@ class Supervisor:
     def _take(self, held: ExitStack) -> tuple[Place, Path, int]:
         settings, shards = self._settings, self._shards
         data = held.enter_context(data_directory(settings.data))
+        self._look_at_files(data)
         endpoints = resolve(settings.host)
         reservation = held.enter_context(Reservation(endpoints))
         port = reservation.block(settings.port, shards, spare=1 if shards > 1 else 0)
@@ -155,6 +159,15 @@ class Supervisor:
             gateway_secret=secrets.token_hex(32),
         )
         return place, data.path, data.lock
+
+    def _look_at_files(self, data: DataDirectory) -> None:
+        """Tell the log what others of this machine could read or change."""
+        for name, mode, done in data.tightened:
+            said = "others could use a file; now they cannot" if done else "others can use a file"
+            self._log.warning(said, file=str(data.path / name), mode=f"{mode:04o}")
+        if data.shared:
+            self._log.warning("others can write to the data directory", directory=str(data.path))
+        warn_of_exposed_files(self._settings, self._settings_path, self._log)
 
     def _look_at_file_limit(self) -> None:
         """Shards raise their soft limit to the hard one; beyond that they cannot go."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from maitred.errors import CannotStart, MaitredError, StoreUnavailable
 from maitred.matching.records import StoredUse
 from maitred.store.interface import SIGNING_KEY_BYTES, PartlyWritten, StoreUse
+from maitred.store.private_files import open_private
 from maitred.store.sqlite_documents import read_document, replace_document, write_private
 from maitred.store.sqlite_errors import translated, translated_at_start
 from maitred.store.sqlite_file import SqliteFile
@@ -215,7 +216,7 @@ class SqliteDirectory:
     def _locked(self) -> Iterator[None]:
         path = self._path / LOCK_FILE
         with translated(path):
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
             with translated(path):
                 fcntl.flock(lock, fcntl.LOCK_EX)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.errors import StoreUnavailable
 from maitred.store.interface import Document
+from maitred.store.private_files import open_private
 from maitred.store.sqlite_errors import translated
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def write_private(path: Path, content: bytes) -> None:
     """Write the file for its owner's eyes only, whole or not at all, and durably."""
     made = path.with_suffix(".new")
     made.unlink(missing_ok=True)
-    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()

@@ -17,6 +17,7 @@ from msgspec import json
 
 from maitred.errors import CannotStart
 from maitred.matching.records import PartitionKey, Result, Segment, StoredUse
+from maitred.store.private_files import make_database
 from maitred.store.scripts import migrations, script, statements
 from maitred.store.sqlite_errors import translated
 from maitred.store.sqlite_rows import (
@@ -68,6 +69,7 @@ class SqliteFile:
     @classmethod
     def open(cls, path: Path, busy_seconds: float = BUSY_SECONDS) -> SqliteFile:
         """Make it if need be, and bring it to this program's version; raises `CannotStart`."""
+        make_database(path)
         connection = sqlite3.connect(
             path, timeout=busy_seconds, isolation_level=None, cached_statements=64
         )
