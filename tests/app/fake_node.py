@@ -92,6 +92,8 @@ class FakeNode(RunningNode):
         self.orders: dict[str, asyncio.Queue[Attended]] = {}
         self.attending: set[tuple[str, bytes]] = set()
         """For workers of a queue."""
+        self.refused: list[int] = []
+        """Ends of these are said to be unproven."""
         self.before: dict[type, Callable[[Any], Awaitable[Any] | None]] = {}
         """Called with the message first; what is awaited may raise."""
 
@@ -258,7 +260,7 @@ class FakeNode(RunningNode):
             else:
                 partition.waiting.append(task)
         partition.tell()
-        return Finished(late)
+        return Finished(late, self.refused)
 
     async def _heartbeat(self, message: Heartbeat) -> Heard:
         partition = self.partition(message.queue, message.partition)

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from maitred import App, current
-from maitred.errors import PermissionDenied, StoreUnavailable, TaskCancelled, TaskFailed
+from maitred.errors import (
+    PermissionDenied,
+    StoreUnavailable,
+    TaskCancelled,
+    TaskFailed,
+    UnknownQueue,
+)
 from maitred.protocol.tasks import (
     DONE,
     FAILED,
@@ -468,6 +474,48 @@ async def test_ends_are_told_until_they_are_heard() -> None:
             assert worker.statistics.busy == 0
             assert await task.result(timeout=10) == 2
         assert [end.how for end in node.ends()] == [DONE] * 4
+
+
+@in_a_loop
+async def test_what_the_node_says_was_not_given_to_us_is_said_in_the_log() -> None:
+    shop = Shop()
+    log = RecordedLog()
+    refused: list[int] = []
+
+    async def refuse(message: Finish) -> None:
+        refused.extend(end.sequence for end in message.ends)
+
+    async with FakeNode() as node:
+        node.before[Finish] = refuse
+        node.refused = refused
+        async with a_worker(node, shop.app, "adding", log=log) as worker:
+            task = await shop.adding.enqueue(1, 1)
+            await node.until(lambda: worker.statistics.unreported == 1)
+            assert refused == [task.sequence]
+    ((level, event, fields),) = [line for line in log.lines if line[0] == "error"]
+    assert (level, event) == ("error", "the node refuses the end of tasks")
+    assert (fields["tasks"], fields["error"].code) == (1, "invalid-proof")
+    assert fields["error"].remedy
+
+
+@in_a_loop
+async def test_a_queue_that_was_deleted_wants_no_ends_and_stops_what_runs() -> None:
+    shop = Shop()
+    log = RecordedLog()
+
+    async def unknown(_: object) -> None:
+        raise UnknownQueue("Queue default/adding does not exist.")
+
+    async with FakeNode() as node:
+        node.before[Finish] = node.before[Heartbeat] = unknown
+        async with a_worker(node, shop.app, young_seconds=0.05, log=log) as worker:
+            await shop.adding.enqueue(1, 1)
+            await node.until(lambda: worker.statistics.late == 1)
+            await shop.holding.enqueue(1)
+            await node.until(lambda: worker.statistics.lost == 1)
+        assert shop.stopped == [1]
+        assert worker.statistics.unreported == 0
+    assert log.events("error") == []
 
 
 @in_a_loop

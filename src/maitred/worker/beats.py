@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from maitred.errors import Cancelled, DeadlineExceeded, MaitredError
+from maitred.errors import Cancelled, DeadlineExceeded, MaitredError, UnknownQueue
 from maitred.protocol.tasks import Heard, Heartbeat
 
 if TYPE_CHECKING:
@@ -112,6 +112,10 @@ class Beats:
                     has_news = self._hear(origin, await self._ask(origin, interval))
                 except (Cancelled, DeadlineExceeded):
                     continue
+                except UnknownQueue:  # it was deleted, with all its tasks
+                    for execution in list(origin.running.values()):
+                        self._bench.lost(execution)
+                    return
                 except MaitredError as problem:
                     tries += 1
                     pause = self._outage.failed(queue, partition, problem)

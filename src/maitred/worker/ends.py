@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from maitred.client.adding import PIECE_BYTES
-from maitred.errors import InvalidProof, MaitredError
+from maitred.errors import InvalidProof, MaitredError, UnknownQueue
 from maitred.protocol.tasks import TASKS_MAX, Finish, Finished
 from maitred.worker.outage import HOPELESS
 
@@ -88,6 +88,10 @@ class Ends:
             message = Finish(*origin.queue, partition, 0, self._session, ends)
             try:
                 answer = cast("Finished", await self._client.request(message, self._seconds))
+            except UnknownQueue:
+                # It was deleted, or forgotten since all its tasks were over: these as well.
+                self._statistics.late += len(ends)
+                return
             except HOPELESS as problem:
                 self._statistics.unreported += len(ends)
                 self._log.error("the node refuses the end of tasks", tasks=len(ends), error=problem)
