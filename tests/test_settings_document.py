@@ -38,6 +38,7 @@ GROUPS = {
     "worker_addresses": "Addresses of workers",
     "users": "users: who may come in, and what for",
     "tokens": "tokens: API tokens",
+    "jwt": "jwt: JSON Web Tokens; without this group there are none",
     "log": "log: what is written to standard error",
     "restarts": "restarts: when a shard dies",
 }

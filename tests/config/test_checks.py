@@ -230,4 +230,10 @@ def test_every_setting_has_a_name_a_type_and_a_reason() -> None:
     assert defaults["port"] == 4747
     assert defaults["limits.in_flight"] == 1_024
     required = [row.name for row in rows if row.required]
-    assert required == ["tls.certificate", "tls.key", "users.<name>.secret"]
+    assert required == [
+        "tls.certificate",
+        "tls.key",
+        "users.<name>.secret",
+        "jwt.issuer",
+        "jwt.audience",
+    ]

@@ -153,10 +153,6 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _has_users(settings: Node) -> bool:
-    return bool(settings.users) or settings.users_file is not None
-
-
 def _http(running: Running, settings: Node) -> str | None:
     if not running.http_port:
         return None
@@ -180,7 +176,7 @@ def _facts(running: Running, settings: Node) -> dict[str, object]:
             for number, (pid, port) in enumerate(zip(running.pids, running.own_ports, strict=True))
         ],
         "data": str(running.data),
-        "auth": _has_users(settings),
+        "auth": settings.authenticates,
         "tls": settings.tls is not None,
     }
 
@@ -203,7 +199,7 @@ def _print(running: Running, settings: Node, *, with_example: bool) -> None:
     click.echo(f"data     {running.data}")
     click.echo(f"node     {running.node}")
     users = (
-        "users must log in" if _has_users(settings) else "none: whoever connects may do anything"
+        "users must log in" if settings.authenticates else "none: whoever connects may do anything"
     )
     click.echo(f"auth     {users}")
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
@@ -219,7 +215,7 @@ def _print_next_steps(url: str, door: str | None, settings: Node, *, with_exampl
 
     is_default = url == f"maitred://127.0.0.1:{PORT}"
     option = "" if is_default else f" --url {url}"
-    if _has_users(settings):
+    if settings.authenticates:
         url = url.replace("://", "://USER:SECRET@")
         option = f" --url {url}"
     command = "maitred" if shutil.which("maitred") else sys.argv[0]

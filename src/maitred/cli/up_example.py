@@ -140,7 +140,7 @@ QUEUES = ("EQUITY_MARKET_RDB", "EQUITY_MARKET_HDB", "EQUITY_MARKET_TICKS")
 
 def check(settings: Node) -> None:
     """The pool has no secret and no certificate to show."""
-    if settings.users or settings.users_file is not None or settings.tls is not None:
+    if settings.authenticates or settings.tls is not None:
         raise InvalidArgument(
             "The example's workers cannot log in to a node with users or TLS.",
             remedy="Leave out --example, and start workers with `maitred worker`.",

@@ -15,7 +15,7 @@ from maitred.security.hosts import is_loopback
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maitred.settings import Node
+    from maitred.settings import Jwt, Node
 
 PORT_MAX = 65_535
 
@@ -44,6 +44,8 @@ def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
         _check_namespace(name, origin)
     if node.users or node.users_file is not None:
         _check_users(node, origin)
+    if node.jwt is not None:
+        _check_jwt(node.jwt, origin)
     _check_open(node, origin)
     if node.tls is not None:
         from maitred.security.tls import server_context
@@ -173,8 +175,29 @@ def _check_users(node: Node, origin: _Origins) -> None:
         Directory(node)
 
 
+def _check_jwt(jwt: Jwt, origin: _Origins) -> None:
+    from maitred.security.jwt_keys import KeySource, check_url
+    from maitred.security.users import check_namespaces
+
+    if (jwt.jwks_file is None) == (jwt.jwks_url is None):
+        raise InvalidSetting(
+            f"{origin('jwt')} has to say where the keys of its issuer are, in one place.",
+            remedy="Set jwt.jwks_file or jwt.jwks_url.",
+        )
+    if not jwt.audience:
+        raise InvalidSetting(
+            f"{origin('jwt.audience')} is empty: no token could be for this node.",
+            remedy="Name the audience that the issuer puts into tokens for it.",
+        )
+    if jwt.jwks_url is not None:
+        check_url(jwt.jwks_url)
+    for value, granted in jwt.permissions.items():
+        check_namespaces(f"jwt.permissions.{value} (from {origin.source('jwt')})", granted)
+    KeySource(jwt)
+
+
 def _check_open(node: Node, origin: _Origins) -> None:
-    if node.users or node.users_file is not None or node.public_without_auth:
+    if node.authenticates or node.public_without_auth:
         return
     if node.gateway.enabled and not is_loopback(node.gateway.host):
         raise InvalidSetting(

@@ -1,8 +1,11 @@
-"""Who shows an API token, as one shard knows it.
+"""Who shows an API token or a JWT, as one shard knows it.
 
 The tokens are a document of the store. A shard reads it again about once a second if there is a
 newer version, and at once when a token comes that is not in it: a token works everywhere as soon as
 it was made. While the store does not answer, the tokens that were read last stay good.
+
+JWTs are verified with the keys of their issuer (`security/jwt_keys.py`). One that names a key which
+is not known makes the shard fetch the keys, if that was not done a moment ago.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maitred.errors import InvalidToken, MaitredError, Overloaded
+from maitred.protocol.access import BEARER_BYTES_MAX
+from maitred.security.jwt_verifier import JwtVerifier, UnknownKey
 from maitred.security.permissions import Permissions
 from maitred.security.tokens import ApiToken, TokenBook, id_of
 
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.security.directory import Directory, Identity
+    from maitred.security.jwt_keys import KeySource
+    from maitred.security.reloading import Reloading
     from maitred.security.source import Source
     from maitred.store.interface import Store
 
@@ -35,8 +42,16 @@ CHANGES_TRIED: Final = 8
 """How often a change is tried while others change the book as well."""
 
 
+class Jwts(NamedTuple):
+    """How JWTs are verified, and where their keys come from."""
+
+    verifier: JwtVerifier
+    source: KeySource
+    reloading: Reloading
+
+
 class Bearers:
-    """Knows the API tokens of the store."""
+    """Knows the API tokens of the store, and whom JWTs are to be believed."""
 
     def __init__(
         self,
@@ -47,6 +62,7 @@ class Bearers:
         wall_clock: Callable[[], float],
         log: Logger,
         changed: Callable[[], None],
+        jwts: Jwts | None = None,
     ) -> None:
         self._users = users
         self._store = store
@@ -54,6 +70,8 @@ class Bearers:
         self._wall_clock = wall_clock
         self._log = log
         self._changed = changed
+        self._jwts = jwts
+        self._fetching: asyncio.Task[None] | None = None
         self._book = TokenBook()
         self._looking: asyncio.Task[None] | None = None
         self._coming: asyncio.Task[None] | None = None
@@ -69,11 +87,32 @@ class Bearers:
         return None
 
     async def identify(self, text: str, _source: Source | None = None) -> Identity:
-        """Who shows this API token; raises `InvalidToken`."""
+        """Who shows this API token or JWT; raises `InvalidToken`."""
         number = id_of(text)
+        if number is None and self._jwts is not None:
+            return await self._identify_jwt(text, self._jwts)
         if number is not None and number not in self._book:
             await self._read_soon()
         return self._identity(self._book.verified(text, self._wall_clock()))
+
+    async def _identify_jwt(self, text: str, jwts: Jwts) -> Identity:
+        if len(text) > BEARER_BYTES_MAX:
+            raise InvalidToken(f"A token has at most {BEARER_BYTES_MAX:,} bytes.")
+        try:
+            return jwts.verifier.identify(text, self._wall_clock())
+        except UnknownKey:
+            if not jwts.source.may_have_more() and self._fetching is None:
+                raise
+        if self._fetching is None:
+            self._fetching = self._loop.create_task(self._fetch(jwts))
+        await asyncio.shield(self._fetching)
+        return jwts.verifier.identify(text, self._wall_clock())
+
+    async def _fetch(self, jwts: Jwts) -> None:
+        try:
+            await jwts.reloading.again(jwts.source)
+        finally:
+            self._fetching = None
 
     def _identity(self, token: ApiToken) -> Identity:
         user = self._users.identity(token.user)
@@ -91,6 +130,8 @@ class Bearers:
 
     def refreshed(self, identity: Identity) -> Identity | None:
         """The same one after a change of users or tokens; None if the token is no more."""
+        if identity.via == "jwt":
+            return self._jwts.verifier.refreshed(identity) if self._jwts is not None else None
         token = self._book.find(identity.secret)
         if token is None:
             return None
@@ -161,6 +202,6 @@ class Bearers:
 
     def close(self) -> None:
         """Stop reading."""
-        for task in (self._looking, self._coming):
+        for task in (self._looking, self._coming, self._fetching):
             if task is not None:
                 task.cancel()

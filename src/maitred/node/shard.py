@@ -25,7 +25,7 @@ from maitred.errors import (
     PayloadTooLarge,
 )
 from maitred.node.announced import Announced
-from maitred.node.bearers import Bearers
+from maitred.node.bearers import Bearers, Jwts
 from maitred.node.caretaker import Caretaker
 from maitred.node.connection import Connection
 from maitred.node.partitions import Partitions
@@ -56,6 +56,8 @@ from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
 from maitred.security.authenticator import Authenticator, no_longer
 from maitred.security.directory import Directory
+from maitred.security.jwt_keys import JWT_KEYS, KeySource
+from maitred.security.jwt_verifier import JwtVerifier
 from maitred.security.reloading import CERTIFICATE, USERS, Reloading
 from maitred.wire.complaints import Complaints
 from maitred.wire.tls_handshakes import TlsHandshakes
@@ -141,7 +143,13 @@ class Shard:
         self.log = log
         self.users = Directory(settings, place.gateway_secret)
         self.authenticator = Authenticator(self.users, settings.limits, log)
-        self.reloading = Reloading(self.users, reloadable, log, self._reloaded)
+        keys = None if settings.jwt is None else KeySource(settings.jwt)
+        parts = reloadable if keys is None else (*reloadable, keys)
+        self.reloading = Reloading(self.users, parts, log, self._reloaded)
+        self._jwts: Jwts | None = None
+        if settings.jwt is not None and keys is not None:
+            verifier = JwtVerifier(settings.jwt, keys, self.users)
+            self._jwts = Jwts(verifier, keys, self.reloading)
         self._reload_node: Callable[[], Awaitable[NodeReloaded]] = self._reload_here
         self.tables = SystemTables(place.node.bytes)
         self.description = Description(
@@ -240,6 +248,7 @@ class Shard:
             wall_clock=self._wall_clock,
             log=self.log,
             changed=self._identities_changed,
+            jwts=self._jwts,
         )
         self.authenticator.accept_tokens(self._bearers)
         TokenRequests(self, self._bearers, self._surroundings)
@@ -457,7 +466,7 @@ class Shard:
 
     def _reloaded(self, part: str) -> None:
         """Other users count for those who are connected, too."""
-        if part == USERS:
+        if part in {USERS, JWT_KEYS}:
             self._identities_changed()
 
     def _identities_changed(self) -> None:

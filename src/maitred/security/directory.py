@@ -121,7 +121,7 @@ class Directory:
         self._gateway_secret = gateway_secret.encode()
         self._configured = dict(node.users)
         self._file = node.users_file
-        self.required: bool = bool(node.users) or node.users_file is not None
+        self.required: bool = node.authenticates
         """Has a connection to say who it is?"""
         self.generation: int = 1
         """Rises with each change of the users."""

@@ -110,6 +110,11 @@ class Reloading:
                 for one in self._parts
             ]
 
+    async def again(self, one: Reloadable) -> None:
+        """Read one part again, because it is needed now."""
+        async with self._turn:
+            await self._reload(one, one.reload)
+
     async def _reload(self, one: Reloadable, read: Callable[[], bool]) -> PartReloaded:
         try:
             changed = await self._loop.run_in_executor(None, read)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,6 +13,9 @@ from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.secrets import check_hashed
 from maitred.security.tokens import TOKEN_USER
 from maitred.settings import Schema, User
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GATEWAY = "maitred-gateway"
 """The node's own gateway, which says whose queries it brings. No user can have this name."""
@@ -66,12 +69,17 @@ def check_user(name: str, user: User, source: str) -> None:
     check_hashed(user.secret, f"users.{name}.secret (from {source})")
     if user.previous_secret is not None:
         check_hashed(user.previous_secret, f"users.{name}.previous_secret (from {source})")
-    for namespace in user.permissions:
+    check_namespaces(f"users.{name}.permissions (from {source})", user.permissions)
+
+
+def check_namespaces(where: str, permissions: Iterable[str]) -> None:
+    """Refuse permissions in namespaces that cannot exist."""
+    for namespace in permissions:
         if namespace != EVERY_NAMESPACE:
             try:
                 check_name("namespace", namespace)
             except InvalidName as problem:
                 raise InvalidSetting(
-                    f"users.{name}.permissions (from {source}) cannot be used. {problem.sentence}",
+                    f"{where} cannot be used. {problem.sentence}",
                     remedy=f"Name a namespace, or {EVERY_NAMESPACE!r} for all of them.",
                 ) from None

@@ -5,6 +5,7 @@ sign. Times are in seconds and sizes in bytes, and say so at the end of their na
 """
 
 from maitred.settings.access import (
+    Jwt,
     Limits,
     Namespace,
     QueryLimits,
@@ -41,6 +42,7 @@ __all__ = [
     "Forwarding",
     "Gateway",
     "Hidden",
+    "Jwt",
     "Limits",
     "Location",
     "Log",

@@ -85,7 +85,7 @@ class Limits(Schema, frozen=True, kw_only=True):
 
     failure_seconds: Seconds = 5.0
     """After so long one failure is forgiven: at most 17,000 guesses a day from one address in one
-    name, at each process of the node. (`failures_per_user`, `failures_per_name`)"""
+    name, at each process of the node (`failures_per_user`, `failures_per_name`)."""
 
     address_failure_seconds: Seconds = 300.0
     """The same for `failures_per_address`. A longer time only makes addresses that fail wait
@@ -176,6 +176,51 @@ class WorkerAddresses(Schema, frozen=True, kw_only=True):
     lowest_port: Port = 1024
     """Lowest port that a worker may announce. Well-known services of the worker's host are below
     1024."""
+
+
+class Jwt(Schema, frozen=True, kw_only=True):
+    """JSON Web Tokens of one issuer, signed with RS256, ES256 or EdDSA."""
+
+    issuer: Text
+    """The `iss` claim that a token must have, to the letter."""
+
+    audience: list[Text]
+    """Of these, the `aud` claim of a token must name one: a token that was made for another service
+    is not for this one."""
+
+    jwks_file: Location | None = None
+    """The issuer's keys, in a file that is read again when it changes. This or `jwks_url`."""
+
+    jwks_url: Text | None = None
+    """The issuer's keys, at an https address. Each shard fetches them; while that fails, it keeps
+    those it has."""
+
+    jwks_authorities: Location | None = None
+    """Who vouches for the certificate of that address; the system's authorities unless given."""
+
+    refresh_seconds: Annotated[float, Meta(ge=10, le=86_400)] = 300.0
+    """How often the keys are fetched. Also when a token names a key that is not known, every ten
+    seconds at most. A key that the issuer withdraws is trusted for so long."""
+
+    user_claim: Text = "sub"
+    """The claim that names the user. Dots lead inside of claims: `profile.name`."""
+
+    permissions_claim: Text = "groups"
+    """The claim whose values grant permissions: a list, or a text with spaces, such as `scope`."""
+
+    permissions: dict[Text, dict[Text, list[Permission]]] = field(default_factory=dict)
+    """By value of that claim, then by namespace (`*` stands for every one), as for users. A token
+    without such a value is refused."""
+
+    local_users: bool = False
+    """Whether a token that names a user of the node is that user, with the user's permissions and
+    limits. Otherwise it is refused: whoever picks names at the issuer must not become `admin`."""
+
+    leeway_seconds: Annotated[float, Meta(ge=0, le=300)] = 30.0
+    """By so much the clocks of the issuer and the node may differ."""
+
+    lifetime_seconds: Seconds = 86_400.0
+    """Longest time for which a token may be good. It cannot be revoked, so it should end soon."""
 
 
 class QueryLimits(Schema, frozen=True, kw_only=True):

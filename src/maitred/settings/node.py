@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from maitred.settings.access import Limits, Namespace, Tls, Tokens, User, WorkerAddresses
+from maitred.settings.access import Jwt, Limits, Namespace, Tls, Tokens, User, WorkerAddresses
 from maitred.settings.basis import (
     PORT,
     Count,
@@ -161,5 +161,11 @@ class Node(Schema, frozen=True, kw_only=True):
     worker_addresses: WorkerAddresses = field(default_factory=WorkerAddresses)
     users: dict[Text, User] = field(default_factory=dict)
     tokens: Tokens = field(default_factory=Tokens)
+    jwt: Jwt | None = None
     log: Log = field(default_factory=Log)
     restarts: Restarts = field(default_factory=Restarts)
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether those who connect have to say who they are."""
+        return bool(self.users) or self.users_file is not None or self.jwt is not None
