@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+def printable(text: str) -> str:
+    """Return text that somebody else wrote with its control characters escaped, so that it can
+    neither command the terminal that shows it nor pass for another line of a log."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
 class MaitredError(Exception):
     """Whatever maitred refuses or fails at; catch this to catch them all."""
 

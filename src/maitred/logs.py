@@ -23,7 +23,7 @@ import structlog
 from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import format_exc_info
 
-from maitred.errors import MaitredError
+from maitred.errors import MaitredError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
@@ -156,25 +156,16 @@ def _for_people(_logger: object, _level: str, entry: Entry) -> Entry:
     shown: Entry = {}
     for key, value in entry.items():
         if isinstance(value, MaitredError):
-            shown[key] = f"{value} [{value.code}]"
+            shown[key] = printable(f"{value} [{value.code}]")
         elif isinstance(value, BaseException):
-            shown[key] = _on_one_line(f"{type(value).__name__}: {value}")
+            shown[key] = printable(f"{type(value).__name__}: {value}")
         elif key == "exception" and isinstance(value, str):
-            shown[key] = "\n".join(_on_one_line(line) for line in value.split("\n"))
+            shown[key] = "\n".join(printable(line) for line in value.split("\n"))
         elif isinstance(value, str):
-            shown[key] = _on_one_line(value)
+            shown[key] = printable(value)
         else:
-            shown[key] = _on_one_line(_harmless(value))
+            shown[key] = printable(_harmless(value))
     return shown
-
-
-def _on_one_line(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
 
 
 class _Lines:

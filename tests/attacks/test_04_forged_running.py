@@ -15,7 +15,7 @@ from maitred.errors import Overloaded, PermissionDenied
 from maitred.protocol.queries import Allocated, Noted
 from maitred.settings import Queries, QueryLimits, Queue, User
 from tests.node.in_process import in_a_loop, until
-from tests.node.querying import GATEWAY, SECONDS, Stage, stage
+from tests.node.querying import GATEWAY, SECONDS, WORKER, Stage, stage
 from tests.security.cheap import cheaply
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ USERS = {
     "greedy": User(secret=HASHED, permissions={"n": ["query", "work"]}, queries=COUNTED),
 }
 QUEUES = {"*": Queue(queries=Queries(reservation_seconds=60.0, run_seconds=5.0))}
-WORKER, OTHER = b"worker..........", b"other worker...."
+OTHER = b"other worker...."
 RANDOM = [bytes([number]) * 16 for number in range(1, 9)]
 
 

@@ -27,6 +27,7 @@ from maitred.protocol.queries import (
     Watch,
     Workers,
 )
+from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import Add, Counts, Describe, Offer, Resize, Resized
 from maitred.simulation.store import SimulatedDisk, SimulatedStore
 from tests.node.in_process import NodeUnderTest, node, until
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from maitred.client.held import Held
 
 GATEWAY = b"gateway........."
-WORKER = b"worker.........."
+WORKER_SECRET = b"secret of worker"
+WORKER = session_of_secret(WORKER_SECRET)
 SECONDS = 20.0
 """For what is going to come."""
 TURNS = 50
@@ -82,7 +84,7 @@ class Stage:
         return Offer(*self._at(partition), 0, session, worker, slots, address="127.0.0.1:4000")
 
     def attend(self, state: Any = "online", partition: int = 0) -> Attend:  # noqa: ANN401
-        return Attend(*self._at(partition), WORKER, "ant", "127.0.0.1:4000", 8, 2, state)
+        return Attend(*self._at(partition), WORKER_SECRET, "ant", "127.0.0.1:4000", 8, 2, state)
 
     def workers(self, action: Any = "list", worker: str = "") -> Workers:  # noqa: ANN401
         return Workers(*self._at(), action, worker)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maitred import errors
-from maitred.errors import MaitredError, ProtocolViolation, RemoteError
+from maitred.errors import MaitredError, ProtocolViolation, RemoteError, printable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.notation import SHORT_MAX, integer, string, string_map
 from maitred.protocol.refusals import CLASSES, decode_error, encode_error, number_of
@@ -38,16 +38,19 @@ def test_every_code_is_known_once() -> None:
 def test_an_error_travels_whole(
     kind: type[MaitredError], sentence: str, remedy: str | None
 ) -> None:
+    """Whoever wrote it: nothing in it commands the terminal of whoever reads it."""
     read = decode_error(encode_error(kind(sentence, remedy=remedy)))
     assert type(read) is kind
-    assert (read.code, read.sentence, read.remedy) == (kind.code, sentence, remedy)
+    shown = (printable(sentence), None if remedy is None else printable(remedy))
+    assert (read.code, read.sentence, read.remedy) == (kind.code, *shown)
 
 
 @given(texts, st.none() | texts.filter(bool), texts.filter(lambda code: code not in CLASSES))
 def test_a_code_from_the_future_is_kept(sentence: str, remedy: str | None, code: str) -> None:
     read = decode_error(encode_error(RemoteError(sentence, remedy=remedy, code=code)))
     assert type(read) is RemoteError
-    assert (read.code, read.sentence, read.remedy) == (code, sentence, remedy)
+    shown = (printable(sentence), None if remedy is None else printable(remedy))
+    assert (read.code, read.sentence, read.remedy) == (printable(code), *shown)
 
 
 @EACH
@@ -83,7 +86,7 @@ def test_an_error_of_another_server(number: int, sentence: str) -> None:
     """Without our map it keeps its sentence, and its number becomes the code."""
     read = decode_error(integer(number) + string(sentence))
     assert type(read) is RemoteError
-    assert read.sentence == sentence
+    assert read.sentence == printable(sentence)
     assert read.code == f"cql-{number:04x}"
 
 

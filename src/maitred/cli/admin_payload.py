@@ -7,9 +7,10 @@ person from seeing the rest.
 
 from __future__ import annotations
 
-import json
 from math import isfinite
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from maitred.cli.output import json_text
 
 if TYPE_CHECKING:
     from maitred.protocol.tasks import Failure
@@ -25,7 +26,7 @@ class Encoded(NamedTuple):
         """For people; control characters are escaped, as JSON does."""
         if self.encoding == "hex":
             return str(self.value)
-        return json.dumps(self.value, indent=2, ensure_ascii=False)
+        return json_text(self.value)
 
 
 def payload_of(payload: bytes) -> Encoded:

@@ -16,7 +16,7 @@ import click
 
 from maitred import __version__
 from maitred.cli.groups import HintingGroup
-from maitred.errors import InvalidArgument, MaitredError, ShardsKeepDying
+from maitred.errors import InvalidArgument, MaitredError, ShardsKeepDying, printable
 
 # name -> where it is, and the line that `maitred --help` shows
 COMMANDS = {
@@ -95,9 +95,9 @@ def run() -> None:
         problem.show()
         sys.exit(problem.exit_code)
     except MaitredError as problem:
-        click.echo(f"maitred: {problem.sentence} [{problem.code}]", err=True)
+        click.echo(f"maitred: {printable(problem.sentence)} [{problem.code}]", err=True)
         if problem.remedy:
-            click.echo(f"         {problem.remedy}", err=True)
+            click.echo(f"         {printable(problem.remedy)}", err=True)
         sys.exit(_exit_status(problem))
     except (click.Abort, KeyboardInterrupt):
         # Whatever was interrupted leaves coroutines behind that nobody will await now.

@@ -10,6 +10,8 @@ from unicodedata import east_asian_width
 
 import click
 
+from maitred.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -25,7 +27,23 @@ def shortened(text: str, most: int = 60) -> str:
 
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json_text(value))
+
+
+def json_text(value: object) -> str:
+    """The value as JSON, with every control character escaped: those beyond ASCII are allowed in
+    JSON, and some terminals obey them."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return "\n".join(
+        line
+        if line.isprintable()
+        else "".join(letter if letter.isprintable() else _escaped(letter) for letter in line)
+        for line in text.split("\n")
+    )
+
+
+def _escaped(letter: str) -> str:
+    return "\\u007f" if letter == "\x7f" else json.dumps(letter)[1:-1]
 
 
 def print_table(rows: Sequence[Mapping[str, object]]) -> None:
@@ -59,7 +77,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
-    return str(value)
+    return printable(str(value))
 
 
 def _is_number(value: object) -> bool:

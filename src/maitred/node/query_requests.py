@@ -26,6 +26,8 @@ from maitred.protocol.queries import (
     Workers,
     WorkersFound,
 )
+from maitred.protocol.sessions import session_of_secret
+from maitred.routing.names import check_shown_name
 from maitred.security.users import GATEWAY
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class QueryRequests:
         self._shard.admissions[Opcode.ALLOCATE] = self._admit_allocate
         self._shard.admissions[Opcode.SUBSCRIBE] = self._admit
         self._shard.admissions[Opcode.SUSPECT] = self._admit_suspect
+        self._shard.admissions[Opcode.ATTEND] = self._admit_attend
 
     # Gateways
 
@@ -190,8 +193,12 @@ class QueryRequests:
 
     # Workers
 
+    def _admit_attend(self, message: Attend, _connection: Accepted) -> None:
+        message.session = session_of_secret(message.session)
+
     def _attend(self, owned: Owned, message: Attend, held: Held) -> None:
         self._only_root(owned)
+        check_shown_name("worker", message.worker)
         partition = owned.partition
         now = self._loop.time()
         patience = message.timeout_milliseconds * 0.001 - ATTEND_EARLY_SECONDS

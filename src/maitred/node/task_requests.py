@@ -39,6 +39,7 @@ from maitred.protocol.tasks import (
     Revoke,
     Revoked,
 )
+from maitred.routing.names import check_shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -237,6 +238,7 @@ class TaskRequests:
         message.user = identity.name if identity is not None else ""
 
     def _offer(self, owned: Owned, message: Offer, held: Held) -> None:
+        check_shown_name("worker", message.worker)
         partition = owned.partition
         now = self._loop.time()
         patience = message.timeout_milliseconds * 0.001 - ANSWER_EARLY_SECONDS
@@ -356,6 +358,7 @@ class TaskRequests:
         return False
 
     def _heartbeat(self, owned: Owned, message: Heartbeat, held: Held) -> None:
+        check_shown_name("worker", message.worker)
         partition = owned.partition
         now = self._loop.time()
         patience = message.timeout_milliseconds * 0.001 - ANSWER_EARLY_SECONDS

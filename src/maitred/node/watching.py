@@ -29,6 +29,7 @@ from maitred.protocol.queries import (
     Watch,
     Watched,
 )
+from maitred.routing.names import check_shown_name
 from maitred.security.permissions import EVERYTHING
 from maitred.security.users import GATEWAY
 
@@ -181,6 +182,7 @@ class Watching:
 
     def _watch(self, message: Watch, held: Held) -> None:
         self._only_first(message)
+        check_shown_name("gateway", message.name)
         key = (message.user, message.session)
         gateway = self._gateways.get(key)
         if gateway is None:

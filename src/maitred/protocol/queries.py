@@ -200,6 +200,8 @@ class Attend(PartitionRequest, array_like=True, gc=False):
     repeatable = True
 
     session: Session
+    """A worker says its secret here, and the shard that it is connected to replaces it with the
+    session (`sessions.py`). So nobody attends for another worker, whose session many know."""
     worker: WorkerName
     address: Host
     slots: Natural

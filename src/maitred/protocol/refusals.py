@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from maitred import errors
-from maitred.errors import MaitredError, RemoteError
+from maitred.errors import MaitredError, RemoteError, printable
 from maitred.protocol.notation import Reader, integer, string, string_map
 
 _SERVER_ERROR: Final = 0x0000
@@ -57,13 +57,14 @@ def decode_error(body: bytes) -> MaitredError:
     """The error as an exception of its class; one with a code we do not know is a `RemoteError`."""
     reader = Reader(body)
     number = reader.integer()
-    sentence = reader.string()
+    sentence = printable(reader.string())
     details = {} if reader.at_end else reader.string_map()
+    remedy = printable(details["remedy"]) if "remedy" in details else None
     code = details.get("code", f"cql-{number:04x}")
     kind = CLASSES.get(code)
     if kind is None:
-        return RemoteError(sentence, remedy=details.get("remedy"), code=code)
-    made = kind(sentence, remedy=details.get("remedy"))
+        return RemoteError(sentence, remedy=remedy, code=printable(code))
+    made = kind(sentence, remedy=remedy)
     if isinstance(made, errors.Overloaded):
         made.retry_after = _number(details.get("retry-after", ""))
     if isinstance(made, errors.AtCapacity) and details.get("limit", "").isdecimal():

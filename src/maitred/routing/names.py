@@ -73,6 +73,19 @@ def check_host(address: str) -> str:
     return address
 
 
+def check_shown_name(what: str, name: str) -> str:
+    """Return a name that people read, of a worker, say, if it has no control characters.
+
+    A log, a terminal or a metric that shows it must not be told to do anything by it.
+    """
+    if not name.isprintable():
+        raise InvalidName(
+            f"The name of the {what}, {name[:60]!r}, has control characters.",
+            remedy="Name it with letters, digits and punctuation.",
+        )
+    return name
+
+
 def _check_text(what: str, text: object) -> None:
     if not isinstance(text, str):  # callers without a type checker
         raise InvalidName(f"The {what} has to be text, not {text!r}.")

@@ -66,6 +66,12 @@ def check_user(name: str, user: User, source: str) -> None:
             f"users.{name[:60]}... (from {source}) has a name of {len(name):,} letters.",
             remedy=f"A user's name has {USER_LETTERS_MAX} letters at most.",
         )
+    if not name or not name.isprintable():
+        raise InvalidSetting(
+            f"users.{name!r} (from {source}) cannot be used: a name has letters, and no control "
+            "characters.",
+            remedy="Give the user another name.",
+        )
     check_hashed(user.secret, f"users.{name}.secret (from {source})")
     if user.previous_secret is not None:
         check_hashed(user.previous_secret, f"users.{name}.previous_secret (from {source})")

@@ -57,6 +57,7 @@ from maitred.protocol.seats import (
     session_proof,
 )
 from maitred.protocol.worker_address import WorkerAddress
+from maitred.routing.names import check_shown_name
 from maitred.security.hosts import is_loopback
 from maitred.security.worker_tls import worker_identity
 from maitred.wire.link import GATHERED_BYTES, Link
@@ -273,6 +274,7 @@ class SeatLink(Link):
             proved.proof, session_proof("gateway", door.session, self._challenge)
         ):
             raise UnknownWorker("Another worker listens at this address by now.")
+        check_shown_name("gateway", proved.name)
         if proved.frame_bytes < HELLO_BYTES:
             raise InvalidArgument(
                 f"A gateway takes frames of {HELLO_BYTES:,} bytes at least, "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from maitred.client.queues import QueueView
 from maitred.errors import Cancelled, ConnectionLost, CutOff, DeadlineExceeded, MaitredError
+from maitred.protocol.sessions import SESSION_BYTES, session_of_secret
 from maitred.protocol.tasks import Offer, Offered
 from maitred.worker.alarm import Alarm
 from maitred.worker.attending import Attending
@@ -62,14 +63,15 @@ class Worker:
         name: str,
         surroundings: Surroundings,
         log: Logger,
-        session: bytes | None = None,
+        secret: bytes | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._settings = settings
         self._name = name
         self._log = log
-        self._session = session or os.urandom(16)
+        secret = secret or os.urandom(SESSION_BYTES)
+        self._session = session_of_secret(secret)
         self.statistics = Statistics(settings.slots)
         self._outage = Outage(client.settings, surroundings.random, log)
         self._ends = Ends(
@@ -115,7 +117,7 @@ class Worker:
         self.querying.counted = self._counted
         self._attending = Attending(
             client,
-            self._session,
+            secret,
             name,
             settings.attend_seconds,
             self._outage,

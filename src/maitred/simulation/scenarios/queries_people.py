@@ -287,7 +287,7 @@ class QueryWorkerHost(Attending):
             name,
             self.host.surroundings,
             self.record.log(),
-            session=self.random.randbytes(16),
+            secret=self.random.randbytes(16),
         )
         cutting = None
         if self.cut_seconds is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 from maitred.app.attempt import current
 from maitred.client.queues import TASKS
 from maitred.errors import DeadlineExceeded, MaitredError, TaskFailed
+from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import DeadLetters, Describe, Resize
 from maitred.settings import Worker as WorkerSettings
 from maitred.simulation.errors import ProcessKilled
@@ -231,7 +232,8 @@ class WorkerHost(Person):
 
         handler = self.app(handle)
         client = await self.connected(handler.app)
-        self.session = self.random.randbytes(16)
+        secret = self.random.randbytes(16)
+        self.session = session_of_secret(secret)
         worker = Worker(
             client,
             [handler],
@@ -239,7 +241,7 @@ class WorkerHost(Person):
             name,
             self.host.surroundings,
             self.record.complaining(),
-            session=self.session,
+            secret=secret,
         )
         cutting = None
         if self.cut_seconds is not None:
