@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from maitred.security.tls import load_certificate
+from maitred.security.tls import TlsFromFiles, load_certificate
 
 
 class ListenerIdentity(NamedTuple):
@@ -50,6 +50,21 @@ def worker_identity(certificate: str | None, key: str | None) -> ListenerIdentit
             path.write_text(made.key + own)
             context.load_cert_chain(path)
     return ListenerIdentity(context, fingerprint_of(ssl.PEM_cert_to_DER_cert(own)))
+
+
+class WorkerTls(TlsFromFiles):
+    """What a worker's listener shows, from files that may change while it listens."""
+
+    identity: ListenerIdentity
+
+    def __init__(self, certificate: str | None, key: str | None) -> None:
+        self._certificate = certificate
+        self._key = key
+        super().__init__(self._read, (certificate, key))
+
+    def _read(self) -> ssl.SSLContext:
+        self.identity = worker_identity(self._certificate, self._key)
+        return self.identity.context
 
 
 def fingerprint_of(certificate: bytes) -> bytes:

@@ -89,6 +89,12 @@ class Attending:
         self._strange = dict.fromkeys(one.name for one in queues)
         self._tasks = [self._loop.create_task(self._attend(one)) for one in queues]
 
+    def moved(self, address: str) -> None:
+        """Gateways reach us elsewhere, or recognise us by another certificate."""
+        self.address = address
+        for held in list(self._held):
+            held.take_back()  # a new one follows, with the news in it
+
     def changed(self) -> None:
         """A slot became free, or we are stopping: say it, if it makes a difference."""
         if self.state != self._told:

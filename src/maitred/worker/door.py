@@ -59,7 +59,7 @@ from maitred.protocol.seats import (
 from maitred.protocol.worker_address import WorkerAddress
 from maitred.routing.names import check_shown_name
 from maitred.security.hosts import is_loopback
-from maitred.security.worker_tls import worker_identity
+from maitred.security.worker_tls import WorkerTls
 from maitred.wire.link import GATHERED_BYTES, Link
 from maitred.wire.memory import keep_large_blocks
 from maitred.wire.tls_handshakes import TlsHandshakes
@@ -373,7 +373,10 @@ class Door:
         *,
         statistics: Statistics,
         secret: Callable[[int], bytes],
+        reloaded: Callable[[MaitredError | None], None] = lambda _problem: None,
     ) -> None:
+        """`reloaded` is called when a certificate has changed: `address` is another one then, or
+        the problem says why the old certificate stays."""
         keep_large_blocks()
         self.loop = loop
         self.settings = settings
@@ -381,10 +384,13 @@ class Door:
         self.querying = querying
         self.secret = secret
         self._statistics = statistics
+        self._reloaded = reloaded
         self.links: dict[SeatLink, None] = {}
         self.address = ""
         """Where it listens, as it is announced; empty: nowhere."""
+        self._tls: WorkerTls | None = None
         self._handshakes: TlsHandshakes | None = None
+        self._looking_at_files: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -398,12 +404,10 @@ class Door:
         if settings.host is None:
             return
         factory: Callable[[], asyncio.Protocol] = lambda: SeatLink(self)  # noqa: E731
-        fingerprint = b""
         if encrypted or settings.certificate is not None:
-            identity = worker_identity(settings.certificate, settings.key)
-            fingerprint = identity.fingerprint
+            self._tls = tls = WorkerTls(settings.certificate, settings.key)
             self._handshakes = TlsHandshakes(
-                lambda: identity.context, settings.link_seconds, self._tls_failed
+                lambda: tls.context, settings.link_seconds, self._tls_failed
             )
             factory = self._handshakes.before(factory)
         elif not settings.public_without_tls and not is_loopback(settings.host):
@@ -420,10 +424,32 @@ class Door:
                 f"The worker cannot listen at {settings.host}:{settings.port}: {problem}.",
                 remedy="Choose another --listen and --listen-port; none for no listener at all.",
             ) from None
-        host, port = self._server.sockets[0].getsockname()[:2]
+        self._announce(self._server)
+        if settings.certificate is not None:
+            self._look_at_files()
+
+    def _announce(self, server: asyncio.Server) -> None:
+        """Say where the listener is, and by which certificate gateways recognise it."""
+        host, port = server.sockets[0].getsockname()[:2]
         # A worker that can be reached everywhere is reached where the node sees it.
         everywhere = ip_address(host).is_unspecified
+        fingerprint = b"" if self._tls is None else self._tls.identity.fingerprint
         self.address = str(WorkerAddress("" if everywhere else host, port, fingerprint))
+
+    def _look_at_files(self) -> None:
+        """Once a second: show a certificate that has changed to new connections, and announce it.
+        Queries of a gateway that has only the old announcement go through the node meanwhile."""
+        self._looking_at_files = self.loop.call_later(SWEEP_SECONDS, self._look_at_files)
+        tls, server = self._tls, self._server
+        if tls is None or server is None or not server.sockets or not tls.has_changed():
+            return
+        try:
+            tls.reload()
+        except MaitredError as problem:
+            self._reloaded(problem)
+        else:
+            self._announce(server)
+            self._reloaded(None)
 
     def _tls_failed(self, peer: str, problem: TlsFailed) -> None:
         self._statistics.tls_failures += 1
@@ -449,6 +475,8 @@ class Door:
             self._server.close()
         if self._handshakes is not None:
             self._handshakes.close()
+        if self._looking_at_files is not None:
+            self._looking_at_files.cancel()
         for link in list(self.links):
             link.finish()
         try:

@@ -137,6 +137,7 @@ class Worker:
             self.querying,
             statistics=self.statistics,
             secret=surroundings.secret,
+            reloaded=self._certificate_read,
         )
         self.welcomed: Callable[[], None] = lambda: None
         """Called once every queue's root knows of it."""
@@ -147,6 +148,15 @@ class Worker:
         self._stopping = asyncio.Event()
         self._quiet: asyncio.Event = asyncio.Event()
         """Set whenever a slot becomes free, for who waits for all of them."""
+
+    def _certificate_read(self, problem: MaitredError | None) -> None:
+        """The listener's certificate has changed, or could not be used."""
+        if problem is not None:
+            self._log.error("certificate not read again; the old state stays", error=problem)
+            return
+        self._log.info("certificate read again")
+        self.address = self._door.address
+        self._attending.moved(self.address)
 
     async def run(self) -> bool:
         """Work until `stop` is called; False if something had to be left behind."""
