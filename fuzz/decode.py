@@ -18,7 +18,9 @@ that a new target changes what no input of the corpus means."""
 def targets() -> dict[int, Callable[[int, bytes], None]]:
     """Return what can be examined by its number; a number that is not here examines nothing."""
     from fuzz.bodies import examine_body
+    from fuzz.client import examine_client
     from fuzz.http import examine_http
+    from fuzz.links import examine_gateway_link, examine_worker_link
     from fuzz.server import examine_raw, examine_requests
     from fuzz.streams import examine_stream
     from fuzz.tasks import examine_tasks
@@ -30,6 +32,9 @@ def targets() -> dict[int, Callable[[int, bytes], None]]:
         3: examine_requests,
         4: examine_tasks,
         5: examine_http,
+        6: examine_worker_link,
+        7: examine_gateway_link,
+        8: examine_client,
     }
 
 

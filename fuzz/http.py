@@ -141,6 +141,8 @@ class _Authenticator:
     def __init__(self) -> None:
         permissions = Permissions({"default": ["query"]})
         self._alice = Identity("alice", permissions, "")
+        self.outcomes: dict[str, int] = {}
+        self.waiting = 0
 
     def remembered(self, user: str, secret: str) -> Identity | None:
         return self._alice if (user, secret) == ("alice", SECRET) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from maitred.protocol.access import CreateToken, Introspect, ListTokens, Reload, RevokeToken
 from maitred.protocol.cql import encode_query, encode_register, encode_startup
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import Echo, Status, encode
@@ -92,6 +93,12 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             Allocate("n", "q", 1, 0, 900, 0, bytes(16), do_not_queue=True),
             Running("n", "q", 1, 0, 900, bytes(16), {"user": [bytes(38)]}, {"user": [bytes(38)]}),
             Count(0, 900, {"user": [bytes(16)]}, {}, "user", 2, [bytes(16)]),
+            # Access.
+            CreateToken(0, 900, "user", 3_600.0, "label", {"n": ["query"]}),
+            ListTokens(0, 900),
+            RevokeToken(0, 900, "id"),
+            Introspect(0, 900, "text"),
+            Reload(0, 900),
         )
     ),
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
+from functools import cache
 from typing import Final
 
 KEPT_BYTES: Final = 16 * 2**20
@@ -19,8 +20,10 @@ KEPT_BYTES: Final = 16 * 2**20
 stream, and little enough to be nobody's problem."""
 
 
+@cache
 def keep_large_blocks() -> None:
-    """From now on, in this process; of no effect where the allocator has no such habit."""
+    """From now on, in this process; of no effect where the allocator has no such habit. It takes
+    2 ms, the first time."""
     bytearray(KEPT_BYTES)
 
 
