@@ -11,6 +11,7 @@ import pytest
 
 from maitred.gateway.http import budget
 from maitred.gateway.http.connection import PIPELINED_MAX, Connection
+from maitred.gateway.http.heads import CHUNKS_MAX
 from maitred.gateway.http.reading import TURN_REQUESTS
 from maitred.settings import Gateway, Node, User
 from tests.gateway.fakes import Answer, Caller, Opened, get, open_door, post, query, until
@@ -253,10 +254,27 @@ def test_a_chunked_body_costs_what_it_holds() -> None:
     head = post(
         ECHO, b"", "Transfer-Encoding: chunked", "Content-Type: application/json", length=False
     )
-    size = 200_000
+    size = 100_000
     memory, counted = kept_for([head, *[b"2\r\nxx\r\n" * 500] * (size // 1000)])
     assert size <= counted < size + 1_000
     assert memory < 1.5 * size
+
+
+def test_a_body_in_too_many_chunks_is_refused() -> None:
+    """Each chunk costs time, however short it is."""
+
+    async def scenario() -> None:
+        async with open_door() as place:
+            caller = await place.dial()
+            headers = ("Transfer-Encoding: chunked", "Content-Type: application/json")
+            caller.send(post(ECHO, b"", *headers, length=False))
+            caller.send(b"1\r\nx\r\n" * (CHUNKS_MAX + 1))
+            answer = await refused(caller)
+            assert answer.status == 413
+            assert "chunks" in json.loads(answer.body)["error"]["message"]
+            caller.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_head_costs_about_what_it_holds() -> None:

@@ -147,7 +147,9 @@ class Connection(Reading):
             return Waits.CALLER
         if self._deciding is not None:
             return Waits.LOGIN
-        arrives = self._phase != IDLE and not self._reading_paused and not self._wants_continue
+        # While reading waits for answers, the caller cannot send; while it waits for its turn to
+        # be parsed, it could have sent less that costs as much.
+        arrives = self._phase != IDLE and not self._is_full and not self._wants_continue
         if arrives and not self._deaf:
             return Waits.HEAD if self._phase == HEAD else Waits.BODY
         return Waits.ANSWER if self.is_busy else Waits.REQUEST
@@ -195,7 +197,7 @@ class Connection(Reading):
             self._let_in(keeps_body=keeps_body)
         self._settle()
         self._look_at_reading()
-        self._read_on()
+        self.read_on()
 
     def _stop_listening(self) -> None:
         super()._stop_listening()
@@ -262,10 +264,16 @@ class Connection(Reading):
         finally:
             self._pumping = False
         if self._reading_paused:
-            self._read_on()
+            self.read_on()
             self._look_at_reading()
         if self._wants_continue:
             self._continue()
+
+    def _cut_off(self) -> None:
+        self.transport.abort()
+
+    def _read_later(self) -> None:
+        self.door.read_later(self)
 
     def _look_at_reading(self) -> None:
         pause = bool(self._unread) or self._is_full

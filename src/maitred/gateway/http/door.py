@@ -10,6 +10,7 @@ import errno
 from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 ACCEPT_BACKLOG: Final = 4_096
 """Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn."""
 
+TURN_CONNECTIONS: Final = 8
+"""Connections with much to parse that are served in one turn of the loop."""
+
 SWEEP_SECONDS: Final = 1.0
 """How often connections are looked at, at least; shorter limits are looked at more often."""
 
@@ -78,6 +82,9 @@ class HttpDoor:
         self.connections: dict[Connection, None] = {}
         self.metrics = Metrics()
         self.draining = False
+        self._unread: dict[Connection, None] = {}
+        """Those that have something to parse when it is their turn."""
+        self._reads_soon = False
         self._unwritten: list[Connection] = []
         """Those that hold an answer until this turn of the loop ends."""
         self.date = b""
@@ -197,6 +204,29 @@ class HttpDoor:
             connection.transport.abort()
 
     # Requests
+
+    def read_later(self, connection: Connection) -> None:
+        """Have it parse more when others had their turn.
+
+        A few connections a turn of the loop, whoever they are: five hundred callers that send
+        chunks of two bytes slow each other down, and a query in between waits for a few only.
+        """
+        self._unread[connection] = None
+        if not self._reads_soon:
+            self._reads_soon = True
+            self.loop.call_soon(self._read_some)
+
+    def _read_some(self) -> None:
+        for connection in list(islice(self._unread, TURN_CONNECTIONS)):
+            del self._unread[connection]
+            try:
+                connection.read_on()
+            except Exception:
+                self.log.exception("http connection could not be read")
+                connection.transport.abort()
+        self._reads_soon = bool(self._unread)
+        if self._reads_soon:
+            self.loop.call_soon(self._read_some)
 
     def check_head(self, method: bytes, headers: Mapping[bytes, bytes]) -> None:
         """Raise if a head can be refused by itself, whoever sends it and whatever it asks for.

@@ -26,6 +26,7 @@ from httptools import (
 
 from maitred.errors import InternalError, MaitredError, MalformedRequest
 from maitred.gateway.http.heads import (
+    CHUNKS_MAX,
     HEADERS_MAX,
     ONCE,
     check_coding,
@@ -34,6 +35,7 @@ from maitred.gateway.http.heads import (
     check_upgrade,
     check_version,
     too_large,
+    too_many_chunks,
     too_many_headers,
 )
 from maitred.gateway.http.request import Request
@@ -50,6 +52,10 @@ PORTION_BYTES: Final = 4 * 1024
 
 TURN_REQUESTS: Final = 16
 """Requests of one connection that are parsed before others get their turn."""
+
+TURN_PIECES: Final = 64
+"""Pieces of a body that are parsed before others get their turn: chunks of two bytes cost as much
+time as chunks of four thousand."""
 
 DISCARDED_MAX: Final = 64 * 1024
 """A refused request whose body is not longer than this is answered when all of it has arrived, and
@@ -75,9 +81,11 @@ class Reading(asyncio.Protocol):
         "_body_bytes",
         "_budget",
         "_callback_bytes",
+        "_chunks",
         "_counted",
         "_deaf",
         "_decided",
+        "_discarded",
         "_feed",
         "_fresh",
         "_head_bytes",
@@ -94,6 +102,7 @@ class Reading(asyncio.Protocol):
         "_metrics",
         "_parser",
         "_phase",
+        "_pieces",
         "_refusal",
         "_seen_at",
         "_target",
@@ -114,6 +123,8 @@ class Reading(asyncio.Protocol):
         self._phase = IDLE
         self._deaf = False
         """Nothing that comes is read any more."""
+        self._discarded = 0
+        """Bytes that came since."""
         self._seen_at = 0.0
         """When the sweep first saw it in the state it is in; 0: not yet."""
         self._began = 0.0
@@ -129,6 +140,7 @@ class Reading(asyncio.Protocol):
         """The body's declared length."""
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
+        self._chunks = 0
         self._keeps_body = True
         """False: the body is read and forgotten, because its request is refused or needs none."""
         self._refusal: MaitredError | None = None
@@ -151,6 +163,8 @@ class Reading(asyncio.Protocol):
         """Its method, target and headers."""
         self._begun = 0
         """Requests that began in this turn."""
+        self._pieces = 0
+        """Pieces of bodies that came in this turn."""
 
     @property
     def is_busy(self) -> bool:
@@ -184,6 +198,14 @@ class Reading(asyncio.Protocol):
         """Pause the transport, or let it go on."""
         raise NotImplementedError
 
+    def _cut_off(self) -> None:
+        """End the connection at once."""
+        raise NotImplementedError
+
+    def _read_later(self) -> None:
+        """Have `read_on` called when others had their turn."""
+        raise NotImplementedError
+
     def _continue(self) -> None:
         """Tell the caller to send the body, when the answers before it are written."""
         raise NotImplementedError
@@ -196,10 +218,11 @@ class Reading(asyncio.Protocol):
     # Bytes
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
-            return
         size = len(data)
         self._metrics.bytes_in += size
+        if self._deaf:
+            self._discard(size)
+            return
         between = self._phase == IDLE
         if between and size == self._known_bytes and data.startswith(self._known_head):
             # Whoever asks again and again sends the same head, which says the same again.
@@ -210,7 +233,7 @@ class Reading(asyncio.Protocol):
             self._unread += data
             self._count()
             return
-        self._begun = 0
+        self._begun = self._pieces = 0
         if size <= PORTION_BYTES:
             self._parse(data)
         else:
@@ -219,15 +242,21 @@ class Reading(asyncio.Protocol):
         if between and not self._is_within and not self._deaf:
             self._learn(data)
 
+    def _discard(self, size: int) -> None:
+        """Take what a refused caller had already begun to send, as much as a whole body."""
+        self._discarded += size
+        if self._discarded > self.door.settings.body_bytes:
+            self._cut_off()
+
     def _parse_portions(self, data: bytes) -> None:
         at, end = 0, len(data)
         while at < end and not self._deaf:
-            if self._is_full or self._begun >= TURN_REQUESTS:
+            if self._is_full or self._begun >= TURN_REQUESTS or self._pieces >= TURN_PIECES:
                 self._unread = data[at:]
                 self._known_bytes = 0
                 self._look_at_reading()
                 if not self._is_full:
-                    self.door.loop.call_soon(self._read_on)
+                    self._read_later()
                 return
             size = PORTION_BYTES
             if self._phase == BODY and self._length != UNKNOWN_LENGTH:
@@ -235,11 +264,11 @@ class Reading(asyncio.Protocol):
             self._parse(data[at : at + size])
             at += size
 
-    def _read_on(self) -> None:
-        """Parse what waited for its turn."""
+    def read_on(self) -> None:
+        """Parse a turn's worth of what waited."""
         if self._unread and not self._deaf and not self._is_full:
             data, self._unread = self._unread, b""
-            self._begun = 0
+            self._begun = self._pieces = 0
             self._parse_portions(data)
             self._settle()
             self._look_at_reading()
@@ -269,7 +298,7 @@ class Reading(asyncio.Protocol):
 
     def _settle(self) -> None:
         """Decide about a request whose body is not complete, and count what is left over."""
-        if self._phase == BODY and not self._decided and not self._deaf and not self._unread:
+        if self._phase == BODY and not self._decided and not self._deaf:
             if self._refusal is not None:
                 self._turn_away(self._refusal)
             else:
@@ -416,6 +445,7 @@ class Reading(asyncio.Protocol):
         if b"transfer-encoding" in headers:
             check_coding(headers, is_10=self._is_10)
             self._length = UNKNOWN_LENGTH
+            self._chunks = 0
         elif b"content-length" in headers:
             self._length = int(headers[b"content-length"])
             if self._length > settings.body_bytes:
@@ -436,9 +466,14 @@ class Reading(asyncio.Protocol):
             self._keeps_body = False
 
     def on_body(self, body: bytes) -> None:
+        self._pieces += 1
         self._body_bytes += len(body)
         if self._body_bytes > self.door.settings.body_bytes:
             raise too_large(self.door.settings)
+        if self._length == UNKNOWN_LENGTH:
+            self._chunks += 1
+            if self._chunks > CHUNKS_MAX:
+                raise too_many_chunks()
         if not self._keeps_body:
             return
         if not self._body:
