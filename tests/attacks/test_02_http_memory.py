@@ -289,7 +289,7 @@ def test_pipelined_requests_are_kept_as_the_bytes_they_came_as() -> None:
     many = get("/health") * 6_000
     wait = query("hang")
     memory, counted = kept_for([wait, many])
-    assert len(many) * 0.9 < counted < len(many) + 1_000
+    assert len(many) * 0.9 < counted < len(many) + 5_000
     assert memory < len(many) + PIPELINED_MAX * 10_000 + 100_000
 
 
@@ -309,7 +309,7 @@ def test_a_connection_with_thousands_of_requests_waits_for_its_turn() -> None:
             connection.connection_made(cast("Any", wire))
             connection.data_received(get("/health") * 5_000)
             assert wire.paused
-            assert len(served) < TURN_REQUESTS + 150  # and what was in the same portion
+            assert len(served) < 2 * TURN_REQUESTS + 10  # and what was in the same portion
             await until(lambda: len(served) == 5_000, "all are served")
             assert [wire.paused] == [False]
             assert wire.written.count(b"HTTP/1.1 200 OK") == 5_000

@@ -47,8 +47,14 @@ if TYPE_CHECKING:
 IDLE, HEAD, BODY = range(3)
 """Where in a request its bytes are."""
 
-PORTION_BYTES: Final = 4 * 1024
-"""Parsed at a time; of a body whose length is known, all that has arrived."""
+PORTION_BYTES: Final = 1024
+"""Heads parsed at a time: some twenty of the shortest, and more than one of the usual ones."""
+
+CHUNKED_PORTION_BYTES: Final = 4 * 1024
+"""Chunks parsed at a time. Of a body whose length is known it is all that has arrived."""
+
+HEAD_COST_BYTES: Final = 4 * 1024
+"""Counted for an unfinished head beside its bytes: about what its objects take."""
 
 TURN_REQUESTS: Final = 16
 """Requests of one connection that are parsed before others get their turn."""
@@ -259,8 +265,10 @@ class Reading(asyncio.Protocol):
                     self._read_later()
                 return
             size = PORTION_BYTES
-            if self._phase == BODY and self._length != UNKNOWN_LENGTH:
-                size = max(size, self._length - self._body_bytes)
+            if self._phase == BODY:
+                chunked = self._length == UNKNOWN_LENGTH
+                left = CHUNKED_PORTION_BYTES if chunked else self._length - self._body_bytes
+                size = max(size, left)
             self._parse(data[at : at + size])
             at += size
 
@@ -332,7 +340,7 @@ class Reading(asyncio.Protocol):
         budgets = self.door.budgets
         size = len(self._unread)
         if self._phase == HEAD:
-            size += self._head_bytes + PORTION_BYTES
+            size += self._head_bytes + HEAD_COST_BYTES
         elif self._phase == BODY:
             size += self._callback_bytes + len(self._body)
         if self._deaf:
