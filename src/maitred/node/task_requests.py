@@ -22,6 +22,7 @@ from maitred.matching.offers import Offer as WaitingOffer
 from maitred.matching.passing import VISIT_SECONDS
 from maitred.matching.records import Terms
 from maitred.matching.task import READY, Task, Ticket
+from maitred.node.namespace_turns import NamespaceTurns
 from maitred.node.partitions import ANSWER_EARLY_SECONDS
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
@@ -75,7 +76,7 @@ class TaskRequests:
         self._shard = partitions.shard
         self._loop = partitions.loop
         self._store = partitions.store
-        self._looking = asyncio.Lock()
+        self._looking = NamespaceTurns()
         self._looked_at: tuple[Owned, list[SegmentRead]] | None = None
         """The segments that were looked at last. What was crossed out since, the partition knows,
         as long as they are in the store alone."""
@@ -167,8 +168,9 @@ class TaskRequests:
 
     async def _segment_with(self, owned: Owned, sequence: int) -> SegmentRead | None:
         """A segment may be large, and ten thousand may ask for its tasks at once: one at a time, so
-        that commits are not kept waiting, and nobody reads what the last one has read."""
-        async with self._looking:
+        that commits are not kept waiting, and nobody reads what the last one has read. Namespaces
+        take turns, so that no other one waits for those ten thousand."""
+        async with self._looking.turn(owned.key.namespace):
             if self._looked_at is not None and self._looked_at[0] is owned:
                 known = _with_task(owned, self._looked_at[1], sequence)
                 if known is not None:

@@ -1,0 +1,58 @@
+"""A lock for which namespaces take turns.
+
+Whoever waits for a plain lock waits behind everybody who came before. A namespace that sends a
+thousand requests would make all others wait for a thousand turns; here they wait for one turn of
+each namespace that has something to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class NamespaceTurns:
+    """One at a time: first namespaces in rotation, then, within one, in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        """By namespace; the first has the next turn."""
+
+    @asynccontextmanager
+    async def turn(self, namespace: str) -> AsyncIterator[None]:
+        """Wait for a turn of the namespace, and have it for as long as the block takes."""
+        if self._busy:
+            await self._until_called(namespace)
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._call_next()
+
+    async def _until_called(self, namespace: str) -> None:
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(namespace, deque()).append(called)
+        try:
+            await called
+        except asyncio.CancelledError:
+            if called.done() and not called.cancelled():  # called and cancelled at once
+                self._call_next()
+            raise
+
+    def _call_next(self) -> None:
+        """Hand the turn over; it stays taken on the way, so that nobody comes in between."""
+        while self._waiting:
+            namespace, waiting = self._waiting.popitem(last=False)
+            called = waiting.popleft()
+            if waiting:
+                self._waiting[namespace] = waiting  # at the end
+            if not called.done():
+                called.set_result(None)
+                return
+        self._busy = False
