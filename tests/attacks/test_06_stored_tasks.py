@@ -13,10 +13,12 @@ from maitred.errors import StorageQuotaExceeded, StoreFull, StoreUnavailable
 from maitred.gateway.http.statuses import status_of
 from maitred.matching.quotas import OVERDRAFT_LEAST
 from maitred.matching.records import Terms
+from maitred.matching.task_memory import FLOOR_BYTES
 from maitred.protocol.tasks import (
     FAILED,
     Add,
     Added,
+    Await,
     Describe,
     End,
     Finish,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
+    from maitred.matching.records import PartitionKey
+    from maitred.store.interface import SegmentRead
     from tests.node.in_process import NodeUnderTest
 
 SESSION = b"0123456789abcdef"
@@ -190,3 +194,56 @@ async def test_a_disk_that_is_nearly_full_takes_no_new_tasks(tmp_path: Path) -> 
             await one.add()
         assert isinstance(refused.value, StoreUnavailable)
         assert "limits.free_disk_bytes" in (refused.value.remedy or "")
+
+
+@in_a_loop
+async def test_many_queues_with_a_backlog_do_not_fill_the_memory(tmp_path: Path) -> None:
+    """Each queue keeps the front of its backlog in memory; all of them share a budget."""
+    queues, tasks, size = 12, 8, 50_000
+    async with house(tmp_path, limits=Limits(waiting_bytes=4 * size)) as one:
+        for number in range(queues):
+            for _ in range(tasks):
+                await one.add(f"q{number}", 1, size)
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        floor = queues * (FLOOR_BYTES + size)
+        assert partitions._memory.used <= 4 * size + floor < queues * tasks * size / 2
+        for _ in range(tasks):  # all of it is there, for those who work
+            offer = Offer("evil", "q7", 1, 0, 0, 1, SESSION, "evil", 1)
+            answer = await one.client.request(offer, 20)
+            assert isinstance(answer, Offered)
+            ((task,),) = [answer.tasks]
+            ends = [End(task.sequence, task.attempt, task.proof)]
+            await one.client.request(Finish("evil", "q7", 1, 0, 0, SESSION, ends), 20)
+
+
+@in_a_loop
+async def test_a_flood_of_questions_for_stored_tasks_keeps_no_neighbour_waiting(
+    tmp_path: Path,
+) -> None:
+    async with house(tmp_path) as one:
+        partitions = one.node.shard._partitions
+        assert partitions is not None
+        for namespace in ("evil", "shop"):
+            await one.add(namespace=namespace)
+        read, gate, order = partitions.store.segments_around, asyncio.Event(), []
+
+        async def slowly(key: PartitionKey, sequence: int) -> list[SegmentRead]:
+            await gate.wait()
+            order.append(key.namespace)
+            return await read(key, sequence)
+
+        partitions.store.segments_around = slowly  # type: ignore[method-assign]
+        flood = [
+            asyncio.ensure_future(one.client.request(Await("evil", "mails", 1, 0, 0, number), 20))
+            for number in range(200)
+        ]
+        shard = one.node.shard
+        await until(lambda: shard.in_flight == 200)
+        waiting = one.client.request(Await("shop", "mails", 1, 0, 0, 7), 20)
+        asked = asyncio.ensure_future(waiting)
+        await until(lambda: shard.in_flight == 201)
+        gate.set()
+        await asyncio.gather(asked, *flood, return_exceptions=True)
+        assert order.index("shop") <= 3
+        assert order.count("evil") == 200

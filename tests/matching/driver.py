@@ -20,6 +20,7 @@ from maitred.matching.queries import Wanted
 from maitred.matching.quotas import Quota
 from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
 from maitred.matching.task import GIVEN, READY, Task, Ticket
+from maitred.matching.task_memory import TaskMemory
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Queue
 from tests.matching.model_store import ModelStore
@@ -108,6 +109,7 @@ class Driver:
         counts: PartitionCounts | None = None,
         now: float = 1000.0,
         quota: tuple[float, float] = (inf, inf),
+        memory_bytes: float = inf,
         **settings: object,
     ) -> None:
         settings.setdefault("recovery_seconds", 3.0)
@@ -165,12 +167,15 @@ class Driver:
             effects.Read: self._read,
             effects.ReadLater: self._read_later,
         }
+        self.memory_bytes = memory_bytes
+        """Of waiting tasks, for all partitions of the shard."""
         self.quota_of = quota
         """Tasks and bytes that may be stored."""
         self.partition = self._load()
 
     def _load(self) -> Partition:
         acquired = self.store.acquire()
+        self.memory = TaskMemory(self.memory_bytes)
         self.quota = Quota(*self.quota_of, self.store.use(), _quota_exceeded)
         partition = Partition(
             self.key,
@@ -183,6 +188,7 @@ class Driver:
             self.random.randbytes,
             signing_key=SIGNING_KEY,
             quotas=(self.quota,),
+            memory=self.memory,
         )
         remember = partition._remember
 
@@ -231,6 +237,8 @@ class Driver:
         assert all(task is tasks[task.sequence] and task.state is READY for task in waiting)
         for line in partition.backlog.lines:
             assert line.bytes == sum(len(task.payload) for task in line)
+        waiting_bytes = sum(line.bytes for line in partition.backlog.lines) + partition.later.bytes
+        assert self.memory.used == waiting_bytes
         alone = self.store.unfinished() - tasks.keys() if partition.open_tasks > len(tasks) else ()
         assert len(tasks) <= partition.open_tasks <= len(tasks) + len(alone)
         lines = partition.wanted

@@ -5,6 +5,7 @@ The machine keeps its own books of what was promised to whom, and compares.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ class PartitionMachine(RuleBasedStateMachine):
         number=st.sampled_from([0, 1]),
         buffer=st.sampled_from([2, 4, 10]),
         buffer_bytes=st.sampled_from([30, 1_000, 10**6]),
+        memory_bytes=st.sampled_from([0, 100, 10**6]),
         segment=st.sampled_from([(3, 10**6), (1_000, 40), (1_000, 10**6)]),
         hold=st.sampled_from([0.0, 0.02, 5.0]),
         rate=st.sampled_from([None, None, 2.0]),
@@ -69,18 +71,21 @@ class PartitionMachine(RuleBasedStateMachine):
         number: int,
         buffer: int,
         buffer_bytes: int,
+        memory_bytes: int,
         segment: tuple[int, int],
         hold: float,
         rate: float | None,
         seed: int,
     ) -> None:
         limits: dict[str, Any] = {"SEGMENT_TASKS": segment[0], "SEGMENT_BYTES": segment[1]}
-        self.segments = patch.multiple("maitred.matching.ledger", **limits)
-        self.segments.start()
+        self.patches = ExitStack()
+        self.patches.enter_context(patch.multiple("maitred.matching.ledger", **limits))
+        self.patches.enter_context(patch("maitred.matching.task_memory.FLOOR_BYTES", 20))
         self.driver = Driver(
             partition=number,
             buffer_tasks=buffer,
             buffer_bytes=buffer_bytes,
+            memory_bytes=memory_bytes,
             hold_seconds=hold,
             rate_per_second=rate,
             lease_seconds=LEASE,
@@ -413,7 +418,7 @@ class PartitionMachine(RuleBasedStateMachine):
         try:
             self._come_to_rest()
         finally:
-            self.segments.stop()
+            self.patches.close()
 
     def _come_to_rest(self) -> None:
         driver = self.driver

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import Segment
     from maitred.matching.task import Task
+    from maitred.matching.task_memory import TaskMemory
 
 
 class Reading(NamedTuple):
@@ -45,6 +46,7 @@ class Line:
 
     __slots__ = (
         "_back",
+        "_memory",
         "_places",
         "_returned",
         "bytes",
@@ -55,7 +57,8 @@ class Line:
         "tasks",
     )
 
-    def __init__(self, known: int) -> None:
+    def __init__(self, known: int, memory: TaskMemory) -> None:
+        self._memory = memory
         self.tasks: OrderedDict[Task, None] = OrderedDict()
         """Those that wait, but for those who came back."""
         self.bytes = 0
@@ -82,17 +85,17 @@ class Line:
         self._places += 1
         task.place = self._places
         self.tasks[task] = None
-        self.bytes += len(task.payload)
+        self._count(len(task.payload))
 
     def push_back(self, task: Task) -> None:
         """To the place that it had."""
         self._places += 1
         self._back.add(task)
-        self.bytes += len(task.payload)
+        self._count(len(task.payload))
         heappush(self._returned, (task.place, self._places, task))
 
     def left(self, task: Task) -> None:
-        self.bytes -= len(task.payload)
+        self._count(-len(task.payload))
         if task in self._back:
             self._back.remove(task)
             if not self._back:
@@ -118,8 +121,16 @@ class Line:
             self._back.remove(task)
         else:
             task = self.tasks.popitem(last=False)[0]
-        self.bytes -= len(task.payload)
+        self._count(-len(task.payload))
         return task
+
+    def forget(self) -> None:
+        """The partition is let go: give its memory back."""
+        self._count(-self.bytes)
+
+    def _count(self, size: int) -> None:
+        self.bytes += size
+        self._memory.used += size
 
     def __iter__(self) -> Iterator[Task]:
         yield from sorted(self._back, key=_place)
@@ -135,19 +146,40 @@ class Backlog:
     """The lines of all priorities."""
 
     def __init__(
-        self, buffer: int, buffer_bytes: int, first_sequence: int, *, stored: bool
+        self,
+        buffer: int,
+        buffer_bytes: int,
+        first_sequence: int,
+        memory: TaskMemory,
+        *,
+        stored: bool,
     ) -> None:
         self._buffer = buffer
         self._buffer_bytes = buffer_bytes
+        self._memory = memory
         known = first_sequence - 1 if stored else 0
-        self.lines = tuple(Line(known) for _ in range(PRIORITIES))
+        self.lines = tuple(Line(known, memory) for _ in range(PRIORITIES))
         self.ready = 0
         """Tasks in memory that wait for an offer."""
+
+    def _most_bytes(self, line: Line) -> int:
+        """What the line may have in memory now."""
+        return self._memory.share(self._buffer_bytes, line.bytes)
+
+    def forget(self) -> None:
+        """The partition is let go: give its memory back."""
+        for line in self.lines:
+            line.forget()
 
     def parks(self, priority: int) -> bool:
         """Whether a new task of this priority has to wait behind others in the store."""
         line = self.lines[priority]
-        return line.on_disk or line.waiting >= self._buffer or line.bytes >= self._buffer_bytes
+        return (
+            line.on_disk
+            or line.waiting >= self._buffer
+            or line.bytes >= self._buffer_bytes
+            or self._memory.refuses(line.bytes)
+        )
 
     def park(self, task: Task) -> None:
         """It is in memory only until it is written."""
@@ -204,7 +236,7 @@ class Backlog:
     def room(self, priority: int) -> bool:
         """Whether tasks that become due may join the line."""
         line = self.lines[priority]
-        return line.waiting < 2 * self._buffer and line.bytes < 2 * self._buffer_bytes
+        return line.waiting < 2 * self._buffer and line.bytes < 2 * self._most_bytes(line)
 
     # Reading
 
@@ -213,9 +245,12 @@ class Backlog:
         for priority, line in enumerate(self.lines):
             if line.reading or line.waiting > self._buffer // 2:
                 continue
-            if line.known > line.cursor and line.bytes <= self._buffer_bytes // 2:
+            if line.known <= line.cursor:
+                continue
+            most_bytes = self._most_bytes(line)
+            if line.bytes <= most_bytes // 2:
                 line.reading = True
-                room = max(1, self._buffer_bytes - line.bytes)
+                room = max(1, most_bytes - line.bytes)
                 return Reading(priority, line.cursor, self._buffer, room, line.known)
         return None
 
@@ -243,7 +278,7 @@ class Backlog:
         if any(task.writing for task in line.parked.values()):
             return []
         following = list(line.parked.values())
-        if line.bytes + sum(len(task.payload) for task in following) > 2 * self._buffer_bytes:
+        if line.bytes + sum(len(task.payload) for task in following) > 2 * self._most_bytes(line):
             return []
         line.parked = {}
         return following

@@ -33,6 +33,7 @@ from maitred.matching.task import (
     Task,
     Ticket,
 )
+from maitred.matching.task_memory import TaskMemory
 from maitred.routing.tree import parent
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Core:
         *,
         signing_key: bytes,
         quotas: tuple[Quota, ...] = (),
+        memory: TaskMemory | None = None,
     ) -> None:
         self.key = key
         self._signing_key = signing_key
@@ -129,10 +131,10 @@ class Core:
         for quota in quotas:
             quota.join(self.ledger)
         stored = acquired.backlog > 0
-        self.backlog = Backlog(
-            settings.buffer_tasks, settings.buffer_bytes, self.first_sequence, stored=stored
-        )
-        self.later = LaterTasks(settings.buffer_tasks, settings.buffer_bytes, stored=stored)
+        memory = memory or TaskMemory()
+        buffer = settings.buffer_tasks, settings.buffer_bytes
+        self.backlog = Backlog(*buffer, self.first_sequence, memory, stored=stored)
+        self.later = LaterTasks(*buffer, memory, stored=stored)
         self.offers = Offers()
         self.doubts: Doubts[bytes, bytes] = Doubts()
         """Workers, by session, that refused slots they had offered."""

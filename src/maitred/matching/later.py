@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from maitred.matching.task import Task
+    from maitred.matching.task_memory import TaskMemory
 
 HORIZON_SECONDS = 60.0
 """So far ahead tasks are read from the store."""
@@ -39,7 +40,8 @@ class LaterTasks:
     Apart from each other: a line that is full keeps no other from growing.
     """
 
-    def __init__(self, buffer: int, buffer_bytes: int, *, stored: bool) -> None:
+    def __init__(self, buffer: int, buffer_bytes: int, memory: TaskMemory, *, stored: bool) -> None:
+        self._memory = memory
         self._heaps: tuple[list[Entry], ...] = tuple([] for _ in range(PRIORITIES))
         self._buffer = buffer
         self._buffer_bytes = buffer_bytes
@@ -65,14 +67,14 @@ class LaterTasks:
         """It waits here."""
         self._over.pop(task.sequence, None)
         heappush(self._heaps[task.priority], (task.due, task.sequence, task))
-        self.bytes += len(task.payload)
+        self._count(len(task.payload))
 
     def first(self, room: Callable[[int], bool]) -> Task | None:
         """Who is due first, of those whose line has room."""
         found: Entry | None = None
         for priority, heap in enumerate(self._heaps):
             while heap and not _waits(heap[0]):
-                self.bytes -= len(heappop(heap)[2].payload)
+                self._count(-len(heappop(heap)[2].payload))
             if heap and (found is None or heap[0] < found) and room(priority):
                 found = heap[0]
         return None if found is None else found[2]
@@ -80,26 +82,40 @@ class LaterTasks:
     def pop(self, task: Task) -> None:
         """The first leaves."""
         heappop(self._heaps[task.priority])
-        self.bytes -= len(task.payload)
+        self._count(-len(task.payload))
+
+    def forget(self) -> None:
+        """The partition is let go: give its memory back."""
+        self._count(-self.bytes)
+
+    def _count(self, size: int) -> None:
+        self.bytes += size
+        self._memory.used += size
+
+    @property
+    def _most_bytes(self) -> int:
+        """What may be in memory now."""
+        return self._memory.share(self._buffer_bytes, self.bytes)
 
     def shrink(self, unwritten: Collection[int]) -> list[Task]:
         """If there are too many: those that are due last and are in the store as they are here."""
-        if self.reading or (len(self) <= 2 * self._buffer and self.bytes <= 2 * self._buffer_bytes):
+        most_bytes = self._most_bytes
+        if self.reading or (len(self) <= 2 * self._buffer and self.bytes <= 2 * most_bytes):
             return []
         ordered = sorted(entry for heap in self._heaps for entry in heap if _waits(entry))
         kept: list[Entry] = []
         dropped = []
-        self.bytes = 0
+        self.forget()
         for entry in ordered:
             task = entry[2]
-            is_full = len(kept) >= self._buffer or self.bytes >= self._buffer_bytes
+            is_full = len(kept) >= self._buffer or self.bytes >= most_bytes
             stored = task.later_stored and not task.writing and task.sequence not in unwritten
             if is_full and stored:
                 dropped.append(task)
                 self.known_until = min(self.known_until, task.due)
             else:
                 kept.append(entry)
-                self.bytes += len(task.payload)
+                self._count(len(task.payload))
         for heap in self._heaps:
             heap.clear()
         for entry in kept:
@@ -152,7 +168,7 @@ class LaterTasks:
 
     def _enough(self) -> bool:
         """First those that are here, and that are due before any that are not."""
-        is_full = len(self) >= self._buffer or self.bytes >= self._buffer_bytes
+        is_full = len(self) >= self._buffer or self.bytes >= self._most_bytes
         return is_full and self._next() <= self.known_until
 
     def _next(self) -> float:
@@ -184,7 +200,7 @@ class LaterTasks:
             for task in in_memory
             if task.later_stored
         )
-        return self._buffer_bytes + known + self._further_bytes
+        return self._most_bytes + known + self._further_bytes
 
     def read_ended(self) -> None:
         """There is an answer, or there will be none."""

@@ -225,4 +225,6 @@ class Partition(Recalling):
             tickets.update(dict.fromkeys(pending.tickets))
         for quota in self.quotas:
             quota.leave(self.ledger)
+        self.backlog.forget()
+        self.later.forget()
         return tokens, list(tickets)

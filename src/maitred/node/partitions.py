@@ -18,6 +18,7 @@ from maitred.errors import (
 )
 from maitred.matching.partition import Partition
 from maitred.matching.records import Changes, PartitionKey
+from maitred.matching.task_memory import TaskMemory
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.driving import Driving, Owned
 from maitred.node.settling import settle
@@ -60,6 +61,7 @@ class Partitions(Driving):
         super().__init__(shard, store, writer, surroundings)
         self._loading: dict[PartitionKey, list[tuple[Serve, Any, Held]]] = {}
         self.stored = StoredQuotas(shard, store)
+        self._memory = TaskMemory(shard.limits.waiting_bytes)
         self.signing_key = b""
         """The store's; empty until `load_signing_key` has read it for the first time."""
 
@@ -221,6 +223,7 @@ class Partitions(Driving):
             around.secret,
             signing_key=signing_key,
             quotas=self.stored.of(key, settings),
+            memory=self._memory,
         )
         self.shard.log.debug(
             "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog

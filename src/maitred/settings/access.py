@@ -106,6 +106,11 @@ class Limits(Schema, frozen=True, kw_only=True):
     """Queues in the store, of all namespaces together; a new one beyond it is refused. Each takes a
     row, and up to 50 KiB of memory while somebody uses it."""
 
+    waiting_bytes: Count = 256 * 2**20
+    """Payloads of waiting tasks that a shard keeps in memory, all queues together; beyond it each
+    line of a queue has 64 KiB in memory, and the rest is read when its turn comes. Eight queues
+    with a large backlog reach it; workers notice only with tasks of many kilobytes."""
+
     free_disk_bytes: Bytes = 256 * 2**20
     """Room that must be left on the disk of the data directory; below it, new tasks are refused.
     What was acknowledged needs room as well: retries, results, marks, and SQLite's log of some
