@@ -10,8 +10,9 @@ import pytest
 
 from maitred.errors import InvalidSetting, Unauthenticated, UnknownSetting
 from maitred.security import directory as module
+from maitred.security import secrets
 from maitred.security.directory import Directory
-from maitred.security.secrets import parse_hashed, verify
+from maitred.security.secrets import Hashed, parse_hashed, verify
 from maitred.settings import Node, User
 from tests.security.cheap import cheaply
 
@@ -39,6 +40,11 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
+def reloaded(directory: Directory) -> bool:
+    """As a process does it once a second."""
+    return directory.has_changed() and directory.reload()
+
+
 @pytest.fixture
 def verifications(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hashes that were really verified against."""
@@ -56,7 +62,7 @@ def test_without_users_nobody_is_asked() -> None:
     directory = Directory(Node())
     assert not directory.required
     assert directory.user("alice") is None
-    assert not directory.reload_if_changed()
+    assert not reloaded(directory)
 
 
 def test_users_of_the_settings_and_of_the_file(file: Path) -> None:
@@ -137,24 +143,24 @@ def test_names_and_secrets_do_not_run_into_each_other(file: Path) -> None:
 def test_a_changed_file_changes_the_users(file: Path) -> None:
     directory = Directory(Node(users_file=str(file)))
     bob = directory.authenticate("bob", "bob's")
-    assert not directory.reload_if_changed()
+    assert not reloaded(directory)
     assert directory.generation == 1
 
     written(file, ("bob", BOB), ("carol", ALICE))
-    assert directory.reload_if_changed()
+    assert reloaded(directory)
     assert directory.generation == 2
     assert directory.user("carol") is not None
     assert directory.refreshed(bob) == bob
 
     written(file, ("bob", ALICE))
-    assert directory.reload_if_changed()
+    assert reloaded(directory)
     assert directory.refreshed(bob) is None, "another secret"
     assert directory.remembered("bob", "bob's") is None
     with pytest.raises(Unauthenticated):
         directory.authenticate("bob", "bob's")
 
     written(file)
-    assert directory.reload_if_changed()
+    assert reloaded(directory)
     assert directory.generation == 4
     assert directory.refreshed(bob) is None, "gone"
 
@@ -163,7 +169,7 @@ def test_permissions_change_for_those_who_are_in(file: Path) -> None:
     directory = Directory(Node(users_file=str(file)))
     bob = directory.authenticate("bob", "bob's")
     file.write_text(file.read_text().replace("produce", "work"))
-    assert directory.reload_if_changed()
+    assert reloaded(directory)
     now = directory.refreshed(bob)
     assert now is not None
     assert now.permissions.allows("shop", "work")
@@ -173,7 +179,7 @@ def test_permissions_change_for_those_who_are_in(file: Path) -> None:
 def test_a_touched_file_with_the_same_users_is_no_change(file: Path) -> None:
     directory = Directory(Node(users_file=str(file)))
     os.utime(file, ns=(1, 1))
-    assert not directory.reload_if_changed()
+    assert not reloaded(directory)
     assert directory.generation == 1
 
 
@@ -184,25 +190,25 @@ def test_a_broken_file_keeps_the_users_and_is_told_once(file: Path, same_size: b
     file.write_text("x" * len(text) if same_size else "[users")
     os.utime(file, ns=(5, 5))
     with pytest.raises(InvalidSetting, match=r"users\.toml is not TOML"):
-        directory.reload_if_changed()
-    assert not directory.reload_if_changed(), "not until it changes again"
+        reloaded(directory)
+    assert not reloaded(directory), "not until it changes again"
     assert directory.authenticate("bob", "bob's").name == "bob"
     file.write_text(text)
     os.utime(file, ns=(7, 7))
-    assert not directory.reload_if_changed(), "the same users as before"
+    assert not reloaded(directory), "the same users as before"
     written(file, ("carol", BOB))
-    assert directory.reload_if_changed()
+    assert reloaded(directory)
 
 
 def test_a_file_that_is_gone_keeps_the_users_and_may_come_back(file: Path) -> None:
     directory = Directory(Node(users_file=str(file)))
     file.unlink()
     with pytest.raises(InvalidSetting, match="cannot be read"):
-        directory.reload_if_changed()
-    assert not directory.reload_if_changed()
+        reloaded(directory)
+    assert not reloaded(directory)
     assert directory.user("bob") is not None
     written(file, ("carol", BOB))
-    assert directory.reload_if_changed()
+    assert reloaded(directory)
     assert directory.user("bob") is None
 
 
@@ -245,5 +251,97 @@ def test_threads_may_authenticate_while_users_change(file: Path) -> None:
         results = pool.map(attempt, range(200))
         for turn in range(20):
             written(file, ("bob", BOB), (f"user{turn}", ALICE))
-            assert directory.reload_if_changed()
+            assert reloaded(directory)
         assert list(results) == [bool(turn % 2) for turn in range(200)]
+
+
+# Two secrets, and what is known to be wrong
+
+
+def two(secret: str, previous: str) -> User:
+    return User(secret=cheaply(secret), previous_secret=cheaply(previous))
+
+
+def test_a_user_may_have_two_secrets() -> None:
+    directory = Directory(Node(users={"alice": two("new", "old")}))
+    new, old = (directory.authenticate("alice", secret) for secret in ("new", "old"))
+    assert (new.secret, old.secret) == (cheaply("new"), cheaply("old"))
+    assert directory.remembered("alice", "old") == old
+    with pytest.raises(Unauthenticated):
+        directory.authenticate("alice", "neither")
+    assert directory.reload({"alice": User(secret=cheaply("new"))})
+    assert directory.refreshed(new) == new
+    assert directory.refreshed(old) is None, "it came in with a secret that is gone"
+    assert directory.remembered("alice", "old") is None
+    # The other way round, nobody has to leave: the old one is still there.
+    assert directory.reload({"alice": two("newest", "new")})
+    assert directory.refreshed(new) == new
+
+
+def test_the_second_secret_is_checked_like_the_first() -> None:
+    user = User(secret=ALICE, previous_secret="plain")  # noqa: S106
+    with pytest.raises(InvalidSetting, match=r"users\.alice\.previous_secret") as refused:
+        Directory(Node(users={"alice": user}))
+    assert "plain" not in str(refused.value)
+
+
+def test_whatever_is_wrong_takes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For one secret, for two, for a cheaper hash, for nobody: what an attacker can time."""
+    work: list[int] = []
+    sound = secrets._scrypt
+
+    def counted(secret: bytes, parts: Hashed) -> bytes:
+        work.append(parts.work)
+        return sound(secret, parts)
+
+    dear = Hashed(2**14, 1, 1, b"salty" * 4, bytes(32))
+    users = {
+        "cheap": User(secret=ALICE),
+        "dear": User(secret=str(dear)),
+        "both": User(secret=str(dear), previous_secret=ALICE),
+        "two": two("new", "old"),
+    }
+    directory = Directory(Node(users=users))
+    monkeypatch.setattr(secrets, "_scrypt", counted)
+    sums = {}
+    for name in (*users, "nobody"):
+        work.clear()
+        with pytest.raises(Unauthenticated):
+            directory.authenticate(name, "wrong")
+        sums[name] = sum(work)
+    largest = max(sums.values())
+    # To within the smallest unit of work that can be added.
+    unit = secrets.COST_MIN * secrets.BLOCK
+    assert all(largest - unit < one <= largest for one in sums.values()), sums
+
+
+def test_a_wrong_secret_is_remembered_as_wrong_until_the_users_change(file: Path) -> None:
+    directory = Directory(Node(users_file=str(file)))
+    for name in ("bob", "nobody"):
+        assert not directory.is_known_wrong(name, "wrong")
+        with pytest.raises(Unauthenticated):
+            directory.authenticate(name, "wrong")
+        assert directory.is_known_wrong(name, "wrong")
+        assert not directory.is_known_wrong(name, "wrong too")
+    assert not directory.is_known_wrong("bob", "x" * 2_000)
+    written(file, ("bob", cheaply("wrong")), ("nobody", cheaply("wrong")))
+    assert reloaded(directory)
+    for name in ("bob", "nobody"):
+        assert not directory.is_known_wrong(name, "wrong")
+        assert directory.authenticate(name, "wrong").name == name
+
+
+def test_wrong_secrets_that_are_remembered_are_bounded(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WRONG_MAX", 2)
+    directory = Directory(Node(users_file=str(file)))
+    for secret in "abc":
+        with pytest.raises(Unauthenticated):
+            directory.authenticate("bob", secret)
+    assert [directory.is_known_wrong("bob", secret) for secret in "abc"] == [False, True, True]
+
+
+def test_a_name_that_is_too_long() -> None:
+    with pytest.raises(InvalidSetting, match="257 letters"):
+        Directory(Node(users={"x" * 257: User(secret=ALICE)}))

@@ -62,6 +62,14 @@ class SettingsFile:
             found = self._source.load()
         except MaitredError as problem:
             return None, PartState(PART, FAILED, str(problem))
+        if found.authenticates != self._settings.authenticates:
+            # Those who are connected to a node without users may do anything, and would go on; and
+            # a node that has lost its last user must not let everybody in.
+            remark = (
+                "The settings have users now and had none, or the other way round. Restart the "
+                "node for that."
+            )
+            return None, PartState(PART, FAILED, remark)
         changed = [
             name
             for name in found.__struct_fields__

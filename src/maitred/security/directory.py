@@ -221,18 +221,14 @@ class Directory:
         """Is `users_file` another one than when it was last read? A look that costs nothing."""
         return self._stamp() != self._seen
 
-    def reload_if_changed(self) -> bool:
-        """Read `users_file` again if it changed; True if there are other users now.
-
-        May run in a thread (a file of many users takes a while), but in one at a time. A file that
-        cannot be used leaves everything as it is and raises once; it is tried again when it has
-        changed again.
-        """
-        return self.has_changed() and self.reload()
-
     def reload(self, configured: Mapping[str, User] | None = None) -> bool:
         """Read `users_file` again, and take these users of the settings instead of the old ones;
-        True if there are other users now. What cannot be used changes nothing, and raises."""
+        True if there are other users now.
+
+        May run in a thread (a file of many users takes a while), but in one at a time. What cannot
+        be used leaves everything as it is and raises; `has_changed` is false until the file has
+        changed again.
+        """
         self._seen = self._stamp()
         wanted = self._configured if configured is None else dict(configured)
         if wanted and not self.required:

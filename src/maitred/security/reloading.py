@@ -44,13 +44,6 @@ class Reloadable(Protocol):
         cannot be used."""
 
 
-class Expiring(Protocol):
-    """A part with an end."""
-
-    @property
-    def expires_at(self) -> float: ...
-
-
 @dataclass(frozen=True, slots=True)
 class PartReloaded:
     """What came of one part."""
@@ -134,7 +127,8 @@ class Reloading:
 
     def expiries(self) -> dict[str, float]:
         """When each part that has an end expires, in seconds since 1970."""
-        return {one.part: one.expires_at for one in self._parts if hasattr(one, "expires_at")}
+        ends = ((one.part, getattr(one, "expires_at", None)) for one in self._parts)
+        return {part: end for part, end in ends if end is not None}
 
     def look_at_expiries(self, now: float) -> None:
         """Tell, once a day, what expires soon; `now` in seconds since 1970."""
