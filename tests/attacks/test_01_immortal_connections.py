@@ -229,7 +229,13 @@ def test_a_body_that_comes_drop_by_drop_is_refused() -> None:
 def a_door(settings: WorkerSettings) -> Door:
     loop = asyncio.get_running_loop()
     return Door(
-        loop, settings, bytes(16), MagicMock(), statistics=Statistics(slots=1), secret=bytes
+        loop,
+        settings,
+        bytes(16),
+        MagicMock(),
+        statistics=Statistics(slots=1),
+        log=MagicMock(),
+        secret=bytes,
     )
 
 

@@ -136,39 +136,48 @@ def tls_of(papers: Path) -> Tls:
     return Tls(certificate=str(papers / "node.pem"), key=str(papers / "node.pem"))
 
 
-async def fail(port: int, how: str) -> None:
-    """Come to nothing at a listener with TLS."""
-    if how == "plain":
-        reader, writer = await asyncio.open_connection(HOST, port)
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        await reader.read()
-        writer.close()
-    elif how == "leaves":
-        _, writer = await asyncio.open_connection(HOST, port)
-        writer.close()
-    else:
-        with pytest.raises(ssl.SSLError):
-            await asyncio.open_connection(HOST, port, ssl=ssl.create_default_context())
+async def speak_plainly(port: int) -> None:
+    """To a listener with TLS."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    await reader.read()
+    writer.close()
 
 
-@pytest.mark.parametrize("how", ["plain", "leaves", "does not trust us"])
 @pytest.mark.parametrize("loop", LOOPS)
 @in_a_loop
 async def test_a_failed_handshake_at_a_nodes_port_is_told(
     papers: Path,
     tmp_path: Path,
-    how: str,
     loop: str,  # noqa: ARG001 - which loop
 ) -> None:
     async with node(tmp_path, tls=server_context(tls_of(papers))) as one:
         for _ in range(3):
-            await fail(one.port, how)
+            await speak_plainly(one.port)
         await until(lambda: one.shard.errors[TlsFailed.code] == 3)
         # Once, however many come at a time.
         ((_, event, fields),) = [line for line in one.log.lines if line[0] == "warning"]
         assert event == "a TLS handshake failed"
         assert fields["peer"].startswith(f"{HOST}:")
         assert fields["error"].code == "tls-failed"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@in_a_loop
+async def test_a_peer_that_leaves_is_told_without_an_alarm(
+    papers: Path,
+    tmp_path: Path,
+    loop: str,  # noqa: ARG001 - which loop
+) -> None:
+    """It may not trust our certificate and say nothing of it, or only look whether the port is
+    open."""
+    async with node(tmp_path, tls=server_context(tls_of(papers))) as one:
+        _, writer = await asyncio.open_connection(HOST, one.port)
+        writer.close()
+        with pytest.raises(ssl.SSLError):
+            await asyncio.open_connection(HOST, one.port, ssl=ssl.create_default_context())
+        await until(lambda: one.shard.errors[TlsFailed.code] == 2)
+        assert one.log.events("info") == ["a peer left during its TLS handshake"]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -184,7 +193,7 @@ async def test_a_failed_handshake_at_the_http_listener_is_told(
     address = await gateway.open(door)
     port = int(address.rpartition(":")[2])
     for _ in range(2):
-        await fail(port, "plain")
+        await speak_plainly(port)
     await until(lambda: door.metrics.tls_failed == 2)
     assert "maitred_http_tls_failed_total 2" in "\n".join(door.metrics.families())
     trusting = ssl.create_default_context(cafile=str(papers / "ca.pem"))

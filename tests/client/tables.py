@@ -28,6 +28,8 @@ class Log:
     def warning(self, event: str, **_fields: Any) -> None:  # noqa: ANN401 - as Log has it
         self.lines.append(event)
 
+    info = warning
+
 
 class Table:
     """Everything that a test of queries has: a node, workers, a client, its gateway."""

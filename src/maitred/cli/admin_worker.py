@@ -112,6 +112,7 @@ def _row(known: Known) -> dict[str, object]:
         "slots": row.slots,
         "busy": row.busy,
         "heard": units.Shown(f"{units.duration(row.heard_seconds)} ago"),
-        "address": row.address or "none: relayed",
+        # The fingerprint is for programs: --json has it.
+        "address": row.address.partition("#")[0] or "none: relayed",
         "queues": ", ".join(names[:QUEUES_SHOWN]) + more,
     }

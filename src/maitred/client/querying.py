@@ -75,6 +75,7 @@ _WITHOUT_WORKER: Final = (Stage.WAITING, Stage.SEATING)
 class Log(Protocol):
     """Where a gateway says what a person should know."""
 
+    def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
     def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
 
 

@@ -23,6 +23,7 @@ from maitred.errors import (
     CutOff,
     InvalidArgument,
     PayloadTooLarge,
+    TlsFailed,
 )
 from maitred.node.announced import Announced
 from maitred.node.bearers import Bearers, Jwts
@@ -59,7 +60,6 @@ from maitred.security.directory import Directory
 from maitred.security.jwt_keys import JWT_KEYS, KeySource
 from maitred.security.jwt_verifier import JwtVerifier
 from maitred.security.reloading import CERTIFICATE, USERS, Reloading
-from maitred.wire.complaints import Complaints
 from maitred.wire.tls_handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.errors import TlsFailed
     from maitred.logs import Logger
     from maitred.node.accepted import Accepted
     from maitred.node.asking import PeerCall
@@ -91,10 +90,6 @@ of these are looked at more often."""
 
 SWEEP_PORTION: Final = 256
 """Connections looked at before requests get their turn again."""
-
-TLS_FAILURES_SECONDS: Final = 10.0
-"""From one line in the log about a failed TLS handshake to the next, which tells how many there
-were. Longer than for logins: whatever looks whether the port is open fails at TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +199,15 @@ class Shard:
         self._surroundings = surroundings
         self._partitions: Partitions | None = None
         self._vitals = vitals or Vitals.real()
-        self._complaints = Complaints(self.loop, log, TLS_FAILURES_SECONDS)
         self._handshakes = (
             None
             if tls is None
-            else TlsHandshakes(lambda: tls, settings.limits.handshake_seconds, self._tls_failed)
+            else TlsHandshakes(
+                lambda: tls,
+                settings.limits.handshake_seconds,
+                log,
+                lambda: self.count_error(TlsFailed.code),
+            )
         )
         self._source_port_socket = source_port_socket
         self._gauge = LoadGauge(self._vitals, self.loop.time())
@@ -282,10 +281,6 @@ class Shard:
             factory = self._handshakes.before(factory)
         server = await self.loop.create_server(factory, backlog=ACCEPT_BACKLOG, **where)
         self._servers.append(server)
-
-    def _tls_failed(self, peer: str, problem: TlsFailed) -> None:
-        self.count_error(problem.code)
-        self._complaints.say("a TLS handshake failed", peer, problem)
 
     async def drain(self) -> bool:
         """Take nothing new, finish what is under way, close. False if some had to be cut off."""

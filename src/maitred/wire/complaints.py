@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -13,17 +13,21 @@ QUIET_SECONDS: Final = 60.0
 """After a complaint of one kind. The next one says how many there were meanwhile."""
 
 
-class Warns(Protocol):
+class ComplaintLog(Protocol):
     """The part of a log that takes complaints."""
 
-    def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
+    def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
+    def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
 
 class Complaints:
     """Writes at most one line about each code of error in so many seconds."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, log: Warns, quiet_seconds: float = QUIET_SECONDS
+        self,
+        loop: asyncio.AbstractEventLoop,
+        log: ComplaintLog,
+        quiet_seconds: float = QUIET_SECONDS,
     ) -> None:
         self._loop = loop
         self._log = log
@@ -31,7 +35,13 @@ class Complaints:
         self._said: dict[str, tuple[float, int]] = {}
         """When it was said last, and how often it was not since. No more than there are codes."""
 
-    def say(self, event: str, peer: str, problem: MaitredError) -> None:
+    def say(
+        self,
+        event: str,
+        peer: str,
+        problem: MaitredError,
+        level: Literal["info", "warning"] = "warning",
+    ) -> None:
         """Write it down, unless the same was said a moment ago."""
         now = self._loop.time()
         said = self._said.get(problem.code)
@@ -39,4 +49,5 @@ class Complaints:
             self._said[problem.code] = (said[0], said[1] + 1)
             return
         self._said[problem.code] = (now, 0)
-        self._log.warning(event, peer=peer, error=problem, unsaid=said[1] if said else 0)
+        write = self._log.info if level == "info" else self._log.warning
+        write(event, peer=peer, error=problem, unsaid=said[1] if said else 0)

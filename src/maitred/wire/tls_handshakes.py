@@ -13,12 +13,19 @@ import asyncio
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from maitred.errors import TlsFailed
+from maitred.errors import ConnectionLost, TlsFailed
+from maitred.wire.complaints import Complaints
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maitred.wire.complaints import ComplaintLog
+
+TOLD_SECONDS: Final = 10.0
+"""From one line in the log about a handshake that came to nothing to the next of its kind, which
+tells how many there were."""
 
 
 class TlsHandshakes:
@@ -28,13 +35,15 @@ class TlsHandshakes:
         self,
         context: Callable[[], ssl.SSLContext],
         seconds: float,
-        failed: Callable[[str, TlsFailed], None],
+        log: ComplaintLog,
+        count: Callable[[], None],
     ) -> None:
-        """A handshake that takes longer than so many `seconds` fails. `failed` is told the peer and
-        the reason."""
+        """A handshake that takes longer than so many `seconds` fails. `count` is called for each
+        one that came to nothing."""
         self._context = context
         self._seconds = seconds
-        self._failed = failed
+        self._complaints = Complaints(asyncio.get_running_loop(), log, TOLD_SECONDS)
+        self._count = count
         self._under_way: dict[asyncio.Task[None], None] = {}
 
     def __len__(self) -> int:
@@ -70,7 +79,17 @@ class TlsHandshakes:
 
     def failed(self, peer: str, problem: OSError) -> None:
         """Tell why there will be no connection."""
-        self._failed(peer, TlsFailed(f"The TLS handshake failed: {_reason(problem)}."))
+        self._count()
+        if isinstance(problem, ConnectionResetError):
+            # Not an alarm: so do clients that change their mind, and whatever looks whether a port
+            # is open. But some clients say no more if they do not trust us.
+            left = ConnectionLost(
+                "The peer closed the connection before the TLS handshake was over."
+            )
+            self._complaints.say("a peer left during its TLS handshake", peer, left, "info")
+        else:
+            failed = TlsFailed(f"The TLS handshake failed: {_reason(problem)}.")
+            self._complaints.say("a TLS handshake failed", peer, failed)
 
 
 class _Arrival(asyncio.Protocol):
@@ -98,6 +117,4 @@ def _reason(problem: OSError) -> str:
         return f"the certificate is not accepted: {problem.verify_message}"
     if isinstance(problem, ssl.SSLError):
         return (problem.reason or str(problem)).replace("_", " ").lower()
-    if isinstance(problem, ConnectionResetError):
-        return "the peer closed the connection"
     return (str(problem) or type(problem).__name__).rstrip(".")

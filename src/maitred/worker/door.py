@@ -69,7 +69,7 @@ from maitred.worker.query import Query
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.errors import TlsFailed
+    from maitred.logs import Logger
     from maitred.protocol.seats import Load, Seated
     from maitred.settings import Worker as WorkerSettings
     from maitred.worker.querying import Querying
@@ -372,6 +372,7 @@ class Door:
         querying: Querying,
         *,
         statistics: Statistics,
+        log: Logger,
         secret: Callable[[int], bytes],
         reloaded: Callable[[MaitredError | None], None] = lambda _problem: None,
     ) -> None:
@@ -384,6 +385,7 @@ class Door:
         self.querying = querying
         self.secret = secret
         self._statistics = statistics
+        self._log = log
         self._reloaded = reloaded
         self.links: dict[SeatLink, None] = {}
         self.address = ""
@@ -407,7 +409,7 @@ class Door:
         if encrypted or settings.certificate is not None:
             self._tls = tls = WorkerTls(settings.certificate, settings.key)
             self._handshakes = TlsHandshakes(
-                lambda: tls.context, settings.link_seconds, self._tls_failed
+                lambda: tls.context, settings.link_seconds, self._log, self._count_tls_failure
             )
             factory = self._handshakes.before(factory)
         elif not settings.public_without_tls and not is_loopback(settings.host):
@@ -451,9 +453,8 @@ class Door:
             self._announce(server)
             self._reloaded(None)
 
-    def _tls_failed(self, peer: str, problem: TlsFailed) -> None:
+    def _count_tls_failure(self) -> None:
         self._statistics.tls_failures += 1
-        self.querying.complaints.say("a TLS handshake failed", peer, problem)
 
     def entered(self, link: SeatLink) -> bool:
         """A connection was made; False if there are too many."""

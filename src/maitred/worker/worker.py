@@ -136,6 +136,7 @@ class Worker:
             self._session,
             self.querying,
             statistics=self.statistics,
+            log=log,
             secret=surroundings.secret,
             reloaded=self._certificate_read,
         )

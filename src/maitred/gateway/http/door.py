@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Mapping
 
-    from maitred.errors import TlsFailed
     from maitred.gateway.gateway import Gateway
     from maitred.gateway.http.budget import Budget
     from maitred.gateway.http.request import Request
@@ -168,7 +167,9 @@ class HttpDoor:
         context = self._tls
         # Before a handshake is over there is no connection whose clock could run.
         seconds = self.settings.header_seconds
-        self._handshakes = TlsHandshakes(lambda: context, seconds, self._tls_failed)
+        self._handshakes = TlsHandshakes(
+            lambda: context, seconds, self.log, self.metrics.count_tls_failure
+        )
         return self._handshakes.before(factory)
 
     async def drain(self, seconds: float) -> bool:
@@ -427,10 +428,6 @@ class HttpDoor:
         """Somebody speaks no HTTP."""
         self.metrics.malformed += 1
         self._tell("no http on the http port", peer=peer, reason=what)
-
-    def _tls_failed(self, peer: str, problem: TlsFailed) -> None:
-        self.metrics.tls_failed += 1
-        self._tell("a TLS handshake failed", peer=peer, error=problem)
 
     def memory_refused(self, peer: str, budget: Budget) -> None:
         """A connection was refused because all of them hold too much."""

@@ -56,6 +56,10 @@ class Metrics:
         self.memory_refused = 0
         self.tls_failed = 0
 
+    def count_tls_failure(self) -> None:
+        """A TLS handshake came to nothing."""
+        self.tls_failed += 1
+
     def answered(self, route: str, status: int, seconds: float) -> None:
         """A request is over, or its stream has begun."""
         key = (route, status)
