@@ -40,6 +40,7 @@ GROUPS = {
     "tokens": "tokens: API tokens",
     "jwt": "jwt: JSON Web Tokens; without this group there are none",
     "log": "log: what is written to standard error",
+    "audit": "audit: who did what",
     "restarts": "restarts: when a shard dies",
 }
 KIB, MIB = 2**10, 2**20

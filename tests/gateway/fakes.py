@@ -10,6 +10,7 @@ argument back, `rows` streams, `fail` raises, `hang` never answers, and so on.
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -22,6 +23,7 @@ from maitred.errors import Cancelled, MaitredError, QueryFailed, WorkerLost
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.door import HttpDoor
 from maitred.queries.table import Table
+from maitred.security.audit_log import audit_log
 from maitred.settings import Gateway as GatewaySettings
 from maitred.settings import Node, Querying
 from maitred.surroundings import Surroundings
@@ -268,7 +270,10 @@ async def open_door(settings: Node | None = None, **gateway: Any) -> AsyncIterat
     lines: list[tuple[str, dict[str, Any]]] = []
     settings = settings or Node(gateway=GatewaySettings(port=0, **gateway))
     log = cast("Logger", _Log(lines))
-    made = Gateway("maitred://127.0.0.1:1", settings, Surroundings.real(), log)
+    audit = None
+    if settings.audit.directory is not None:  # where a test looks for it
+        audit = audit_log(settings, "gateway", log, time.time)
+    made = Gateway("maitred://127.0.0.1:1", settings, Surroundings.real(), log, audit=audit)
     asking = FakeAsking()
     made.querying = asking
     door = HttpDoor(port=0)

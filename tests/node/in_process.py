@@ -19,6 +19,7 @@ import uvloop
 
 from maitred.node.shard import Place, Shard
 from maitred.protocol.messages import Echo, Echoed
+from maitred.security.audit_log import audit_log
 from maitred.settings import Limits, Node
 from maitred.surroundings import Surroundings
 from tests.node.raw import PATIENCE_SECONDS, RawClient
@@ -147,7 +148,11 @@ class NodeUnderTest:
             restarts=restarts,
             gateway_secret=GATEWAY_SECRET,
         )
-        return Shard(place, self.settings, Surroundings.real(), self.log, tls=self._tls)
+        audit = None
+        if self.settings.audit.directory is not None:  # where a test looks for it
+            audit = audit_log(self.settings, f"shard-{number}", self.log, time.time)
+        around = Surroundings.real()
+        return Shard(place, self.settings, around, self.log, tls=self._tls, audit=audit)
 
     @property
     def shard(self) -> Shard:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.gateway.asking import Asking
     from maitred.logs import Logger
+    from maitred.security.audit_log import AuditLog
     from maitred.security.reloading import Reloadable
     from maitred.settings import Node, Queries
     from maitred.surroundings import Surroundings
@@ -77,6 +78,7 @@ class Gateway:
         name: str = "",
         tls: Callable[[], ssl.SSLContext] | None = None,
         reloadable: Iterable[Reloadable] = (),
+        audit: AuditLog | None = None,
         asking: Callable[[AsyncClient], Asking] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -84,7 +86,7 @@ class Gateway:
         self.surroundings = surroundings
         self.log = log
         self.name = name
-        self.guard = Guard(settings, surroundings, log, reloadable)
+        self.guard = Guard(settings, surroundings, log, reloadable, audit)
         self.guard.authenticator.accept_tokens(
             Introspection(self._introspect, surroundings.wall_clock)
         )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from maitred.logs import Logger
+    from maitred.security.audit_log import AuditLog
     from maitred.security.directory import Identity
     from maitred.security.reloading import Reloadable
     from maitred.settings import Node, Permission, QueryLimits
@@ -30,10 +31,12 @@ class Guard:
         surroundings: Surroundings,
         log: Logger,
         reloadable: Iterable[Reloadable] = (),
+        audit: AuditLog | None = None,
     ) -> None:
         self.users = Directory(settings)
         self.required = self.users.required
-        self.authenticator = Authenticator(self.users, settings.limits, log)
+        self.audit = audit
+        self.authenticator = Authenticator(self.users, settings.limits, log, audit)
         self.reloading = Reloading(self.users, reloadable, log)
         self._wall_clock = surroundings.wall_clock
 

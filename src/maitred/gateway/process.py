@@ -29,6 +29,7 @@ from maitred.node.node_reloading import NodeReloading, SettingsFile
 from maitred.node.reload_link import ReloadLink
 from maitred.node.shard import part_states
 from maitred.protocol.access import ProcessState
+from maitred.security.audit_log import audit_log
 from maitred.security.exposed_files import warn_of_exposed_files
 from maitred.security.tls import DiallerTls, ListenerTls, client_context
 from maitred.security.users import GATEWAY
@@ -74,11 +75,14 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     tls = None if settings.tls is None else ListenerTls(settings.tls)
     scheme = "maitreds" if tls is not None else "maitred"
+    surroundings = Surroundings.real()
+    audit = audit_log(settings, "gateway", log, surroundings.wall_clock)
     gateway = Gateway(
         f"{scheme}://{GATEWAY}:{start.secret}@{start.node}",
         settings,
-        Surroundings.real(),
+        surroundings,
         log,
+        audit=audit,
         name=default_name(),
         tls=None if settings.tls is None else own_node_tls(settings.tls, log),
         reloadable=() if tls is None else (tls,),
@@ -105,6 +109,8 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
         log.warning("supervisor gone; closing the doors")
     failed.cancel()
     finished = await gateway.drain(settings.drain_seconds)
+    if audit is not None:
+        await audit.close()
     return FINISHED if finished else CUT_OFF
 
 
@@ -188,11 +194,14 @@ async def stand_alone(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
     tls = None if settings.tls is None else ListenerTls(settings.tls)
+    surroundings = Surroundings.real()
+    audit = audit_log(settings, "gateway-alone", log, surroundings.wall_clock)
     gateway = Gateway(
         url,
         settings,
-        Surroundings.real(),
+        surroundings,
         log,
+        audit=audit,
         name=default_name(),
         reloadable=() if tls is None else (tls,),
     )
@@ -214,6 +223,8 @@ async def stand_alone(
     failed.cancel()
     log.info("stopping; finishing what is under way", drain_seconds=settings.drain_seconds)
     finished = await gateway.drain(settings.drain_seconds)
+    if audit is not None:
+        await audit.close()
     log.info("gateway has stopped")
     return finished
 

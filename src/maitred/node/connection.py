@@ -21,6 +21,7 @@ from maitred.errors import (
     TooManyInFlight,
     UnknownRequest,
 )
+from maitred.node.audited import tell_of_refusal, tell_of_request
 from maitred.node.handshake import OWN_OPCODES, Handshake
 from maitred.node.held import HeldWork
 from maitred.node.work import ForwardedWork, LocalWork, expired
@@ -53,6 +54,8 @@ class Connection(Handshake):
                 else:
                     self._cql(frame)
             except MaitredError as problem:
+                if isinstance(problem, PermissionDenied) and self.shard.audit is not None:
+                    tell_of_refusal(self.shard.audit, frame.opcode, problem, self)
                 self.refuse(frame.stream, problem)
             except (Exception, CancelledError) as problem:  # noqa: BLE001 - nobody may be left without an answer
                 self.blame_ourselves(frame.stream, problem)
@@ -101,6 +104,8 @@ class Connection(Handshake):
             )
         if opcode in shard.admissions and not self._peer:
             shard.admissions[opcode](message, self)
+        if shard.audit is not None and message.permission == "admin" and not self._peer:
+            tell_of_request(shard.audit, message, self)
         if owner != shard.number and not self._peer:
             shard.forward(ForwardedWork(self, stream, opcode, size, owner), message, deadline)
             return

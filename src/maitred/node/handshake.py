@@ -118,6 +118,9 @@ class Handshake(Accepted):
         self._verifying = None
         self.identity = identity
         self.permissions = identity.permissions
+        if self.shard.audit is not None:
+            via = {"via": identity.via}
+            self.shard.audit.record("login", user=identity.name, source=source, details=via)
         self._become_ready()
         self.send(0, stream, Opcode.AUTH_SUCCESS, cql.AUTH_SUCCESS_BODY)
 

@@ -55,6 +55,7 @@ from maitred.protocol.messages import (
 from maitred.protocol.requests import PartitionRequest
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
+from maitred.security.audit_records import user_changes
 from maitred.security.authenticator import Authenticator, no_longer
 from maitred.security.directory import Directory
 from maitred.security.jwt_keys import JWT_KEYS, KeySource
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from maitred.node.work import ForwardedWork
     from maitred.protocol.access import Reload
     from maitred.protocol.messages import AnyRequest
+    from maitred.security.audit_log import AuditLog
     from maitred.security.reloading import PartReloaded, Reloadable
     from maitred.settings import Node
     from maitred.store.interface import Store
@@ -127,6 +129,7 @@ class Shard:
         vitals: Vitals | None = None,
         tls: ssl.SSLContext | None = None,
         reloadable: Iterable[Reloadable] = (),
+        audit: AuditLog | None = None,
         source_port_socket: socket.socket | None = None,
         versions: tuple[int, ...] = VERSIONS,
     ) -> None:
@@ -137,7 +140,9 @@ class Shard:
         self.limits = settings.limits
         self.log = log
         self.users = Directory(settings, place.gateway_secret)
-        self.authenticator = Authenticator(self.users, settings.limits, log)
+        self.audit = audit
+        self._users_before = self.users.all()
+        self.authenticator = Authenticator(self.users, settings.limits, log, audit)
         keys = None if settings.jwt is None else KeySource(settings.jwt)
         parts = reloadable if keys is None else (*reloadable, keys)
         self.reloading = Reloading(self.users, parts, log, self._reloaded)
@@ -419,6 +424,7 @@ class Shard:
             logins=dict(self.authenticator.outcomes),
             reloads={" ".join(one): many for one, many in self.reloading.outcomes.items()},
             certificate_expires_at=self.reloading.expiries().get(CERTIFICATE, 0.0),
+            audit={} if self.audit is None else dict(self.audit.counts),
         )
 
     async def _reload(self, _message: Reload) -> NodeReloaded:
@@ -461,8 +467,17 @@ class Shard:
 
     def _reloaded(self, part: str) -> None:
         """Other users count for those who are connected, too."""
+        if part == USERS:
+            self._tell_of_users()
         if part in {USERS, JWT_KEYS}:
             self._identities_changed()
+
+    def _tell_of_users(self) -> None:
+        """Record what changed; one shard does so for all processes of the node."""
+        before, self._users_before = self._users_before, self.users.all()
+        if self.audit is not None and self.number == 0:
+            for user, change in user_changes(before, self._users_before):
+                self.audit.record("user change", target=user, details=change)
 
     def _identities_changed(self) -> None:
         """Users or tokens are others now: end the connections of those that are no more, and give

@@ -25,6 +25,7 @@ from maitred.node.control import Failed, Ready, Start
 from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
 from maitred.node.reload_link import ReloadLink
 from maitred.node.shard import Shard
+from maitred.security.audit_log import audit_log
 from maitred.security.tls import ListenerTls
 from maitred.store.opening import open_store
 from maitred.surroundings import Surroundings
@@ -50,11 +51,14 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     inherited = start.source_port_socket
     tls = None if start.settings.tls is None else ListenerTls(start.settings.tls)
+    surroundings = Surroundings.real()
+    audit = audit_log(start.settings, f"shard-{place.number}", log, surroundings.wall_clock)
     shard = Shard(
         place,
         start.settings,
-        Surroundings.real(),
+        surroundings,
         log,
+        audit=audit,
         tls=None if tls is None else tls.listening,
         reloadable=() if tls is None else (tls,),
         source_port_socket=None if inherited is None else socket.socket(fileno=inherited),
@@ -78,6 +82,8 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
     if is_orphan:
         log.warning("supervisor gone; stopping")
     finished = await shard.drain()
+    if audit is not None:
+        await audit.close()
     await store.close()
     if is_orphan:
         _remove_peer_path(start)

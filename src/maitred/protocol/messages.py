@@ -86,6 +86,8 @@ class ShardStatus(Struct, kw_only=True):
     """How often files were read again, as `users changed`, `certificate failed`."""
     certificate_expires_at: float = 0.0
     """When its certificate expires, in seconds since 1970; 0 without TLS."""
+    audit: dict[str, int] = {}
+    """Audit records that were `written` and `dropped`, and writes that `failed`."""
 
 
 AnyRequest = Echo | Status | AnyTaskRequest | AnyQueryRequest | AnyAccessRequest

@@ -26,6 +26,7 @@ from maitred.security.users import USER_LETTERS_MAX
 
 if TYPE_CHECKING:
     from maitred.logs import Logger
+    from maitred.security.audit_log import AuditLog
     from maitred.security.directory import Directory, Identity
     from maitred.security.source import Source
     from maitred.settings import Limits
@@ -74,8 +75,11 @@ class TokenVerifier(Protocol):
 class Authenticator:
     """Authenticates for all listeners of one process."""
 
-    def __init__(self, users: Directory, limits: Limits, log: Logger) -> None:
+    def __init__(
+        self, users: Directory, limits: Limits, log: Logger, audit: AuditLog | None = None
+    ) -> None:
         self.users = users
+        self._audit = audit
         self.outcomes: Counter[str] = Counter()
         """Logins by outcome: `remembered`, `verified`, `wrong`, `too-many-failures`,
         `overloaded`."""
@@ -202,6 +206,14 @@ class Authenticator:
     def _refused(self, login: Login, problem: MaitredError) -> None:
         """Count it, and tell it in the log, once a second at most: strangers may not flood it."""
         self.outcomes["wrong" if isinstance(problem, Unauthenticated) else problem.code] += 1
+        if self._audit is not None:
+            self._audit.record(
+                "login",
+                user=login.user[:NAME_LETTERS],
+                source=login.source,
+                allowed=False,
+                details={"reason": problem.code},
+            )
         now = self._loop.time()
         if now - self._told_at < TOLD_SECONDS:
             self._untold += 1

@@ -138,6 +138,10 @@ class Directory:
         """The user of that name, if there is one now."""
         return self._now.users.get(name)
 
+    def all(self) -> Mapping[str, User]:
+        """Every user, as configured."""
+        return self._now.users
+
     def names(self) -> list[str]:
         """Those of all users of now."""
         return list(self._now.users)

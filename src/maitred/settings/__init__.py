@@ -30,12 +30,13 @@ from maitred.settings.basis import (
     Wait,
 )
 from maitred.settings.clients import Client, Querying, Upstream, Worker
-from maitred.settings.node import Gateway, Log, Node, Restarts
+from maitred.settings.node import Audit, Gateway, Log, Node, Restarts
 from maitred.settings.queues import Forwarding, Queries, Queue, Scaling, Shedding
 
 __all__ = [
     "HTTP_PORT",
     "PORT",
+    "Audit",
     "Bytes",
     "Client",
     "Count",

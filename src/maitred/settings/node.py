@@ -32,6 +32,32 @@ class Log(Schema, frozen=True, kw_only=True):
     """The least that is written. `info` is what a person would want to know the next morning."""
 
 
+class Audit(Schema, frozen=True, kw_only=True):
+    """Who did what to what, from where, and whether it was allowed: JSON lines in files."""
+
+    when: Literal["users", "always", "never"] = "users"
+    """Whether it is written. `users`: if the node has users, since without them nobody can be
+    named."""
+
+    directory: Location | None = None
+    """Where the files are, one for each process; `audit` in the data directory unless told."""
+
+    queries: Literal["none", "hash", "text"] = "none"
+    """What is told of queries over HTTP: nothing, a SHA-256 hash of their arguments, or these. They
+    may be personal data, and one record a query fills the files soon. The arguments of a native
+    client's queries go to the worker past the node, and are never told."""
+
+    file_bytes: Annotated[int, Meta(ge=4096)] = 16 * 2**20
+    """A file that would grow beyond this is closed and the next one begun: some 80,000 records."""
+
+    files: Count = 10
+    """Of each process; the oldest is removed. Ship them elsewhere before."""
+
+    records_per_second: Count = 200
+    """Of each process, for each kind: actions, refusals, queries. What is beyond is counted, and a
+    record tells how many. A flood of wrong secrets thus fills a file in seven minutes at most."""
+
+
 class Restarts(Schema, frozen=True, kw_only=True):
     """When a shard dies."""
 
@@ -163,6 +189,7 @@ class Node(Schema, frozen=True, kw_only=True):
     tokens: Tokens = field(default_factory=Tokens)
     jwt: Jwt | None = None
     log: Log = field(default_factory=Log)
+    audit: Audit = field(default_factory=Audit)
     restarts: Restarts = field(default_factory=Restarts)
 
     @property

@@ -21,6 +21,7 @@ from maitred.errors import (
     InternalError,
     InvalidArgument,
     MaitredError,
+    PermissionDenied,
     Unauthenticated,
 )
 from maitred.gateway.guard import check, check_observer
@@ -338,10 +339,27 @@ class HttpDoor:
     def fail(self, connection: Connection, request: Request, problem: BaseException) -> None:
         """Answer with an error."""
         try:
-            connection.answer_error(request, self.typed(request, problem))
+            typed = self.typed(request, problem)
+            if isinstance(typed, PermissionDenied):
+                self._tell_of_refusal(connection, request, typed)
+            connection.answer_error(request, typed)
         except Exception:
             self.log.exception("http error could not be answered")
             connection.transport.abort()
+
+    def _tell_of_refusal(
+        self, connection: Connection, request: Request, problem: MaitredError
+    ) -> None:
+        audit = self.guard.audit
+        if audit is not None:
+            audit.record(
+                f"http {request.route or 'request'}",
+                user=request.identity.name if request.identity is not None else "",
+                source=connection.source,
+                target=request.target.partition(b"?")[0].decode("latin-1"),
+                allowed=False,
+                details={"reason": problem.sentence},
+            )
 
     def _start(
         self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]
@@ -400,7 +418,16 @@ class HttpDoor:
         # A token is asked about again and again, for all connections together.
         if identity is not None and header is not None and identity.until == inf:
             connection.authorized = (header, generation, identity)
+            if before is None:
+                self._tell_of_login(connection, identity)
         return identity
+
+    def _tell_of_login(self, connection: Connection, identity: Identity) -> None:
+        """Record the first request of a user on a connection."""
+        audit = self.guard.audit
+        if audit is not None:
+            via, source = {"via": identity.via}, connection.source
+            audit.record("http login", user=identity.name, source=source, details=via)
 
     async def _let_in(
         self, connection: Connection, request: Request, route: Route, values: tuple[Any, ...]
@@ -421,6 +448,8 @@ class HttpDoor:
         request.identity = await self.guard.authenticator.authenticate(
             user, secret, connection.source
         )
+        if request.identity.until != inf:  # of the others, `_known` tells
+            self._tell_of_login(connection, request.identity)
 
     # What strangers can cause is told once, then rarely
 

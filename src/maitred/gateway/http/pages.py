@@ -117,6 +117,12 @@ class Pages:
                 for (part, state), count in sorted(reloading.outcomes.items())
             ],
         )
+        if guard.audit is not None:
+            lines += counter(
+                "maitred_audit_records_total",
+                "Audit records by what came of them; a write that failed is tried again.",
+                [({"outcome": one}, count) for one, count in sorted(guard.audit.counts.items())],
+            )
         lines += gauges(
             "maitred_certificate_expires_seconds",
             "When a certificate expires, in seconds since 1970.",

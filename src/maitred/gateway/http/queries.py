@@ -30,6 +30,7 @@ from maitred.matching.records import PRIORITIES
 from maitred.protocol.queries import QueryFilter
 from maitred.queries.ask import Ask
 from maitred.queries.states import FOLLOWS
+from maitred.security.audit_records import query_fields
 
 if TYPE_CHECKING:
     from maitred.gateway.asking import Running
@@ -53,6 +54,9 @@ class Queries:
         self._gateway = door.gateway
         self._default_seconds = door.settings.querying.timeout_seconds
         self._names: dict[str, bytes] = {}
+        audit = door.gateway.guard.audit
+        self._audit = None if audit is None or audit.queries == "none" else audit
+        """The audit log, if queries are told of in it."""
 
     def query(self, connection: Connection, request: Request, namespace: str, queue: str) -> None:
         """Ask it; the answer comes when it comes."""
@@ -70,6 +74,8 @@ class Queries:
             limit, priority, idempotent, do_not_queue = self._wishes(request.query)
         payload = arguments(request.body, packed=packed)
         request.body = b""
+        if self._audit is not None:
+            self._tell_of_query(connection, request, f"{namespace}/{queue}", payload)
         running = self._gateway.ask().begin(
             Ask(
                 namespace=namespace,
@@ -86,6 +92,21 @@ class Queries:
         )
         request.running = running
         running.then(partial(self._came, connection, request, running, form))
+
+    def _tell_of_query(
+        self, connection: Connection, request: Request, target: str, payload: bytes
+    ) -> None:
+        audit = self._audit
+        if audit is not None:
+            identity = request.identity
+            audit.record(
+                "query",
+                user=identity.name if identity is not None else "",
+                source=connection.source,
+                target=target,
+                kind="query",
+                details=query_fields(audit.queries, payload),
+            )
 
     def _wishes(self, given: dict[str, str]) -> tuple[float, int, bool, bool]:
         limit, priority, idempotent, do_not_queue = self._default_seconds, 2, False, False
@@ -189,6 +210,15 @@ class Queries:
                 remedy=f"GET /v1/{quote(namespace, safe='')}/queries has those that it knows.",
             )
         state = "cancelling" if asking.cancel(sequence) else "over"
+        audit = self._gateway.guard.audit
+        if audit is not None:
+            audit.record(
+                "http cancel query",
+                user=request.identity.name if request.identity is not None else "",
+                source=connection.source,
+                target=f"{namespace}/{rows[0].queue}",
+                details={"sequence": sequence, "of_user": rows[0].user, "state": state},
+            )
         body = form.value({"sequence": sequence, "state": state})
         connection.answer(request, 200, form.content_type, body)
 

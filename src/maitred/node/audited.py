@@ -1,0 +1,92 @@
+"""Which requests of clients the audit log tells of, and what it says of them.
+
+Whatever needs the permission `admin` and is not in the table of those that only look is told of,
+so that a request that comes new is told of as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from maitred.protocol.frames import Opcode
+from maitred.protocol.queries import Queries
+from maitred.protocol.requests import PartitionRequest
+
+if TYPE_CHECKING:
+    from maitred.errors import MaitredError
+    from maitred.node.accepted import Accepted
+    from maitred.protocol.messages import AnyRequest
+    from maitred.security.audit_log import AuditLog
+
+LOOKS_ONLY: Final = frozenset({Opcode.DESCRIBE, Opcode.QUEUES, Opcode.LIST_TOKENS})
+
+_LOOKS: Final = ("list", "show")
+
+_NOT_TOLD: Final = frozenset(
+    {"namespace", "queue", "queue_type", "partition", "timeout_milliseconds", "shard", "action"}
+)
+"""Fields that are in the record under another name, or say nothing to people."""
+
+
+def tell_of_request(audit: AuditLog, message: AnyRequest, connection: Accepted) -> None:
+    """Record what somebody with the permission asks for."""
+    action = getattr(message, "action", "")
+    if message.opcode in LOOKS_ONLY or action in _LOOKS:
+        return
+    name = message.opcode.name.lower().replace("_", " ")
+    audit.record(
+        f"{name} {action}".rstrip(),
+        user=_user_of(connection),
+        source=connection.source,
+        target=_target_of(message),
+        details=_details_of(message),
+    )
+
+
+def tell_of_refusal(
+    audit: AuditLog, opcode: int, problem: MaitredError, connection: Accepted
+) -> None:
+    """Record what somebody may not do."""
+    try:
+        name = Opcode(opcode).name.lower().replace("_", " ")
+    except ValueError:
+        name = f"0x{opcode:02x}"
+    audit.record(
+        name,
+        user=_user_of(connection),
+        source=connection.source,
+        allowed=False,
+        details={"reason": problem.sentence},
+    )
+
+
+def _user_of(connection: Accepted) -> str:
+    return "" if connection.identity is None else connection.identity.name
+
+
+def _target_of(message: AnyRequest) -> str:
+    if isinstance(message, PartitionRequest):
+        return f"{message.namespace}/{message.queue}"
+    return ""
+
+
+def _details_of(message: AnyRequest) -> dict[str, Any]:
+    """The other fields of the request: names and numbers, never a payload. No request that needs
+    `admin` has a secret in it."""
+    found: dict[str, Any] = {}
+    if isinstance(message, PartitionRequest):
+        found["partition"] = message.partition
+    for field in structs.fields(message):
+        if field.name in _NOT_TOLD:
+            continue
+        value = getattr(message, field.name)
+        if isinstance(message, Queries) and field.name == "filter":
+            named = structs.asdict(value).items()
+            value = {name: one for name, one in named if one not in ("", -1, 0.0)}
+        if field.name in {"user", "from", "target"}:
+            found[f"of_{field.name}"] = value
+        else:
+            found[field.name] = value
+    return found

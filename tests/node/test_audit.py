@@ -1,0 +1,137 @@
+"""What a shard writes into the audit log: logins, refusals, what operators do, changes of users."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from maitred.errors import MaitredError, PermissionDenied, Unauthenticated
+from maitred.protocol.access import CreateToken, Reload, RevokeToken, TokenCreated
+from maitred.protocol.tasks import DeadLetters, Resize
+from maitred.settings import Audit, User
+from tests.node.in_process import in_a_loop, until
+from tests.node.querying import SECONDS, queries, stage
+from tests.security.cheap import cheaply
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "quite secret"  # noqa: S105 - looked for in the files
+USERS = {
+    "boss": User(secret=cheaply(SECRET), permissions={"*": ["admin"]}),
+    "ann": User(secret=cheaply(SECRET), permissions={"n": ["query"]}),
+}
+
+
+def told(directory: Path, action: str, number: int = 0) -> list[dict[str, Any]]:
+    path = directory / f"shard-{number}.jsonl"
+    if not path.exists():
+        return []
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return [one for one in found if one["action"] == action]
+
+
+def audit(directory: Path) -> Audit:
+    return Audit(directory=str(directory))
+
+
+@in_a_loop
+async def test_logins_and_refusals(tmp_path: Path) -> None:
+    log = tmp_path / "audit"
+    async with stage(tmp_path, users=USERS, audit=audit(log)) as here:
+        ann = await here.client("ann", SECRET)
+        with pytest.raises(Unauthenticated):
+            await here.client("ann", "a guess")
+        with pytest.raises(PermissionDenied):
+            await ann.request(here.workers("offline", "ant"), SECONDS)
+        await until(lambda: len(told(log, "login")) >= 2 and bool(told(log, "workers")))
+        logins = told(log, "login")
+        assert {(one["user"], one["allowed"]) for one in logins} == {("ann", True), ("ann", False)}
+        assert all(one["from"].startswith("127.0.0.1:") for one in logins)
+        assert [one["reason"] for one in logins if not one["allowed"]] == ["unauthenticated"]
+        (refused,) = told(log, "workers")
+        assert (refused["user"], refused["allowed"]) == ("ann", False)
+        assert "'admin'" in refused["reason"]
+        text = (log / "shard-0.jsonl").read_text()
+        assert SECRET not in text
+        assert "a guess" not in text
+
+
+async def do(boss: Any, message: Any) -> Any:  # noqa: ANN401
+    try:
+        return await boss.request(message, SECONDS)
+    except MaitredError:
+        return None  # allowed, and nothing came of it
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@in_a_loop
+async def test_what_operators_do(tmp_path: Path, shards: int) -> None:
+    log = tmp_path / "audit"
+    async with stage(tmp_path, shards=shards, users=USERS, audit=audit(log)) as here:
+        boss = await here.client("boss", SECRET)
+        await boss.request(here.add(), SECONDS)
+        at = ("n", here.queue, 1, 0, 0)
+        created = await do(boss, CreateToken(0, 0, "ann", 60.0, "ci"))
+        assert isinstance(created, TokenCreated)
+        for message in (
+            Resize(*at, 1, 1),
+            DeadLetters(*at, "drop", [1, 2]),
+            DeadLetters(*at, "list"),
+            here.workers("offline", "ant"),
+            here.workers(),
+            here.describe(),
+            queries("cancel", user="ann"),
+            queries(),
+            RevokeToken(0, 0, created.id),
+            Reload(0, 0),
+        ):
+            await do(boss, message)
+
+        def found(action: str) -> list[dict[str, Any]]:
+            return [one for number in range(shards) for one in told(log, action, number)]
+
+        await until(lambda: bool(found("reload")))
+        name = f"n/{here.queue}"
+        for action, target, details in (
+            ("resize", name, {"read": 1, "write": 1}),
+            ("dead drop", name, {"sequences": [1, 2], "partition": 0}),
+            ("workers offline", name, {"worker": "ant"}),
+            ("queries cancel", None, {"filter": {"user": "ann", "most": 100}}),
+            ("create token", None, {"of_user": "ann", "label": "ci", "seconds": 60.0}),
+            ("revoke token", None, {"id": created.id}),
+            ("reload", None, {}),
+        ):
+            (one,) = found(action)
+            assert (one["user"], one["allowed"], one.get("target")) == ("boss", True, target)
+            assert one["from"].startswith("127.0.0.1:")
+            assert {**one, **details} == one
+        for action in ("dead list", "workers list", "workers", "describe", "queries list"):
+            assert not found(action)
+        for number in range(shards):
+            path = log / f"shard-{number}.jsonl"
+            if path.exists():
+                assert created.text not in path.read_text()
+
+
+@in_a_loop
+async def test_changes_of_users(tmp_path: Path) -> None:
+    log = tmp_path / "audit"
+    async with stage(tmp_path, shards=2, users=USERS, audit=audit(log)) as here:
+        changed = {
+            "boss": USERS["boss"],
+            "ann": User(secret=USERS["ann"].secret, permissions={"*": ["admin"]}),
+        }
+        for shard in here.node.shards:
+            await shard.reloading.reload(changed)
+        await until(lambda: bool(told(log, "user change")))
+        (one,) = told(log, "user change")
+        assert one["target"] == "ann"
+        assert one["permissions"] == {"*": ["admin"]}
+        assert one["permissions_before"] == {"n": ["query"]}
+        assert not told(log, "user change", 1)  # one shard tells for all
+        counts = here.node.shard.audit
+        assert counts is not None
+        await until(lambda: counts.counts["written"] == 1)
