@@ -252,8 +252,10 @@ def test_credentials_are_utf_8(token: bytes) -> None:
         cql.decode_credentials(blob(token))
 
 
-def test_an_authorization_identity_is_not_looked_at() -> None:
-    assert cql.decode_credentials(blob(b"other\0u\0s")) == ("u", "s")
+def test_an_authorization_identity_is_the_user_or_refused() -> None:
+    assert cql.decode_credentials(blob(b"u\0u\0s")) == ("u", "s")
+    with pytest.raises(PermissionDenied):
+        cql.decode_credentials(blob(b"other\0u\0s"))
 
 
 def test_what_follows_in_an_event_depends_on_it() -> None:
