@@ -10,7 +10,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-SESSION_BYTES: Final = 16
+from maitred.matching.attempt_proofs import SESSION_BYTES
 
 _PURPOSE: Final = b"worker session"
 
