@@ -214,6 +214,18 @@ class Overloaded(MaitredError):
         """Seconds after which trying again makes sense, if somebody could tell."""
 
 
+class TooManyQueues(Overloaded):
+    """A new queue was not made: its namespace, or the store, has as many as allowed."""
+
+    code = "too-many-queues"
+
+
+class TooManyNewQueues(Overloaded):
+    """A new queue was not made: the user makes new ones too fast."""
+
+    code = "too-many-new-queues"
+
+
 class AtCapacity(Overloaded):
     """The worker serves as many as it measured that it can; nothing was done."""
 
@@ -334,6 +346,12 @@ class NotOwner(Unavailable):
     code = "not-owner"
 
 
+class QueueDeleted(NotOwner):
+    """The queue was deleted while the request waited at it. Nothing was done."""
+
+    code = "queue-deleted"
+
+
 class ConnectionLost(MaitredError, ConnectionError):
     """The connection broke after the request was sent. Whether it was done is not known."""
 
@@ -443,9 +461,15 @@ class TaskExpired(TaskNotDone):
 
 
 class UnknownQueue(InvalidArgument):
-    """A queue that nobody ever used."""
+    """A queue, or a partition of one, that does not exist."""
 
     code = "unknown-queue"
+
+
+class QueueInUse(InvalidArgument):
+    """A queue is not deleted, because it has tasks, dead letters, workers or waiting queries."""
+
+    code = "queue-in-use"
 
 
 class UnknownTask(MaitredError):

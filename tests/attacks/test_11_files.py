@@ -19,7 +19,7 @@ from maitred.store.private_files import tighten
 from maitred.store.sqlite import open_sqlite
 from tests.node.in_process import RecordedLog
 from tests.node.nodes import running_node
-from tests.store.samples import KEY, segment, write
+from tests.store.samples import KEY, acquire, segment, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def modes(directory: Path) -> dict[str, int]:
 async def used(directory: Path) -> dict[str, int]:
     """The modes of all files of a store that has written something, while it is open."""
     store = await open_sqlite(directory, 0)
-    await store.acquire(KEY)
+    await acquire(store, KEY)
     await write(store, KEY, 1, backlog=1, segments=[segment(1, 2)])
     await store.signing_key()
     found = modes(directory)

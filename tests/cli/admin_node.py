@@ -105,6 +105,8 @@ class CannedQueue:
             "wait_p50_seconds": 0.0012,
             "wait_p99_seconds": 0.34,
             "parent": None if partition == 0 else 0,
+            "namespace_queues": 0 if partition else 3,
+            "namespace_queues_max": 0 if partition else 1_000,
             "worker_details": [("ant", 5, 0.5 + partition), ("bee", 2, 1.5)],
         }
         return PartitionDescription(**told | self.changes.get(partition, {}))
@@ -168,7 +170,7 @@ class CannedNode:
             self.asked.append(message)
             if self.no_names:
                 raise self.no_names
-            return QueuesFound(list(self.queues))
+            return QueuesFound(list(self.queues), {name: 1_000 for name, _, _ in self.queues})
 
         handlers: dict[int, Callable[[Any], Any]] = {
             Opcode.DESCRIBE: describe,

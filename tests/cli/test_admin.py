@@ -78,6 +78,7 @@ def test_queues_in_the_order_of_their_names(node: CannedNode) -> None:
     assert all("1.2k" in row and "3.4 s" in row for row in rows)
     assert max(map(len, done.stdout.splitlines())) <= COLUMNS
     assert "--totals" in done.stderr
+    assert "ads has 1 of 1,000; shop has 2 of 1,000." in done.stderr
     asked = [one for one in node.asked if isinstance(one, Describe)]
     assert [one.partition for one in asked] == [0, 0, 0]
 
@@ -122,7 +123,13 @@ def test_one_namespace(node: CannedNode) -> None:
 
 def test_no_queues(node: CannedNode) -> None:
     assert queue_command(node, "list").stdout == "There are no queues here.\n"
-    assert queue_json(node, "list") == {"queues": [], "total": 0, "next": None, "unreachable": []}
+    assert queue_json(node, "list") == {
+        "queues": [],
+        "namespaces": [],
+        "total": 0,
+        "next": None,
+        "unreachable": [],
+    }
     assert "no more" in queue_command(node, "list", "--after", "zoo/z").stdout
 
 
@@ -184,20 +191,21 @@ def test_describe_has_totals_and_a_row_for_each_partition(node: CannedNode) -> N
     assert lines[3] == "rates       49/s in, 2/s out"
     assert lines[4] == "workers     2, with 28 tasks running and 48 free slots waiting"
     assert lines[5] == "dead        0"
-    assert lines[6] == "stored      90 of 100 tasks, 12 KiB stored"
-    assert lines[7] == "namespace   95 tasks, 13 KiB of 1 MiB stored"
-    work = lines[9:14]
+    assert lines[6] == "queues      3 of 1,000 in the namespace"
+    assert lines[7] == "stored      90 of 100 tasks, 12 KiB stored"
+    assert lines[8] == "namespace   95 tasks, 13 KiB of 1 MiB stored"
+    work = lines[10:15]
     assert work[0].split("  ")[0] == "partition"
     assert [row.split()[0] for row in work[1:]] == ["0", "1", "2", "3"]
     states = [row.split()[2] for row in work[1:]]
     assert states == ["writable", "writable", "read-only", "drained"]
     assert "1.2 ms" in work[1]
     assert "340 ms" in work[1]
-    records = lines[15:20]
+    records = lines[16:21]
     assert str(2 * 2**32 + 100) in records[1]
     assert "30/20" in records[1]
     assert records[1].split()[-2:] == ["25%", "10%"]
-    assert [row.split()[:2] for row in lines[22:24]] == [["ant", "20"], ["bee", "8"]]
+    assert [row.split()[:2] for row in lines[23:25]] == [["ant", "20"], ["bee", "8"]]
     assert max(map(len, lines)) <= COLUMNS
     shards = {row.split()[1] for row in work[1:]}
     assert shards <= {"0", "1"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -88,7 +91,33 @@ def test_partitions_come_and_go(node: RunningNode) -> None:
 def test_a_name_that_nobody_uses_is_pointed_out(node: RunningNode) -> None:
     done = maitred("admin", "queue", "describe", "shop/thumbnial", "--url", node.url)
     assert done.returncode == 2
-    assert "Nobody ever used the queue shop/thumbnial. [unknown-queue]" in done.stderr
+    assert "The queue shop/thumbnial does not exist. [unknown-queue]" in done.stderr
     assert f"Did you mean '{QUEUE}'?" in done.stderr
     used = maitred("admin", "queue", "describe", QUEUE, "--url", node.url)
     assert used.stderr == ""
+
+
+def test_the_commands_of_the_guide_delete_queues(node: RunningNode) -> None:
+    """docs/tasks.md: a queue that does not exist, one that is in use, and what the force does."""
+    guide = (Path(__file__).parent.parent.parent / "docs" / "tasks.md").read_text()
+    lines = re.findall(r"^\$ maitred (admin queue delete .*)$", guide, re.MULTILINE)
+    missing, forced = (shlex.split(line) for line in lines)
+    done = maitred(*missing, "--url", node.url)
+    assert (done.returncode, "does not exist" in done.stdout) == (0, True)
+    with library.connect(node.url) as client:
+        client.request(Add("shop", "mails", 1, 0, 0, 0, [b"\x80"] * 3))
+    careful = [word for word in forced if word != "--force"]
+    refused = maitred(*careful, "--url", node.url)
+    assert refused.returncode != 0
+    assert "has 3 tasks; nothing was deleted" in refused.stderr
+    assert "--force" in refused.stderr
+    nobody = maitred(*(word for word in forced if word != "--yes"), "--url", node.url)
+    assert "nobody to ask" in nobody.stderr
+    done = maitred(*forced, "--url", node.url)
+    assert done.returncode == 0
+    assert "shop/mails is deleted: partitions 1, tasks 3, dead letters 0." in done.stdout
+    assert "mails" not in [one["queue"] for one in asked(node, "list")["queues"]]
+    listed = asked(node, "list")
+    (use,) = [one for one in listed["namespaces"] if one["namespace"] == "shop"]
+    here = [one for one in listed["queues"] if one["namespace"] == "shop"]
+    assert (use["queues"], use["queues_max"]) == (len(here), 1_000)

@@ -84,7 +84,7 @@ def test_a_queue_that_nobody_uses(node: Plant) -> None:
     some = command(node, "list", "shop/mail", "shop/mails")
     assert some.exit_code == 1
     assert "cat" in some.stdout
-    assert "shop/mail: Nobody ever used the queue shop/mail." in some.stderr
+    assert "shop/mail: The queue shop/mail does not exist." in some.stderr
 
 
 def test_nobody_is_there(node: Plant) -> None:

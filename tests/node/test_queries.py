@@ -216,7 +216,8 @@ async def test_a_query_at_one_partition_finds_a_slot_at_another(
         worker, gateway = await one.client(), await one.client()
         await worker.request(one.add(), SECONDS)
         first = await worker.request(one.offer(1), SECONDS)
-        assert len(first.tasks) == 1  # type: ignore[union-attr]
+        assert isinstance(first, Offered)
+        assert len(first.tasks) == 1
         await one.resize(worker, 3)
         query = gateway.hold(one.allocate(partition=1), SECONDS)
         await until(lambda: partition_of(one).wanted.slots == 1)
@@ -268,6 +269,7 @@ async def test_workers_are_listed_and_told_what_to_do(tmp_path: Path) -> None:
             await person.request(one.workers("offline", "ants"), SECONDS)
         with pytest.raises(InvalidArgument):
             await person.request(one.workers("offline"), SECONDS)
+        await one.resize(person, 2)
         with pytest.raises(InvalidArgument, match="root"):
             await worker.request(one.attend(partition=1), SECONDS)
 
@@ -289,6 +291,7 @@ async def test_a_suspected_workers_offers_are_taken_down(tmp_path: Path, partiti
     async with stage(tmp_path, shards=2) as one:
         worker, gateway = await one.client(), await one.client()
         worker.hold(one.attend(), SECONDS).tell(lambda _: None)
+        await one.resize(worker, 2)
         offer = worker.hold(one.offer(4, partition), SECONDS)
         await one.loaded()
         await until(lambda: partition_of(one).offers.slots == 4)

@@ -22,6 +22,7 @@ from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.records import Terms
 from maitred.node import caretaker, task_requests
 from maitred.node.caretaker import Caretaker
+from maitred.node.partitions import Kind, Makes
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     DONE,
@@ -40,6 +41,7 @@ from maitred.protocol.tasks import (
 from maitred.settings import Queue
 from maitred.store.sqlite import open_sqlite
 from tests.node.in_process import in_a_loop, node, until
+from tests.store.samples import acquire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -203,7 +205,7 @@ async def test_a_fault_in_serving_those_who_waited_for_a_partition_hits_one(
         def broken(*_: object) -> None:
             raise RuntimeError("a fault")
 
-        waiting[0] = (broken, *waiting[0][1:])
+        waiting[0] = waiting[0]._replace(kind=Kind(broken, Makes.QUEUES, None))
         go.set()
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert [isinstance(answer, MaitredError) for answer in answers] == [True, False, False]
@@ -333,7 +335,7 @@ async def test_tasks_that_a_worker_may_have_are_not_added_again_elsewhere(tmp_pa
         await until(lambda: bool(one.partitions.owned) and one.owned().partition.offers.slots == 1)
         adding = asyncio.ensure_future(one.add())
         assert len(await taking) == 1
-        await one.store.acquire(one.owned().key)  # somebody else becomes the owner
+        await acquire(one.store, one.owned().key)  # somebody else becomes the owner
         with pytest.raises(MaitredError) as told:
             await adding
         assert told.value.code == "outcome-unknown"

@@ -83,7 +83,7 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.ALLOCATE: "version session slots priority waited user hops do_not_queue permits",
     Opcode.SUBSCRIBE: "session version user",
     Opcode.SUSPECT: "worker_session refused",
-    Opcode.ATTEND: "session worker address slots busy state good",
+    Opcode.ATTEND: "session worker address slots busy state good user",
     Opcode.RUNNING: "session running ended",
     Opcode.COUNT: "held over name limit wanted",
     Opcode.WORKERS: "action worker",

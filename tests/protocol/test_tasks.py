@@ -48,18 +48,20 @@ ORDER: dict[type[Struct], str] = {
 """The fields of what is inside of messages. They are never in another order."""
 
 REQUEST_ORDER: dict[int, str] = {
-    Opcode.ADD: "version payloads priority delay expires terms",
+    Opcode.ADD: "version payloads priority delay expires terms user",
     Opcode.AWAIT: "sequence",
     Opcode.REVOKE: "sequence",
     Opcode.OFFER: "version session worker slots hops address user",
     Opcode.FINISH: "session ends user",
     Opcode.HEARTBEAT: "session worker running user",
     Opcode.FORWARD: "version origin sequence attempt priority task_timeout payload waited expires",
-    Opcode.SYNC: "counts",
+    Opcode.SYNC: "counts makes user",
     Opcode.DESCRIBE: "",
-    Opcode.RESIZE: "read write force",
+    Opcode.RESIZE: "read write force user",
     Opcode.DEAD: "action sequences most",
     Opcode.QUEUES: "",
+    Opcode.DELETE: "force",
+    Opcode.WITHDRAW: "namespace queue queue_type drop",
 }
 ANSWER_ORDER: dict[int, str] = {
     Opcode.ADD: "first counts",
@@ -72,7 +74,9 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.SYNC: "version drained added_per_second backlog counts",
     Opcode.RESIZE: "counts",
     Opcode.DEAD: "letters total",
-    Opcode.QUEUES: "queues",
+    Opcode.QUEUES: "queues quotas",
+    Opcode.DELETE: "partitions tasks dead workers",
+    Opcode.WITHDRAW: "tasks workers queries",
 }
 MAPS = {PartitionDescription, DeadLetter}
 
@@ -103,7 +107,7 @@ def test_what_is_an_array_and_what_is_a_map() -> None:
 def test_which_are_between_shards_and_which_may_be_repeated() -> None:
     """What is not listed here is done twice if it is sent twice."""
     between = {kind.opcode for kind in REQUESTS.values() if kind.between_shards}
-    assert between == {Opcode.FORWARD, Opcode.SYNC, Opcode.COUNT}
+    assert between == {Opcode.FORWARD, Opcode.SYNC, Opcode.COUNT, Opcode.WITHDRAW}
     repeatable = {kind.opcode for kind in REQUESTS.values() if kind.repeatable}
     assert set(REQUESTS) - repeatable == {
         Opcode.ADD,
@@ -111,6 +115,7 @@ def test_which_are_between_shards_and_which_may_be_repeated() -> None:
         Opcode.FORWARD,
         Opcode.RESIZE,
         Opcode.DEAD,
+        Opcode.DELETE,
         Opcode.WORKERS,
         Opcode.RELAY,
         Opcode.DELIVER,

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from maitred.matching.records import Changes
 from tests.store.engines import Postgres, Sqlite
-from tests.store.samples import KEY, OTHER, segment
+from tests.store.samples import KEY, OTHER, acquire, segment
 
 
 async def main(kind: str, where: str) -> None:
     store = await (Sqlite(Path(where)) if kind == "sqlite" else Postgres(where)).open()
-    ranges = {key: (await store.acquire(key)).range_id for key in (KEY, OTHER)}
+    ranges = {key: (await acquire(store, key)).range_id for key in (KEY, OTHER)}
     for n in itertools.count(1):
         made = segment(n * 10, n * 10 + 9, body=b"body of %d" % n * 100)
         await store.commit(

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maitred.matching.records import PRIORITIES, Changes, Dead, Later, PartitionKey, Result, Segment
+from maitred.matching.records import (
+    PRIORITIES,
+    Acquired,
+    Changes,
+    Dead,
+    Later,
+    PartitionKey,
+    Result,
+    Segment,
+)
+from maitred.store.interface import Acquisition
 
 if TYPE_CHECKING:
     from maitred.store.interface import SegmentRead, Store
@@ -36,6 +46,13 @@ def dead(sequence: int) -> Dead:
 
 def result(sequence: int, expires_at: float) -> Result:
     return Result(sequence, expires_at, f"result {sequence}".encode())
+
+
+async def acquire(store: Store, key: PartitionKey) -> Acquired:
+    """Become the owner of one partition; it is made if it does not exist."""
+    (found,) = await store.acquire([Acquisition(key)])
+    assert isinstance(found, Acquired)
+    return found
 
 
 async def write(store: Store, key: PartitionKey, range_id: int, **what: Any) -> bool:  # noqa: ANN401

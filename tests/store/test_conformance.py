@@ -16,6 +16,7 @@ from tests.store.samples import (
     KEY,
     OTHER,
     THIRD,
+    acquire,
     dead,
     everything,
     gone,
@@ -29,7 +30,7 @@ from tests.store.samples import (
 @awaited
 async def test_the_first_owner_finds_a_clean_and_empty_partition(engine: Engine) -> None:
     async with opened(engine) as store:
-        assert await store.acquire(KEY) == Acquired(1, None, 0, clean=True)
+        assert await acquire(store, KEY) == Acquired(1, None, 0, clean=True)
         assert await everything(store, KEY) == await everything(store, OTHER)
 
 
@@ -37,25 +38,25 @@ async def test_the_first_owner_finds_a_clean_and_empty_partition(engine: Engine)
 async def test_the_next_owner_is_told_what_the_last_one_left(engine: Engine) -> None:
     counts = PartitionCounts(8, 4, 12)
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         assert await write(store, KEY, 1, backlog=7, counts=counts)
         assert await write(store, KEY, 1, backlog=5)
     async with opened(engine) as store:
-        assert await store.acquire(KEY) == Acquired(2, counts, 5, clean=False)
+        assert await acquire(store, KEY) == Acquired(2, counts, 5, clean=False)
         assert await write(store, KEY, 2, backlog=4, clean=True)
     async with opened(engine) as store:
-        assert await store.acquire(KEY) == Acquired(3, counts, 4, clean=True)
+        assert await acquire(store, KEY) == Acquired(3, counts, 4, clean=True)
         # Clean is what the last one said, not what he found.
-        assert await store.acquire(KEY) == Acquired(4, counts, 4, clean=False)
+        assert await acquire(store, KEY) == Acquired(4, counts, 4, clean=False)
 
 
 @awaited
 async def test_what_was_overtaken_writes_nothing_and_harms_no_other(engine: Engine) -> None:
     async with opened(engine, 0, 1) as (old, new):
         for key in (KEY, OTHER, THIRD):
-            await old.acquire(key)
+            await acquire(old, key)
         await write(old, KEY, 1, backlog=3, segments=[segment(1, 3)], later=[later(9, 5.0)])
-        await new.acquire(KEY)
+        await acquire(new, KEY)
         before = await everything(new, KEY)
         overtaken = await old.commit(
             [
@@ -84,14 +85,14 @@ async def test_what_was_overtaken_writes_nothing_and_harms_no_other(engine: Engi
             segment(1, 1)
         ]
         assert await new.dead(THIRD, 0, 9) == [dead(2)]
-        assert await new.acquire(KEY) == Acquired(3, None, 3, clean=False)
-        assert await old.acquire(OTHER) == Acquired(2, None, 1, clean=False)
+        assert await acquire(new, KEY) == Acquired(3, None, 3, clean=False)
+        assert await acquire(old, OTHER) == Acquired(2, None, 1, clean=False)
 
 
 @awaited
 async def test_a_range_id_of_the_future_and_a_stranger_write_nothing(engine: Engine) -> None:
     async with opened(engine, 0, 1) as (one, two):
-        await one.acquire(KEY)
+        await acquire(one, KEY)
         assert not await write(one, KEY, 2, segments=[segment(1, 1)])
         assert not await write(two, OTHER, 1, segments=[segment(1, 1)])
         assert await two.segments(KEY, 2, 0, 9, ANY_SIZE) == []
@@ -101,10 +102,10 @@ async def test_a_range_id_of_the_future_and_a_stranger_write_nothing(engine: Eng
 @awaited
 async def test_whoever_acquires_again_can_go_on(engine: Engine) -> None:
     async with opened(engine, 0, 1) as (one, two):
-        await one.acquire(KEY)
-        await two.acquire(KEY)
+        await acquire(one, KEY)
+        await acquire(two, KEY)
         assert not await write(one, KEY, 1)
-        assert (await one.acquire(KEY)).range_id == 3
+        assert (await acquire(one, KEY)).range_id == 3
         assert await write(one, KEY, 3, backlog=1)
         assert not await write(two, KEY, 2)
 
@@ -113,7 +114,7 @@ async def test_whoever_acquires_again_can_go_on(engine: Engine) -> None:
 async def test_segments_come_in_order_and_as_few_as_are_needed(engine: Engine) -> None:
     parts = [segment(1, 10), segment(11, 30), segment(31, 31), segment(40, 99)]
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         await write(store, KEY, 1, segments=[parts[2], parts[0]])
         await write(store, KEY, 1, segments=[parts[3], segment(2, 200, 0), parts[1]])
 
@@ -140,7 +141,7 @@ async def test_segments_are_as_few_as_have_so_many_bytes(engine: Engine) -> None
     sizes = {1: 100, 11: 50, 21: 1, 31: 500_000}
     parts = [segment(first, first + 9, body=bytes(size)) for first, size in sizes.items()]
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         await write(store, KEY, 1, segments=[*parts, segment(1, 40, 0, bytes(1000))])
 
         async def read(after: int, tasks: int, most_bytes: int) -> list[int]:
@@ -162,7 +163,7 @@ async def test_a_mark_goes_with_the_last_segment_it_lies_in(engine: Engine) -> N
     """Segments of two priorities of one group overlap, and a mark does not say whose it is."""
     urgent, usual, after = segment(1, 9, 0), segment(2, 10, 2), segment(11, 20, 2)
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         await write(store, KEY, 1, segments=[urgent, usual, after])
         await write(store, KEY, 1, marks=[1, 5, 10, 11, 5])
         assert await store.segments_around(KEY, 5) == [
@@ -183,7 +184,7 @@ async def test_a_mark_goes_with_the_last_segment_it_lies_in(engine: Engine) -> N
 async def test_marks_and_segments_are_the_partitions_own(engine: Engine) -> None:
     async with opened(engine) as store:
         for key in (KEY, OTHER):
-            await store.acquire(key)
+            await acquire(store, key)
             await write(store, key, 1, segments=[segment(1, 9)], marks=[3])
         await write(store, KEY, 1, segments_gone=[gone(segment(1, 9))])
         assert await store.segments_around(KEY, 3) == []
@@ -193,7 +194,7 @@ async def test_marks_and_segments_are_the_partitions_own(engine: Engine) -> None
 @awaited
 async def test_segments_around(engine: Engine) -> None:
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         parts = [segment(1, 3), segment(7, 9), segment(2, 8, 4), segment(8, 8, 0)]
         await write(store, KEY, 1, segments=parts)
 
@@ -212,7 +213,7 @@ async def test_segments_around(engine: Engine) -> None:
 async def test_later_the_earliest_first(engine: Engine) -> None:
     exact = 1_800_000_000.123_456_7
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         waiting = [later(3, exact), later(1, 7.5), later(2, 7.5), later(4, 0.1)]
         await write(store, KEY, 1, later=waiting)
         assert await store.later(KEY, 7.5, 9, ANY_SIZE) == [later(4, 0.1)]
@@ -233,7 +234,7 @@ async def test_later_the_earliest_first(engine: Engine) -> None:
 async def test_later_ones_are_as_few_as_have_so_many_bytes(engine: Engine) -> None:
     sizes = {1: 100, 2: 50, 3: 1, 4: 500_000}
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         waiting = [later(number, 9.0 - number, bytes(size)) for number, size in sizes.items()]
         await write(store, KEY, 1, later=waiting)
 
@@ -253,7 +254,7 @@ async def test_later_ones_are_as_few_as_have_so_many_bytes(engine: Engine) -> No
 @awaited
 async def test_a_later_task_can_move_and_go(engine: Engine) -> None:
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         await write(store, KEY, 1, later=[later(1, 5.0), later(2, 6.0), later(3, 7.0)])
         await write(store, KEY, 1, later=[later(1, 9.0, b"again")], later_gone=[2, 1])
         assert await store.later(KEY, 10.0, 9, ANY_SIZE) == [later(3, 7.0), later(1, 9.0, b"again")]
@@ -263,8 +264,8 @@ async def test_a_later_task_can_move_and_go(engine: Engine) -> None:
 @awaited
 async def test_dead_letters_in_pages(engine: Engine) -> None:
     async with opened(engine) as store:
-        await store.acquire(KEY)
-        await store.acquire(OTHER)
+        await acquire(store, KEY)
+        await acquire(store, OTHER)
         await write(store, KEY, 1, dead=[dead(n) for n in range(25, 0, -1)])
         await write(store, OTHER, 1, dead=[dead(3)])
         pages, after = [], 0
@@ -284,8 +285,8 @@ async def test_dead_letters_in_pages(engine: Engine) -> None:
 @awaited
 async def test_results_are_kept_until_they_are_forgotten(engine: Engine) -> None:
     async with opened(engine) as store:
-        await store.acquire(KEY)
-        await store.acquire(OTHER)
+        await acquire(store, KEY)
+        await acquire(store, OTHER)
         await write(store, KEY, 1, results=[result(n, float(n)) for n in range(1, 8)])
         await write(store, OTHER, 1, results=[result(1, 2.5)])
         assert await store.result(KEY, 1) == result(1, 1.0)
@@ -313,7 +314,7 @@ async def test_partitions_in_order(engine: Engine) -> None:
     ]
     async with opened(engine, 0, 1) as (one, two):
         for number, key in enumerate(reversed(keys)):
-            await (one, two)[number % 2].acquire(key)
+            await acquire((one, two)[number % 2], key)
         assert await one.partitions() == await two.partitions() == keys
 
 
@@ -323,7 +324,7 @@ async def test_children_with_tasks_in_order(engine: Engine) -> None:
     root, empty = PartitionKey("a", "b", 1, 0), PartitionKey("a", "b", 1, 1)
     async with opened(engine, 0, 1) as (one, two):
         for store, key in ((two, children[1]), (one, children[0]), (one, root), (two, empty)):
-            await store.acquire(key)
+            await acquire(store, key)
             if key is not empty:
                 assert await write(store, key, 1, backlog=1, segments=[segment(1, 1)])
         assert await one.children_with_tasks() == await two.children_with_tasks() == children
@@ -334,7 +335,7 @@ async def test_children_with_tasks_in_order(engine: Engine) -> None:
 @awaited
 async def test_all_of_it_lasts(engine: Engine) -> None:
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         await write(
             store,
             KEY,
@@ -358,8 +359,8 @@ async def test_a_large_group_is_one(engine: Engine) -> None:
     keys = [PartitionKey("shop", "many", 1, n) for n in range(40)]
     async with opened(engine, 0, 1) as (store, other):
         for key in keys:
-            await store.acquire(key)
-        await other.acquire(keys[17])
+            await acquire(store, key)
+        await acquire(other, keys[17])
         group = [
             Changes(key, 1, 100, later=[later(n, float(n)) for n in range(50)]) for key in keys
         ]
@@ -373,7 +374,7 @@ async def test_a_large_group_is_one(engine: Engine) -> None:
 async def test_the_same_changes_twice_are_the_same_once(engine: Engine) -> None:
     """Whoever does not know whether a commit was done may do it again."""
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         await write(store, KEY, 1, segments=[segment(1, 5)], later=[later(9, 1.0)])
         again = Changes(
             KEY,
@@ -397,7 +398,7 @@ async def test_the_same_changes_twice_are_the_same_once(engine: Engine) -> None:
 async def test_calls_may_overlap(engine: Engine) -> None:
     keys = [PartitionKey("shop", "many", 1, n) for n in range(30)]
     async with opened(engine, 0, 1) as stores:
-        both = [store.acquire(key) for key in keys for store in stores]
+        both = [acquire(store, key) for key in keys for store in stores]
         range_ids = [acquired.range_id for acquired in await asyncio.gather(*both)]
         assert sorted(range_ids) == [1] * 30 + [2] * 30
         commits = [
@@ -414,8 +415,8 @@ async def test_groups_that_cross_do_not_wait_for_each_other_for_ever(engine: Eng
     keys = [PartitionKey("shop", "many", 1, n) for n in range(10)]
     async with opened(engine, 0, 1) as (one, two):
         for key in keys:
-            await one.acquire(key)
-            await two.acquire(key)
+            await acquire(one, key)
+            await acquire(two, key)
         forth = [Changes(key, 2, 1) for key in keys]
         back = [Changes(key, 2, 2) for key in reversed(keys)]
         async with asyncio.timeout(30):
@@ -426,20 +427,20 @@ async def test_groups_that_cross_do_not_wait_for_each_other_for_ever(engine: Eng
 @awaited
 async def test_a_closed_store_says_so(engine: Engine) -> None:
     store = await engine.open()
-    await store.acquire(KEY)
+    await acquire(store, KEY)
     under_way = asyncio.ensure_future(store.commit([Changes(KEY, 1, 5)]))
     await asyncio.sleep(0)
     await store.close()
     assert await under_way == []
     await store.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        await store.acquire(KEY)
+        await acquire(store, KEY)
 
 
 @awaited
 async def test_whoever_stops_waiting_leaves_the_store_whole(engine: Engine) -> None:
     async with opened(engine) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         under_way = asyncio.ensure_future(store.commit([Changes(KEY, 1, 5)]))
         await asyncio.sleep(0)
         under_way.cancel()
@@ -447,7 +448,7 @@ async def test_whoever_stops_waiting_leaves_the_store_whole(engine: Engine) -> N
             await under_way
         assert await write(store, KEY, 1, backlog=6)
         # Two that overlap are done in any order.
-        assert (await store.acquire(KEY)).backlog in {5, 6}
+        assert (await acquire(store, KEY)).backlog in {5, 6}
 
 
 @awaited

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maitred.matching.records import ROW_BYTES, Changes, PartitionKey, Segment, StoredUse
+from maitred.matching.records import ROW_BYTES, Acquired, Changes, PartitionKey, Segment, StoredUse
 from maitred.store.interface import SegmentRead
 from tests.store.engines import Engine, Postgres, Sqlite, opened
-from tests.store.samples import dead, everything, gone, later, result
+from tests.store.samples import acquire, dead, everything, gone, later, result
 
 if TYPE_CHECKING:
     from maitred.store.interface import Store
@@ -98,14 +98,14 @@ def changes(draw: st.DrawFn) -> dict[str, Any]:
 
 
 stores = st.integers(0, 1)
-acquire = st.tuples(st.just("acquire"), stores, st.integers(0, PARTITIONS - 1))
+acquiring = st.tuples(st.just("acquire"), stores, st.integers(0, PARTITIONS - 1))
 commit = st.tuples(
     st.just("commit"),
     stores,
     st.dictionaries(st.integers(0, PARTITIONS - 1), changes(), min_size=1),
 )
 forget = st.tuples(st.just("forget"), moments, st.integers(0, 3))
-histories = st.lists(st.one_of(acquire, commit, commit, commit, forget), max_size=12)
+histories = st.lists(st.one_of(acquiring, commit, commit, commit, forget), max_size=12)
 
 
 async def play(engine: Engine, history: list[Any]) -> None:
@@ -119,9 +119,9 @@ async def play(engine: Engine, history: list[Any]) -> None:
         for what, *how in [*(("acquire", n % 2, n) for n in range(PARTITIONS)), *history]:
             if what == "acquire":
                 store, n = how
-                acquired = await two[store].acquire(keys[n])
+                acquired = await acquire(two[store], keys[n])
                 model = models[n]
-                assert acquired == (model.range_id + 1, None, model.backlog, model.clean)
+                assert acquired == Acquired(model.range_id + 1, None, model.backlog, model.clean)
                 held[store][n] = model.range_id = acquired.range_id
                 model.clean = False
             elif what == "commit":

@@ -14,7 +14,7 @@ from maitred.logs import silent
 from maitred.store.opening import open_store
 from maitred.store.scripts import migrations, statements
 from tests.store.engines import awaited
-from tests.store.samples import KEY
+from tests.store.samples import KEY, acquire
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @awaited
 async def test_nothing_means_sqlite_in_the_data_directory(tmp_path: Path) -> None:
     store = await open_store(None, tmp_path, 2, silent())
-    assert (await store.acquire(KEY)).range_id == 1
+    assert (await acquire(store, KEY)).range_id == 1
     await store.close()
     assert (tmp_path / "tasks-2.db").exists()
 

@@ -21,7 +21,7 @@ from maitred.store.postgres_errors import translated, translated_at_start
 from maitred.store.scripts import migrations, statements
 from tests.store.engines import Postgres, awaited, opened
 from tests.store.postgres_server import empty_database, new_database, running_server
-from tests.store.samples import ANY_SIZE, KEY, OTHER, everything, segment, write
+from tests.store.samples import ANY_SIZE, KEY, OTHER, acquire, everything, segment, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ async def execute(location: str, statement: str) -> None:
 @awaited
 async def test_shards_that_start_together_make_the_tables_once(location: str) -> None:
     stores = await asyncio.gather(*[open_postgres(location, log=silent()) for _ in range(5)])
-    assert sorted([(await store.acquire(KEY)).range_id for store in stores]) == [1, 2, 3, 4, 5]
+    assert sorted([(await acquire(store, KEY)).range_id for store in stores]) == [1, 2, 3, 4, 5]
     for store in stores:
         await store.close()
 
@@ -124,13 +124,16 @@ async def test_commits_wait_for_the_disk_whatever_the_server_is_set_to(location:
     async with opened(Postgres(location)) as store:
         for _ in range(3):  # also when the connection was used before
             assert await store._pool.fetchval("SHOW synchronous_commit") == "on"
-            await store.acquire(KEY)
+            await acquire(store, KEY)
     await execute(location, f"ALTER DATABASE {name} RESET synchronous_commit")
 
 
 @awaited
 async def test_no_read_scans_or_sorts(location: str) -> None:
-    async with opened(Postgres(location)) as store, store._pool.acquire() as connection:
+    async with (
+        opened(Postgres(location)) as store,
+        store._pool.acquire() as connection,
+    ):
         await connection.execute("SET enable_seqscan = off; SET enable_sort = off")
         await connection.execute("SET plan_cache_mode = force_generic_plan")
         for name in ("segments", "segments_around", "later", "dead", "result", "forget_results"):
@@ -148,7 +151,7 @@ def test_a_server_that_stops_and_comes_back(own_server: Any) -> None:  # noqa: A
 
     async def scenario() -> None:
         store = await open_postgres(location, log=silent(), command_seconds=5, connect_seconds=2)
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         assert await write(store, KEY, 1, backlog=1, segments=[segment(1, 1)])
         before = await everything(store, KEY)
         await asyncio.to_thread(own_server.stop)
@@ -164,7 +167,7 @@ def test_a_server_that_stops_and_comes_back(own_server: Any) -> None:  # noqa: A
         await asyncio.to_thread(own_server.start)
         assert await everything(store, KEY) == before
         assert await store.commit([Changes(KEY, 1, 3)]) == []
-        assert (await store.acquire(KEY)).backlog == 3
+        assert (await acquire(store, KEY)).backlog == 3
         await store.close()
 
     asyncio.run(scenario())
@@ -177,8 +180,8 @@ def test_a_server_that_hangs_is_given_up_and_found_again(own_server: Any) -> Non
     async def scenario() -> None:
         # A second: while it does not hang it has to answer in time, on a busy machine as well.
         store = await open_postgres(location, log=silent(), command_seconds=1, connect_seconds=1)
-        await store.acquire(KEY)
-        await store.acquire(OTHER)
+        await acquire(store, KEY)
+        await acquire(store, OTHER)
         children = [child.pid for child in psutil.Process(postmaster).children()]
         began = time.monotonic()
         try:
@@ -195,7 +198,7 @@ def test_a_server_that_hangs_is_given_up_and_found_again(own_server: Any) -> Non
         async with asyncio.timeout(10):
             while True:
                 try:
-                    acquired = await store.acquire(KEY)
+                    acquired = await acquire(store, KEY)
                     break
                 except StoreUnavailable:
                     continue

@@ -12,7 +12,7 @@ from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavail
 from maitred.matching.records import Changes
 from maitred.simulation.store import DiskFaults, SimulatedDisk, SimulatedStore
 from maitred.simulation.world import World
-from tests.store.samples import ANY_SIZE, KEY, OTHER, segment, write
+from tests.store.samples import ANY_SIZE, KEY, OTHER, acquire, segment, write
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -23,7 +23,7 @@ SEEDS = range(40)
 async def committing(disk: SimulatedDisk, confirmed: list[int]) -> None:
     """Writes one segment after another, and remembers which are safe."""
     store = SimulatedStore(disk)
-    range_id = (await store.acquire(KEY)).range_id
+    range_id = (await acquire(store, KEY)).range_id
     while True:
         number = 10 * (len(confirmed) + 1)
         if await write(store, KEY, range_id, segments=[segment(number, number)]):
@@ -71,13 +71,13 @@ def test_what_arrives_after_its_process_was_replaced_is_kept_out() -> None:
 
         async def first() -> None:
             store = SimulatedStore(disk)
-            await store.acquire(KEY)
+            await acquire(store, KEY)
             disk.slow_for(0.1, 1000.0)
             await write(store, KEY, 1, backlog=9, segments=[segment(1, 9)])
 
         async def second() -> None:
             store = SimulatedStore(disk)
-            assert (await store.acquire(KEY)).range_id == 2
+            assert (await acquire(store, KEY)).range_id == 2
             await asyncio.sleep(10.0)
             assert await store.segments(KEY, 2, 0, 9, ANY_SIZE) == []
             assert await write(store, KEY, 2, backlog=1)
@@ -101,7 +101,7 @@ def test_down_full_and_well_again() -> None:
     async def scenario() -> None:
         disk = SimulatedDisk(Random(1))
         store = SimulatedStore(disk)
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         disk.fill_for(5.0)
         with pytest.raises(StoreFull):
             await write(store, KEY, 1, segments=[segment(1, 1)])
@@ -109,7 +109,7 @@ def test_down_full_and_well_again() -> None:
         disk.fail_for(5.0)
         for refused in (
             store.commit([Changes(KEY, 1, 1)]),
-            store.acquire(OTHER),
+            acquire(store, OTHER),
             store.dead_count(KEY),
         ):
             with pytest.raises(StoreUnavailable, match="does not answer"):
@@ -127,7 +127,7 @@ def test_an_outage_leaves_commits_under_way_unknown() -> None:
     async def scenario(seed: int) -> None:
         disk = SimulatedDisk(Random(seed))
         store = SimulatedStore(disk)
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         under_way = asyncio.ensure_future(store.commit([Changes(KEY, 1, 5)]))
         await asyncio.sleep(0.001)
         disk.fail_for(1.0)
@@ -137,7 +137,7 @@ def test_an_outage_leaves_commits_under_way_unknown() -> None:
         except MaitredError as problem:
             told = problem.code
         disk.calm()
-        there = (await store.acquire(KEY)).backlog == 5
+        there = (await acquire(store, KEY)).backlog == 5
         assert there or told != "done"
         assert not there or told != "store-unavailable"
         outcomes.add((told, there))
@@ -160,7 +160,7 @@ def test_drawn_faults_strike_and_calm_ends_them() -> None:
         store = SimulatedStore(disk)
         while True:
             try:
-                range_id = (await store.acquire(KEY)).range_id
+                range_id = (await acquire(store, KEY)).range_id
                 break
             except StoreUnavailable:
                 continue
@@ -190,13 +190,13 @@ def test_a_slow_disk_takes_longer() -> None:
         loop = asyncio.get_running_loop()
         disk = SimulatedDisk(Random(1), DiskFaults(delay_min_seconds=0.01, delay_max_seconds=0.01))
         store = SimulatedStore(disk)
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         assert loop.time() == pytest.approx(0.02)
         disk.slow_for(1.0, 50.0)
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         assert loop.time() == pytest.approx(1.02)
         await asyncio.sleep(1.0)
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         assert loop.time() == pytest.approx(2.04)
 
     in_a_world(scenario())

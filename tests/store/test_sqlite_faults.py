@@ -22,7 +22,7 @@ from maitred.matching.records import Changes
 from maitred.store.sqlite import open_sqlite
 from maitred.store.sqlite_errors import translated
 from tests.store.engines import Sqlite, awaited, opened
-from tests.store.samples import ANY_SIZE, KEY, everything, segment, write
+from tests.store.samples import ANY_SIZE, KEY, acquire, everything, segment, write
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -35,7 +35,7 @@ def connection_of(store: Any, own: int = 0) -> sqlite3.Connection:  # noqa: ANN4
 @awaited
 async def test_a_file_that_may_not_grow_is_full_and_goes_on_when_it_may(tmp_path: Path) -> None:
     async with opened(Sqlite(tmp_path)) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         await write(store, KEY, 1, backlog=1, segments=[segment(1, 1)])
         before = await everything(store, KEY)
 
@@ -51,7 +51,7 @@ async def test_a_file_that_may_not_grow_is_full_and_goes_on_when_it_may(tmp_path
         assert await write(store, KEY, 1, backlog=2)  # needs no room
         await store._call(limit, 10**6)
         assert await store.commit([large]) == []
-        assert (await store.acquire(KEY)).backlog == 9
+        assert (await acquire(store, KEY)).backlog == 9
 
 
 FILLS_A_DISK = """
@@ -60,14 +60,14 @@ from pathlib import Path
 from maitred.errors import StoreFull
 from maitred.matching.records import Changes
 from maitred.store.sqlite import open_sqlite
-from tests.store.samples import ANY_SIZE, KEY, segment
+from tests.store.samples import ANY_SIZE, KEY, segment, acquire
 
 async def main():
     disk = Path(sys.argv[1])
     ballast = disk / "ballast"
     ballast.write_bytes(bytes(2_500_000))
     store = await open_sqlite(disk / "data", 0)
-    await store.acquire(KEY)
+    await acquire(store, KEY)
     written = 0
     async def commit(n):
         made = segment(n, n, body=bytes(20_000))
@@ -93,7 +93,7 @@ async def main():
     assert await commit(written + 1) == []
     await store.close()
     store = await open_sqlite(disk / "data", 0)
-    assert (await store.acquire(KEY)).backlog == written + 1
+    assert (await acquire(store, KEY)).backlog == written + 1
     assert await there() == list(range(1, written + 2))
     await store.close()
     print("went on")
@@ -127,13 +127,13 @@ def test_a_full_disk_and_room_again(tmp_path: Path) -> None:
 @awaited
 async def test_a_file_that_others_hold_for_too_long(tmp_path: Path) -> None:
     store = await open_sqlite(tmp_path, 0, busy_seconds=0.05)
-    await store.acquire(KEY)
+    await acquire(store, KEY)
     blocker = sqlite3.connect(tmp_path / "tasks-0.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="locked by others"):
         await store.commit([Changes(KEY, 1, 5)])
     with pytest.raises(StoreUnavailable, match="locked by others"):
-        await store.acquire(KEY)
+        await acquire(store, KEY)
     assert await store.segments(KEY, 2, 0, 1, ANY_SIZE) == []  # readers do not mind
     blocker.execute("ROLLBACK")
     blocker.close()
@@ -144,7 +144,7 @@ async def test_a_file_that_others_hold_for_too_long(tmp_path: Path) -> None:
 @awaited
 async def test_a_file_that_others_hold_for_a_moment(tmp_path: Path) -> None:
     async with opened(Sqlite(tmp_path)) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
         blocker = sqlite3.connect(tmp_path / "tasks-0.db", isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
         waiting = asyncio.ensure_future(store.commit([Changes(KEY, 1, 5)]))
@@ -157,7 +157,7 @@ async def test_a_file_that_others_hold_for_a_moment(tmp_path: Path) -> None:
 @awaited
 async def test_a_damaged_file_is_reported_in_words(tmp_path: Path) -> None:
     async with opened(Sqlite(tmp_path)) as store:
-        await store.acquire(KEY)
+        await acquire(store, KEY)
     path = tmp_path / "tasks-0.db"
     whole = path.read_bytes()
     path.write_bytes(whole[:100] + b"\xee" * (len(whole) - 100))

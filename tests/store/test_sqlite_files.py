@@ -13,13 +13,23 @@ import pytest
 
 from maitred.errors import CannotStart, OutcomeUnknown, StoreUnavailable
 from maitred.matching.records import ROW_BYTES, Changes, Dead, PartitionKey, StoredUse
-from maitred.store.interface import SIGNING_KEY_BYTES, PartlyWritten
+from maitred.store.interface import SIGNING_KEY_BYTES, Acquisition, PartlyWritten
 from maitred.store.scripts import migrations, statements
 from maitred.store.sqlite import open_sqlite
 from maitred.store.sqlite_directory import SqliteDirectory
 from maitred.store.sqlite_file import APPLICATION, SqliteFile
 from tests.store.engines import Sqlite, awaited, opened
-from tests.store.samples import ANY_SIZE, KEY, OTHER, everything, gone, later, segment, write
+from tests.store.samples import (
+    ANY_SIZE,
+    KEY,
+    OTHER,
+    acquire,
+    everything,
+    gone,
+    later,
+    segment,
+    write,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -40,14 +50,14 @@ async def test_another_number_of_shards_finds_everything(tmp_path: Path) -> None
     keys = [PartitionKey("shop", "mails", 1, n) for n in range(8)]
     async with opened(Sqlite(tmp_path), 0, 1, 2, 3) as stores:
         for n, key in enumerate(keys):
-            await stores[n % 4].acquire(key)
+            await acquire(stores[n % 4], key)
             await write(stores[n % 4], key, 1, backlog=n, segments=[segment(1, 9)], marks=[n])
     before = inside(tmp_path)
     assert before == {f"tasks-{n}.db": [n, n + 4] for n in range(4)}
     async with opened(Sqlite(tmp_path), 0, 1) as stores:
         assert await stores[1].partitions() == keys
         for n, key in enumerate(keys):
-            assert (await stores[n % 2].acquire(key))[::2] == (2, n)
+            assert (await acquire(stores[n % 2], key))[::2] == (2, n)
         # One group, four files.
         group = [Changes(key, 2, 50, later=[later(99, 1.0)]) for key in keys[::2]]
         assert await stores[0].commit(group) == []
@@ -55,17 +65,17 @@ async def test_another_number_of_shards_finds_everything(tmp_path: Path) -> None
             found = await everything(stores[1], key)
             assert [read.marks for read in found["segments"]] == [{n} & set(range(1, 10))]
             assert len(found["later"]) == (n % 2 == 0)
-        await stores[1].acquire(PartitionKey("shop", "mails", 1, 8))
+        await acquire(stores[1], PartitionKey("shop", "mails", 1, 8))
     assert inside(tmp_path) == before | {"tasks-1.db": [1, 5, 8]}
 
 
 @awaited
 async def test_a_file_that_appears_later_is_found(tmp_path: Path) -> None:
     async with opened(Sqlite(tmp_path), 0) as (first,), opened(Sqlite(tmp_path), 1) as (second,):
-        await second.acquire(KEY)
+        await acquire(second, KEY)
         await write(second, KEY, 1, segments=[segment(1, 1)])
         assert len(await first.segments(KEY, 2, 0, 9, ANY_SIZE)) == 1
-        assert (await first.acquire(KEY)).range_id == 2
+        assert (await acquire(first, KEY)).range_id == 2
     assert inside(tmp_path) == {"tasks-0.db": [], "tasks-1.db": [0]}
 
 
@@ -73,7 +83,7 @@ async def test_a_file_that_appears_later_is_found(tmp_path: Path) -> None:
 async def test_two_stores_never_make_a_partition_twice(tmp_path: Path) -> None:
     keys = [PartitionKey("shop", "mails", 1, n) for n in range(25)]
     async with opened(Sqlite(tmp_path), 0, 1, 2) as stores:
-        found = await asyncio.gather(*[store.acquire(key) for key in keys for store in stores])
+        found = await asyncio.gather(*[acquire(store, key) for key in keys for store in stores])
     assert sorted(acquired.range_id for acquired in found) == sorted([1, 2, 3] * 25)
     files = inside(tmp_path)
     assert sorted(number for numbers in files.values() for number in numbers) == [*range(25)]
@@ -86,11 +96,12 @@ import asyncio, sys
 from pathlib import Path
 from maitred.matching.records import PartitionKey
 from maitred.store.sqlite import open_sqlite
+from tests.store.samples import acquire
 
 async def main(own):
     store = await open_sqlite(Path(sys.argv[1]), own)
     for n in (range(40), reversed(range(40)))[own]:
-        print((await store.acquire(PartitionKey("shop", "mails", 1, n))).range_id)
+        print((await acquire(store, PartitionKey("shop", "mails", 1, n))).range_id)
     await store.close()
 
 sys.stdin.read(1)  # together
@@ -99,6 +110,7 @@ asyncio.run(main(int(sys.argv[2])))
     both = [
         subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path / "data"), str(own)],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -143,11 +155,11 @@ async def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
 async def test_a_group_of_which_one_file_fails_says_what_was_written(tmp_path: Path) -> None:
     third = PartitionKey("shop", "mails", 1, 2)
     async with opened(Sqlite(tmp_path), 1) as (other,):
-        await other.acquire(OTHER)
+        await acquire(other, OTHER)
     store = await open_sqlite(tmp_path, 0, busy_seconds=0.05)
     for key in (KEY, OTHER, third):
-        await store.acquire(key)
-    await store.acquire(third)
+        await acquire(store, key)
+    await acquire(store, third)
     group = [Changes(KEY, 1, 7), Changes(OTHER, 2, 7), Changes(third, 1, 7)]
     blocker = sqlite3.connect(tmp_path / "tasks-1.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
@@ -162,8 +174,8 @@ async def test_a_group_of_which_one_file_fails_says_what_was_written(tmp_path: P
         await store.commit([Changes(OTHER, 2, 8), Changes(KEY, 1, 8)])
     blocker.execute("ROLLBACK")
     blocker.close()
-    assert (await store.acquire(KEY)).backlog == 7
-    assert (await store.acquire(OTHER)).backlog == 0
+    assert (await acquire(store, KEY)).backlog == 7
+    assert (await acquire(store, OTHER)).backlog == 0
     assert await store.commit([Changes(OTHER, 3, 9), Changes(KEY, 2, 9)]) == []
     await store.close()
 
@@ -214,7 +226,7 @@ def test_what_is_large_is_read_whatever_the_longest_text_is(
     letters = 2 * 2**20
     monkeypatch.setattr("maitred.store.sqlite_rows.PORTION_BYTES", letters // 4)
     file = SqliteFile.open(tmp_path / "tasks-0.db")
-    number, _ = file.make(KEY)
+    number = file.make([KEY], 1)[KEY]
     sizes = [10, 20, letters // 8, letters // 8, 30, letters // 2, letters // 2 + 1, 40] * 4
     bodies = [bytes([n]) * size for n, size in enumerate(sizes)]
     segments = [segment(n, n, body=body) for n, body in enumerate(bodies)]
@@ -248,9 +260,11 @@ def test_nothing_is_scanned_and_nothing_sorted(tmp_path: Path) -> None:
     SqliteFile.open(tmp_path / "tasks-0.db").close()
     connection = sqlite3.connect(tmp_path / "tasks-0.db")
     # Rows of partitions, however many tasks they have; a child that has some is looked for twice a
-    # minute, and what all hold is summed up once a second; an index would cost every commit.
+    # minute, what all hold is summed up once a second, and queues are counted when one is made; an
+    # index would cost every commit.
     walks_all = {
         "children_with_tasks": "SCAN partitions",
+        "queue_total": "SCAN partitions USING COVERING INDEX sqlite_autoindex_partitions_1",
         "use": "SCAN partitions USING INDEX sqlite_autoindex_partitions_1",
     }
     for name, statement in statements("sqlite").items():
@@ -333,7 +347,7 @@ def test_pages_that_were_deleted_are_room(tmp_path: Path) -> None:
     """A file never shrinks: what once filled the disk must not count as full for ever."""
     directory = SqliteDirectory(tmp_path, 0, 1.0)
     large = segment(1, 2)._replace(body=bytes(2**20))
-    directory.acquire(KEY)
+    directory.acquire([Acquisition(KEY)])
     directory.commit([Changes(KEY, 1, 2, segments=[large])])
     file = directory._files[0]
     assert file.free_bytes() < 2**19

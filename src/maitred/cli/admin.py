@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from maitred.cli.admin_dead import dead
+from maitred.cli.admin_delete import delete
 from maitred.cli.admin_describe import describe
 from maitred.cli.admin_list import list_queues
 from maitred.cli.admin_partitions import update_partitions
@@ -29,7 +30,7 @@ def queue() -> None:
     """
 
 
-for _command in (list_queues, describe, update_partitions, dead):
+for _command in (list_queues, describe, update_partitions, dead, delete):
     queue.add_command(_command)
 
 admin.add_command(query)

@@ -96,7 +96,7 @@ async def nearest(client: AsyncClient, queue: QueueId, problem: UnknownQueue) ->
         return problem  # who may not list queues hears of this one only
     names = [f"{one[0]}/{one[1]}" for one in cast("QueuesFound", found).queues]
     near = get_close_matches(f"{queue.namespace}/{queue.queue}", names, n=1)
-    sentence = f"Nobody ever used the queue {queue.namespace}/{queue.queue}."
+    sentence = f"The queue {queue.namespace}/{queue.queue} does not exist."
     return UnknownQueue(sentence, remedy=f"Did you mean {near[0]!r}?" if near else None)
 
 

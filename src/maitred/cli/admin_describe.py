@@ -87,6 +87,8 @@ def _told(queue: Queue) -> dict[str, object]:
         "queue": queue.id.queue,
         "type": queue.id.type,
         "counts": root["counts"],
+        "namespace_queues": queue.root.namespace_queues,
+        "namespace_queues_max": queue.root.namespace_queues_max,
         "totals": totals(queue.found)._asdict(),
         "partitions": [
             {"partition": at, "state": UNREACHABLE, "error": one.told()}
@@ -148,6 +150,10 @@ def _print_totals(queue: Queue) -> None:
         f"{summed.offers:,} free slots waiting"
     )
     click.echo(f"dead        {summed.dead:,}")
+    root = queue.root
+    click.echo(
+        f"queues      {root.namespace_queues:,} of {root.namespace_queues_max:,} in the namespace"
+    )
     if summed.unproven:
         click.secho(
             f"unproven    {summed.unproven:,} ends and heartbeats refused: the caller did not have "

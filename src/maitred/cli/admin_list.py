@@ -8,6 +8,7 @@ partition into memory.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
@@ -56,11 +57,21 @@ class Entry(NamedTuple):
     found: list[PartitionDescription | Silent]
 
 
+class NamespaceUse(NamedTuple):
+    """How many queues a namespace has and may have."""
+
+    namespace: str
+    queues: int
+    queues_max: int
+
+
 class Answer(NamedTuple):
     """Everything that there is to print."""
 
     page: Page
     entries: list[Entry]
+    namespaces: list[NamespaceUse]
+    """All of them, or the one that was asked for."""
     silent_nodes: dict[str, Silent]
 
 
@@ -102,6 +113,7 @@ def list_queues(
         print_json(
             {
                 "queues": [_told(entry) for entry in entries],
+                "namespaces": [use._asdict() for use in answer.namespaces],
                 "total": page.total,
                 "next": page.after,
                 "unreachable": [
@@ -117,7 +129,7 @@ def list_queues(
     silent = {**answer.silent_nodes, **_silent_partitions(entries)}
     for name, reason in silent.items():
         click.echo(f"{name}: {reason}", err=True)
-    _notice(page, entries, whole=whole)
+    _notice(answer, whole=whole)
     if silent:
         sys.exit(1)
 
@@ -137,7 +149,7 @@ async def _ask(
     url: str, seconds: float, namespace: str | None, limit: int, after: str | None, *, whole: bool
 ) -> Answer:
     async with connecting(url, seconds) as client:
-        queues, silent = await _names(client)
+        queues, quotas, silent = await _names(client)
         wanted = [queue for queue in queues if namespace in (None, queue.namespace)]
         page = paged(wanted, limit, after)
 
@@ -153,11 +165,15 @@ async def _ask(
         Entry(queue, None, [one]) if isinstance(one, Silent) else one
         for queue, one in zip(page.queues, found, strict=True)
     ]
-    return Answer(page, entries, silent)
+    counts = Counter(queue.namespace for queue in wanted)
+    namespaces = [NamespaceUse(name, counts[name], quotas.get(name, 0)) for name in sorted(counts)]
+    return Answer(page, entries, namespaces, silent)
 
 
-async def _names(client: AsyncClient) -> tuple[set[QueueId], dict[str, Silent]]:
-    """Of every node: they may share a store, or have one each."""
+async def _names(
+    client: AsyncClient,
+) -> tuple[set[QueueId], dict[str, int], dict[str, Silent]]:
+    """Queues and quotas of every node: they may share a store, or have one each."""
     from maitred.protocol.tasks import Queues
     from maitred.routing.names import QueueId
 
@@ -171,7 +187,8 @@ async def _names(client: AsyncClient) -> tuple[set[QueueId], dict[str, Silent]]:
     if len(silent) == len(nodes):
         raise next(iter(silent.values())).error
     found = [cast("QueuesFound", one) for one in answers if not isinstance(one, Silent)]
-    return {QueueId(*queue) for one in found for queue in one.queues}, silent
+    quotas = {name: most for one in found for name, most in one.quotas.items()}
+    return {QueueId(*queue) for one in found for queue in one.queues}, quotas, silent
 
 
 def _silent_partitions(entries: list[Entry]) -> dict[str, Silent]:
@@ -238,8 +255,17 @@ def _told(entry: Entry) -> dict[str, Any]:
     )
 
 
-def _notice(page: Page, entries: list[Entry], *, whole: bool) -> None:
+def _notice(answer: Answer, *, whole: bool) -> None:
     """What the table does not show, on standard error, so that JSON stays JSON."""
+    page, entries = answer.page, answer.entries
+    shown = {entry.queue.namespace for entry in entries}
+    used = [
+        f"{use.namespace} has {use.queues:,} of {use.queues_max:,}"
+        for use in answer.namespaces
+        if use.namespace in shown
+    ]
+    if used:
+        click.echo(f"\nQueues that a namespace may have: {'; '.join(used)}.", err=True)
     if not whole and any(entry.counts is not None and entry.counts.read > 1 for entry in entries):
         click.echo(
             "\nOf queues with several partitions only the root was asked; --totals asks them all.",

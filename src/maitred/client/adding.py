@@ -82,14 +82,17 @@ class Adding:
         "_client",
         "_loop",
         "_sending",
+        "_user",
         "loop",
         "most_bytes",
         "piece_bytes",
         "view",
     )
 
-    def __init__(self, client: AsyncClient, view: QueueView) -> None:
+    def __init__(self, client: AsyncClient, view: QueueView, user: str = "") -> None:
         self._client = client
+        self._user = user
+        """For whom a gateway adds them; clients are known by their connections."""
         self.view = view
         self._loop = asyncio.get_running_loop()
         self.loop: asyncio.AbstractEventLoop | None = self._loop
@@ -203,6 +206,7 @@ class Adding:
                     delay,
                     expires,
                     terms,
+                    self._user,
                 )
             )
             if not isinstance(answer, Added):

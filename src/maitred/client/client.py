@@ -30,6 +30,7 @@ from maitred.errors import (
     ProtocolViolation,
     StorageQuotaExceeded,
     StoreUnavailable,
+    TooManyQueues,
     Unavailable,
 )
 from maitred.protocol.description import VERSIONS
@@ -306,7 +307,7 @@ class AsyncClient(Asks):
         # and a quota has room again when workers have worked.
         nothing_done = isinstance(problem, Unavailable | Overloaded)
         nothing_done = nothing_done and not isinstance(
-            problem, StoreUnavailable | StorageQuotaExceeded
+            problem, StoreUnavailable | StorageQuotaExceeded | TooManyQueues
         )
         unknown = isinstance(problem, ConnectionLost | CutOff)
         if not nothing_done and not (unknown and call.message.repeatable):

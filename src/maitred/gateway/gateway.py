@@ -98,7 +98,7 @@ class Gateway:
         self._url = url
         self._tls = tls
         self._asking = asking or self._ask
-        self._addings: OrderedDict[tuple[str, str], Adding] = OrderedDict()
+        self._addings: OrderedDict[tuple[str, str, str], Adding] = OrderedDict()
         self._doors: list[Door] = []
         self._connecting: asyncio.Task[None] | None = None
         self._problem: MaitredError | None = None
@@ -210,13 +210,13 @@ class Gateway:
         return cast("Introspected", await self._node().request(Introspect(0, 0, text)))
 
     async def add(
-        self, namespace: str, queue: str, conditions: Conditions, payload: bytes
+        self, namespace: str, queue: str, conditions: Conditions, payload: bytes, user: str = ""
     ) -> Place:
-        """Add a task; its place when it is durable."""
-        return await self._adding(namespace, queue).add(conditions, payload)
+        """Add a task for the user; its place when it is durable."""
+        return await self._adding(namespace, queue, user).add(conditions, payload)
 
-    def _adding(self, namespace: str, queue: str) -> Adding:
-        key = (namespace, queue)
+    def _adding(self, namespace: str, queue: str, user: str) -> Adding:
+        key = (namespace, queue, user)
         adding = self._addings.get(key)
         if adding is None:
             client = self._node()
@@ -226,7 +226,7 @@ class Gateway:
                 self.loop,
                 self.surroundings.random,
             )
-            adding = self._addings[key] = Adding(client, view)
+            adding = self._addings[key] = Adding(client, view, user)
             if len(self._addings) > QUEUES_MAX:
                 self._addings.popitem(last=False)
         return adding

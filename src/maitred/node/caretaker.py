@@ -1,8 +1,8 @@
 """What roots do besides: keep the counts of their queue, tell them, and follow the load.
 
 Also what a shard does for all of its partitions from time to time: let go of those that nobody
-uses, load those that have tasks and that nobody asks for, and forget results that are past their
-time.
+uses, delete those of them that stay empty, load those that have tasks and that nobody asks for, and
+forget results that are past their time.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import MaitredError
+from maitred.matching.idleness import Idleness, is_as_new
 from maitred.matching.scaler import Scaler
 from maitred.matching.task import Ticket
 from maitred.node.settling import settle
-from maitred.protocol.tasks import Counts, Sync, Synced
+from maitred.protocol.tasks import Counts, Describe, Sync, Synced
 from maitred.routing.counts import PartitionCounts
+from maitred.settings import Queue
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -30,14 +32,17 @@ LOOK_SECONDS: Final = 1.0
 AT_ONCE: Final = 256
 """Partitions that are looked after together, before requests get their turn again."""
 
-IDLE_SECONDS: Final = 300.0
-"""A partition that nobody used for so long, and that has nothing to do, is let go."""
-
 FIND_SECONDS: Final = 30.0
 """How often it is looked whether tasks lie in partitions that are not loaded."""
 
 TOLD_AT_ONCE: Final = 32
 """Partitions of a queue that are told its counts at a time."""
+
+EMPTY_AT_ONCE: Final = 1_000
+"""Rows of partitions without tasks that are read at a time: some milliseconds of the store's."""
+
+FORGOTTEN_AT_ONCE: Final = 100
+"""Partitions that are deleted with one commit, so that others wait for little."""
 
 RESULTS_AT_ONCE: Final = 1_000
 """Expired results that are deleted in one go."""
@@ -53,9 +58,12 @@ class Caretaker:
         self._scalers: dict[PartitionKey, Scaler] = {}
         self._changing: dict[PartitionKey, asyncio.Lock] = {}
 
+        self._idleness = Idleness()
+
     def begin(self) -> None:
         self._shard.spawn(self._run())
         self._shard.spawn(self._find())
+        self._shard.spawn(self._forget_idle())
 
     async def _run(self) -> None:
         while True:
@@ -99,7 +107,7 @@ class Caretaker:
         partitions, shard = self._partitions, self._shard
         for key in await partitions.store.children_with_tasks():
             # An old version: it is only asked so that it is there.
-            message = Sync(*key, 0, Counts(1, 1, 0))
+            message = Sync(*key, 0, Counts(1, 1, 0), makes=True)
             if key in partitions.owned or shard.owner_of(message) != shard.number:
                 continue
             try:
@@ -111,6 +119,49 @@ class Caretaker:
                     partition=key.partition,
                     error=problem,
                 )
+
+    async def _forget_idle(self) -> None:
+        queues = [Queue(), *self._shard.settings.queues.values()]
+        shortest = min(queue.forget_seconds for queue in queues)
+        while True:
+            await asyncio.sleep(min(FIND_SECONDS, shortest / 4))
+            try:
+                await self._look_for_idle()
+            except MaitredError as problem:
+                self._shard.log.debug("idle queues not looked for", error=problem)
+            except Exception:
+                self._shard.log.exception("idle queues not looked for")
+
+    async def _look_for_idle(self) -> None:
+        """Delete partitions that hold nothing and that nobody used for long, of those that this
+        shard would load. A root goes after its other partitions, so a queue may take some looks.
+
+        Each is deleted under the range id with which it was seen: one that is loaded meanwhile has
+        a higher one, and stays.
+        """
+        partitions, shard = self._partitions, self._shard
+        after = None
+        forgotten = 0
+        while True:
+            found = await partitions.store.empty_partitions(after, EMPTY_AT_ONCE)
+            now = self._loop.time()
+            due = []
+            for key, range_id, counts in found:
+                if partitions.has(key) or shard.owner_of(Describe(*key, 0)) != shard.number:
+                    continue
+                settings = partitions.settings_of(key)
+                idle_for = self._idleness.seen(key, range_id, now)
+                if idle_for >= settings.forget_seconds and is_as_new(counts, settings):
+                    due.append((key, range_id))
+            for start in range(0, len(due), FORGOTTEN_AT_ONCE):
+                some = due[start : start + FORGOTTEN_AT_ONCE]
+                forgotten += len(await partitions.store.forget(some))
+            if len(found) < EMPTY_AT_ONCE:
+                break
+            after = found[-1].key
+        self._idleness.pass_ends()
+        if forgotten:
+            shard.log.info("idle partitions forgotten", partitions=forgotten)
 
     async def _forget_results(self) -> None:
         try:
@@ -124,7 +175,7 @@ class Caretaker:
             self._shard.log.exception("results not forgotten")
 
     async def _let_go_if_idle(self, owned: Owned, now: float) -> None:
-        if now - owned.last_used > IDLE_SECONDS and owned.partition.idle:
+        if now - owned.last_used > owned.partition.settings.idle_seconds and owned.partition.idle:
             await self._partitions.let_go(owned)
             self._scalers.pop(owned.key, None)
             self._changing.pop(owned.key, None)

@@ -486,6 +486,12 @@ class Driving:
         )
         self._let_go(owned, problem)
 
+    def drop(self, owned: Owned, problem: MaitredError) -> None:
+        """Let go of it without writing anything: it was deleted."""
+        if self.owned.get(owned.key) is owned:
+            del self.owned[owned.key]
+            self._let_go(owned, problem)
+
     def failed(self, owned: Owned, fault: Exception) -> None:
         """A fault of ours. What it is like inside nobody knows, so the store is asked again."""
         self.shard.log.error(

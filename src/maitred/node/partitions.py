@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from maitred.errors import (
     DeadlineExceeded,
@@ -16,11 +17,13 @@ from maitred.errors import (
     Unavailable,
     UnknownQueue,
 )
+from maitred.matching.limits import Limiter
 from maitred.matching.partition import Partition
 from maitred.matching.records import Changes, PartitionKey
 from maitred.matching.task_memory import TaskMemory
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.driving import Driving, Owned
+from maitred.node.loading import Loader
 from maitred.node.settling import settle
 from maitred.node.stored_quotas import StoredQuotas
 from maitred.protocol.tasks import (
@@ -48,8 +51,59 @@ ANSWER_EARLY_SECONDS: Final = 0.2
 NEAREST: Final = 3
 """Queues that are named to somebody who asked for one that there is not."""
 
+NAMES_COMPARED: Final = 1_000
+"""Names of queues that a mistyped one is compared with, at some 10 microseconds each."""
+
+HINTS_PER_SECOND: Final = 5.0
+"""How often it is done. Whoever asks for queues that do not exist more often gets no hint."""
+
 Serve = Callable[["Owned", Any, "Held"], None]
 """Serves a request at a partition that is loaded."""
+
+Absent = Callable[[Any, "Counts | None"], "Struct | None"]
+"""Answers a request for a partition that does not exist; the queue's counts come in, if the queue
+exists. None: the request is refused with `UnknownQueue`."""
+
+
+class Makes(IntEnum):
+    """What a request makes if it does not exist."""
+
+    NOTHING = 0
+    PARTITIONS = 1
+    """A partition that the counts of its queue name."""
+    QUEUES = 2
+    """The queue, too."""
+
+
+class Kind(NamedTuple):
+    """What is done with the requests of one opcode."""
+
+    serve: Serve
+    makes: Makes | Callable[[Any], Makes]
+    absent: Absent | None
+
+
+class _Waiting(NamedTuple):
+    """A request that waits for its partition to be loaded."""
+
+    kind: Kind
+    message: Any
+    held: Held
+
+    @property
+    def makes(self) -> Makes:
+        makes = self.kind.makes
+        return makes if isinstance(makes, Makes) else makes(self.message)
+
+
+class _MissingError(Exception):
+    """The partition does not exist, and nobody who waits for it may make it."""
+
+    def __init__(self, counts: PartitionCounts | None = None) -> None:
+        super().__init__()
+        self.counts: Counts | None = None
+        if counts is not None:
+            self.counts = Counts(counts.read, counts.write, counts.version)
 
 
 class Partitions(Driving):
@@ -59,7 +113,9 @@ class Partitions(Driving):
         self, shard: Shard, store: Store, writer: Writer, surroundings: Surroundings
     ) -> None:
         super().__init__(shard, store, writer, surroundings)
-        self._loading: dict[PartitionKey, list[tuple[Serve, Any, Held]]] = {}
+        self.loader = Loader(shard, store)
+        self._loading: dict[PartitionKey, list[_Waiting]] = {}
+        self._hints = Limiter(HINTS_PER_SECOND, HINTS_PER_SECOND, self.loop.time())
         self.stored = StoredQuotas(shard, store)
         self._memory = TaskMemory(shard.limits.waiting_bytes)
         self.signing_key = b""
@@ -74,22 +130,27 @@ class Partitions(Driving):
         """The most that is said of the queue."""
         return queue_settings(self.shard.settings.queues, key)
 
+    def has(self, key: PartitionKey) -> bool:
+        """Whether the partition is in memory, or about to be."""
+        return key in self.owned or key in self._loading
+
     # Finding
 
     def holder(
         self,
         serve: Serve,
         *,
-        makes: bool = True,
-        of_known: bool = False,
+        makes: Makes | Callable[[Any], Makes] = Makes.NOTHING,
+        absent: Absent | None = None,
         touches: bool = False,
     ) -> Callable[[Any, Held], None]:
         """What the shard calls for a request: serves it as soon as the partition is there.
 
-        Unless it `makes` partitions, it is refused for one that nobody ever used; if it makes those
-        `of_known` queues, for a queue that nobody ever used. One that `touches` the partition says
-        itself how much happened to it.
+        A partition that does not exist is made as far as the request `makes` it. Otherwise the
+        request is answered with what `absent` says, or with `UnknownQueue`. One that `touches` the
+        partition says itself how much happened to it.
         """
+        kind = Kind(serve, makes, absent)
 
         def hold(message: PartitionRequest, held: Held) -> None:
             key = PartitionKey(
@@ -97,7 +158,7 @@ class Partitions(Driving):
             )
             owned = self.owned.get(key)
             if owned is None:
-                self._load_for(key, serve, message, held, makes=makes, of_known=of_known)
+                self._load_for(key, _Waiting(kind, message, held))
                 return
             owned.last_used = self.loop.time()
             serve(owned, message, held)
@@ -106,31 +167,27 @@ class Partitions(Driving):
 
         return hold
 
-    def _load_for(
-        self,
-        key: PartitionKey,
-        serve: Serve,
-        message: Any,  # noqa: ANN401
-        held: Held,
-        *,
-        makes: bool,
-        of_known: bool,
-    ) -> None:
+    def _load_for(self, key: PartitionKey, request: _Waiting) -> None:
         waiting = self._loading.get(key)
         if waiting is not None:
-            waiting.append((serve, message, held))
+            waiting.append(request)
             return
-        self._loading[key] = [(serve, message, held)]
-        self.shard.spawn(self._load(key, makes=makes, of_known=of_known))
+        self._loading[key] = [request]
+        self.shard.spawn(self._load(key))
 
-    async def _load(self, key: PartitionKey, *, makes: bool, of_known: bool = False) -> None:
-        problem: MaitredError | None = None
+    async def _load(self, key: PartitionKey) -> None:
+        problem: MaitredError | _MissingError
         owned: Owned | None = None
+        waiting = self._loading[key]
+        makes = Makes.NOTHING
         try:
-            if not makes and not await self._is_known(key, of_known=of_known):
-                raise await self._unknown(key)  # noqa: TRY301 - the same way out for all
-            owned = await self._acquired(key)
-        except MaitredError as refused:
+            acquired = await self.loader.find(key)
+            if acquired is None:
+                # Those who came meanwhile are among them.
+                makes = max(one.makes for one in waiting)
+                acquired = await self._made(key, makes, waiting)
+            owned = await self._owned(key, acquired)
+        except (MaitredError, _MissingError) as refused:
             problem = refused
         except Exception as failure:
             self.shard.log.exception(
@@ -138,48 +195,82 @@ class Partitions(Driving):
             )
             problem = Unavailable(f"The partition could not be loaded: {failure}.")
         finally:
-            waiting = self._loading.pop(key)
-        if isinstance(problem, UnknownQueue) and len(waiting) > 1:
-            # Others who came meanwhile may be of those who make it.
-            (_, _, held), *waiting = waiting
-            held.refuse(problem)
-            for _, message, held in waiting:
-                self.shard.holders[message.opcode](message, held)
-            return
+            del self._loading[key]
         if owned is None:
-            for _, _, held in waiting:
-                held.refuse(problem or Unavailable("The partition could not be loaded."))
+            self._not_loaded(key, problem, makes, waiting)
             return
         self.owned[key] = owned
-        for serve, message, held in waiting:
-            self._serve_who_waited(owned, serve, message, held)
+        for one in waiting:
+            self._serve_who_waited(owned, one.kind.serve, one.message, one.held)
         self.touch(owned)
 
-    async def _is_known(self, key: PartitionKey, *, of_known: bool) -> bool:
-        if await self.store.exists(key):
-            return True
-        root = key._replace(partition=0)
-        return of_known and root != key and await self.store.exists(root)
+    async def _made(self, key: PartitionKey, makes: Makes, waiting: list[_Waiting]) -> Acquired:
+        """The partition does not exist: make it if somebody may; raises why not.
+
+        A queue begins with its root. The root's counts say which other partitions there are, so
+        that nobody makes one by naming a number.
+        """
+        if makes is Makes.NOTHING or (makes is Makes.PARTITIONS and not key.partition):
+            raise _MissingError
+        user = next((_user(one.message) for one in waiting if one.makes is makes), "")
+        if key.partition:
+            counts = await self._root_counts(key, makes=makes is Makes.QUEUES, user=user)
+            if not counts.readable(key.partition):
+                raise _MissingError(counts)
+        return await self.loader.make(key, user)
+
+    def _not_loaded(
+        self,
+        key: PartitionKey,
+        problem: MaitredError | _MissingError,
+        makes: Makes,
+        waiting: list[_Waiting],
+    ) -> None:
+        if isinstance(problem, MaitredError):
+            for one in waiting:
+                one.held.refuse(problem)
+            return
+        unknown = []
+        for one in waiting:
+            if one.makes > makes:  # it came too late to be asked
+                self.shard.holders[one.message.opcode](one.message, one.held)
+                continue
+            absent = one.kind.absent
+            answer = absent(one.message, problem.counts) if absent is not None else None
+            if answer is None:
+                unknown.append(one.held)
+            else:
+                one.held.answer(answer)
+        if unknown:
+            self.shard.spawn(self._refuse_unknown(key, unknown))
+
+    async def _refuse_unknown(self, key: PartitionKey, unknown: list[Held]) -> None:
+        problem = await self._unknown(key)
+        for held in unknown:
+            held.refuse(problem)
 
     async def _unknown(self, key: PartitionKey) -> UnknownQueue:
-        """Names the nearest queues of the namespace: most who err have mistyped."""
-        known = {
-            one.queue: None
-            for one in await self.store.partitions()
-            if one.namespace == key.namespace and one.queue_type == key.queue_type
-        }
+        """Name the nearest queues of the namespace: most who err have mistyped. Comparing names
+        takes the loop's time, so it is done a few times a second, and with some names only."""
+        which = f"Partition {key.partition} of the queue" if key.partition else "The queue"
+        problem = UnknownQueue(f"{which} {key.namespace}/{key.queue} does not exist.")
+        now = self.loop.time()
+        if not self._hints.allows(now):
+            return problem
+        self._hints.count()
+        try:
+            known = await self.store.queues(key.namespace, NAMES_COMPARED)
+        except MaitredError:
+            return problem
         near = get_close_matches(key.queue, known, n=NEAREST, cutoff=0.5)
-        remedy = f"Did you mean {' or '.join(map(repr, near))}?" if near else None
         if key.queue in known:
-            remedy = "The queue has others."
-        elif not near and known:
-            some = ", ".join(sorted(known)[:NEAREST])
-            remedy = f"The namespace has {len(known):,} queues, among them {some}."
-        which = f"partition {key.partition} of " if key.partition else ""
-        return UnknownQueue(
-            f"Nobody ever used {which}the queue {key.namespace}/{key.queue}.",
-            remedy=remedy,
-        )
+            problem.remedy = "The queue has others."
+        elif near:
+            problem.remedy = f"Did you mean {' or '.join(map(repr, near))}?"
+        elif known:
+            some = ", ".join(known[:NEAREST])
+            problem.remedy = f"The namespace has other queues, among them {some}."
+        return problem
 
     def _serve_who_waited(self, owned: Owned, serve: Serve, message: Any, held: Held) -> None:  # noqa: ANN401
         has_left = not held.wanted
@@ -196,17 +287,16 @@ class Partitions(Driving):
             # Nobody could be told so before. An offer, say, must not be given anything.
             held.on_stop()
 
-    async def _acquired(self, key: PartitionKey) -> Owned:
+    async def _owned(self, key: PartitionKey, acquired: Acquired) -> Owned:
         if self.shard.draining:
             raise Draining("The node is stopping.")
         settings = self.settings_of(key)
         signing_key = await self.load_signing_key()
         await self.stored.known()
-        acquired = await self.store.acquire(key)
         if key.partition == 0:
             counts = acquired.counts or await self._first_counts(key, acquired, settings.partitions)
         else:
-            counts = await self.counts_of(key)
+            counts = await self._root_counts(key, makes=True)
         if self.shard.draining:  # those who wait have been told to go, and nobody tells any more
             raise Draining("The node is stopping.")
         now = self.loop.time()
@@ -241,20 +331,29 @@ class Partitions(Driving):
     ) -> PartitionCounts:
         """Of a queue whose counts nobody ever changed. Callers take one partition for granted; more
         are written down before anybody hears of them: if the settings named fewer at the next start
-        the tasks of the others would be found by nobody."""
+        the tasks of the others would be found by nobody.
+
+        The version is above those of a queue of this name that was deleted, since the range id is:
+        whoever holds its counts takes these over.
+        """
         if partitions == 1:
-            return PartitionCounts()
-        counts = PartitionCounts(partitions, partitions, 1)
+            return PartitionCounts(version=acquired.range_id - 1)
+        counts = PartitionCounts(partitions, partitions, acquired.range_id)
         changes = Changes(key, acquired.range_id, acquired.backlog, counts=counts)
         if await self.store.commit([changes]):
             raise NotOwner("Somebody else owns this partition now.")
         return counts
 
-    async def counts_of(self, key: PartitionKey) -> PartitionCounts:
-        """Ask the root."""
+    async def _root_counts(
+        self, key: PartitionKey, *, makes: bool, user: str = ""
+    ) -> PartitionCounts:
+        """Ask the root, which is made if need be and if quotas allow it."""
         ours = Counts(1, 1, 0)
-        root = Sync(key.namespace, key.queue, key.queue_type, 0, 0, ours)
-        answer = await self.question(root)
+        root = Sync(key.namespace, key.queue, key.queue_type, 0, 0, ours, makes, user)
+        try:
+            answer = await self.question(root)
+        except UnknownQueue:
+            raise _MissingError from None
         if not isinstance(answer, Synced):
             raise InternalError("The root answered something else.")
         told = answer.counts or ours
@@ -316,6 +415,11 @@ class Partitions(Driving):
 
     def wall_clock(self) -> float:
         return self._surroundings.wall_clock()
+
+
+def _user(message: Any) -> str:  # noqa: ANN401 - a request
+    """For whom a queue would be made."""
+    return getattr(message, "user", "")
 
 
 def queue_settings(queues: dict[str, Queue], key: PartitionKey) -> Queue:

@@ -11,10 +11,12 @@ from maitred.matching.queries import Wanted
 from maitred.matching.records import PartitionKey
 from maitred.matching.reservation_proofs import ReservationProofs
 from maitred.node.asking import ASK_SECONDS, ask
+from maitred.node.partitions import Makes
 from maitred.node.query_effects import shedding
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Allocate,
+    Allocated,
     Attend,
     Noted,
     Roster,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from maitred.node.driving import Owned
     from maitred.node.held import Held
     from maitred.node.partitions import Partitions
+    from maitred.protocol.tasks import Counts
     from maitred.settings import Queries
 
 ATTEND_EARLY_SECONDS: Final = 0.1
@@ -52,13 +55,13 @@ class QueryRequests:
         self._counting = partitions.queries.counting
         holders = self._shard.holders
         holders[Opcode.ALLOCATE] = partitions.holder(
-            self._allocate, makes=False, of_known=True, touches=True
+            self._allocate, makes=Makes.PARTITIONS, absent=_no_slots, touches=True
         )
         for opcode, serve, makes in (
-            (Opcode.SUBSCRIBE, self._subscribe, False),
-            (Opcode.SUSPECT, self._suspect, False),
-            (Opcode.ATTEND, self._attend, True),
-            (Opcode.WORKERS, self._workers, False),
+            (Opcode.SUBSCRIBE, self._subscribe, Makes.NOTHING),
+            (Opcode.SUSPECT, self._suspect, Makes.NOTHING),
+            (Opcode.ATTEND, self._attend, Makes.QUEUES),
+            (Opcode.WORKERS, self._workers, Makes.NOTHING),
         ):
             holders[opcode] = partitions.holder(serve, makes=makes)
         holders[Opcode.RUNNING] = self._running
@@ -193,8 +196,9 @@ class QueryRequests:
 
     # Workers
 
-    def _admit_attend(self, message: Attend, _connection: Accepted) -> None:
+    def _admit_attend(self, message: Attend, connection: Accepted) -> None:
         message.session = session_of_secret(message.session)
+        self._shard.name_user(message, connection)
 
     def _attend(self, owned: Owned, message: Attend, held: Held) -> None:
         self._only_root(owned)
@@ -268,6 +272,11 @@ class QueryRequests:
     def _only_root(self, owned: Owned) -> None:
         if owned.key.partition:
             raise InvalidArgument("Only the root, partition 0, knows who is there.")
+
+
+def _no_slots(_message: Allocate, counts: Counts | None) -> Allocated | None:
+    """The gateway goes by counts that are out of date; it asks again by these."""
+    return Allocated([], counts) if counts else None
 
 
 def _row(one: Attendance, now: float) -> WorkerRow:

@@ -8,6 +8,7 @@ from maitred.errors import InvalidArgument
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import decode_record
 from maitred.matching.task import Ticket
+from maitred.node.partitions import Makes
 from maitred.node.settling import settle
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
@@ -46,24 +47,29 @@ class QueueRequests:
         self._loop = partitions.loop
         self._store = partitions.store
         holders = self._shard.holders
-        for opcode, serve, makes in (
-            (Opcode.DESCRIBE, self._describe, False),
-            (Opcode.SYNC, self._sync, True),
-            (Opcode.RESIZE, self._resize, True),
-            (Opcode.DEAD, self._dead, False),
-        ):
-            holders[opcode] = partitions.holder(serve, makes=makes)
+        holders[Opcode.DESCRIBE] = partitions.holder(self._describe)
+        holders[Opcode.DEAD] = partitions.holder(self._dead)
+        holders[Opcode.SYNC] = partitions.holder(self._sync, makes=_sync_makes)
+        holders[Opcode.RESIZE] = partitions.holder(self._resize, makes=Makes.QUEUES)
+        self._shard.admissions[Opcode.RESIZE] = self._shard.name_user
         self._shard.handlers[Opcode.QUEUES] = self._queues
 
     async def _queues(self, _message: Queues) -> QueuesFound:
         found = {key[:3]: None for key in await self._store.partitions()}
-        return QueuesFound(list(found))
+        namespaces = {namespace for namespace, _, _ in found}
+        quotas = {one: self._partitions.loader.quota(one) for one in namespaces}
+        return QueuesFound(list(found), quotas)
 
     def _describe(self, owned: Owned, _message: Describe, held: Held) -> None:
         self._partitions.answering(held, self._described(owned, held))
 
     async def _described(self, owned: Owned, held: Held) -> None:
-        held.answer(self._description(owned, await self._store.dead_count(owned.key)))
+        description = self._description(owned, await self._store.dead_count(owned.key))
+        namespace = owned.key.namespace
+        if not owned.key.partition:
+            description.namespace_queues = await self._store.queue_count(namespace)
+            description.namespace_queues_max = self._partitions.loader.quota(namespace)
+        held.answer(description)
 
     def _description(self, owned: Owned, dead: int) -> PartitionDescription:
         partition = owned.partition
@@ -186,6 +192,11 @@ class QueueRequests:
         self._partitions.touch(owned)
         await future
         return found
+
+
+def _sync_makes(message: Sync) -> Makes:
+    """A root names its partitions; a partition whose caller may make queues names its root."""
+    return Makes.QUEUES if message.makes or message.partition else Makes.NOTHING
 
 
 def letter(partition: int, dead: Dead, *, whole: bool) -> DeadLetter:

@@ -29,6 +29,7 @@ from maitred.node.announced import Announced
 from maitred.node.bearers import Bearers, Jwts
 from maitred.node.caretaker import Caretaker
 from maitred.node.connection import Connection
+from maitred.node.deletion import Deletion
 from maitred.node.partitions import Partitions
 from maitred.node.peers import Peer
 from maitred.node.query_requests import QueryRequests
@@ -61,6 +62,7 @@ from maitred.security.directory import Directory
 from maitred.security.jwt_keys import JWT_KEYS, KeySource
 from maitred.security.jwt_verifier import JwtVerifier
 from maitred.security.reloading import CERTIFICATE, USERS, Reloading
+from maitred.security.users import GATEWAY
 from maitred.wire.tls_handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
@@ -243,6 +245,7 @@ class Shard:
         TaskRequests(self._partitions)
         QueueRequests(self._partitions, caretaker)
         QueryRequests(self._partitions)
+        Deletion(self._partitions)
         Relays(self._partitions)
         Watching(self, self._surroundings)
         self._bearers = Bearers(
@@ -384,6 +387,14 @@ class Shard:
     def count_error(self, code: str) -> None:
         """An error was given as an answer."""
         self.errors[code] += 1
+
+    def name_user(self, message: Any, connection: Accepted) -> None:  # noqa: ANN401 - a request
+        """Write down whose request it is. Only our own gateway says so for others."""
+        identity = connection.identity
+        if identity is None:
+            message.user = ""
+        elif identity.name != GATEWAY:
+            message.user = identity.name
 
     # Requests
 

@@ -23,7 +23,7 @@ from maitred.matching.passing import VISIT_SECONDS
 from maitred.matching.records import Terms
 from maitred.matching.task import READY, Task, Ticket
 from maitred.node.namespace_turns import NamespaceTurns
-from maitred.node.partitions import ANSWER_EARLY_SECONDS
+from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     DONE,
@@ -34,8 +34,10 @@ from maitred.protocol.tasks import (
     Finish,
     Finished,
     Forward,
+    Forwarded,
     Heartbeat,
     Offer,
+    Offered,
     Outcome,
     Revoke,
     Revoked,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from maitred.node.driving import Owned
     from maitred.node.held import Held
     from maitred.node.partitions import Partitions
+    from maitred.protocol.tasks import Counts
     from maitred.store.interface import SegmentRead
 
 ENDED_DEAD: Final = "failed"
@@ -81,19 +84,22 @@ class TaskRequests:
         """The segments that were looked at last. What was crossed out since, the partition knows,
         as long as they are in the store alone."""
         holders = self._shard.holders
-        for opcode, serve, makes in (
-            (Opcode.ADD, self._add, True),
-            (Opcode.AWAIT, self._await, False),
-            (Opcode.REVOKE, self._revoke, False),
-            (Opcode.FINISH, self._finish, False),
-            (Opcode.HEARTBEAT, self._heartbeat, False),
-            (Opcode.FORWARD, self._forward, True),
-        ):
-            holders[opcode] = partitions.holder(serve, makes=makes)
-        holders[Opcode.OFFER] = partitions.holder(self._offer, touches=True)
+        holder = partitions.holder
+        holders[Opcode.ADD] = holder(self._add, makes=Makes.QUEUES, absent=_not_added)
+        holders[Opcode.AWAIT] = holder(self._await)
+        holders[Opcode.REVOKE] = holder(self._revoke)
+        holders[Opcode.FINISH] = holder(self._finish)
+        holders[Opcode.HEARTBEAT] = holder(self._heartbeat)
+        holders[Opcode.FORWARD] = holder(
+            self._forward, makes=Makes.PARTITIONS, absent=_not_forwarded
+        )
+        holders[Opcode.OFFER] = holder(
+            self._offer, makes=_offer_makes, absent=_nothing_offered, touches=True
+        )
         self._shard.admissions[Opcode.OFFER] = self._admit_offer
         self._shard.admissions[Opcode.FINISH] = self._admit
         self._shard.admissions[Opcode.HEARTBEAT] = self._admit
+        self._shard.admissions[Opcode.ADD] = self._shard.name_user
 
     # Producers
 
@@ -392,6 +398,27 @@ class TaskRequests:
         held.on_recall = recalled
         held.on_stop = lambda: partition.visit_no_more(task)
         partition.visit(task, now + VISIT_SECONDS, now)
+
+
+# What is answered for a partition that does not exist. A caller that goes by counts of a queue that
+# was deleted, or of partitions that were removed, hears which counts hold.
+
+
+def _not_added(_message: Add, counts: Counts | None) -> Added | None:
+    return Added(-1, counts) if counts else None
+
+
+def _offer_makes(message: Offer) -> Makes:
+    """One that is passed on to a parent makes no queue: the one where it was made exists."""
+    return Makes.PARTITIONS if message.hops else Makes.QUEUES
+
+
+def _nothing_offered(_message: Offer, counts: Counts | None) -> Offered | None:
+    return Offered([], 0.0, 0, 0.0, counts) if counts else None
+
+
+def _not_forwarded(_message: Forward, counts: Counts | None) -> Forwarded:
+    return Forwarded(b"", "", counts)
 
 
 def _with_task(owned: Owned, found: list[SegmentRead], sequence: int) -> SegmentRead | None:

@@ -109,6 +109,8 @@ class Opcode(IntEnum):
     LOAD = 0x66
     PROVE = 0x67
     RELOAD = 0x6E
+    DELETE = 0x70
+    WITHDRAW = 0x71
 
 
 ANSWER: Final = 0x80

@@ -210,6 +210,9 @@ class Attend(PartitionRequest, array_like=True, gc=False):
     good: Share = 1.0
     """The share of its queries here that went well, lately; bad arguments and what was cancelled
     are not counted."""
+    user: str = ""
+    """Whose request it is; the shard that a client is connected to fills it in. New queues count
+    against this user's rate."""
 
 
 class Attended(Answer, array_like=True, gc=False):

@@ -64,6 +64,9 @@ class Add(PartitionRequest, array_like=True, gc=False):
     expires: Duration = 0.0
     """Not begun after so many seconds, it is not begun at all; 0: never expires."""
     terms: Terms = Terms()
+    user: str = ""
+    """Whose request it is; the shard that a client is connected to fills it in. New queues count
+    against this user's rate."""
 
 
 class Added(Answer, array_like=True, gc=False):
@@ -133,7 +136,8 @@ class Offer(PartitionRequest, array_like=True, gc=False):
     address: Annotated[str, Meta(max_length=300)] = ""
     """`host:port` where gateways reach the worker directly; empty: nowhere."""
     user: str = ""
-    """As whom the worker connected. The shard that it connected to fills this in."""
+    """As whom the worker connected. The shard that it connected to fills this in. New queues count
+    against this user's rate."""
 
 
 class Given(Struct, array_like=True, gc=False):
@@ -305,6 +309,10 @@ class Sync(PartitionRequest, array_like=True, gc=False):
     repeatable = True
 
     counts: Counts
+    makes: bool = False
+    """To a root: whether the queue is made if it does not exist."""
+    user: str = ""
+    """For whom."""
 
 
 class Synced(Answer, array_like=True, gc=False):
@@ -395,6 +403,10 @@ class PartitionDescription(Struct, kw_only=True):
     queue_stored: StoredAmount = field(default_factory=StoredAmount)
     """Of all partitions of the queue, a second ago or so."""
     namespace_stored: StoredAmount = field(default_factory=StoredAmount)
+    namespace_queues: int = 0
+    """Of a root: queues that its namespace has."""
+    namespace_queues_max: int = 0
+    """Of a root: queues that its namespace may have."""
 
 
 class Resize(PartitionRequest, array_like=True, gc=False):
@@ -406,6 +418,9 @@ class Resize(PartitionRequest, array_like=True, gc=False):
     read: PartitionCount
     write: PartitionCount
     force: bool = False
+    user: str = ""
+    """Whose request it is; the shard that a client is connected to fills it in. New queues count
+    against this user's rate."""
 
 
 class Resized(Answer, array_like=True, gc=False):
@@ -461,6 +476,56 @@ class QueuesFound(Answer, array_like=True, gc=False):
     """Namespace, queue and type of each."""
 
     queues: list[tuple[str, str, int]]
+    quotas: dict[str, int] = field(default_factory=dict)
+    """By namespace, how many queues it may have."""
+
+
+class DeleteQueue(PartitionRequest, array_like=True, gc=False):
+    """To the shard of the root: delete this queue, all partitions of it, with what they hold."""
+
+    opcode = Opcode.DELETE
+    permission = "admin"
+
+    force: bool = False
+    """Also if it has tasks or dead letters, or if workers or queries wait at it."""
+
+
+class DeletedQueue(Answer, array_like=True, gc=False):
+    """What was deleted."""
+
+    partitions: int
+    """0: the queue did not exist."""
+    tasks: int
+    """Tasks that were not over; they will not run, or not again."""
+    dead: int
+    """Dead letters."""
+    workers: int
+    """Workers that were connected. While they stay, they make the queue anew."""
+
+
+class Withdraw(ShardRequest, array_like=True, gc=False):
+    """From shard to shard: who uses partitions of this queue in your memory? Or let go of them."""
+
+    opcode = Opcode.WITHDRAW
+    permission = "admin"
+    between_shards = True
+    repeatable = True
+
+    namespace: str
+    queue: str
+    queue_type: int
+    drop: bool = False
+    """Whether to let go of them: the queue was deleted from the store."""
+
+
+class Withdrawn(Answer, array_like=True, gc=False):
+    """What the partitions in the shard's memory have."""
+
+    tasks: int
+    workers: list[bytes]
+    """Sessions of those that wait for tasks, or attend."""
+    queries: int
+    """Slots that gateways wait for."""
 
 
 AnyTaskRequest = (
@@ -476,6 +541,8 @@ AnyTaskRequest = (
     | Resize
     | DeadLetters
     | Queues
+    | DeleteQueue
+    | Withdraw
 )
 AnyTaskAnswer = (
     Added
@@ -490,6 +557,8 @@ AnyTaskAnswer = (
     | Resized
     | DeadLettersFound
     | QueuesFound
+    | DeletedQueue
+    | Withdrawn
 )
 
 EXCHANGES: tuple[tuple[type[AnyTaskRequest], type[AnyTaskAnswer]], ...] = (
@@ -505,5 +574,7 @@ EXCHANGES: tuple[tuple[type[AnyTaskRequest], type[AnyTaskAnswer]], ...] = (
     (Resize, Resized),
     (DeadLetters, DeadLettersFound),
     (Queues, QueuesFound),
+    (DeleteQueue, DeletedQueue),
+    (Withdraw, Withdrawn),
 )
 """Each request and its answer."""

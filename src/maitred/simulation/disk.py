@@ -10,13 +10,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from maitred.matching.records import PRIORITIES, ROW_BYTES, Acquired, StoredUse
-from maitred.store.interface import SegmentRead, StoreUse
+from maitred.store.interface import (
+    EmptyPartition,
+    QueueContents,
+    Refusal,
+    SegmentRead,
+    StoreUse,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from maitred.matching.records import Changes, Dead, Later, PartitionKey, Result, Segment
     from maitred.routing.counts import PartitionCounts
+    from maitred.store.interface import Acquisition
 
 
 @dataclass(slots=True)
@@ -56,6 +63,10 @@ class _Partition:
         self.dead.update((dead.sequence, dead) for dead in changes.dead)
         self.results.update((result.sequence, result) for result in changes.results)
 
+    @property
+    def holds_anything(self) -> bool:
+        return bool(self.backlog or any(self.segments) or self.later or self.dead or self.results)
+
     def around(self, sequence: int) -> list[Segment]:
         return [
             segment
@@ -81,12 +92,33 @@ class Contents:
 
     def __init__(self) -> None:
         self._partitions: dict[PartitionKey, _Partition] = {}
+        self._watermark = 0
+        """At least the range ids, and the versions of counts, of all that were ever deleted."""
 
-    def acquire(self, key: PartitionKey) -> Acquired:
-        found = self._partitions.setdefault(key, _Partition())
+    def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
+        return [self._acquire(one) for one in group]
+
+    def _acquire(self, wanted: Acquisition) -> Acquired | Refusal:
+        refusal = None if wanted.key in self._partitions else self._refusal(wanted)
+        return refusal or self.own(wanted.key)
+
+    def own(self, key: PartitionKey) -> Acquired:
+        """Acquire one, made if need be, whatever the quotas say."""
+        found = self._partitions.setdefault(key, _Partition(self._watermark))
         was_clean, found.clean = found.clean, False
         found.range_id += 1
         return Acquired(found.range_id, found.counts, found.backlog, was_clean)
+
+    def _refusal(self, wanted: Acquisition) -> Refusal | None:
+        if not wanted.makes:
+            return Refusal.UNKNOWN
+        if wanted.key.partition:
+            return None
+        if self.queue_count(wanted.key.namespace) >= wanted.quota.namespace:
+            return Refusal.NAMESPACE_FULL
+        if sum(not key.partition for key in self._partitions) >= wanted.quota.total:
+            return Refusal.STORE_FULL
+        return None
 
     def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
         overtaken = []
@@ -170,6 +202,48 @@ class Contents:
                 name = key.namespace, key.queue
                 queues[name] = queues.get(name, StoredUse()).plus(use)
         return StoreUse(queues, None)
+
+    def queues(self, namespace: str, most: int) -> list[str]:
+        names = {key.queue for key in self._partitions if key.namespace == namespace}
+        return sorted(names)[: max(most, 0)]
+
+    def queue_count(self, namespace: str) -> int:
+        return sum(key.namespace == namespace and not key.partition for key in self._partitions)
+
+    def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
+        found = [
+            EmptyPartition(key, one.range_id, one.counts)
+            for key, one in sorted(self._partitions.items(), key=lambda item: item[0])
+            if not one.backlog and (after is None or key > after)
+        ]
+        return found[: max(most, 0)]
+
+    def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
+        held = [key for key, range_id in group if self._of(key).range_id == range_id]
+        gone = {key for key in held if not self._of(key).holds_anything}
+        gone -= {
+            key
+            for key in gone
+            if not key.partition
+            and any(other[:3] == key[:3] and other not in gone for other in self._partitions)
+        }
+        self._delete(gone)
+        return sorted(gone)
+
+    def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
+        found = {other: self._of(other) for other in self._partitions if other[:3] == key[:3]}
+        tasks = sum(one.backlog for one in found.values())
+        dead = sum(len(one.dead) for one in found.values())
+        deleted = force or not (tasks or dead)
+        if deleted:
+            self._delete(found)
+        return QueueContents(deleted, len(found), tasks, dead)
+
+    def _delete(self, keys: Iterable[PartitionKey]) -> None:
+        for key in keys:
+            gone = self._partitions.pop(key)
+            version = gone.counts.version + 1 if gone.counts is not None else 0
+            self._watermark = max(self._watermark, gone.range_id, version)
 
     def all(self) -> dict[PartitionKey, _Partition]:
         """Everything there is, for checks from outside."""

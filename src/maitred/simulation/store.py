@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     from random import Random
 
     from maitred.matching.records import Acquired, Changes, Dead, Later, PartitionKey, Result
-    from maitred.store.interface import SegmentRead, StoreUse
+    from maitred.store.interface import (
+        Acquisition,
+        EmptyPartition,
+        QueueContents,
+        Refusal,
+        SegmentRead,
+        StoreUse,
+    )
 
 _Result = TypeVar("_Result")
 
@@ -151,8 +158,8 @@ class SimulatedStore:
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
 
-    async def acquire(self, key: PartitionKey) -> Acquired:
-        return await self._write(lambda: self._contents.acquire(key))
+    async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
+        return await self._write(lambda: self._contents.acquire(group))
 
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         return await self._write(lambda: self._contents.commit(group), commit=True)
@@ -190,11 +197,23 @@ class SimulatedStore:
     async def forget_results(self, before: float, most: int) -> int:
         return await self._write(lambda: self._contents.forget_results(before, most))
 
-    async def exists(self, key: PartitionKey) -> bool:
-        return key in await self.partitions()
-
     async def partitions(self) -> list[PartitionKey]:
         return await self._read(self._contents.partitions)
+
+    async def queues(self, namespace: str, most: int) -> list[str]:
+        return await self._read(lambda: self._contents.queues(namespace, most))
+
+    async def queue_count(self, namespace: str) -> int:
+        return await self._read(lambda: self._contents.queue_count(namespace))
+
+    async def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
+        return await self._read(lambda: self._contents.empty_partitions(after, most))
+
+    async def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
+        return await self._write(lambda: self._contents.forget(group))
+
+    async def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
+        return await self._write(lambda: self._contents.delete_queue(key, force=force))
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         return await self._read(self._contents.children_with_tasks)

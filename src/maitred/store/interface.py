@@ -19,6 +19,7 @@ in any order, so whoever has two for one partition waits for the first.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from maitred.errors import OutcomeUnknown
@@ -37,10 +38,59 @@ if TYPE_CHECKING:
         Segment,
         StoredUse,
     )
+    from maitred.routing.counts import PartitionCounts
 
 
 SIGNING_KEY_BYTES: Final = 32
 """Length of a store's signing key."""
+
+
+class Quota(NamedTuple):
+    """How many queues there may be when a new one has been made."""
+
+    namespace: int
+    """In the namespace of the new one."""
+    total: int
+    """In the store."""
+
+
+NO_QUOTA: Final = Quota(2**63 - 1, 2**63 - 1)
+
+
+class Acquisition(NamedTuple):
+    """A partition that a shard wants to own."""
+
+    key: PartitionKey
+    makes: bool = True
+    """Whether it is made if it does not exist."""
+    quota: Quota = NO_QUOTA
+    """Counts for a root: a queue has one root, and its other partitions are not counted."""
+
+
+class Refusal(Enum):
+    """Why a partition was not acquired."""
+
+    UNKNOWN = "it does not exist"
+    NAMESPACE_FULL = "its namespace has as many queues as its quota allows"
+    STORE_FULL = "the store has as many queues as it may"
+
+
+class EmptyPartition(NamedTuple):
+    """A partition without tasks."""
+
+    key: PartitionKey
+    range_id: int
+    counts: PartitionCounts | None
+    """Those of the root's row; None: as every queue begins."""
+
+
+class QueueContents(NamedTuple):
+    """What the partitions of a queue held, and whether they were deleted with it."""
+
+    deleted: bool
+    partitions: int
+    tasks: int
+    dead: int
 
 
 class SegmentRead(NamedTuple):
@@ -92,11 +142,15 @@ class PartlyWritten(OutcomeUnknown):
 class Store(Protocol):
     """One engine, opened."""
 
-    async def acquire(self, key: PartitionKey) -> Acquired:
-        """Become the owner: the range id rises, and what is known of the partition comes back.
+    async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
+        """Become the owner of partitions: range ids rise, and what is known of each comes back.
 
-        A partition that does not exist is made, with range id 1. From the commit of this on the
-        partition counts as not clean, until its owner says otherwise.
+        The outcomes stand in the order of the group, which names no partition twice. A partition
+        that does not exist is made if the acquisition says so and the quotas allow it. Its range id
+        is 1, or above those of all partitions that were ever deleted: sequence numbers of a queue
+        that is deleted and made anew never repeat. From the commit of this on each partition counts
+        as not clean, until its owner says otherwise. The group is one transaction, or two: one for
+        those that exist, one for those that are made.
         """
 
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
@@ -142,11 +196,34 @@ class Store(Protocol):
     async def forget_results(self, before: float, most: int) -> int:
         """Delete results that expired before the moment; returns how many, at most `most`."""
 
-    async def exists(self, key: PartitionKey) -> bool:
-        """Whether it was ever acquired."""
-
     async def partitions(self) -> list[PartitionKey]:
-        """All that were ever acquired, in order."""
+        """All that exist, in order."""
+
+    async def queues(self, namespace: str, most: int) -> list[str]:
+        """Names of queues of the namespace, in order: `most` of them, or all. A name that queues of
+        several types share is there once."""
+
+    async def queue_count(self, namespace: str) -> int:
+        """Return how many queues of the namespace count against its quota: its root partitions."""
+
+    async def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
+        """Partitions without tasks, in order, from the first that follows `after`: `most`, or
+        all."""
+
+    async def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
+        """Delete partitions, each if its range id is still the one given; return those deleted.
+
+        One that has tasks, dead letters or results stays. So does a root while the store has other
+        partitions of its queue that are not deleted with it.
+        """
+
+    async def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
+        """Delete all partitions of the queue of that root, with everything that they hold; return
+        what they held.
+
+        Unless forced, nothing is deleted if one of them has tasks or dead letters. Owners of the
+        partitions are overtaken by it. It may be repeated if it failed half-way.
+        """
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         """Those that are no roots and have tasks that are not over, in order."""

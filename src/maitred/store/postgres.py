@@ -28,16 +28,24 @@ from maitred.matching.records import (
     StoredUse,
 )
 from maitred.routing.counts import PartitionCounts
-from maitred.store.interface import SIGNING_KEY_BYTES, Document, SegmentRead, StoreUse
+from maitred.store.interface import (
+    SIGNING_KEY_BYTES,
+    Document,
+    EmptyPartition,
+    QueueContents,
+    Refusal,
+    SegmentRead,
+    StoreUse,
+)
 from maitred.store.postgres_errors import translated, translated_at_start
-from maitred.store.postgres_rows import columns_of
+from maitred.store.postgres_rows import columns_of, columns_of_keys
 from maitred.store.scripts import migrations, statements
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from maitred.matching.records import Changes
-    from maitred.store.interface import Store
+    from maitred.store.interface import Acquisition, Store
     from maitred.store.opening import Log
 
 CONNECTIONS: Final = 4
@@ -55,6 +63,7 @@ MIGRATION_SECONDS: Final = 600.0
 """For one step of a migration, and for waiting until another shard has done it."""
 
 _STATEMENTS: Final = statements("postgres")
+_REFUSALS: Final = {"namespace": Refusal.NAMESPACE_FULL, "store": Refusal.STORE_FULL}
 
 
 async def open_postgres(
@@ -133,7 +142,7 @@ class _PostgresStore:
         self._connect_seconds = connect_seconds
         self._closed = False
         self._ids: dict[PartitionKey, int] = {}
-        """Those that were ever looked for and found. A partition keeps its id for ever."""
+        """Those that were ever looked for and found. No id is given twice."""
 
     @asynccontextmanager
     async def _connection(self, *, commit: bool = False) -> AsyncIterator[asyncpg.Connection]:
@@ -154,13 +163,31 @@ class _PostgresStore:
         finally:
             await self._pool.release(connection)
 
-    async def acquire(self, key: PartitionKey) -> Acquired:
-        async with self._connection() as connection:
-            row = await connection.fetchrow(_STATEMENTS["acquire"], *key)
-        number, range_id, backlog, found_clean, read, write, version = row
-        self._ids[key] = number
-        counts = None if read is None else PartitionCounts(read, write, version)
-        return Acquired(range_id, counts, backlog, found_clean)
+    async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
+        found: dict[PartitionKey, Acquired | Refusal] = {}
+        await self._acquire("acquire", group, found)
+        # Most exist. Making takes turns with all others who make some, so it is asked for apart.
+        missing = [one for one in group if one.key not in found and one.makes]
+        if missing:
+            quotas = zip(*(one.quota for one in missing), strict=True)
+            await self._acquire("make_partitions", missing, found, *map(list, quotas))
+        return [found.get(one.key, Refusal.UNKNOWN) for one in group]
+
+    async def _acquire(
+        self,
+        statement: str,
+        group: Sequence[Acquisition],
+        found: dict[PartitionKey, Acquired | Refusal],
+        *more: list[int],
+    ) -> None:
+        rows = await self._fetch(statement, *columns_of_keys(one.key for one in group), *more)
+        for at, refusal, number, range_id, backlog, found_clean, *counts in rows:
+            key = group[at - 1].key
+            if refusal is not None:
+                found[key] = _REFUSALS[refusal]
+                continue
+            self._ids[key] = number
+            found[key] = Acquired(range_id, _counts(*counts), backlog, found_clean)
 
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         known = [(self._ids[changes.key], changes) for changes in group if changes.key in self._ids]
@@ -213,11 +240,35 @@ class _PostgresStore:
         rows = await self._fetch("forget_results", before, max(most, 0))
         return int(rows[0][0])
 
-    async def exists(self, key: PartitionKey) -> bool:
-        return bool(await self._fetch("find", *key))
-
     async def partitions(self) -> list[PartitionKey]:
         return [PartitionKey(*row) for row in await self._fetch("partitions")]
+
+    async def queues(self, namespace: str, most: int) -> list[str]:
+        return [row[0] for row in await self._fetch("queues", namespace, max(most, 0))]
+
+    async def queue_count(self, namespace: str) -> int:
+        return int((await self._fetch("queue_count", namespace))[0][0])
+
+    async def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
+        start = after or PartitionKey("", "", 0, 0)
+        rows = await self._fetch("empty_partitions", *start, max(most, 0))
+        return [EmptyPartition(PartitionKey(*row[:4]), row[4], _counts(*row[5:])) for row in rows]
+
+    async def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
+        ranges = [range_id for _, range_id in group]
+        columns = columns_of_keys(key for key, _ in group)
+        rows = await self._fetch("forget_partitions", *columns, ranges)
+        gone = sorted(group[row[0] - 1][0] for row in rows)
+        for key in gone:
+            self._ids.pop(key, None)
+        return gone
+
+    async def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
+        ((*contents,),) = await self._fetch("delete_queue", *key[:3], force)
+        if contents[0]:
+            for other in [one for one in self._ids if one[:3] == key[:3]]:
+                del self._ids[other]
+        return QueueContents(*contents)
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         return [PartitionKey(*row) for row in await self._fetch("children_with_tasks")]
@@ -261,6 +312,10 @@ class _PostgresStore:
         async with self._connection() as connection:
             rows: list[asyncpg.Record] = await connection.fetch(_STATEMENTS[name], *values)
         return rows
+
+
+def _counts(read: int | None, write: int, version: int) -> PartitionCounts | None:
+    return None if read is None else PartitionCounts(read, write, version)
 
 
 def _segment_read(row: asyncpg.Record) -> SegmentRead:

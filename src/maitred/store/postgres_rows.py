@@ -9,7 +9,7 @@ from maitred.matching.records import rows_bytes
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from maitred.matching.records import Changes
+    from maitred.matching.records import Changes, PartitionKey
 
 
 def columns_of(entries: Sequence[tuple[int, Changes]]) -> list[list[Any]]:
@@ -39,6 +39,11 @@ def _bytes(changes: Changes) -> int:
     """What the rows count that are really written: of each sequence number the last."""
     single = (_last(rows) for rows in (changes.later, changes.dead, changes.results))
     return rows_bytes(changes.segments, *single)
+
+
+def columns_of_keys(keys: Iterable[PartitionKey]) -> list[list[Any]]:
+    """Namespaces, queues, types and numbers of partitions."""
+    return _columns(4, keys)
 
 
 def _last(records: Iterable[Any]) -> Collection[Any]:

@@ -6,6 +6,7 @@ node's disk. A commit is on it when it returns (synchronous = FULL, a write-ahea
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from maitred.store.owned_thread import OwnedThread
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.matching.records import Acquired, Changes, Dead, Later, PartitionKey, Result
-    from maitred.store.interface import Document, SegmentRead, Store, StoreUse
+    from maitred.store.interface import (
+        Acquisition,
+        Document,
+        EmptyPartition,
+        QueueContents,
+        Refusal,
+        SegmentRead,
+        Store,
+        StoreUse,
+    )
 
 
 async def open_sqlite(directory: Path, own: int, *, busy_seconds: float = BUSY_SECONDS) -> Store:
@@ -42,8 +52,8 @@ class _SqliteStore:
         self._thread = thread
         self._directory = directory
 
-    async def acquire(self, key: PartitionKey) -> Acquired:
-        return await self._call(self._directory.acquire, key)
+    async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
+        return await self._call(self._directory.acquire, group)
 
     async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
         return await self._call(self._directory.commit, group)
@@ -113,11 +123,23 @@ class _SqliteStore:
     async def forget_results(self, before: float, most: int) -> int:
         return await self._call(self._directory.forget_results, before, most)
 
-    async def exists(self, key: PartitionKey) -> bool:
-        return await self._call(self._directory.exists, key)
-
     async def partitions(self) -> list[PartitionKey]:
         return await self._call(self._directory.partitions)
+
+    async def queues(self, namespace: str, most: int) -> list[str]:
+        return await self._call(self._directory.queues, namespace, max(most, 0))
+
+    async def queue_count(self, namespace: str) -> int:
+        return await self._call(self._directory.queue_count, namespace)
+
+    async def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
+        return await self._call(self._directory.empty_partitions, after, max(most, 0))
+
+    async def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
+        return await self._call(self._directory.forget, group)
+
+    async def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
+        return await self._call(partial(self._directory.delete_queue, key, force=force))
 
     async def children_with_tasks(self) -> list[PartitionKey]:
         return await self._call(self._directory.children_with_tasks)

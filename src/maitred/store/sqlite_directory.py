@@ -19,8 +19,14 @@ from secrets import token_bytes
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maitred.errors import CannotStart, MaitredError, StoreUnavailable
-from maitred.matching.records import StoredUse
-from maitred.store.interface import SIGNING_KEY_BYTES, PartlyWritten, StoreUse
+from maitred.matching.records import Acquired, PartitionKey, StoredUse
+from maitred.store.interface import (
+    SIGNING_KEY_BYTES,
+    PartlyWritten,
+    QueueContents,
+    Refusal,
+    StoreUse,
+)
 from maitred.store.private_files import open_private
 from maitred.store.sqlite_documents import read_document, replace_document, write_private
 from maitred.store.sqlite_errors import translated, translated_at_start
@@ -30,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from maitred.matching.records import Acquired, Changes, PartitionKey
-    from maitred.store.interface import Document
+    from maitred.matching.records import Changes
+    from maitred.store.interface import Acquisition, Document, EmptyPartition
 
 LOCK_FILE: Final = "tasks.lock"
 
@@ -45,7 +51,7 @@ _NAME: Final = re.compile(r"tasks-(\d+)\.db")
 
 
 class Place(NamedTuple):
-    """Where a partition is: for ever, once it is made."""
+    """Where a partition is, from when it is made until it is deleted. No number is given twice."""
 
     file: SqliteFile
     number: int
@@ -82,18 +88,68 @@ class SqliteDirectory:
             file.close()
         self._files = {}
 
-    def acquire(self, key: PartitionKey) -> Acquired:
-        place = self._places.get(key)
-        if place is None:
+    def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
+        found: dict[PartitionKey, Acquired | Refusal] = {}
+        self._acquire_known(group, found)
+        left = [wanted for wanted in group if wanted.key not in found]
+        if left:
             with self._locked():
                 self._open_new(self._new())
-                place = self._find(key)
-                if place is None:
-                    file = self._files[self._own]
-                    number, acquired = file.make(key)
-                    self._places[key] = Place(file, number)
-                    return acquired
-        return place.file.acquire(place.number)
+                self._find([wanted.key for wanted in left])
+                self._acquire_known(left, found)
+                self._make([wanted for wanted in left if wanted.key not in found], found)
+        return [found[wanted.key] for wanted in group]
+
+    def _acquire_known(
+        self, group: Sequence[Acquisition], found: dict[PartitionKey, Acquired | Refusal]
+    ) -> None:
+        """Acquire those whose places are known; one that is gone from there is looked for again."""
+        keys: dict[SqliteFile, dict[int, PartitionKey]] = {}
+        for wanted in group:
+            place = self._places.get(wanted.key)
+            if place is not None:
+                keys.setdefault(place.file, {})[place.number] = wanted.key
+        for file, numbers in keys.items():
+            acquired = file.acquire(list(numbers))
+            for number, key in numbers.items():
+                if number in acquired:
+                    found[key] = acquired[number]
+                else:
+                    del self._places[key]
+
+    def _make(
+        self, group: Sequence[Acquisition], found: dict[PartitionKey, Acquired | Refusal]
+    ) -> None:
+        """Make those that are nowhere, as far as quotas allow. Under the lock, or two shards might
+        make the same one, or one too many."""
+        counts: dict[str, int] = {}
+        total = -1
+        made = []
+        for wanted in group:
+            key, quota = wanted.key, wanted.quota
+            if not wanted.makes:
+                found[key] = Refusal.UNKNOWN
+                continue
+            if not key.partition:
+                if key.namespace not in counts:
+                    counts[key.namespace] = self.queue_count(key.namespace)
+                if total < 0:
+                    total = sum(file.queue_total() for file in self._files.values())
+                if counts[key.namespace] >= quota.namespace:
+                    found[key] = Refusal.NAMESPACE_FULL
+                    continue
+                if total >= quota.total:
+                    found[key] = Refusal.STORE_FULL
+                    continue
+                counts[key.namespace] += 1
+                total += 1
+            made.append(key)
+        if made:
+            file = self._files[self._own]
+            range_id = 1 + max(one.watermark() for one in self._files.values())
+            for key, number in file.make(made, range_id).items():
+                self._places[key] = Place(file, number)
+                found[key] = Acquired(range_id, None, 0, clean=True)
 
     def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
         """One transaction for each file that the group touches; nearly always that is one."""
@@ -122,16 +178,15 @@ class SqliteDirectory:
         found = self._places.get(key)
         if found is None:
             self._look_around()
-            found = self._find(key)
+            self._find([key])
+            found = self._places.get(key)
         return found
 
-    def _find(self, key: PartitionKey) -> Place | None:
+    def _find(self, keys: Sequence[PartitionKey]) -> None:
+        """Look for their places in all files."""
         for file in self._files.values():
-            number = file.find(key)
-            if number is not None:
-                place = self._places[key] = Place(file, number)
-                return place
-        return None
+            for key, number in file.find(keys).items():
+                self._places[key] = Place(file, number)
 
     def forget_results(self, before: float, most: int) -> int:
         """In all files, since nobody may have acquired what is in them; its own first, so that the
@@ -143,9 +198,6 @@ class SqliteDirectory:
         for number in numbers[start:] + numbers[:start]:
             forgotten += self._files[number].forget_results(before, most - forgotten)
         return forgotten
-
-    def exists(self, key: PartitionKey) -> bool:
-        return self.place(key) is not None
 
     def partitions(self) -> list[PartitionKey]:
         self._look_around()
@@ -167,6 +219,70 @@ class SqliteDirectory:
             disk = os.statvfs(self._path)
         free = disk.f_bavail * disk.f_frsize + self._files[self._own].free_bytes()
         return StoreUse(found, free)
+
+    def queues(self, namespace: str, most: int) -> list[str]:
+        self._look_around()
+        names = {name for file in self._files.values() for name in file.queues(namespace, most)}
+        return sorted(names)[:most]
+
+    def queue_count(self, namespace: str) -> int:
+        return sum(file.queue_count(namespace) for file in self._files.values())
+
+    def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
+        self._look_around()
+        start = after or PartitionKey("", "", 0, 0)
+        found = [one for file in self._files.values() for one in file.empty_partitions(start, most)]
+        return sorted(found, key=lambda one: one.key)[:most]
+
+    def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
+        """Roots come last: one whose queue has another partition stays."""
+        gone: list[PartitionKey] = []
+        with self._locked():
+            self._open_new(self._new())
+            self._find([key for key, _ in group])
+            gone += self._forget([entry for entry in group if entry[0].partition])
+            roots = [entry for entry in group if not entry[0].partition]
+            gone += self._forget([entry for entry in roots if len(self._of_queue(entry[0])) == 1])
+        return sorted(gone)
+
+    def _forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
+        entries: dict[SqliteFile, list[tuple[int, int]]] = {}
+        keys: dict[Place, PartitionKey] = {}
+        for key, range_id in group:
+            place = self._places.get(key)
+            if place is not None:
+                keys[place] = key
+                entries.setdefault(place.file, []).append((place.number, range_id))
+        gone = [
+            keys[Place(file, number)]
+            for file, numbers in entries.items()
+            for number in file.forget(numbers)
+        ]
+        for key in gone:
+            del self._places[key]
+        return gone
+
+    def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
+        """The root's file comes last: what failed half-way can be found and repeated."""
+        with self._locked():
+            self._open_new(self._new())
+            self._find([key])
+            found = self._of_queue(key)
+            tasks, dead = (sum(row[at] for _, row in found) for at in (1, 2))
+            deleted = force or not (tasks or dead)
+            if deleted:
+                root = self._places.get(key)
+                numbers: dict[SqliteFile, list[int]] = {}
+                for file, row in found:
+                    numbers.setdefault(file, []).append(row[0])
+                for file in sorted(numbers, key=lambda one: root is not None and one is root.file):
+                    file.delete(numbers[file])
+                for other in [one for one in self._places if one[:3] == key[:3]]:
+                    del self._places[other]
+        return QueueContents(deleted, len(found), tasks, dead)
+
+    def _of_queue(self, key: PartitionKey) -> list[tuple[SqliteFile, tuple[int, int, int]]]:
+        return [(file, row) for file in self._files.values() for row in file.of_queue(key)]
 
     def signing_key(self) -> bytes:
         """Read the key of this directory; the first shard that asks makes it."""

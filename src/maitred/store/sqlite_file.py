@@ -24,6 +24,7 @@ from maitred.store.sqlite_rows import (
     MOST_ROWS,
     acquired_of,
     dead_of,
+    empty_of,
     later_of,
     listed,
     portions,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.matching.records import Acquired, Changes, Dead, Later
-    from maitred.store.interface import SegmentRead
+    from maitred.store.interface import EmptyPartition, SegmentRead
 
 BUSY_SECONDS: Final = 30.0
 """How long to wait for others who write the same file. Their transactions take milliseconds; a disk
@@ -54,6 +55,11 @@ APPLICATION: Final = 0x6D747264
 """`mtrd`: says in the file's header that it is ours."""
 
 _STATEMENTS: Final = statements("sqlite")
+_DELETING: Final = (
+    "raise_watermark",
+    *(f"delete_{table}" for table in ("segments", "marks", "later", "dead", "results")),
+    "delete_partitions",
+)
 _Entry = tuple[int, "Changes"]
 _Head = tuple[int, int, int, int]
 """Of a segment: first, last, tasks, bytes."""
@@ -90,17 +96,59 @@ class SqliteFile:
     def close(self) -> None:
         self._connection.close()
 
-    def find(self, key: PartitionKey) -> int | None:
-        """The partition's number in this file."""
-        row = self._row("find", key)
-        return row[0] if row else None
+    def find(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
+        """The numbers of those that are in this file."""
+        with translated(self.path):
+            return {keys[at]: number for at, number in self._json("find", (listed(keys),))}
 
-    def make(self, key: PartitionKey) -> tuple[int, Acquired]:
-        """A partition that is nowhere, and the first owner of it."""
-        return acquired_of(self._written("make", key))
+    def make(self, keys: Sequence[PartitionKey], range_id: int) -> dict[PartitionKey, int]:
+        """Make partitions that are nowhere, for their first owner; their numbers in this file."""
+        rows = self._written("make", (listed(keys), range_id))
+        return {PartitionKey(*key): number for number, *key in rows}
 
-    def acquire(self, number: int) -> Acquired:
-        return acquired_of(self._written("acquire", (number,)))[1]
+    def acquire(self, numbers: Sequence[int]) -> dict[int, Acquired]:
+        """Raise the range ids of those that are still there."""
+        return dict(map(acquired_of, self._written("acquire", (listed(numbers),))))
+
+    def watermark(self) -> int:
+        """The highest range id of any partition that was deleted from this file."""
+        return int(self._row("watermark", ())[0])
+
+    def queue_count(self, namespace: str) -> int:
+        return int(self._row("queue_count", (namespace,))[0])
+
+    def queue_total(self) -> int:
+        return int(self._row("queue_total", ())[0])
+
+    def queues(self, namespace: str, most: int) -> list[str]:
+        with translated(self.path):
+            return [str(name) for name in self._json("queues", (namespace, most))]
+
+    def empty_partitions(self, after: PartitionKey, most: int) -> list[EmptyPartition]:
+        with translated(self.path):
+            rows = self._json("empty_partitions", (*after, most))
+        return [empty_of(row) for row in rows]
+
+    def of_queue(self, key: PartitionKey) -> list[tuple[int, int, int]]:
+        """The queue's partitions in this file: number, tasks, dead letters."""
+        with translated(self.path):
+            return [tuple(row) for row in self._json("of_queue", key[:3])]
+
+    def forget(self, entries: Sequence[tuple[int, int]]) -> list[int]:
+        """Delete partitions that hold nothing, of those with these numbers and range ids."""
+        with translated(self.path, writing=True), self._transaction():
+            gone = self._json("without_contents", (listed(entries),))
+            self._delete(gone)
+        return [int(number) for number in gone]
+
+    def delete(self, numbers: Sequence[int]) -> None:
+        """Delete partitions, with everything that they hold."""
+        with translated(self.path, writing=True), self._transaction():
+            self._delete(numbers)
+
+    def _delete(self, numbers: Sequence[int]) -> None:
+        for name in _DELETING:
+            self._connection.execute(_STATEMENTS[name], (listed(numbers),))
 
     def write(self, entries: Sequence[_Entry]) -> list[PartitionKey]:
         """Write them, durably; returns who was overtaken and therefore left out."""
@@ -265,11 +313,10 @@ class SqliteFile:
             found = self._connection.execute(_STATEMENTS[name], values).fetchall()
         return found[0] if found else None
 
-    def _written(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row
+    def _written(self, name: str, values: Sequence[Any]) -> list[Any]:
         with translated(self.path):
             # Only when all rows are fetched is the statement over, and with it its transaction.
-            (row,) = self._connection.execute(_STATEMENTS[name], values).fetchall()
-        return row
+            return self._connection.execute(_STATEMENTS[name], values).fetchall()
 
 
 def _migrate(path: Path, connection: sqlite3.Connection) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import json
 
-from maitred.matching.records import Acquired, Dead, Later, Segment, rows_bytes
+from maitred.matching.records import Acquired, Dead, Later, PartitionKey, Segment, rows_bytes
 from maitred.routing.counts import PartitionCounts
-from maitred.store.interface import SegmentRead
+from maitred.store.interface import EmptyPartition, SegmentRead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -82,9 +82,18 @@ def statements_of(rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
 
 def acquired_of(row: Sequence[Any]) -> tuple[int, Acquired]:
     """The partition's number in its file, and what its owner is told."""
-    number, range_id, backlog, found_clean, read, write, version = row
-    counts = None if read is None else PartitionCounts(read, write, version)
-    return number, Acquired(range_id, counts, backlog, bool(found_clean))
+    number, range_id, backlog, found_clean, *counts = row
+    return number, Acquired(range_id, _counts(*counts), backlog, bool(found_clean))
+
+
+def empty_of(row: Sequence[Any]) -> EmptyPartition:
+    """A partition without tasks."""
+    *key, range_id, read, write, version = row
+    return EmptyPartition(PartitionKey(*key), range_id, _counts(read, write, version))
+
+
+def _counts(read: int | None, write: int, version: int) -> PartitionCounts | None:
+    return None if read is None else PartitionCounts(read, write, version)
 
 
 def portions(heads: Sequence[Head]) -> Iterator[Sequence[Head]]:

@@ -47,7 +47,8 @@ class Tasks:
         wanted = conditions(
             {name: _option(name, text) for name, text in (request.query or {}).items()}
         )
-        place = await self._gateway.add(namespace, queue, wanted, payload)
+        user = request.identity.name if request.identity is not None else ""
+        place = await self._gateway.add(namespace, queue, wanted, payload, user)
         path = _path(namespace, queue, place.partition, place.sequence)
         body = form.value(
             {

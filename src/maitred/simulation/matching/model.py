@@ -113,7 +113,7 @@ class Model:
         number = self.settings.tasks
         for partition, tasks in enumerate(self.settings.backlog):
             key = _key(partition)
-            range_id = self.contents.acquire(key).range_id
+            range_id = self.contents.own(key).range_id
             records = []
             for sequence in range(1, tasks + 1):
                 self.started_adding[number] = 0.0

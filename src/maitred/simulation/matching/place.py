@@ -77,7 +77,7 @@ class Place:
         self.polls = 0
         self.given_back = 0
         self._clock = model.clock
-        acquired = model.contents.acquire(key)
+        acquired = model.contents.own(key)
         self.partition = Partition(
             key,
             acquired._replace(clean=True),

@@ -102,7 +102,7 @@ class Tasks:
         self.kind = kind
         random = world.random("tasks")
         self._random = random
-        settings = node_settings(random)
+        settings = node_settings(random, world.random("idle"))
         self.record = Record(kind.promise(settings.queues["*"]))
         if not kind.network_fails:
             world.calm()
@@ -357,9 +357,10 @@ class Tasks:
         return left
 
 
-def node_settings(random: Random) -> Node:
-    """Other ones for every seed."""
-    scaling = Scaling(adaptive=False)
+def node_settings(random: Random, idle: Random) -> Node:
+    """Other ones for every seed; how soon queues are forgotten is drawn from a source of its own,
+    so that what a seed has found once it finds again."""
+    scaling = Scaling(adaptive=False, look_seconds=idle.choice((0.1, 5.0)))
     if random.random() < 0.25:
         scaling = Scaling(
             tasks_per_second=5.0, up_after_seconds=1.0, down_after_seconds=3.0, look_seconds=0.5
@@ -374,6 +375,9 @@ def node_settings(random: Random) -> Node:
         hold_seconds=random.choice((0.0, 0.02, 0.2)),
         finish_seconds=random.choice((0.0, 0.02, 0.2)),
         memory_seconds=0.0,
+        # So short that queues are forgotten and made anew while they are used.
+        idle_seconds=idle.choice((0.1, 1.0, 300.0)),
+        forget_seconds=idle.choice((0.1, 1.0, 3600.0)),
         rate_per_second=random.choice((None, None, None, 40.0)),
         forwarding=Forwarding(children=random.choice((1, 2, 20)), tasks=tasks_away),
         scaling=scaling,

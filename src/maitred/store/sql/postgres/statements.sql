@@ -23,13 +23,25 @@ SELECT current_setting('fsync'),
     END
 
 -- name: acquire
-INSERT INTO maitred.partitions AS p (
-    namespace, queue, queue_type, partition, range_id, backlog, clean, found_clean
+-- Rows are locked in the order of their ids, as commits lock them.
+WITH wanted AS (
+    SELECT p.id, named.place
+    FROM maitred.partitions AS p
+    JOIN unnest($1::text[], $2::text[], $3::integer[], $4::integer[])
+        WITH ORDINALITY AS named (namespace, queue, queue_type, partition, place)
+        USING (namespace, queue, queue_type, partition)
+    ORDER BY p.id
+    FOR UPDATE OF p
 )
-VALUES ($1, $2, $3, $4, 1, 0, false, true)
-ON CONFLICT (namespace, queue, queue_type, partition) DO UPDATE
+UPDATE maitred.partitions AS p
 SET range_id = p.range_id + 1, found_clean = p.clean, clean = false
-RETURNING id, range_id, backlog, found_clean, counts_read, counts_write, counts_version
+FROM wanted
+WHERE p.id = wanted.id
+RETURNING wanted.place::integer, NULL::text, p.id, p.range_id, p.backlog, p.found_clean,
+    p.counts_read, p.counts_write, p.counts_version
+
+-- name: make_partitions
+SELECT * FROM maitred.make_partitions($1, $2, $3, $4, $5, $6)
 
 -- name: find
 SELECT id
@@ -147,3 +159,22 @@ SELECT namespace, queue, sum(backlog + dead)::bigint, sum(bytes)::bigint
 FROM maitred.partitions
 WHERE backlog + bytes > 0
 GROUP BY namespace, queue
+
+-- name: queues
+SELECT DISTINCT queue FROM maitred.partitions WHERE namespace = $1 ORDER BY queue LIMIT $2
+
+-- name: queue_count
+SELECT count(*) FROM maitred.partitions WHERE namespace = $1 AND partition = 0
+
+-- name: empty_partitions
+SELECT namespace, queue, queue_type, partition, range_id, counts_read, counts_write, counts_version
+FROM maitred.partitions
+WHERE backlog = 0 AND (namespace, queue, queue_type, partition) > ($1, $2, $3, $4)
+ORDER BY namespace, queue, queue_type, partition
+LIMIT $5
+
+-- name: forget_partitions
+SELECT maitred.forget_partitions($1, $2, $3, $4, $5)
+
+-- name: delete_queue
+SELECT * FROM maitred.delete_queue($1, $2, $3, $4)

@@ -3,20 +3,46 @@
 -- may have, so sizes are asked for first, and what is large is fetched in portions, or alone.
 
 -- name: find
-SELECT id FROM partitions WHERE namespace = ? AND queue = ? AND queue_type = ? AND partition = ?
+-- It takes [[namespace, queue, type, partition], ...]; answers with places in that list, and ids.
+SELECT json_group_array(json_array(wanted.key, p.id))
+FROM json_each(?) AS wanted
+JOIN partitions AS p ON p.namespace = json_extract(wanted.value, '$[0]')
+    AND p.queue = json_extract(wanted.value, '$[1]')
+    AND p.queue_type = json_extract(wanted.value, '$[2]')
+    AND p.partition = json_extract(wanted.value, '$[3]')
 
 -- name: make
+-- It takes [[namespace, queue, type, partition], ...] and the range id of their first owner.
 INSERT INTO partitions (
-    namespace, queue, queue_type, partition, range_id, backlog, clean, found_clean
+    id, namespace, queue, queue_type, partition, range_id, backlog, clean, found_clean
 )
-VALUES (?, ?, ?, ?, 1, 0, 0, 1)
-RETURNING id, range_id, backlog, found_clean, counts_read, counts_write, counts_version
+SELECT
+    1 + new.key + (
+        SELECT max(w.partition_id, coalesce((SELECT max(p.id) FROM partitions AS p), 0))
+        FROM watermark AS w
+    ),
+    json_extract(new.value, '$[0]'),
+    json_extract(new.value, '$[1]'),
+    json_extract(new.value, '$[2]'),
+    json_extract(new.value, '$[3]'),
+    ?2, 0, 0, 1
+FROM json_each(?1) AS new
+RETURNING id, namespace, queue, queue_type, partition
 
 -- name: acquire
 UPDATE partitions
 SET range_id = range_id + 1, found_clean = clean, clean = 0
-WHERE id = ?
+WHERE id IN (SELECT value FROM json_each(?))
 RETURNING id, range_id, backlog, found_clean, counts_read, counts_write, counts_version
+
+-- name: watermark
+SELECT range_id FROM watermark
+
+-- name: queue_count
+SELECT count(*) FROM partitions WHERE namespace = ? AND partition = 0
+
+-- name: queue_total
+SELECT count(*) FROM partitions WHERE partition = 0
 
 -- name: range_ids
 SELECT json_group_array(json_array(id, range_id))
@@ -124,3 +150,65 @@ FROM (
     WHERE backlog + bytes > 0
     GROUP BY namespace, queue
 )
+
+-- name: queues
+SELECT json_group_array(queue)
+FROM (SELECT DISTINCT queue FROM partitions WHERE namespace = ? ORDER BY queue LIMIT ?)
+
+-- name: empty_partitions
+SELECT json_group_array(json_array(
+    namespace, queue, queue_type, partition, range_id, counts_read, counts_write, counts_version
+))
+FROM (
+    SELECT *
+    FROM partitions
+    WHERE backlog = 0 AND (namespace, queue, queue_type, partition) > (?, ?, ?, ?)
+    ORDER BY namespace, queue, queue_type, partition
+    LIMIT ?
+)
+
+-- name: of_queue
+SELECT json_group_array(json_array(id, backlog, dead))
+FROM partitions
+WHERE namespace = ? AND queue = ? AND queue_type = ?
+
+-- name: without_contents
+-- It takes [[id, range id], ...]
+SELECT json_group_array(p.id)
+FROM json_each(?) AS wanted
+JOIN partitions AS p ON p.id = json_extract(wanted.value, '$[0]')
+    AND p.range_id = json_extract(wanted.value, '$[1]')
+WHERE p.backlog = 0
+    AND NOT EXISTS (SELECT 1 FROM segments WHERE partition_id = p.id)
+    AND NOT EXISTS (SELECT 1 FROM later WHERE partition_id = p.id)
+    AND NOT EXISTS (SELECT 1 FROM dead WHERE partition_id = p.id)
+    AND NOT EXISTS (SELECT 1 FROM results WHERE partition_id = p.id)
+
+-- name: raise_watermark
+UPDATE watermark
+SET range_id = max(watermark.range_id, gone.range_id),
+    partition_id = max(watermark.partition_id, gone.id)
+FROM (
+    SELECT max(max(range_id, coalesce(counts_version + 1, 0))) AS range_id, max(id) AS id
+    FROM partitions
+    WHERE id IN (SELECT value FROM json_each(?))
+) AS gone
+WHERE gone.id IS NOT NULL
+
+-- name: delete_partitions
+DELETE FROM partitions WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: delete_segments
+DELETE FROM segments WHERE partition_id IN (SELECT value FROM json_each(?))
+
+-- name: delete_marks
+DELETE FROM marks WHERE partition_id IN (SELECT value FROM json_each(?))
+
+-- name: delete_later
+DELETE FROM later WHERE partition_id IN (SELECT value FROM json_each(?))
+
+-- name: delete_dead
+DELETE FROM dead WHERE partition_id IN (SELECT value FROM json_each(?))
+
+-- name: delete_results
+DELETE FROM results WHERE partition_id IN (SELECT value FROM json_each(?))

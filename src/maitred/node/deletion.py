@@ -1,0 +1,117 @@
+"""Queues that a person deletes.
+
+The store deletes all partitions of a queue at once; whoever owns one of them can write no more from
+then on. Before that every shard is asked who uses the queue, because tasks that need not be written
+yet, workers and waiting queries are in memory only. Afterwards every shard lets go of the queue's
+partitions, and whoever waits there hears `QueueDeleted`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from maitred.errors import QueueDeleted, QueueInUse
+from maitred.matching.records import PartitionKey
+from maitred.node.asking import ASK_SECONDS, ask
+from maitred.node.settling import settle
+from maitred.protocol.frames import Opcode
+from maitred.protocol.tasks import DeletedQueue, DeleteQueue, Withdraw, Withdrawn
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from maitred.node.driving import Owned
+    from maitred.node.held import Held
+    from maitred.node.partitions import Partitions
+
+
+class _Use(NamedTuple):
+    """Who uses a queue, all shards together."""
+
+    tasks: int
+    workers: int
+    queries: int
+
+
+class Deletion:
+    """Deletes queues, and lets go of those that another shard deletes."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._shard = partitions.shard
+        self._shard.handlers[Opcode.DELETE] = self._delete
+        self._shard.holders[Opcode.WITHDRAW] = self._withdraw
+
+    async def _delete(self, message: DeleteQueue) -> DeletedQueue:
+        root = PartitionKey(message.namespace, message.queue, message.queue_type, 0)
+        use = await self._ask_all(root, drop=False)
+        if not message.force:
+            _check_unused(root, use.tasks, 0, use.workers, use.queries)
+        contents = await self._partitions.store.delete_queue(root, force=message.force)
+        if not contents.deleted:
+            _check_unused(root, contents.tasks, contents.dead, use.workers, use.queries)
+        await self._ask_all(root, drop=True)
+        if contents.partitions:
+            self._shard.log.info(
+                "queue deleted",
+                namespace=root.namespace,
+                queue=root.queue,
+                tasks=contents.tasks,
+                dead=contents.dead,
+            )
+        tasks = max(contents.tasks, use.tasks)
+        return DeletedQueue(contents.partitions, tasks, contents.dead, use.workers)
+
+    async def _ask_all(self, root: PartitionKey, *, drop: bool) -> _Use:
+        """Ask every shard. When the queue is deleted, one that does not answer does no harm: it can
+        write nothing, and hears so when it tries."""
+        shards = range(self._shard.place.shards)
+        asked = (self._ask(Withdraw(number, 0, *root[:3], drop)) for number in shards)
+        answers = await asyncio.gather(*asked, return_exceptions=drop)
+        found = [answer for answer in answers if isinstance(answer, Withdrawn)]
+        return _Use(
+            sum(answer.tasks for answer in found),
+            len({session for answer in found for session in answer.workers}),
+            sum(answer.queries for answer in found),
+        )
+
+    async def _ask(self, message: Withdraw) -> Struct:
+        future: asyncio.Future[Struct] = self._shard.loop.create_future()
+        ask(self._shard, message, ASK_SECONDS, lambda outcome: settle(future, outcome))
+        return await future
+
+    def _withdraw(self, message: Withdraw, held: Held) -> None:
+        queue = message.namespace, message.queue, message.queue_type
+        mine = [one for one in self._partitions.owned.values() if one.key[:3] == queue]
+        answer = Withdrawn(
+            sum(one.partition.open_tasks for one in mine),
+            list({session for one in mine for session in _workers(one)}),
+            sum(one.partition.wanted.total for one in mine),
+        )
+        if message.drop:
+            problem = QueueDeleted(
+                f"The queue {message.namespace}/{message.queue} was deleted.",
+                remedy="Whoever uses it again makes a new one.",
+            )
+            for one in mine:
+                self._partitions.drop(one, problem)
+        held.answer(answer)
+
+
+def _workers(owned: Owned) -> set[bytes]:
+    partition = owned.partition
+    sessions = {offer.session for offer in partition.offers.unanswered()}
+    return sessions.union(partition.presence.workers)
+
+
+def _check_unused(root: PartitionKey, tasks: int, dead: int, workers: int, queries: int) -> None:
+    has = {"task": tasks, "dead letter": dead, "worker": workers}
+    parts = [f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in has.items() if count]
+    if queries:
+        parts.append(f"{queries:,} waiting {'query' if queries == 1 else 'queries'}")
+    if parts:
+        raise QueueInUse(
+            f"The queue {root.namespace}/{root.queue} has {', '.join(parts)}; nothing was deleted.",
+            remedy="Stop its workers and empty it first, or delete it with --force.",
+        )

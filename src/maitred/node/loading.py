@@ -1,0 +1,175 @@
+"""How a shard gets partitions from the store: in groups, one group at a time, namespaces in turns.
+
+A load is a commit, and the store does one after another. If each request for a partition that is
+not in memory were a load of its own, a caller that names ten thousand queues would make everybody's
+commits wait for ten thousand of them. So there is one group under way at most: another commit waits
+for that one and no more. Who waits for a load stands in the line of its namespace, and lines take
+turns, so other namespaces wait for one group as well.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from maitred.errors import (
+    MaitredError,
+    Overloaded,
+    TooManyNewQueues,
+    TooManyQueues,
+    Unavailable,
+)
+from maitred.matching.fair_lines import FairLines
+from maitred.matching.limits import Limiter
+from maitred.settings import Namespace
+from maitred.store.interface import Acquisition, Quota, Refusal
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from maitred.matching.records import Acquired, PartitionKey
+    from maitred.node.shard import Shard
+    from maitred.store.interface import Store
+
+GROUP: Final = 32
+"""Partitions that are loaded with one commit: a millisecond or two besides the disk's own time."""
+
+USERS_KEPT: Final = 10_000
+"""Users whose rate of new queues is remembered; the one that made a queue longest ago goes
+first."""
+
+
+class _Wanted(NamedTuple):
+    acquisition: Acquisition
+    future: asyncio.Future[Acquired | Refusal]
+
+
+class Loader:
+    """Loads partitions for one shard, and makes queues as far as quotas allow."""
+
+    def __init__(self, shard: Shard, store: Store) -> None:
+        self._shard = shard
+        self._store = store
+        self._loop = shard.loop
+        self._lines: FairLines[_Wanted] = FairLines()
+        self._runs = False
+        self._limiters: OrderedDict[str, Limiter] = OrderedDict()
+        self.loads = 0
+        """Groups that were loaded."""
+
+    def quota(self, namespace: str) -> int:
+        """Return how many queues the namespace may have."""
+        namespaces = self._shard.settings.namespaces
+        return (namespaces.get(namespace) or namespaces.get("*") or _DEFAULTS).queues
+
+    async def find(self, key: PartitionKey) -> Acquired | None:
+        """Acquire the partition if it exists."""
+        found = await self._acquire(Acquisition(key, makes=False))
+        return None if isinstance(found, Refusal) else found
+
+    async def make(self, key: PartitionKey, user: str) -> Acquired:
+        """Acquire the partition; it is made if it does not exist. A root is a new queue, which
+        counts against the user's rate and the quotas; raises `TooManyNewQueues` or
+        `TooManyQueues`."""
+        if key.partition:
+            found = await self._acquire(Acquisition(key))
+        else:
+            limiter = self._limiter(user)
+            self._check_rate(limiter, user)
+            limiter.count()
+            limits = self._shard.limits
+            quota = Quota(self.quota(key.namespace), limits.queues)
+            found = await self._acquire(Acquisition(key, quota=quota))
+            if isinstance(found, Refusal):
+                limiter.give_back()
+        if isinstance(found, Refusal):
+            raise self._refused(found, key)
+        return found
+
+    async def _acquire(self, wanted: Acquisition) -> Acquired | Refusal:
+        namespace = wanted.key.namespace
+        if self._lines.length(namespace) >= self._shard.limits.loading:
+            raise Overloaded(
+                f"{self._shard.limits.loading:,} partitions of the namespace {namespace} wait to "
+                "be loaded already.",
+                remedy="Try later, or use fewer queues at once.",
+            )
+        future: asyncio.Future[Acquired | Refusal] = self._loop.create_future()
+        self._lines.push(namespace, _Wanted(wanted, future))
+        if not self._runs:
+            self._runs = True
+            self._shard.spawn(self._run())
+        return await future
+
+    async def _run(self) -> None:
+        try:
+            while self._lines:
+                group = [one for one in self._lines.take(GROUP) if not one.future.done()]
+                if group:
+                    await self._load(group)
+        finally:
+            self._runs = False
+
+    async def _load(self, group: list[_Wanted]) -> None:
+        self.loads += 1
+        problem: BaseException
+        try:
+            found = await self._store.acquire([one.acquisition for one in group])
+        except MaitredError as refused:
+            problem = refused
+        except Exception as failure:
+            self._shard.log.exception("partitions not loaded")
+            problem = Unavailable(f"The partition could not be loaded: {failure}.")
+        else:
+            for one, outcome in zip(group, found, strict=True):
+                if not one.future.done():
+                    one.future.set_result(outcome)
+            return
+        for one in group:
+            if not one.future.done():
+                one.future.set_exception(problem)
+
+    # New queues
+
+    def _limiter(self, user: str) -> Limiter:
+        """Each shard allows its share: where a queue lives is a matter of its name."""
+        limiter = self._limiters.get(user)
+        if limiter is None:
+            limits, shards = self._shard.limits, self._shard.place.shards
+            rate, burst = limits.new_queues_per_second / shards, limits.new_queues / shards
+            limiter = self._limiters[user] = Limiter(rate, burst, self._loop.time())
+            if len(self._limiters) > USERS_KEPT:
+                self._limiters.popitem(last=False)
+        self._limiters.move_to_end(user)
+        return limiter
+
+    def _check_rate(self, limiter: Limiter, user: str) -> None:
+        now = self._loop.time()
+        at = limiter.next_at(now)
+        if at > now:
+            rate = self._shard.limits.new_queues_per_second
+            who = f"The user {user!r}" if user else "Those without a user's name"
+            raise TooManyNewQueues(
+                f"{who} may make {rate:g} new queues a second, and made more.",
+                remedy="Use queues that exist, or raise limits.new_queues_per_second.",
+                retry_after=round(max(at - now, 0.001), 3),
+            )
+
+    def _refused(self, refusal: Refusal, key: PartitionKey) -> MaitredError:
+        namespace = key.namespace
+        if refusal is Refusal.NAMESPACE_FULL:
+            return TooManyQueues(
+                f"The namespace {namespace} has {self.quota(namespace):,} queues, as many as "
+                f"allowed; {key.queue} would be a new one.",
+                remedy="Delete some (`maitred admin queue delete`), or raise "
+                f"namespaces.{namespace}.queues. Idle queues are forgotten in time.",
+            )
+        if refusal is Refusal.STORE_FULL:
+            return TooManyQueues(
+                f"The store has {self._shard.limits.queues:,} queues, as many as allowed.",
+                remedy="Delete some (`maitred admin queue delete`), or raise limits.queues.",
+            )
+        return Unavailable("The partition could not be made.")
+
+
+_DEFAULTS: Final = Namespace()
