@@ -12,6 +12,7 @@ import json
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from fuzz.quiet_log import QuietLog
 from fuzz.reference import cut
 from fuzz.transport import FakeTransport
 from fuzz.violated import Violated, require
@@ -46,22 +47,6 @@ HEAD_AND_BODY_BYTES: Final = 2 * 1_024
 """Most that the settings below allow one connection, beside the piece that came last."""
 
 _SETTINGS: Final = GatewaySettings(header_bytes=1_024, body_bytes=1_024, under_way_bytes=100_000)
-
-
-class _Log:
-    """A log in which nothing may be said that a person would be woken up for."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def debug(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-    def info(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-    def warning(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-
-    def error(self, event: str, **fields: Any) -> None:  # noqa: ANN401
-        self.problems.append(f"{event}: {fields.get('exc_info')!r}")
-
-    exception = error
 
 
 class _Query:
@@ -162,7 +147,7 @@ class World:
         self.loop.set_exception_handler(self._failed)
         self.failures: list[str] = []
         self.hanging: list[_Query] = []
-        self.log = _Log()
+        self.log = QuietLog()
         self.door = self.loop.run_until_complete(self._make(users=users))
 
     async def _make(self, *, users: bool) -> HttpDoor:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
+from fuzz.quiet_log import QuietLog
 from fuzz.reference import cut, frames_of
 from fuzz.transport import FakeTransport
 from fuzz.violated import require
@@ -24,7 +25,7 @@ from maitred import App
 from maitred.client.address import parse_address, settings_of
 from maitred.client.client import AsyncClient
 from maitred.client.querying import Querying
-from maitred.client.seats import SeatLink as GatewayLink
+from maitred.client.seats import SeatLink
 from maitred.errors import MaitredError, Unavailable
 from maitred.protocol.frames import (
     ANSWER,
@@ -60,7 +61,7 @@ from maitred.queries.states import Accident
 from maitred.settings import Querying as QueryingSettings
 from maitred.settings import Worker as WorkerSettings
 from maitred.surroundings import Surroundings
-from maitred.worker.door import SeatLink as WorkerLink
+from maitred.worker.gateway_link import GatewayLink
 from maitred.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -155,25 +156,6 @@ def composed(
     return b"".join(frames)
 
 
-class _Log:
-    """A log in which nothing may be said that a person would be woken up for."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def debug(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-    def info(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-    def warning(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-
-    def error(self, event: str, **fields: Any) -> None:  # noqa: ANN401
-        self.problems.append(f"{event}: {fields!r}")
-
-    exception = error
-
-    def bind(self, **_fields: Any) -> _Log:  # noqa: ANN401
-        return self
-
-
 def an_app() -> App:
     app = App("fuzz")
 
@@ -201,7 +183,7 @@ class LinkWorld:
         self.loop = uvloop.new_event_loop()
         self.loop.set_exception_handler(self._failed)
         self.failures: list[str] = []
-        self.log = _Log()
+        self.log = QuietLog()
         self.surroundings = Surroundings(lambda: 1_000_000.0, Random(1), bytes)
         self.app = an_app()
         self.client = self.loop.run_until_complete(self._connecting_to_nothing())
@@ -241,7 +223,7 @@ def _run(examined: Callable[[LinkWorld], Coroutine[Any, Any, None]]) -> None:
 
 
 async def deliver(
-    link: WorkerLink | GatewayLink, transport: FakeTransport, pieces: list[bytes]
+    link: GatewayLink | SeatLink, transport: FakeTransport, pieces: list[bytes]
 ) -> None:
     """As a transport does: nothing is delivered while reading is paused."""
     for piece in [*pieces, b""]:
@@ -275,7 +257,7 @@ async def _at_a_worker(world: LinkWorld, pattern: int, data: bytes) -> None:
     for served, token in zip(worker._served, TOKENS, strict=True):  # noqa: SLF001
         terms = Reserved(0, token, "ann", 5.0, 60.0, 1_000, 200, 5.0)
         worker.querying.reserved(served, terms, now)
-    link = WorkerLink(worker._door)  # noqa: SLF001
+    link = GatewayLink(worker._door)  # noqa: SLF001
     transport = FakeTransport(link, peer_reads=not pattern & 0x20)
     link.connection_made(transport)
     await deliver(link, transport, cut(data, pattern & 0x1F))
@@ -370,11 +352,11 @@ async def _at_a_gateway(world: LinkWorld, pattern: int, data: bytes, *, greets: 
     querying._watches = True  # noqa: SLF001 - there is no node to tell of it
     ended: list[str] = []
 
-    def over(link: GatewayLink, why: str, hung: bool) -> None:
+    def over(link: SeatLink, why: str, hung: bool) -> None:
         ended.append(why)
         querying.links._ended(link, why, hung)  # noqa: SLF001
 
-    link = GatewayLink(
+    link = SeatLink(
         world.loop,
         SESSION,
         settings,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from fuzz.parts import FRAME_BYTES, PARTS
+from fuzz.quiet_log import QuietLog
 from fuzz.reference import cut, frames_of
 from fuzz.transport import FakeTransport
 from fuzz.violated import require
@@ -57,25 +58,6 @@ _HANDSHAKE: Final = encode_frame(
 )
 
 
-class _Log:
-    """A log in which nothing may be said that a person would be woken up for."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def debug(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-    def info(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-    def warning(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-
-    def error(self, event: str, **fields: Any) -> None:  # noqa: ANN401
-        self.problems.append(f"{event}: {fields.get('exc_info')!r}")
-
-    exception = error
-
-    def bind(self, **_fields: Any) -> _Log:  # noqa: ANN401
-        return self
-
-
 class World:
     """One shard and its loop."""
 
@@ -84,7 +66,7 @@ class World:
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(self._failed)
         self.failures: list[str] = []
-        self.log = _Log()
+        self.log = QuietLog()
         self.shard = self.loop.run_until_complete(self._make(store))
 
     async def _make(self, store: Store | None) -> Shard:

@@ -16,7 +16,8 @@ from maitred.node import patience
 from maitred.settings import Gateway as GatewaySettings
 from maitred.settings import Limits
 from maitred.settings import Worker as WorkerSettings
-from maitred.worker.door import Door, SeatLink
+from maitred.worker.door import Door
+from maitred.worker.gateway_link import GatewayLink
 from maitred.worker.statistics import Statistics
 from tests.gateway.fakes import get, open_door, query, until
 
@@ -243,7 +244,7 @@ def test_a_gateway_that_says_nothing_more_to_a_worker_is_disconnected() -> None:
     async def scenario() -> None:
         settings = WorkerSettings()
         door = a_door(settings)
-        link = SeatLink(door)
+        link = GatewayLink(door)
         wire = Wire()
         link.connection_made(cast("Any", wire))
         link.ready = True

@@ -1,0 +1,347 @@
+"""The worker's end of a connection to a gateway.
+
+A link begins with HELLO and PROVE, by which each end shows that it knows the worker's session: the
+node told it to gateways that may ask here. Then queries come, each on a stream of its own, each
+with its reservation. Whoever knows neither gets no further than a sentence: garbage is answered
+with a typed error or closed, and nothing else is disturbed by it.
+"""
+
+from __future__ import annotations
+
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import (
+    Cancelled,
+    IdleTooLong,
+    InvalidArgument,
+    MaitredError,
+    ProtocolViolation,
+    TooManyConnections,
+    TooSlow,
+    UnknownRequest,
+    UnknownWorker,
+    UnsupportedVersion,
+)
+from maitred.protocol.frames import (
+    ANSWER,
+    EVENT_STREAM,
+    HEADER,
+    REQUEST,
+    RESPONSE,
+    Frame,
+    FrameDecoder,
+    Opcode,
+)
+from maitred.protocol.messages import UNREADABLE, not_understood
+from maitred.protocol.refusals import encode_error
+from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
+from maitred.protocol.seats import (
+    CHALLENGE_BYTES,
+    CREDIT,
+    HELLO_BYTES,
+    SEATS_VERSION,
+    Greeting,
+    decode_hello,
+    decode_proof,
+    decode_seat,
+    encode_greeting,
+    encode_load,
+    encode_seated,
+    session_proof,
+)
+from maitred.routing.names import check_shown_name
+from maitred.wire.link import GATHERED_BYTES, Link
+from maitred.worker.capacity import Sender
+from maitred.worker.query import Query
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from maitred.protocol.seats import Load, Seated
+    from maitred.settings import Worker as WorkerSettings
+    from maitred.worker.door import Door
+
+TURN_FRAMES: Final = 64
+"""Of one link, before others get their turn."""
+
+WRITE_BUFFER_BYTES: Final = 8 * 2**20
+"""Unsent answers from which on nothing more is read from that gateway: two streams' windows."""
+
+PARTS_MAX: Final = 8
+"""Of a frame that is written without joining it first; more would cost more than the copy."""
+
+SEATED_BYTES: Final = 128
+"""What a `Seated` has around its result, at most: 40 bytes, and 64 of a report."""
+
+TOGETHER: Final = 64
+"""Answers that are written together at most. More would save little, and two ends that each wait
+for all that the other one has to say work by turns instead of at the same time."""
+
+TOKEN_BYTES: Final = 16
+
+FAREWELL_SECONDS: Final = 5.0
+"""For a gateway to close after our last words."""
+
+ANSWER_SECONDS: Final = TIMEOUT_MAX_MILLISECONDS / 1000 + 60.0
+"""No query may take longer than a day. A link on which nothing arrives for longer has lost one."""
+
+_pack: Final = HEADER.pack
+_SEAT: Final = int(Opcode.SEAT)
+_SEATED: Final = Opcode.SEAT + ANSWER
+_LOAD: Final = Opcode.LOAD + ANSWER
+_ROWS: Final = Opcode.ROWS + ANSWER
+
+
+class GatewayLink(Link):
+    """Made by `Door`, for each connection that it accepts."""
+
+    __slots__ = (
+        "_challenge",
+        "_door",
+        "_querying",
+        "_unsent_seen",
+        "answer_bytes",
+        "body_bytes",
+        "gateway",
+        "opened_at",
+        "ready",
+        "sender",
+        "streams",
+    )
+
+    def __init__(self, door: Door) -> None:
+        # One frame a turn until the gateway is known: the next one may be larger after that.
+        super().__init__(door.loop, FrameDecoder(REQUEST, HELLO_BYTES), RESPONSE, 1)
+        self.opened_at = self.arrived_at
+        self.ready = False
+        """Whether the gateway has proved that the node sent it."""
+        self.gateway = ""
+        """Its name, for people to read."""
+        self.body_bytes = HELLO_BYTES
+        """Largest frame that the gateway takes."""
+        self.answer_bytes = 0
+        """Largest result that fits into one."""
+        self.streams: dict[int, Query | bytes] = {}
+        """What was asked and not answered yet; a token, if it waits for its reservation."""
+        self.sender = Sender(self._report)
+        """What it is told of the worker's load, if it comes with passes."""
+        self._challenge = b""
+        """What the gateway has to answer; empty before its HELLO."""
+        self._door = door
+        self._querying = door.querying
+        self._unsent_seen = 0
+
+    # Beginning and end
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        name = self.transport.get_extra_info("peername")
+        self.gateway = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
+        if not self._door.entered(self):
+            self.say_farewell(TooManyConnections("This worker has as many connections as it may."))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
+        self.closing = True
+        self._door.left(self)
+        self._drop_all()
+        self._querying.capacity.gone(self.sender)
+
+    def _drop_all(self) -> None:
+        streams, self.streams = self.streams, {}
+        for stream, asked in streams.items():
+            if isinstance(asked, Query):
+                asked.abandon()
+            else:
+                self._querying.forget(self, stream, asked)
+
+    def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:  # noqa: ARG002
+        self.say_farewell(problem)
+
+    def say_farewell(self, problem: MaitredError) -> None:
+        """Say why, and close; what is under way is stopped."""
+        if self.closing:
+            return
+        self._door.querying.complaints.say("a connection was refused", self.gateway, problem)
+        stream = EVENT_STREAM if self._challenge else 0
+        self.send(0, stream, Opcode.ERROR, encode_error(problem))
+        self.finish()
+        self._drop_all()
+
+    def look_at_clock(self, now: float, settings: WorkerSettings) -> None:
+        """Called about once a second: is it still worth keeping?"""
+        if self.closing_since is not None:
+            if now - self.closing_since > FAREWELL_SECONDS:
+                self.abort()
+            return
+        if self.write_paused_since is not None:
+            unsent = self.transport.get_write_buffer_size()
+            if unsent < self._unsent_seen:
+                self.write_paused_since = now
+            self._unsent_seen = unsent
+            if now - self.write_paused_since > settings.stalled_seconds:
+                problem = TooSlow("The gateway does not take its answers.")
+                self._door.querying.complaints.say("a gateway is given up", self.gateway, problem)
+                self.abort()
+            return
+        since = self.partial_since if self.ready else self.opened_at
+        if since is not None:
+            if now - since > settings.link_seconds:
+                what = "a frame" if self.ready else "HELLO and PROVE"
+                self.say_farewell(
+                    TooSlow(f"It took longer than {settings.link_seconds:g} s for {what}.")
+                )
+        elif now - self.arrived_at > (
+            ANSWER_SECONDS if self.streams else settings.link_idle_seconds
+        ):
+            self.say_farewell(IdleTooLong("The gateway has said nothing for too long."))
+
+    # What comes in
+
+    def frames_received(self, frames: list[Frame], now: float) -> None:
+        for flags, stream, opcode, body in frames:
+            if opcode == _SEAT and self.ready and stream >= 0 and not flags:
+                if stream in self.streams:
+                    # An answer on this stream could be taken for either query's.
+                    self.say_farewell(
+                        ProtocolViolation(f"Stream {stream} has a query under way already.")
+                    )
+                    return
+                try:
+                    seat = decode_seat(body)
+                except UNREADABLE as problem:
+                    self._refuse(stream, not_understood(opcode, problem))
+                    continue
+                token = self._querying.seat(self, stream, seat, now)
+                if token is not None:
+                    self.streams[stream] = token
+            elif self.ready:
+                self._other(flags, stream, opcode, body)
+            else:
+                self._introduced(flags, stream, opcode, body)
+            if self.closing:
+                return
+
+    def _introduced(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
+        """The first two frames: HELLO, then PROVE."""
+        expected = Opcode.PROVE if self._challenge else Opcode.HELLO
+        try:
+            if opcode != expected or stream or flags:
+                raise ProtocolViolation(
+                    "The first things said to a worker are HELLO and PROVE, on stream 0."
+                )
+            if expected == Opcode.HELLO:
+                self._hello(body)
+            else:
+                self._prove(body)
+        except UNREADABLE as problem:
+            self.say_farewell(not_understood(expected, problem))
+        except MaitredError as problem:
+            self.say_farewell(problem)
+
+    def _hello(self, body: bytes) -> None:
+        door = self._door
+        hello = decode_hello(body)
+        if hello.version != SEATS_VERSION:
+            raise UnsupportedVersion(
+                f"This worker speaks version {SEATS_VERSION} of its protocol, not {hello.version}."
+            )
+        self._challenge = door.secret(CHALLENGE_BYTES)
+        proof = session_proof("worker", door.session, hello.challenge)
+        frame_bytes = door.settings.link_frame_bytes
+        greeting = Greeting(proof, self._challenge, SEATS_VERSION, frame_bytes)
+        self.send(0, 0, Opcode.HELLO + ANSWER, encode_greeting(greeting))
+
+    def _prove(self, body: bytes) -> None:
+        door = self._door
+        proved = decode_proof(body)
+        if not compare_digest(
+            proved.proof, session_proof("gateway", door.session, self._challenge)
+        ):
+            raise UnknownWorker("Another worker listens at this address by now.")
+        check_shown_name("gateway", proved.name)
+        if proved.frame_bytes < HELLO_BYTES:
+            raise InvalidArgument(
+                f"A gateway takes frames of {HELLO_BYTES:,} bytes at least, "
+                f"not {proved.frame_bytes:,}."
+            )
+        self.ready = True
+        self.gateway = proved.name or self.gateway
+        self.body_bytes = proved.frame_bytes
+        self.answer_bytes = proved.frame_bytes - SEATED_BYTES
+        self.decoder.max_body_bytes = door.settings.link_frame_bytes
+        self._turn_frames = TURN_FRAMES
+
+    def _other(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
+        asked = self.streams.get(stream)
+        if flags or stream < 0:
+            self.say_farewell(ProtocolViolation("A frame with flags, or on a stream below 0."))
+        elif opcode == Opcode.CREDIT:
+            if len(body) != CREDIT.size:
+                self._violated(stream, "CREDIT has four bytes.")
+            elif isinstance(asked, Query):  # otherwise it is over, and they did not know yet
+                asked.credit(CREDIT.unpack(body)[0])
+        elif opcode == Opcode.CANCEL:
+            if isinstance(asked, Query):
+                asked.cancel()
+            elif asked is not None:
+                self._querying.forget(self, stream, asked)
+                self.refused(stream, Cancelled("The query was taken back before it began."))
+        elif opcode == Opcode.RELEASE:
+            if len(body) != TOKEN_BYTES:
+                self._violated(stream, f"RELEASE has {TOKEN_BYTES} bytes.")
+            else:
+                self._querying.release(body)
+        elif opcode == Opcode.PING:
+            self.send(0, stream, Opcode.PING + ANSWER, body)
+        else:
+            self._violated(
+                stream, f"A worker does not know the opcode 0x{opcode:02x}.", UnknownRequest
+            )
+
+    def _violated(
+        self, stream: int, sentence: str, kind: type[MaitredError] = InvalidArgument
+    ) -> None:
+        if stream in self.streams:  # an ERROR there would be taken for the query's answer
+            self.say_farewell(ProtocolViolation(sentence))
+        else:
+            self._refuse(stream, kind(sentence))
+
+    def _refuse(self, stream: int, problem: MaitredError) -> None:
+        self._door.querying.complaints.say("a frame was refused", self.gateway, problem)
+        self.refused(stream, problem)
+
+    # What goes out (see `query.Asker`)
+
+    def begun(self, stream: int, query: Query) -> None:
+        """It runs from now on."""
+        self.streams[stream] = query
+
+    def rows(self, stream: int, parts: list[bytes], size: int) -> None:
+        """Some rows."""
+        header = _pack(RESPONSE, 0, stream, _ROWS, size)
+        if size < GATHERED_BYTES or len(parts) > PARTS_MAX:
+            self.write(b"".join((header, *parts)))
+        elif not self.closing:
+            self.flush()
+            self.transport.writelines((header, *parts))
+
+    def over(self, stream: int, seated: Seated) -> None:
+        """The last word on a query that was begun."""
+        self.streams.pop(stream, None)
+        body = encode_seated(seated)
+        self.write(_pack(RESPONSE, 0, stream, _SEATED, len(body)) + body)
+        if len(self._gathered) >= TOGETHER or not self.streams:
+            self.flush()  # the gateway need not wait for all of them, or it is the only one
+
+    def _report(self, load: Load) -> None:
+        """How the worker is. Who does not take what was sent before needs no more of it."""
+        if not self.closing and self.write_paused_since is None:
+            body = encode_load(load)
+            self.write(_pack(RESPONSE, 0, EVENT_STREAM, _LOAD, len(body)) + body)
+
+    def refused(self, stream: int, problem: MaitredError) -> None:
+        """The last word on one that was not."""
+        self.streams.pop(stream, None)
+        self.send(0, stream, Opcode.ERROR, encode_error(problem))
