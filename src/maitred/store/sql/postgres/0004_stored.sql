@@ -53,9 +53,50 @@ BEGIN
         FOR UPDATE OF p
     );
     UPDATE maitred.partitions AS p
-    SET backlog = new.backlog, clean = new.clean, bytes = p.bytes + new.bytes
+    SET backlog = new.backlog, clean = new.clean, bytes = p.bytes + new.bytes,
+        dead = p.dead + (SELECT count(*) FROM unnest(dead_of) AS letters (id) WHERE letters.id = p.id)
     FROM unnest(the_ids, the_backlogs, the_cleans, the_bytes) AS new (id, backlog, clean, bytes)
     WHERE p.id = new.id AND p.id = ANY (held);
+
+    -- What goes, and what is replaced: each row once, whoever names it twice. Before anything changes.
+    IF cardinality(segments_of || gone_of || later_gone_of || later_of || dead_gone_of || dead_of
+        || results_of) > 0 THEN
+        UPDATE maitred.partitions AS p
+        SET bytes = p.bytes - old.bytes, dead = p.dead - old.dead
+        FROM (
+            SELECT id, sum(size) AS bytes, sum(dead) AS dead
+            FROM (
+                SELECT id, octet_length(body) + 64 AS size, 0 AS dead
+                FROM maitred.segments
+                JOIN (
+                    SELECT * FROM unnest(segments_of, the_priorities, the_firsts)
+                    UNION SELECT * FROM unnest(gone_of, gone_priorities, gone_firsts)
+                ) AS named (id, of_priority, of_first)
+                    ON partition_id = id AND priority = of_priority AND first = of_first
+                UNION ALL
+                SELECT id, octet_length(body) + 64, 0
+                FROM maitred.later
+                JOIN (
+                    SELECT * FROM unnest(later_gone_of, later_gone)
+                    UNION SELECT * FROM unnest(later_of, later_sequences)
+                ) AS named (id, of_sequence) ON partition_id = id AND sequence = of_sequence
+                UNION ALL
+                SELECT id, octet_length(body) + 64, 1
+                FROM maitred.dead
+                JOIN (
+                    SELECT * FROM unnest(dead_gone_of, dead_gone)
+                    UNION SELECT * FROM unnest(dead_of, dead_sequences)
+                ) AS named (id, of_sequence) ON partition_id = id AND sequence = of_sequence
+                UNION ALL
+                SELECT id, octet_length(body) + 64, 0
+                FROM maitred.results
+                JOIN unnest(results_of, result_sequences) AS named (id, of_sequence)
+                    ON partition_id = id AND sequence = of_sequence
+            ) AS rows
+            GROUP BY id
+        ) AS old
+        WHERE p.id = old.id AND p.id = ANY (held);
+    END IF;
 
     IF cardinality(counts_of) > 0 THEN
         UPDATE maitred.partitions AS p
@@ -65,17 +106,6 @@ BEGIN
     END IF;
 
     IF cardinality(segments_of) > 0 THEN
-        UPDATE maitred.partitions AS p
-        SET bytes = p.bytes - old.bytes
-        FROM (
-            SELECT o.partition_id, sum(octet_length(o.body) + 64) AS bytes
-            FROM maitred.segments AS o
-            JOIN unnest(segments_of, the_priorities, the_firsts) AS new (id, priority, first)
-                ON o.partition_id = new.id AND o.priority = new.priority AND o.first = new.first
-            WHERE new.id = ANY (held)
-            GROUP BY o.partition_id
-        ) AS old
-        WHERE p.id = old.partition_id;
         INSERT INTO maitred.segments AS s (partition_id, priority, first, last, tasks, body)
         SELECT *
         FROM unnest(segments_of, the_priorities, the_firsts, the_lasts, the_tasks, the_bodies)
@@ -95,18 +125,6 @@ BEGIN
     -- A mark goes with the last segment that it lies in: segments of two priorities that were
     -- written together overlap, and the store cannot tell whose it is.
     IF cardinality(gone_of) > 0 THEN
-        UPDATE maitred.partitions AS p
-        SET bytes = p.bytes - old.bytes
-        FROM (
-            SELECT o.partition_id, sum(octet_length(o.body) + 64) AS bytes
-            FROM maitred.segments AS o
-            JOIN (SELECT DISTINCT * FROM unnest(gone_of, gone_priorities, gone_firsts))
-                AS new (id, priority, first)
-                ON o.partition_id = new.id AND o.priority = new.priority AND o.first = new.first
-            WHERE new.id = ANY (held)
-            GROUP BY o.partition_id
-        ) AS old
-        WHERE p.id = old.partition_id;
         DELETE FROM maitred.segments AS s
         USING unnest(gone_of, gone_priorities, gone_firsts) AS gone (id, priority, first)
         WHERE s.partition_id = gone.id AND s.priority = gone.priority AND s.first = gone.first
@@ -131,34 +149,12 @@ BEGIN
     END IF;
 
     IF cardinality(later_gone_of) > 0 THEN
-        UPDATE maitred.partitions AS p
-        SET bytes = p.bytes - old.bytes
-        FROM (
-            SELECT o.partition_id, sum(octet_length(o.body) + 64) AS bytes
-            FROM maitred.later AS o
-            JOIN (SELECT DISTINCT * FROM unnest(later_gone_of, later_gone)) AS new (id, sequence)
-                ON o.partition_id = new.id AND o.sequence = new.sequence
-            WHERE new.id = ANY (held)
-            GROUP BY o.partition_id
-        ) AS old
-        WHERE p.id = old.partition_id;
         DELETE FROM maitred.later AS l
         USING unnest(later_gone_of, later_gone) AS gone (id, sequence)
         WHERE l.partition_id = gone.id AND l.sequence = gone.sequence AND gone.id = ANY (held);
     END IF;
 
     IF cardinality(later_of) > 0 THEN
-        UPDATE maitred.partitions AS p
-        SET bytes = p.bytes - old.bytes
-        FROM (
-            SELECT o.partition_id, sum(octet_length(o.body) + 64) AS bytes
-            FROM maitred.later AS o
-            JOIN unnest(later_of, later_sequences) AS new (id, sequence)
-                ON o.partition_id = new.id AND o.sequence = new.sequence
-            WHERE new.id = ANY (held)
-            GROUP BY o.partition_id
-        ) AS old
-        WHERE p.id = old.partition_id;
         INSERT INTO maitred.later AS l (partition_id, sequence, due, body)
         SELECT *
         FROM unnest(later_of, later_sequences, later_dues, later_bodies)
@@ -169,42 +165,12 @@ BEGIN
     END IF;
 
     IF cardinality(dead_gone_of) > 0 THEN
-        UPDATE maitred.partitions AS p
-        SET bytes = p.bytes - old.bytes, dead = p.dead - old.rows
-        FROM (
-            SELECT o.partition_id, sum(octet_length(o.body) + 64) AS bytes, count(*) AS rows
-            FROM maitred.dead AS o
-            JOIN (SELECT DISTINCT * FROM unnest(dead_gone_of, dead_gone)) AS new (id, sequence)
-                ON o.partition_id = new.id AND o.sequence = new.sequence
-            WHERE new.id = ANY (held)
-            GROUP BY o.partition_id
-        ) AS old
-        WHERE p.id = old.partition_id;
         DELETE FROM maitred.dead AS d
         USING unnest(dead_gone_of, dead_gone) AS gone (id, sequence)
         WHERE d.partition_id = gone.id AND d.sequence = gone.sequence AND gone.id = ANY (held);
     END IF;
 
     IF cardinality(dead_of) > 0 THEN
-        UPDATE maitred.partitions AS p
-        SET bytes = p.bytes - old.bytes, dead = p.dead - old.rows
-        FROM (
-            SELECT o.partition_id, sum(octet_length(o.body) + 64) AS bytes, count(*) AS rows
-            FROM maitred.dead AS o
-            JOIN unnest(dead_of, dead_sequences) AS new (id, sequence)
-                ON o.partition_id = new.id AND o.sequence = new.sequence
-            WHERE new.id = ANY (held)
-            GROUP BY o.partition_id
-        ) AS old
-        WHERE p.id = old.partition_id;
-        UPDATE maitred.partitions AS p
-        SET dead = p.dead + new.rows
-        FROM (
-            SELECT id, count(*) AS rows FROM unnest(dead_of) AS new (id)
-            WHERE id = ANY (held)
-            GROUP BY id
-        ) AS new
-        WHERE p.id = new.id;
         INSERT INTO maitred.dead AS d (partition_id, sequence, died_at, reason, body)
         SELECT *
         FROM unnest(dead_of, dead_sequences, dead_moments, dead_reasons, dead_bodies)
@@ -215,17 +181,6 @@ BEGIN
     END IF;
 
     IF cardinality(results_of) > 0 THEN
-        UPDATE maitred.partitions AS p
-        SET bytes = p.bytes - old.bytes
-        FROM (
-            SELECT o.partition_id, sum(octet_length(o.body) + 64) AS bytes
-            FROM maitred.results AS o
-            JOIN unnest(results_of, result_sequences) AS new (id, sequence)
-                ON o.partition_id = new.id AND o.sequence = new.sequence
-            WHERE new.id = ANY (held)
-            GROUP BY o.partition_id
-        ) AS old
-        WHERE p.id = old.partition_id;
         INSERT INTO maitred.results AS r (partition_id, sequence, expires_at, body)
         SELECT *
         FROM unnest(results_of, result_sequences, result_expiries, result_bodies)
