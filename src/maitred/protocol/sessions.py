@@ -10,7 +10,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-from maitred.matching.attempt_proofs import SESSION_BYTES
+SESSION_BYTES: Final = 16
 
 _PURPOSE: Final = b"worker session"
 
