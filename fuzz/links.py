@@ -374,7 +374,7 @@ async def _at_a_gateway(world: LinkWorld, pattern: int, data: bytes, *, greets: 
         require(link.greeted.done(), "a good greeting is not taken")
     outcomes: list[object] = []
     if greets:
-        querying.links.open[SESSION] = link
+        querying.links.opened((SESSION, ""), link)
         for number in range(3):
             ask = Ask(
                 namespace="fuzz",

@@ -44,6 +44,10 @@ class Party(Protocol):
         """The worker is no more."""
 
 
+Key = tuple[bytes, str]
+"""A worker's session and its address."""
+
+
 class Links:
     """All of one gateway."""
 
@@ -76,11 +80,13 @@ class Links:
         self._secret = secret
         self._encrypted = encrypted
         self._tls: ssl.SSLContext | None = None
-        self.open: dict[bytes, SeatLink] = {}
-        """By the worker's session."""
-        self._waiting: dict[bytes, list[Party]] = {}
+        self.open: dict[Key, SeatLink] = {}
+        """By the worker's session and address. One who knows a worker's session and offers slots
+        with it elsewhere gets what is for his own address, and nothing that is for the worker."""
+        self._keys: dict[SeatLink, Key] = {}
+        self._waiting: dict[Key, list[Party]] = {}
         self._dialing: dict[asyncio.Task[None], None] = {}
-        self._unreachable: dict[bytes, float] = {}
+        self._unreachable: dict[Key, float] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -88,34 +94,42 @@ class Links:
 
     def get(self, allocation: Allocation, party: Party) -> None:
         """Tell the party, now or later, whether there is a link to the worker."""
-        session = allocation.session
-        link = self.open.get(session)
+        key = (allocation.session, allocation.address)
+        link = self.open.get(key)
         if link is not None:
             party.linked(link)
             return
-        waiting = self._waiting.get(session)
+        waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.append(party)
-        elif not allocation.address or self._is_unreachable(session):
+        elif not allocation.address or self._is_unreachable(key):
             party.unreachable()
         elif self._closed:
             party.gone("the gateway is closed")
         else:
-            self._waiting[session] = [party]
-            task = self._loop.create_task(self._dial(session, allocation))
+            self._waiting[key] = [party]
+            task = self._loop.create_task(self._dial(key, allocation))
             self._dialing[task] = None
             task.add_done_callback(self._dialing.pop)
 
-    def _is_unreachable(self, session: bytes) -> bool:
-        until = self._unreachable.get(session)
+    def opened(self, key: Key, link: SeatLink) -> None:
+        """There is a link to the worker from now on, until it ends."""
+        self.open[key], self._keys[link] = link, key
+
+    def has(self, allocation: Allocation) -> bool:
+        """Whether there is a link to the worker now."""
+        return (allocation.session, allocation.address) in self.open
+
+    def _is_unreachable(self, key: Key) -> bool:
+        until = self._unreachable.get(key)
         if until is None:
             return False
         if self._loop.time() < until:
             return True
-        del self._unreachable[session]
+        del self._unreachable[key]
         return False
 
-    async def _dial(self, session: bytes, allocation: Allocation) -> None:
+    async def _dial(self, key: Key, allocation: Allocation) -> None:
         link: SeatLink | None = None
         why = ""
         gone = False
@@ -123,7 +137,7 @@ class Links:
             address = parse_worker_address(allocation.address)
             link = SeatLink(
                 self._loop,
-                session,
+                allocation.session,
                 self._settings,
                 self._frame_bytes,
                 self._name,
@@ -150,15 +164,15 @@ class Links:
                 self._on_refused(allocation, problem)
         except BaseException:
             self._drop(link)
-            for party in self._waiting.pop(session, ()):
+            for party in self._waiting.pop(key, ()):
                 party.gone("the gateway is closed")
             raise
-        waiting = self._waiting.pop(session, [])
+        waiting = self._waiting.pop(key, [])
         if link is not None and not why and not link.closing:
-            self.open[session] = link
+            self.opened(key, link)
             for party in waiting:
                 # What one of them does may end it for the others.
-                if self.open.get(session) is link:
+                if self.open.get(key) is link:
                     party.linked(link)
                 else:
                     party.gone("its connection was lost")
@@ -167,7 +181,7 @@ class Links:
         if not gone:
             if len(self._unreachable) >= REMEMBERED_MAX:
                 self._unreachable.clear()
-            self._unreachable[session] = self._loop.time() + self._settings.unreachable_seconds
+            self._unreachable[key] = self._loop.time() + self._settings.unreachable_seconds
         for party in waiting:
             if gone:
                 party.gone(why)
@@ -196,8 +210,9 @@ class Links:
             link.greeted.cancel()
 
     def _ended(self, link: SeatLink, why: str, hung: bool) -> None:  # noqa: ARG002
-        if self.open.get(link.session) is link:
-            del self.open[link.session]
+        key = self._keys.pop(link, None)
+        if key is not None:
+            del self.open[key]
         self._on_end(link, hung)
         if hung:
             self._on_hung(link)

@@ -367,7 +367,7 @@ class Querying:
         task.add_done_callback(self._tasks.pop)
 
     def _surplus(self, allocation: Allocation) -> None:
-        if not self._closed or allocation.session in self.links.open:
+        if not self._closed or self.links.has(allocation):
             self.links.get(allocation, _Surplus(allocation.token))
 
     # Workers that are not as they should be
@@ -388,7 +388,7 @@ class Querying:
     def still_hangs(self, place: Place, allocation: Allocation) -> bool:
         """Whether this slot is of a worker that hangs, and its partition did not know."""
         session = allocation.session
-        if session in self.links.open or not self.hung.is_news(session, place, self.loop.time()):
+        if self.links.has(allocation) or not self.hung.is_news(session, place, self.loop.time()):
             return False
         self.suspect(place, session)
         return True
