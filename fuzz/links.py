@@ -4,7 +4,7 @@ At a worker's listener, a gateway says them: nothing runs without a proof and a 
 query gets one last word, and when the gateway is gone every slot is free. At a gateway, a worker
 says them: nothing but HELLO is sent to one that proves nothing, and every query ends once.
 
-Challenges and sessions are zeros here, so that inputs can hold proofs that are right.
+Challenges and secrets are zeros here, so that inputs can hold proofs that are right.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from maitred.protocol.seats import (
     encode_seated,
     session_proof,
 )
+from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import DONE, FAILED, Failure, Reserved
 from maitred.queries.ask import Ask
 from maitred.queries.states import Accident
@@ -70,7 +71,8 @@ if TYPE_CHECKING:
     from maitred.client.running import Running
 
 FRAME_BYTES: Final = 4_096
-SESSION: Final = bytes(16)
+SECRET: Final = bytes(16)
+SESSION: Final = session_of_secret(SECRET)
 CHALLENGE: Final = bytes(16)
 QUEUES: Final = ("echo", "rows", "hang")
 TOKENS: Final = tuple(bytes([number]) * 16 for number in (1, 2, 3))
@@ -91,11 +93,8 @@ def _answer(stream: int, opcode: int, body: bytes) -> bytes:
 
 
 HELLO: Final = _request(0, Opcode.HELLO, encode_hello(Hello(CHALLENGE)))
-PROVE: Final = _request(
-    0,
-    Opcode.PROVE,
-    encode_proof(Proof(session_proof("gateway", SESSION, CHALLENGE), "gateway", FRAME_BYTES)),
-)
+_PROOF: Final = session_proof("gateway", SESSION, CHALLENGE)
+PROVE: Final = _request(0, Opcode.PROVE, encode_proof(Proof(_PROOF, "gateway", FRAME_BYTES)))
 GREETING: Final = _answer(
     0,
     Opcode.HELLO + ANSWER,
@@ -244,14 +243,15 @@ def examine_worker_link(pattern: int, data: bytes) -> None:
     """What a gateway says: as it is, or after HELLO and PROVE, or well-formed frames after that."""
     if pattern & 1:
         data = HELLO + PROVE + (data if pattern & 2 else composed(data, GATEWAY_SAYS, _request))
-    _run(lambda world: _at_a_worker(world, pattern >> 2, data))
+    proved = data.startswith(HELLO + PROVE)
+    _run(lambda world: _at_a_worker(world, pattern >> 2, data, proved=proved))
 
 
-async def _at_a_worker(world: LinkWorld, pattern: int, data: bytes) -> None:
+async def _at_a_worker(world: LinkWorld, pattern: int, data: bytes, *, proved: bool) -> None:
     settings = WorkerSettings(slots=4, limit="slots", link_frame_bytes=FRAME_BYTES)
     handlers: list[Any] = list(world.app.handlers.values())
     surroundings = world.surroundings
-    worker = Worker(world.client, handlers, settings, "w", surroundings, world.log, SESSION)
+    worker = Worker(world.client, handlers, settings, "w", surroundings, world.log, SECRET)
     worker._supply = lambda: None  # type: ignore[method-assign]  # noqa: SLF001 - nobody to offer to
     now = world.loop.time()
     for served, token in zip(worker._served, TOKENS, strict=True):  # noqa: SLF001
@@ -263,6 +263,8 @@ async def _at_a_worker(world: LinkWorld, pattern: int, data: bytes) -> None:
     await deliver(link, transport, cut(data, pattern & 0x1F))
     for _ in range(_TURNS):
         await asyncio.sleep(0)
+    require(link.ready or not proved, "a good proof does not count")
+    require(not link.ready or _PROOF in data, "somebody is let in without a proof")
     limit = FRAME_BYTES if link.ready else HELLO_BYTES
     waiting = link.decoder.waiting_bytes
     # With more than one frame in a read, the rest waits for its turn.

@@ -28,6 +28,7 @@ from maitred.protocol.tasks import (
     Await,
     Counts,
     DeadLetters,
+    DeleteQueue,
     Describe,
     End,
     Finish,
@@ -38,6 +39,7 @@ from maitred.protocol.tasks import (
     Resize,
     Revoke,
     Sync,
+    Withdraw,
 )
 
 FRAME_BYTES: Final = 4_096
@@ -99,6 +101,9 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             RevokeToken(0, 900, "id"),
             Introspect(0, 900, "text"),
             Reload(0, 900),
+            # Queues.
+            DeleteQueue("n", "q", 1, 0, 900),
+            Withdraw(0, 900, "n", "q", 1),
         )
     ),
 )
