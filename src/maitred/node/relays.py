@@ -17,6 +17,7 @@ for requests under way counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 
 RELAYS_MAX: Final = 10_000
 """At a time; their bodies are counted with all requests under way."""
+
+NAMESPACE_SHARE: Final = 0.5
+"""Of those, what one namespace may have: whoever relays and fetches with made-up tokens fills the
+share of his own namespace, and the others still get through."""
 
 RETURN_SECONDS: Final = 2.0
 """How long a worker that has a query may be out of touch: between two requests, or while it
@@ -121,6 +126,8 @@ class Relays:
         self._partitions = partitions
         self._loop = partitions.loop
         self._table: dict[Key, _Relaying] = {}
+        self._namespaces: Counter[str] = Counter()
+        """How many of them each namespace has."""
         self._looking = False
         holders = partitions.shard.holders
         holders[Opcode.RELAY] = self._relay
@@ -299,7 +306,15 @@ class Relays:
             raise Overloaded(
                 f"The shard relays {RELAYS_MAX:,} queries already.", remedy="Come back later."
             )
+        namespace = key[0]
+        if self._namespaces[namespace] >= RELAYS_MAX * NAMESPACE_SHARE:
+            raise Overloaded(
+                f"The shard relays {self._namespaces[namespace]:,} queries of the namespace "
+                f"{namespace!r} already.",
+                remedy="Come back later.",
+            )
         one = self._table[key] = _Relaying(key)
+        self._namespaces[namespace] += 1
         if not self._looking:
             self._looking = True
             self._loop.call_later(LOOK_SECONDS, self._look)
@@ -308,6 +323,10 @@ class Relays:
     def _forget(self, one: _Relaying) -> None:
         if self._table.get(one.key) is one:
             del self._table[one.key]
+            namespace = one.key[0]
+            self._namespaces[namespace] -= 1
+            if not self._namespaces[namespace]:
+                del self._namespaces[namespace]
 
     def _look(self) -> None:
         now = self._loop.time()
