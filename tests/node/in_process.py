@@ -20,7 +20,7 @@ import uvloop
 from maitred.node.shard import Place, Shard
 from maitred.protocol.messages import Echo, Echoed
 from maitred.security.audit_log import audit_log
-from maitred.settings import Limits, Node
+from maitred.settings import Limits, Node, Tls
 from maitred.surroundings import Surroundings
 from tests.node.raw import PATIENCE_SECONDS, RawClient
 
@@ -244,12 +244,12 @@ async def node(
     limits: Limits | None = None,
     tls: ssl.SSLContext | None = None,
     client_tls: ssl.SSLContext | None = None,
+    tls_settings: Tls | None = None,
     **settings: Any,  # noqa: ANN401 - whatever a node has
 ) -> AsyncIterator[NodeUnderTest]:
     """A running node. Afterwards nothing may be left of any request, and no fault of ours."""
-    made = NodeUnderTest(
-        directory, Node(limits=limits or Limits(), **settings), shards, tls, client_tls
-    )
+    whole = Node(limits=limits or Limits(), tls=tls_settings, **settings)
+    made = NodeUnderTest(directory, whole, shards, tls, client_tls)
     try:
         for shard in made.shards:
             await shard.start()

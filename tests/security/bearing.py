@@ -78,6 +78,8 @@ class Place:
         self.gateway: Gateway | None = None
         self.http_port = 0
         self.disk = disk
+        self.tls: ssl.SSLContext | None = None
+        """With which clients connect, unless they bring their own."""
 
     def keep(self, shard: Shard) -> None:
         """Give the shard the store and the clock of this place."""
@@ -90,7 +92,7 @@ class Place:
     async def client(self, who: str = "", **settings: Any) -> AsyncClient:  # noqa: ANN401
         """`who` as in an address: `alice:wonder@`."""
         address = f"{self._scheme}://{who}localhost:{self.node.port}"
-        given = {"close_seconds": 0.1, "connect_seconds": 10.0, **settings}
+        given = {"close_seconds": 0.1, "connect_seconds": 10.0, "tls": self.tls, **settings}
         return await self._stack.enter_async_context(maitred.connect(address, **given))
 
     async def admin(self) -> AsyncClient:
@@ -113,11 +115,16 @@ class Place:
     # HTTP
 
     async def http(
-        self, *headers: str, namespace: str = "n", caller: Caller | None = None
+        self,
+        *headers: str,
+        namespace: str = "n",
+        queue: str = "echo",
+        caller: Caller | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> Answer:
         """Ask a query; `echo` gives its argument back."""
-        own = caller or await self.dial()
-        own.send(post(f"/v1/{namespace}/queues/echo/query", b"[1]", *headers))
+        own = caller or await self.dial(tls)
+        own.send(post(f"/v1/{namespace}/queues/{queue}/query", b"[1]", *headers))
         try:
             return await own.answer()
         finally:
@@ -154,6 +161,7 @@ async def place(
         )
         scheme = "maitreds" if tls is not None else "maitred"
         made = Place(running, clock, stack, scheme, disk)
+        made.tls = client_tls
         for shard in running.shards:
             made.keep(shard)
         if gateway:

@@ -41,14 +41,15 @@ if TYPE_CHECKING:
 
 async def refused(client: AsyncClient, made: Place) -> MaitredError:
     """Until the client is refused, whatever comes before: a connection that is cut, say."""
-    while True:
-        try:
-            await made.lets_in(client)
-        except ConnectionLost:
-            continue
-        except MaitredError as problem:
-            return problem
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            try:
+                await made.lets_in(client)
+            except ConnectionLost:
+                continue
+            except MaitredError as problem:
+                return problem
+            await asyncio.sleep(0.005)
 
 
 @in_a_loop
@@ -131,6 +132,18 @@ async def test_a_revoked_token_ends_its_sessions_at_every_shard(tmp_path: Path) 
         assert answer.status == 401
         caller.close()
         await made.lets_in(other)
+
+
+@in_a_loop
+async def test_what_is_under_way_over_http_ends_with_its_token(tmp_path: Path) -> None:
+    async with place(tmp_path) as made:
+        token = await made.token("bob")
+        hanging = asyncio.create_task(made.http(f"Authorization: Bearer {token}", queue="hang"))
+        await until(lambda: bool(made.asking.asked))
+        await made.revoke(token)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await hanging
+        assert made.asking.cancelled
 
 
 @in_a_loop

@@ -112,8 +112,10 @@ class Connection(Caller):
         supported = await self._exchange(Opcode.OPTIONS, b"", Opcode.SUPPORTED)
         description = Description.from_supported(cql.decode_supported(supported.body))
         version = agree(versions, description.versions)
+        login = {} if credentials is None else {cql.LOGIN: "1"}
         startup = cql.encode_startup(
             {
+                **login,
                 "CQL_VERSION": CQL_VERSION,
                 "MAITRED_VERSION": str(version),
                 "DRIVER_NAME": "maitred",

@@ -15,7 +15,7 @@ from maitred.security.hosts import is_loopback
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maitred.settings import Jwt, Node
+    from maitred.settings import Jwt, Node, Tls
 
 PORT_MAX = 65_535
 
@@ -44,6 +44,8 @@ def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
         _check_namespace(name, origin)
     if node.users or node.users_file is not None:
         _check_users(node, origin)
+    if node.tls is not None and node.tls.client_users:
+        _check_client_users(node, node.tls, origin)
     if node.jwt is not None:
         _check_jwt(node.jwt, origin)
     _check_open(node, origin)
@@ -173,6 +175,29 @@ def _check_users(node: Node, origin: _Origins) -> None:
         check_user(name, user, origin.source("users"))
     if node.users_file is not None:
         Directory(node)
+
+
+def _check_client_users(node: Node, tls: Tls, origin: _Origins) -> None:
+    from maitred.security.certificates import KINDS
+
+    where = origin("tls.client_users")
+    for name in tls.client_users:
+        kind, colon, value = name.partition(":")
+        if kind not in KINDS or not colon or not value:
+            raise InvalidSetting(
+                f"{where} has {name!r}, which is no name in a certificate.",
+                remedy=f"Write the kind of name before it: one of {', '.join(KINDS)} and a colon.",
+            )
+    if tls.client_authorities is None:
+        raise InvalidSetting(
+            f"{where} maps names in certificates, and nobody vouches for those of clients.",
+            remedy="Set tls.client_authorities.",
+        )
+    if not node.authenticates:
+        raise InvalidSetting(
+            f"{where} maps names in certificates to users, and there are none.",
+            remedy="Configure users; they need a secret as well, which nobody has to know.",
+        )
 
 
 def _check_jwt(jwt: Jwt, origin: _Origins) -> None:

@@ -36,7 +36,10 @@ class Guard:
         self.users = Directory(settings)
         self.required = self.users.required
         self.audit = audit
-        self.authenticator = Authenticator(self.users, settings.limits, log, audit)
+        client_users = settings.tls.client_users if settings.tls is not None else {}
+        self.authenticator = Authenticator(
+            self.users, settings.limits, log, audit, client_users=client_users
+        )
         self.reloading = Reloading(self.users, reloadable, log)
         self._wall_clock = surroundings.wall_clock
 

@@ -227,7 +227,7 @@ class Accepted(Link):
         if self.identity is not None and self.identity.until <= moment:
             self.say_farewell(
                 TokenExpired(
-                    "The token with which this connection was opened has expired.",
+                    "The token or certificate with which this connection was opened has expired.",
                     remedy="Connect with a new one.",
                 )
             )

@@ -25,6 +25,7 @@ from maitred.security.permissions import EVERYTHING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.security.directory import Identity
     from maitred.security.source import Source
 
 OWN_OPCODES: Final = 0x40
@@ -88,7 +89,12 @@ class Handshake(Accepted):
                 raise ProtocolViolation(
                     f"MAITRED_VERSION has to be a number, not {spoken[:60]!r}."
                 ) from None
-        if self.shard.users.required:
+        # Whoever has credentials to show is asked for them, whatever the certificate says.
+        known = None if cql.LOGIN in options else self.shard.certified(self.transport)
+        if known is not None:
+            self._logged_in(known, self.source)
+            self.send(0, stream, Opcode.READY, b"")
+        elif self.shard.users.required:
             self.state = State.AUTHENTICATING
             self.send(0, stream, Opcode.AUTHENTICATE, cql.encode_authenticate())
         else:
@@ -116,13 +122,16 @@ class Handshake(Accepted):
         if self.closing:
             return
         self._verifying = None
+        self._logged_in(identity, source)
+        self.send(0, stream, Opcode.AUTH_SUCCESS, cql.AUTH_SUCCESS_BODY)
+
+    def _logged_in(self, identity: Identity, source: Source) -> None:
         self.identity = identity
         self.permissions = identity.permissions
         if self.shard.audit is not None:
             via = {"via": identity.via}
             self.shard.audit.record("login", user=identity.name, source=source, details=via)
         self._become_ready()
-        self.send(0, stream, Opcode.AUTH_SUCCESS, cql.AUTH_SUCCESS_BODY)
 
     def _become_ready(self) -> None:
         self.shard.strangers_bytes -= self.partial_bytes  # which are a user's from now on

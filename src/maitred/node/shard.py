@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from maitred.protocol.access import Reload
     from maitred.protocol.messages import AnyRequest
     from maitred.security.audit_log import AuditLog
+    from maitred.security.directory import Identity
     from maitred.security.reloading import PartReloaded, Reloadable
     from maitred.settings import Node
     from maitred.store.interface import Store
@@ -144,7 +145,10 @@ class Shard:
         self.users = Directory(settings, place.gateway_secret)
         self.audit = audit
         self._users_before = self.users.all()
-        self.authenticator = Authenticator(self.users, settings.limits, log, audit)
+        client_users = settings.tls.client_users if settings.tls is not None else {}
+        self.authenticator = Authenticator(
+            self.users, settings.limits, log, audit, client_users=client_users
+        )
         keys = None if settings.jwt is None else KeySource(settings.jwt)
         parts = reloadable if keys is None else (*reloadable, keys)
         self.reloading = Reloading(self.users, parts, log, self._reloaded)
@@ -383,6 +387,11 @@ class Shard:
             admit(message, connection)
 
         self.admissions[opcode] = admit if earlier is None else both
+
+    def certified(self, transport: asyncio.BaseTransport) -> Identity | None:
+        """The user that the certificate of the connection stands for."""
+        shown = transport.get_extra_info("ssl_object")
+        return self.authenticator.certified(shown, self._wall_clock())
 
     def count_error(self, code: str) -> None:
         """An error was given as an answer."""

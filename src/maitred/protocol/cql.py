@@ -35,6 +35,10 @@ SCHEMA_CHANGE: Final = "SCHEMA_CHANGE"
 DRAINING: Final = "MAITRED_DRAINING"
 """Our own event: the node is stopping; finish what you have here and send nothing new."""
 
+LOGIN: Final = "MAITRED_LOGIN"
+"""The option of STARTUP with which a client says that it has credentials to show, even if its
+certificate stands for a user."""
+
 EVENTS: Final = frozenset((STATUS_CHANGE, TOPOLOGY_CHANGE, SCHEMA_CHANGE, DRAINING))
 
 _ROWS: Final = 2

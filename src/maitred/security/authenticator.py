@@ -17,14 +17,18 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import InvalidToken, MaitredError, Unauthenticated
+from maitred.security.certificates import Certified, certified
 from maitred.security.directory import wrong_secret
 from maitred.security.login_limits import LoginLimits
 from maitred.security.login_queue import LoginQueue, no_room
 from maitred.security.secrets import SECRET_BYTES_MAX
-from maitred.security.tokens import TOKEN_USER
+from maitred.security.tokens import TOKEN_USER, id_of
 from maitred.security.users import USER_LETTERS_MAX
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+
     from maitred.logs import Logger
     from maitred.security.audit_log import AuditLog
     from maitred.security.directory import Directory, Identity
@@ -76,12 +80,19 @@ class Authenticator:
     """Authenticates for all listeners of one process."""
 
     def __init__(
-        self, users: Directory, limits: Limits, log: Logger, audit: AuditLog | None = None
+        self,
+        users: Directory,
+        limits: Limits,
+        log: Logger,
+        audit: AuditLog | None = None,
+        *,
+        client_users: Mapping[str, str] | None = None,
     ) -> None:
         self.users = users
         self._audit = audit
+        self._client_users = client_users or {}
         self.outcomes: Counter[str] = Counter()
-        """Logins by outcome: `remembered`, `verified`, `wrong`, `too-many-failures`,
+        """Logins by outcome: `remembered`, `verified`, `certified`, `wrong`, `too-many-failures`,
         `overloaded`."""
         self._loop = asyncio.get_running_loop()
         self._log = log
@@ -105,9 +116,21 @@ class Authenticator:
 
     def refreshed(self, identity: Identity) -> Identity | None:
         """The same one after a change of users or tokens; None if they may no longer be here."""
+        if identity.via == "certificate":
+            return Certified(identity.name, identity.until).identity(self.users, -inf)
         if identity.via in {"token", "jwt"}:
             return self._tokens.refreshed(identity) if self._tokens is not None else None
         return self.users.refreshed(identity)
+
+    def certified(self, tls: ssl.SSLObject | None, now: float) -> Identity | None:
+        """Who the client's certificate stands for, at the end of a TLS connection."""
+        if tls is None or not self._client_users:
+            return None
+        found = certified(tls.getpeercert(), self._client_users)
+        known = None if found is None else found.identity(self.users, now)
+        if known is not None:
+            self.outcomes["certified"] += 1
+        return known
 
     def remembered(self, user: str, secret: str) -> Identity | None:
         """Who this is, if that was found out before."""
@@ -123,7 +146,8 @@ class Authenticator:
         """Who this is. Raises `Unauthenticated` for an unknown user or a wrong secret,
         `TooManyFailures` or `Overloaded` if the secret is not looked at. Cancel it when the caller
         has left: then the secret is not verified."""
-        login = Login(source, user, secret, self._loop.create_future())
+        shown = user if user != TOKEN_USER else f"token {id_of(secret) or '(JWT)'}"
+        login = Login(source, shown, secret, self._loop.create_future())
         try:
             known = self.remembered(user, secret)
             if known is not None:
@@ -235,4 +259,6 @@ def no_longer(identity: Identity) -> Unauthenticated:
         return InvalidToken("The API token was revoked, or its user does not exist any more.")
     if identity.via == "jwt":
         return InvalidToken("The key that signed the JWT is not trusted any more.")
+    if identity.via == "certificate":
+        return Unauthenticated("The user of the certificate does not exist any more.")
     return Unauthenticated("The user does not exist any more, or has a new secret.")

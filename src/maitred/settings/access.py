@@ -157,6 +157,11 @@ class Tls(Schema, frozen=True, kw_only=True):
     client_authorities: Location | None = None
     """If given, clients must show a certificate signed by one of these."""
 
+    client_users: dict[Text, Text] = field(default_factory=dict)
+    """By a name in a client's certificate (`CN:ann`, `DNS:ci.example.org`, `URI:spiffe://shop/ci`,
+    `email:ann@example.org`), the user that needs no secret with it. Every authority above can make
+    such a certificate."""
+
 
 class Tokens(Schema, frozen=True, kw_only=True):
     """API tokens, made with `maitred admin token create`."""

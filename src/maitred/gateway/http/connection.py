@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
-from maitred.errors import MaitredError, Overloaded, TooManyConnections, TooSlow
+from maitred.errors import (
+    MaitredError,
+    Overloaded,
+    TooManyConnections,
+    TooSlow,
+    Unauthenticated,
+)
 from maitred.gateway.http.budget import SMALL_BYTES
 from maitred.gateway.http.clock import Waits
 from maitred.gateway.http.formats import AS_JSON
+from maitred.gateway.http.letting_in import credentials
 from maitred.gateway.http.reading import CONTINUE, HEAD, IDLE, Reading
 from maitred.gateway.http.request import Request
 from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told
@@ -53,6 +61,7 @@ class Connection(Reading):
         "_reading_paused",
         "_seen_waits",
         "_unsent",
+        "_verified_again",
         "_write_paused",
         "authorized",
         "closed",
@@ -72,6 +81,8 @@ class Connection(Reading):
         """The last Authorization header that was right, when the users were of that generation."""
         self._queue: deque[Request | MaitredError] = deque()
         self._current: Request | None = None
+        self._verified_again: Request | None = None
+        """The request under way, while its token is verified again."""
         self._deciding: Request | None = None
         """The head of the request that is being read, while its credentials are verified."""
         self._pumping = False
@@ -464,6 +475,33 @@ class Connection(Reading):
         if current.identity is None:
             self.door.log.info("http request cut off: its user is gone", peer=self.peer)
             self.transport.abort()
+
+    def look_at_token(self) -> None:
+        """Have the token of what is under way verified again: it may be revoked or expired by now,
+        and a gateway is not told."""
+        current = self._current
+        if current is None or current.identity is None or current.identity.until == inf:
+            return
+        header = current.headers.get(b"authorization")
+        if header is None:
+            known = self.door.certified(self)
+        else:
+            known = self.door.guard.authenticator.remembered(*credentials(header))
+        if known is None and current is not self._verified_again:
+            self._verified_again = current
+            self.door.spawn(self._verify_again(current))
+
+    async def _verify_again(self, request: Request) -> None:
+        try:
+            await self.door.verify(self, request)
+        except Unauthenticated:
+            if self._current is request:
+                self.door.log.info("http request cut off: its user is gone", peer=self.peer)
+                self.transport.abort()
+        except MaitredError:
+            pass  # the node is away, or busy; it is tried again
+        finally:
+            self._verified_again = None
 
     def look_at_clock(self, now: float) -> None:
         """End what takes too long."""

@@ -257,7 +257,7 @@ class HttpDoor:
 
     async def admit_later(self, connection: Connection, request: Request) -> bool:
         """The same, after the secret was verified."""
-        await self._verify(connection, request)
+        await self.verify(connection, request)
         return self._admit(request, self._find(request))
 
     def _admit(self, request: Request, found: Found) -> bool:
@@ -414,10 +414,13 @@ class HttpDoor:
         generation = self.guard.users.generation
         if before is not None and before[0] == header and before[1] == generation:
             return before[2]
-        identity = self.guard.authenticator.remembered(*credentials(header))
-        # A token is asked about again and again, for all connections together.
-        if identity is not None and header is not None and identity.until == inf:
-            connection.authorized = (header, generation, identity)
+        identity = self.certified(connection) if header is None else None
+        if identity is None:
+            identity = self.guard.authenticator.remembered(*credentials(header))
+        if identity is not None:
+            # What ends by itself is looked at again for each request.
+            lasts = header is not None and identity.until == inf
+            connection.authorized = (header or b"", generation if lasts else -1, identity)
             if before is None:
                 self._tell_of_login(connection, identity)
         return identity
@@ -429,11 +432,17 @@ class HttpDoor:
             via, source = {"via": identity.via}, connection.source
             audit.record("http login", user=identity.name, source=source, details=via)
 
+    def certified(self, connection: Connection) -> Identity | None:
+        """The user that the certificate of the connection stands for."""
+        shown = connection.transport.get_extra_info("ssl_object")
+        now = self.gateway.surroundings.wall_clock()
+        return self.guard.authenticator.certified(shown, now)
+
     async def _let_in(
         self, connection: Connection, request: Request, route: Route, values: tuple[Any, ...]
     ) -> None:
         try:
-            await self._verify(connection, request)
+            await self.verify(connection, request)
         except Unauthenticated as problem:
             self.fail(connection, request, problem)
             return
@@ -442,7 +451,7 @@ class HttpDoor:
         if later is not None:
             await later
 
-    async def _verify(self, connection: Connection, request: Request) -> None:
+    async def verify(self, connection: Connection, request: Request) -> None:
         """Find out who sends the request, or raise."""
         user, secret = credentials(request.headers.get(b"authorization"))
         request.identity = await self.guard.authenticator.authenticate(
@@ -489,6 +498,7 @@ class HttpDoor:
                 for connection in connections[start : start + SWEEP_PORTION]:
                     if not connection.closed:
                         self._guarded(connection.look_at_clock, now)
+                        self._guarded(connection.look_at_token)
                 await asyncio.sleep(0)
 
     def _guarded(self, look: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401
