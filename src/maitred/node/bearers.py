@@ -101,7 +101,7 @@ class Bearers:
         try:
             return jwts.verifier.identify(text, self._wall_clock())
         except UnknownKey:
-            if not jwts.source.may_have_more() and self._fetching is None:
+            if not (jwts.source.is_read or jwts.source.may_have_more()):
                 raise
         if self._fetching is None:
             self._fetching = self._loop.create_task(self._fetch(jwts))
@@ -110,7 +110,7 @@ class Bearers:
 
     async def _fetch(self, jwts: Jwts) -> None:
         try:
-            await jwts.reloading.again(jwts.source)
+            await jwts.reloading.again(jwts.source, jwts.source.may_have_more)
         finally:
             self._fetching = None
 

@@ -163,6 +163,8 @@ class KeySource:
         self._stamp = stamp_of(settings.jwks_file) if settings.jwks_file is not None else None
         self._tried_at: float | None = None
         self._failed = False
+        self.is_read = False
+        """Whether the keys are being read at this moment."""
         self.keys = KeySet()
         """None yet, if they come from a URL: the node starts without its issuer."""
         if settings.jwks_file is not None:
@@ -183,15 +185,16 @@ class KeySource:
 
     def reload(self) -> bool:
         """Read or fetch the keys, in a thread; True if they are others now."""
-        self._failed = True
+        self.is_read = self._failed = True
         self._tried_at = self._clock()
         if self._settings.jwks_file is not None:
             self._stamp = stamp_of(self._settings.jwks_file)
-        keys = self._read()
-        self._failed = False
-        changed = keys != self.keys
-        self.keys = keys
-        return changed
+        try:
+            before, self.keys = self.keys, self._read()
+            self._failed = False
+        finally:
+            self.is_read = False
+        return self.keys != before
 
     def _read(self) -> KeySet:
         file = self._settings.jwks_file

@@ -103,10 +103,11 @@ class Reloading:
                 for one in self._parts
             ]
 
-    async def again(self, one: Reloadable) -> None:
-        """Read one part again, because it is needed now."""
+    async def again(self, one: Reloadable, needed: Callable[[], bool]) -> None:
+        """Wait for one part that is just being read, and read it again if that is still needed."""
         async with self._turn:
-            await self._reload(one, one.reload)
+            if needed():
+                await self._reload(one, one.reload)
 
     async def _reload(self, one: Reloadable, read: Callable[[], bool]) -> PartReloaded:
         try:
