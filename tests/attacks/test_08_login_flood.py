@@ -289,6 +289,18 @@ async def test_a_caller_who_left_makes_room(tmp_path: Path) -> None:
         assert turnstile.order[2:] == ["alice"]
 
 
+@in_a_loop
+async def test_nobody_waits_for_ever(tmp_path: Path) -> None:
+    """On HTTP as on the native port, a login takes no longer than a handshake may."""
+    async with http(tmp_path, Limits(handshake_seconds=0.1)) as (turnstile, attempt):
+        for number in range(2):
+            attempt(AWAY, "bob", f"wrong {number}")
+        await until(lambda: len(turnstile.order) == VERIFIED_AT_ONCE)
+        assert await ended(attempt(HOME, "alice", "alice's")) == "overloaded"
+        assert turnstile.authenticator.waiting == 0
+        assert "alice" not in turnstile.order
+
+
 # In virtual time: the same decisions, minutes of floods in a moment
 
 

@@ -97,6 +97,7 @@ class Authenticator:
         self._loop = asyncio.get_running_loop()
         self._log = log
         self._limits = LoginLimits(limits)
+        self._wait_seconds = limits.handshake_seconds
         self._queue: LoginQueue[Login] = LoginQueue(
             limits.verifications, limits.verifications_per_address, self._limits.standing
         )
@@ -164,12 +165,20 @@ class Authenticator:
             if displaced is not None:
                 self._resolve(displaced, no_room("here"))
             self._serve()
-            return await login.found
+            return await self._found(login)
         except MaitredError as problem:
             self._refused(login, problem)
             raise
         finally:
             self._queue.remove(login)
+
+    async def _found(self, login: Login) -> Identity:
+        """What came of it; nobody waits longer than a handshake may take."""
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                return await login.found
+        except TimeoutError:
+            raise no_room("here") from None
 
     def _refuse_early(self, login: Login) -> None:
         """Raise what can be said without verifying."""

@@ -37,7 +37,8 @@ class Limits(Schema, frozen=True, kw_only=True):
     this many are a million requests a second."""
 
     handshake_seconds: Seconds = 10.0
-    """From the connection to READY. Long enough for TLS over a bad line."""
+    """From the connection to READY. Long enough for TLS over a bad line. A login over HTTP waits
+    for so long to be verified, at most."""
 
     frame_seconds: Seconds = 30.0
     """From the first byte of a frame to its last, and longest time in which a peer takes nothing of
