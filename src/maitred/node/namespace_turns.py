@@ -8,9 +8,10 @@ each namespace that has something to do.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+
+from maitred.matching.fair_lines import FairLines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,8 +22,7 @@ class NamespaceTurns:
 
     def __init__(self) -> None:
         self._busy = False
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """By namespace; the first has the next turn."""
+        self._waiting: FairLines[asyncio.Future[None]] = FairLines()
 
     @asynccontextmanager
     async def turn(self, namespace: str) -> AsyncIterator[None]:
@@ -37,7 +37,7 @@ class NamespaceTurns:
 
     async def _until_called(self, namespace: str) -> None:
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(namespace, deque()).append(called)
+        self._waiting.push(namespace, called)
         try:
             await called
         except asyncio.CancelledError:
@@ -48,10 +48,7 @@ class NamespaceTurns:
     def _call_next(self) -> None:
         """Hand the turn over; it stays taken on the way, so that nobody comes in between."""
         while self._waiting:
-            namespace, waiting = self._waiting.popitem(last=False)
-            called = waiting.popleft()
-            if waiting:
-                self._waiting[namespace] = waiting  # at the end
+            (called,) = self._waiting.take(1)
             if not called.done():
                 called.set_result(None)
                 return
