@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 import time
 from hashlib import sha256
-from http.client import HTTPException
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from maitred.errors import CannotStart, InvalidSetting
@@ -255,6 +253,9 @@ def _is_loopback(host: str) -> bool:
 
 def _fetched(settings: Jwt) -> bytes:
     """The body of the answer; blocks for `FETCH_SECONDS` at most, or little more."""
+    # Late: most shards never fetch anything.
+    from http.client import HTTPException
+    from urllib.error import HTTPError, URLError
     from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
     from maitred.security.tls import client_context
