@@ -175,6 +175,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Cut off what is still under way, and disconnect."""
+        self.guard.authenticator.close()
         for door in self._doors:
             door.close()
         if self._connecting is not None:

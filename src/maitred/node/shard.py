@@ -317,6 +317,7 @@ class Shard:
 
     def close(self) -> None:
         """End at once."""
+        self.authenticator.close()
         for server in self._servers:
             server.close()
         if self._handshakes is not None:

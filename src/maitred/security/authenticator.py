@@ -103,8 +103,13 @@ class Authenticator:
         )
         self._tokens: TokenVerifier | None = None
         self._verifying = 0
+        self._closed = False
         self._told_at = -inf
         self._untold = 0
+
+    def close(self) -> None:
+        """Verify nothing more, and tell nothing of what is being verified: the process ends."""
+        self._closed = True
 
     @property
     def waiting(self) -> int:
@@ -188,7 +193,7 @@ class Authenticator:
 
     def _serve(self) -> None:
         """Verify those whose turn it is."""
-        while self._verifying < VERIFIED_AT_ONCE:
+        while self._verifying < VERIFIED_AT_ONCE and not self._closed:
             login = self._queue.take(self._loop.time())
             if login is None:
                 return
@@ -215,6 +220,8 @@ class Authenticator:
             found = Unauthenticated("The node stopped before the secret was verified.")
         else:
             found = verification.exception() or verification.result()
+        if self._closed:
+            return
         if isinstance(found, Unauthenticated):
             self._limits.failed(login.network, login.user, self._loop.time())
             if login.found.cancelled():  # those who do not wait for the answer are told as well
