@@ -78,9 +78,19 @@ def test_queues_in_the_order_of_their_names(node: CannedNode) -> None:
     assert all("1.2k" in row and "3.4 s" in row for row in rows)
     assert max(map(len, done.stdout.splitlines())) <= COLUMNS
     assert "--totals" in done.stderr
-    assert "ads has 1 of 1,000; shop has 2 of 1,000." in done.stderr
+    assert "of 1,000" not in done.stderr  # far from it: nobody needs to know
+    told = queue_json(node, "list")["namespaces"]
+    assert {one["namespace"]: one["queues_max"] for one in told} == {"ads": 1_000, "shop": 1_000}
     asked = [one for one in node.asked if isinstance(one, Describe)]
-    assert [one.partition for one in asked] == [0, 0, 0]
+    assert [one.partition for one in asked] == [0] * 6  # both times the roots alone
+
+
+def test_a_namespace_near_its_quota_of_queues_is_told(node: CannedNode) -> None:
+    for number in range(500):
+        node.queue(f"shop/q{number:03}")
+    node.queue("ads/clicks")
+    done = queue_command(node, "list", "--limit", "501")
+    assert "Queues that a namespace may have: shop has 500 of 1,000." in done.stderr
 
 
 def test_totals_ask_every_partition(node: CannedNode) -> None:

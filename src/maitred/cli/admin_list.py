@@ -39,6 +39,10 @@ LIMIT = 50
 """Queues that are shown unless told otherwise: two screens of a terminal."""
 
 
+NOTABLE = 0.5
+"""Share of a namespace's quota of queues from which on its use is told; JSON always has it."""
+
+
 class Page(NamedTuple):
     """Some of the queues, and where the next page begins."""
 
@@ -262,7 +266,7 @@ def _notice(answer: Answer, *, whole: bool) -> None:
     used = [
         f"{use.namespace} has {use.queues:,} of {use.queues_max:,}"
         for use in answer.namespaces
-        if use.namespace in shown
+        if use.namespace in shown and use.queues >= NOTABLE * use.queues_max
     ]
     if used:
         click.echo(f"\nQueues that a namespace may have: {'; '.join(used)}.", err=True)
