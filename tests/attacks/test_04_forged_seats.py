@@ -29,8 +29,9 @@ async def test_a_token_is_good_at_its_own_worker_once() -> None:
     first, second = Desk(), Desk()
     async with (
         ReservingNode() as node,
+        ReservingNode() as elsewhere,
+        a_worker(elsewhere, second.app, "holding", name="two", early_seconds=0.05) as two,
         a_worker(node, first.app, "echo", name="one") as one,
-        a_worker(node, second.app, "holding", name="two", early_seconds=0.05) as two,
         a_gateway(one) as right,
         a_gateway(two) as wrong,
     ):
