@@ -31,7 +31,7 @@ async def test_a_token_is_good_at_its_own_worker_once() -> None:
         ReservingNode() as node,
         ReservingNode() as elsewhere,
         a_worker(elsewhere, second.app, "holding", name="two", early_seconds=0.05) as two,
-        a_worker(node, first.app, "echo", name="one") as one,
+        a_worker(node, first.app, "echo", name="one", fetch_seconds=30.0) as one,
         a_gateway(one) as right,
         a_gateway(two) as wrong,
     ):
