@@ -38,7 +38,7 @@ from maitred.settings import Worker as WorkerSettings
 from maitred.surroundings import Surroundings
 from maitred.worker.worker import Worker
 from tests.node.in_process import RecordedLog, in_a_loop, until
-from tests.worker.querying import CHALLENGE, ReservingNode, a_gateway, encode
+from tests.worker.querying import CHALLENGE, RawGateway, ReservingNode, a_gateway, encode
 from tests.worker.running import a_worker
 
 if TYPE_CHECKING:
@@ -273,18 +273,50 @@ async def test_who_says_nothing_is_not_waited_for_and_there_is_a_limit() -> None
     app, _ = an_app()
     async with (
         ReservingNode() as node,
-        a_worker(node, app, links=2, link_seconds=0.5) as worker,
+        a_worker(node, app, links=1, link_seconds=0.5) as worker,
         a_gateway(worker) as good,
-        a_gateway(worker, hello=False) as silent,
         a_gateway(worker, hello=False) as one_too_many,
     ):
         assert isinstance(await one_too_many.error(0), TooManyConnections)
         await one_too_many.gone()
-        assert isinstance(await silent.error(0), TooSlow)
-        await silent.gone()
-        # Half a frame is not waited for either.
+        # Half a frame is not waited for.
         good.transport.write(encode_frame(REQUEST, 0, 1, Opcode.PING, b"12345678")[:-1])
         assert isinstance(await good.error(EVENT_STREAM), TooSlow)
+    async with (
+        ReservingNode() as node,
+        a_worker(node, app, link_seconds=0.5) as worker,
+        a_gateway(worker, hello=False) as silent,
+    ):
+        assert isinstance(await silent.error(0), TooSlow)
+        await silent.gone()
+
+
+@in_a_loop
+async def test_strangers_who_fill_the_listener_give_way_to_gateways() -> None:
+    app, _ = an_app()
+
+    async def is_served(gateway: RawGateway, node: ReservingNode) -> bool:
+        return bool(await gateway.result(gateway.seat(node.reserve("echo"), "a")) == "a")
+
+    async with (
+        ReservingNode() as node,
+        a_worker(node, app, links=3, link_seconds=60) as worker,
+        a_gateway(worker) as first,
+    ):
+        assert await is_served(first, node)
+        async with (
+            a_gateway(worker, hello=False) as older,
+            a_gateway(worker, hello=False) as newer,
+        ):
+            await until(lambda: len(worker._door.links) == 3)
+            async with a_gateway(worker) as second:
+                await older.gone()
+                assert await is_served(second, node)
+                async with a_gateway(worker) as third:
+                    await newer.gone()
+                    assert await is_served(third, node)
+                    assert await is_served(second, node)
+                    assert await is_served(first, node)
 
 
 @in_a_loop

@@ -16,7 +16,7 @@ from maitred.security.hosts import is_loopback
 from maitred.security.worker_tls import WorkerTls
 from maitred.wire.memory import keep_large_blocks
 from maitred.wire.tls_handshakes import TlsHandshakes
-from maitred.worker.gateway_link import FAREWELL_SECONDS, GatewayLink
+from maitred.worker.gateway_link import FAREWELL_SECONDS, GatewayLink, too_many
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,12 +126,24 @@ class Door:
         self._statistics.tls_failures += 1
 
     def entered(self, link: GatewayLink) -> bool:
-        """A connection was made; False if there are too many."""
+        """Take a new connection in; False if there are too many.
+
+        At the limit the oldest connection that has proved nothing gives way, so that strangers who
+        connect and say nothing keep no gateway out: it needs one exchange for its proof.
+        """
         self.links[link] = None
         self._empty.clear()
         if self._sweep is None:
             self._sweep = self.loop.call_later(SWEEP_SECONDS, self._look_at_clocks)
-        return len(self.links) <= self.settings.links
+        if len(self.links) <= self.settings.links:
+            return True
+        stranger = next(one for one in self.links if not one.ready)
+        if stranger is link:
+            return False
+        self.querying.complaints.say("a connection was refused", stranger.gateway, too_many())
+        self.left(stranger)
+        stranger.abort()
+        return True
 
     def left(self, link: GatewayLink) -> None:
         """A connection is gone."""

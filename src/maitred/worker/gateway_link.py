@@ -93,6 +93,11 @@ _LOAD: Final = Opcode.LOAD + ANSWER
 _ROWS: Final = Opcode.ROWS + ANSWER
 
 
+def too_many() -> TooManyConnections:
+    """Return the error for a connection beyond the limit."""
+    return TooManyConnections("This worker has as many connections as it may.")
+
+
 class GatewayLink(Link):
     """Made by `Door`, for each connection that it accepts."""
 
@@ -140,7 +145,7 @@ class GatewayLink(Link):
         name = self.transport.get_extra_info("peername")
         self.gateway = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
         if not self._door.entered(self):
-            self.say_farewell(TooManyConnections("This worker has as many connections as it may."))
+            self.say_farewell(too_many())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
         self.closing = True
