@@ -75,6 +75,20 @@ def test_numbers_that_no_store_can_count_are_refused(url: str) -> None:
     asyncio.run(main())
 
 
+def test_a_program_that_polls_a_mistyped_queue_hears_each_time_which_is_near(
+    url: str,
+) -> None:
+    async def main() -> None:
+        async with maitred.connect(url) as client:
+            await client.request(Add("desk", "pictures", 1, 0, 0, 0, [b"x"]), 10)
+            for _ in range(30):
+                with pytest.raises(UnknownQueue) as caught:
+                    await client.request(Describe("desk", "picture", 1, 0, 0), 10)
+                assert caught.value.remedy == "Did you mean 'pictures'?"
+
+    asyncio.run(main())
+
+
 async def _queues(client: AsyncClient) -> list[tuple[str, str, int]]:
     found = await client.request(Queues(0, 0), 10)
     assert isinstance(found, QueuesFound)

@@ -57,6 +57,10 @@ NAMES_COMPARED: Final = 1_000
 HINTS_PER_SECOND: Final = 5.0
 """How often it is done. Whoever asks for queues that do not exist more often gets no hint."""
 
+HINT_SECONDS: Final = 1.0
+"""How long a hint is repeated to those who ask for the same name: a program that polls a queue
+until it exists leaves the hints to the others."""
+
 Serve = Callable[["Owned", Any, "Held"], None]
 """Serves a request at a partition that is loaded."""
 
@@ -116,6 +120,8 @@ class Partitions(Driving):
         self.loader = Loader(shard, store)
         self._loading: dict[PartitionKey, list[_Waiting]] = {}
         self._hints = Limiter(HINTS_PER_SECOND, HINTS_PER_SECOND, self.loop.time())
+        self._hinted: dict[tuple[str, str], tuple[float, str | None]] = {}
+        """Until when to repeat which hint, by namespace and queue; the oldest first."""
         self.stored = StoredQuotas(shard, store)
         self._memory = TaskMemory(shard.limits.waiting_bytes)
         self.signing_key = b""
@@ -255,21 +261,18 @@ class Partitions(Driving):
         which = f"Partition {key.partition} of the queue" if key.partition else "The queue"
         problem = UnknownQueue(f"{which} {key.namespace}/{key.queue} does not exist.")
         now = self.loop.time()
-        if not self._hints.allows(now):
+        name = (key.namespace, key.queue)
+        until, problem.remedy = self._hinted.get(name, (0.0, None))
+        if now < until or not self._hints.allows(now):
             return problem
         self._hints.count()
         try:
             known = await self.store.queues(key.namespace, NAMES_COMPARED)
         except MaitredError:
             return problem
-        near = get_close_matches(key.queue, known, n=NEAREST, cutoff=0.5)
-        if key.queue in known:
-            problem.remedy = "The queue has others."
-        elif near:
-            problem.remedy = f"Did you mean {' or '.join(map(repr, near))}?"
-        elif known:
-            some = ", ".join(known[:NEAREST])
-            problem.remedy = f"The namespace has other queues, among them {some}."
+        problem.remedy = _hint(key.queue, known)
+        self._hinted = {one: hint for one, hint in self._hinted.items() if hint[0] > now}
+        self._hinted[name] = (now + HINT_SECONDS, problem.remedy)
         return problem
 
     def _serve_who_waited(self, owned: Owned, serve: Serve, message: Any, held: Held) -> None:  # noqa: ANN401
@@ -430,3 +433,15 @@ def queue_settings(queues: dict[str, Queue], key: PartitionKey) -> Queue:
         if name in queues:
             return queues[name]
     return Defaults()
+
+
+def _hint(queue: str, known: list[str]) -> str | None:
+    """Say which queue of the namespace may be meant."""
+    near = get_close_matches(queue, known, n=NEAREST, cutoff=0.5)
+    if queue in known:
+        return "The queue has others."
+    if near:
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    if known:
+        return f"The namespace has other queues, among them {', '.join(known[:NEAREST])}."
+    return None
