@@ -27,7 +27,7 @@ SESSION_BYTES: Final = 16
 
 _PURPOSE: Final = b"attempt"
 
-_ATTEMPT: Final = Struct("<QQ")
+_pack: Final = Struct("<QQ").pack
 """The sequence number of a task and the number of an attempt at it."""
 
 
@@ -64,7 +64,7 @@ class AttemptProofs:
 
     def issue(self, sequence: int, attempt: int, holder: bytes) -> bytes:
         """Prove that the holder was given this attempt at a task of this partition."""
-        return self._prove(_ATTEMPT.pack(sequence, attempt) + holder)
+        return self._prove(_pack(sequence, attempt) + holder)
 
     def issue_for_visitor(
         self, partition: int, sequence: int, attempt: int, holder: bytes
@@ -75,7 +75,7 @@ class AttemptProofs:
         if signer is None:
             key = self._key._replace(partition=partition)
             signer = self._visitors[partition] = Signer(self._signing_key, _PURPOSE, key)
-        return signer.proof(_ATTEMPT.pack(sequence, attempt) + holder)
+        return signer.proof(_pack(sequence, attempt) + holder)
 
     def verify(self, sequence: int, attempt: int, holder: bytes, proof: bytes) -> bool:
         """Return whether an owner of this partition, or of one above it, gave the attempt to the

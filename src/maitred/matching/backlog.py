@@ -85,7 +85,9 @@ class Line:
         self._places += 1
         task.place = self._places
         self.tasks[task] = None
-        self._count(len(task.payload))
+        size = len(task.payload)
+        self.bytes += size
+        self._memory.used += size
 
     def push_back(self, task: Task) -> None:
         """To the place that it had."""
@@ -121,7 +123,9 @@ class Line:
             self._back.remove(task)
         else:
             task = self.tasks.popitem(last=False)[0]
-        self._count(-len(task.payload))
+        size = len(task.payload)
+        self.bytes -= size
+        self._memory.used -= size
         return task
 
     def forget(self) -> None:
