@@ -108,7 +108,7 @@ class Gateway(Schema, frozen=True, kw_only=True):
     """Complete bodies of all requests that are not answered yet. Beyond it requests with more than
     4 KiB are refused with 429."""
 
-    unsent_bytes: Count = 64 * 2**20
+    unsent_bytes: Count = 48 * 2**20
     """Answers that wait for callers that do not read, all connections together. Whoever goes beyond
     is cut off."""
 

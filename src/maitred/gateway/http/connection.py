@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PIPELINED_MAX: Final = 16
 """Requests that wait behind the one that is under way; then nothing more is read."""
 
-WRITE_HIGH_BYTES: Final = 128 * 1024
+WRITE_HIGH_BYTES: Final = 64 * 1024
 """Unsent bytes of answers from which on nothing more is written or read."""
 
 LINES: Final = {
