@@ -144,6 +144,7 @@ def test_a_round_for_real(tmp_path: Path, benchmark_: str, options: list[str], l
     )
     assert ended.returncode == Verdict.UNDECIDED, ended.stdout + ended.stderr
     result = tmp_path / "results" / "benchmarks" / f"{benchmark_}-against.json"
+    assert result.exists(), ended.stdout + ended.stderr
     found = json.loads(result.read_text())["loads"]
     assert len(found) == loads
     for load in found.values():

@@ -39,6 +39,9 @@ RATE = 100
 STALLED = 30
 """Seconds without a single task, after which a peer is given up."""
 
+PORTS_TRIED = 5
+"""Other programs open connections from ports of the same range, so one is taken now and then."""
+
 ANSWERED_WITHIN = 120
 """Seconds for anything that the producer is told to do."""
 
@@ -66,13 +69,9 @@ class Session:
         self._folder = folder
         self._next = 0
         programs = peer.bin()
-        port = free_port()
-        data = folder / "data"
-        data.mkdir()
-        url = f"{peer.scheme}://127.0.0.1:{port}"
-        self._environment = {URL: url, "PYTHONPATH": search_path, "PYTHONWARNINGS": "ignore"}
-        self._server = self._start("server", peer.server(port, data))
-        wait_for_port(port, self._server)
+        self._environment = {"PYTHONPATH": search_path, "PYTHONWARNINGS": "ignore"}
+        self._server, port = self._start_server()
+        self._environment[URL] = f"{peer.scheme}://127.0.0.1:{port}"
         command: Command = [programs / "python", "-m", "benchmarks.tasks.producing", peer.module]
         self._producer = stack.enter_context(
             started(command, folder / "producer.log", self._environment, pipes=True)
@@ -82,6 +81,23 @@ class Session:
         stack.callback(self._record.close)
         self._worker: Started | None = None
         self._programs = programs
+
+    def _start_server(self) -> tuple[Started, int]:
+        """Start the server at a free port, and at another one if that, or the next one to it, which
+        a node needs as well, was taken in the meantime."""
+        for left in reversed(range(PORTS_TRIED)):
+            port = free_port()
+            data = self._folder / f"data-{port}"
+            data.mkdir(exist_ok=True)
+            server = self._start("server", self._peer.server(port, data))
+            try:
+                wait_for_port(port, server)
+            except Unavailable:
+                if not left or server.alive:
+                    raise
+            else:
+                return server, port
+        raise AssertionError
 
     def _start(self, name: str, command: Sequence[str | Path], **more: str) -> Started:
         log = self._folder / f"{name}.log"
