@@ -20,7 +20,7 @@ from maitred.client.adding import Place
 from maitred.client.answers import Rows, Whole
 from maitred.errors import Cancelled, MaitredError, Unauthenticated, UnknownQueue, WorkerLost
 from maitred.gateway.gateway import Gateway
-from maitred.gateway.http.clock import Waits
+from maitred.gateway.http.clock import WaitState
 from maitred.gateway.http.connection import Connection
 from maitred.gateway.http.door import HttpDoor
 from maitred.security.directory import Identity
@@ -283,7 +283,7 @@ class _Run:
             self._transport.peer_catches_up()
             self._finish_hanging()
             await asyncio.sleep(0)
-            if not self._connection.is_busy and self._connection.waits is not Waits.LOGIN:
+            if not self._connection.is_busy and self._connection.waits is not WaitState.LOGIN:
                 await asyncio.sleep(0)
                 return
         raise Violated("a request is never answered")
@@ -310,9 +310,12 @@ class _Run:
         require(ended in {0, 1}, f"{len(finals)} answers to {len(connection.answered)} requests")
         if not ended and not self._transport.closed:
             require(len(connection.answered) == len(connection.came), "a request has no answer")
-            require(connection.waits is not Waits.CLOSE, "it stopped reading without a word")
+            require(connection.waits is not WaitState.CLOSE, "it stopped reading without a word")
         if ended:
-            require(connection.waits in {Waits.CLOSE, Waits.CALLER}, "it goes on after a refusal")
+            require(
+                connection.waits in {WaitState.CLOSE, WaitState.CALLER},
+                "it goes on after a refusal",
+            )
         return [
             Exchange(
                 connection.seen[number] if number < len(connection.seen) else UNREADABLE, status
@@ -324,7 +327,7 @@ class _Run:
         """Only time passes; the connection ends all the same."""
         connection, limits = self._connection, self._world.door.limits
         now = 1_000.0
-        for _ in range(len(Waits) + 1):
+        for _ in range(len(WaitState) + 1):
             if self._transport.closed:
                 return
             connection.look_at_clock(now)

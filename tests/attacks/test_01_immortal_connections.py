@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from maitred.gateway.http import clock
-from maitred.gateway.http.clock import Waits
+from maitred.gateway.http.clock import WaitState
 from maitred.gateway.http.connection import Connection
 from maitred.node import patience
 from maitred.settings import Gateway as GatewaySettings
@@ -73,7 +73,7 @@ def test_sixty_of_them_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_state_of_an_http_connection_has_a_limit() -> None:
     limits = clock.limits(GatewaySettings())
-    assert limits.keys() == set(Waits)
+    assert limits.keys() == set(WaitState)
     assert all(0 < seconds < 2 * 86_400 for seconds in limits.values())
 
 
@@ -151,36 +151,39 @@ def _closes_with_something_unsent(connection: Connection, wire: Wire) -> None:
     connection.data_received(get("/health", "Connection: close"))
 
 
-STATES: dict[str, tuple[Waits, Callable[[Connection, Wire], None]]] = {
-    "nothing": (Waits.REQUEST, lambda *_: None),
-    "head": (Waits.HEAD, lambda one, _: one.data_received(b"GET /hea")),
-    "login": (Waits.LOGIN, _login_begins),
-    "body": (Waits.BODY, lambda one, _: one.data_received(query("echo", b"[1, 2]")[:-2])),
-    "answer": (Waits.ANSWER, lambda one, _: one.data_received(query("hang"))),
+STATES: dict[str, tuple[WaitState, Callable[[Connection, Wire], None]]] = {
+    "nothing": (WaitState.REQUEST, lambda *_: None),
+    "head": (WaitState.HEAD, lambda one, _: one.data_received(b"GET /hea")),
+    "login": (WaitState.LOGIN, _login_begins),
+    "body": (WaitState.BODY, lambda one, _: one.data_received(query("echo", b"[1, 2]")[:-2])),
+    "answer": (WaitState.ANSWER, lambda one, _: one.data_received(query("hang"))),
     "head behind an answer": (
-        Waits.HEAD,
+        WaitState.HEAD,
         lambda one, _: one.data_received(query("hang") + b"GET /hea"),
     ),
     "body behind an answer": (
-        Waits.BODY,
+        WaitState.BODY,
         lambda one, _: one.data_received(query("hang") + query("echo", b"[1, 2]")[:-2]),
     ),
     "continue behind an answer": (
-        Waits.ANSWER,
+        WaitState.ANSWER,
         lambda one, _: one.data_received(
             query("hang") + query("echo", b"[1]", "Expect: 100-continue")[:-3]
         ),
     ),
-    "caller": (Waits.CALLER, _caller_does_not_read),
-    "close": (Waits.CLOSE, lambda one, _: one.data_received(get("/health", "Connection: close"))),
-    "connect": (Waits.CLOSE, lambda one, _: one.data_received(CONNECT)),
-    "garbage": (Waits.CLOSE, lambda one, _: one.data_received(b"\x00\x01garbage\r\n\r\n")),
-    "close with something unsent": (Waits.CALLER, _closes_with_something_unsent),
+    "caller": (WaitState.CALLER, _caller_does_not_read),
+    "close": (
+        WaitState.CLOSE,
+        lambda one, _: one.data_received(get("/health", "Connection: close")),
+    ),
+    "connect": (WaitState.CLOSE, lambda one, _: one.data_received(CONNECT)),
+    "garbage": (WaitState.CLOSE, lambda one, _: one.data_received(b"\x00\x01garbage\r\n\r\n")),
+    "close with something unsent": (WaitState.CALLER, _closes_with_something_unsent),
 }
 
 
 def test_the_states_below_are_all_there_are() -> None:
-    assert {waits for waits, _ in STATES.values()} == set(Waits)
+    assert {waits for waits, _ in STATES.values()} == set(WaitState)
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -198,7 +201,7 @@ def test_a_connection_that_does_nothing_more_ends(name: str) -> None:
             lead(connection, wire)
             connection.release()
             assert connection.waits is waits
-            for _ in range(len(Waits)):
+            for _ in range(len(WaitState)):
                 connection.look_at_clock(now)
                 now += place.door.limits[connection.waits] + 1
                 connection.look_at_clock(now)

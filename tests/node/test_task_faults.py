@@ -22,7 +22,7 @@ from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.records import Terms
 from maitred.node import caretaker, task_requests
 from maitred.node.caretaker import Caretaker
-from maitred.node.partitions import Kind, Makes
+from maitred.node.partitions import Makes, RequestKind
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     DONE,
@@ -205,7 +205,7 @@ async def test_a_fault_in_serving_those_who_waited_for_a_partition_hits_one(
         def broken(*_: object) -> None:
             raise RuntimeError("a fault")
 
-        waiting[0] = waiting[0]._replace(kind=Kind(broken, Makes.QUEUES, None))
+        waiting[0] = waiting[0]._replace(kind=RequestKind(broken, Makes.QUEUES, None))
         go.set()
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert [isinstance(answer, MaitredError) for answer in answers] == [True, False, False]

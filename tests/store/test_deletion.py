@@ -9,7 +9,7 @@ import pytest
 
 from maitred.matching.records import Acquired, PartitionKey
 from maitred.routing.counts import PartitionCounts
-from maitred.store.interface import Acquisition, EmptyPartition, QueueContents, Quota, Refusal
+from maitred.store.interface import Acquisition, EmptyPartition, QueueContents, QueueQuota, Refusal
 from tests.store.engines import Engine, awaited, opened
 from tests.store.samples import (
     KEY,
@@ -44,7 +44,7 @@ def root(queue: str, namespace: str = "shop", queue_type: int = 1) -> PartitionK
 async def ask(
     store: Store, keys: Iterable[PartitionKey], namespace: int, total: int = PLENTY
 ) -> list[Acquired | Refusal]:
-    quota = Quota(namespace, total)
+    quota = QueueQuota(namespace, total)
     return await store.acquire([Acquisition(key, quota=quota) for key in keys])
 
 

@@ -75,7 +75,7 @@ class Answer(NamedTuple):
     page: Page
     entries: list[Entry]
     namespaces: list[NamespaceUse]
-    """All of them, or the one that was asked for."""
+    """All namespaces, or the one that the command names."""
     silent_nodes: dict[str, Silent]
 
 

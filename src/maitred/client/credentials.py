@@ -1,4 +1,4 @@
-"""Who a client says it is: a user with a secret, or a token."""
+"""The credentials that a client shows: a user with a secret, or a token."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ class SeatLink(Link):
         return not self.closing
 
     def _greet(self, frame: Frame) -> None:
-        """The first frame of all is a greeting, or an error that says why there is none."""
+        """Read the first frame: a greeting, or an error that says why there is no greeting."""
         if frame.opcode == _ERROR:
             self.fail(error_of(frame))
             return

@@ -65,7 +65,7 @@ class Introspection:
         """How many of those each network has caused."""
 
     def remembered(self, text: str) -> Identity | None:
-        """Who shows the token, if the node said so a moment ago."""
+        """Return the identity behind the token if the node confirmed it a moment ago."""
         key = _key(text)
         found = self._known.get(key)
         if found is None:
@@ -76,7 +76,8 @@ class Introspection:
         return found.identity
 
     async def identify(self, text: str, source: Source) -> Identity:
-        """Who shows the token; raises `InvalidToken`, or why the node could not be asked."""
+        """Ask the node for the identity behind the token. Raise `InvalidToken`, or why asking
+        failed."""
         if len(text) > BEARER_BYTES_MAX:
             raise InvalidToken(f"A token has at most {BEARER_BYTES_MAX:,} bytes.")
         known = self.remembered(text)

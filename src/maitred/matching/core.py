@@ -127,7 +127,7 @@ class Core:
         self.ledger = Ledger(key, acquired.range_id, acquired.backlog)
         self.ledger.wall = wall
         self.quotas = quotas
-        """Of what is stored; all of them have to have room for a new task."""
+        """Quotas of stored tasks; each of them has to have room for a new task."""
         for quota in quotas:
             quota.join(self.ledger)
         stored = acquired.backlog > 0

@@ -174,7 +174,7 @@ class GiveBack(NamedTuple):
     task: Foreign
     session: bytes
     user: str
-    """Of the worker for which the parent took the task."""
+    """The user of the worker for which the parent took the task."""
 
 
 class Tell(NamedTuple):

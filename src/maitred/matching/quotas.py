@@ -95,7 +95,7 @@ class Quota:
         self._mark = NOTHING
         """`_written` when the last look began that has ended: what was written before is known."""
         self._ledgers: set[Ledger] = set()
-        """Of all partitions of this shard that the quota counts."""
+        """Ledgers of all partitions of this shard that the quota counts."""
         self._recounted_at = -inf
 
     def limit(

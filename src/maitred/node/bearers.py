@@ -87,7 +87,7 @@ class Bearers:
         return None
 
     async def identify(self, text: str, _source: Source | None = None) -> Identity:
-        """Who shows this API token or JWT; raises `InvalidToken`."""
+        """Return the identity behind the API token or JWT; raise `InvalidToken` if it has none."""
         number = id_of(text)
         if number is None and self._jwts is not None:
             return await self._identify_jwt(text, self._jwts)

@@ -79,7 +79,7 @@ class ReloadProcess(Struct, tag="reload-process"):
 
     number: int
     users: dict[str, User] | None
-    """Those of the settings as they are now; None: as they were."""
+    """The users of the settings file as it is now; None if they have not changed."""
 
 
 class Reloaded(Struct, tag="reloaded"):
@@ -90,7 +90,7 @@ class Reloaded(Struct, tag="reloaded"):
 
 
 class ReloadWanted(Struct, tag="reload-wanted"):
-    """Somebody asks this process to have the whole node reload."""
+    """Have the whole node reload, because an operator asked this process for it."""
 
     number: int
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Use(NamedTuple):
-    """Who uses a queue, all shards together."""
+    """The use of a queue, summed over all shards."""
 
     tasks: int
     workers: int

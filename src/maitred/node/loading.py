@@ -22,7 +22,7 @@ from maitred.errors import (
 from maitred.matching.fair_lines import FairLines
 from maitred.matching.limits import Limiter
 from maitred.settings import Namespace
-from maitred.store.interface import Acquisition, Quota, Refusal
+from maitred.store.interface import Acquisition, QueueQuota, Refusal
 
 if TYPE_CHECKING:
     import asyncio
@@ -78,7 +78,7 @@ class Loader:
             self._check_rate(limiter, user)
             limiter.count()
             limits = self._shard.limits
-            quota = Quota(self.quota(key.namespace), limits.queues)
+            quota = QueueQuota(self.quota(key.namespace), limits.queues)
             found = await self._acquire(Acquisition(key, quota=quota))
             if isinstance(found, Refusal):
                 limiter.give_back()

@@ -79,7 +79,7 @@ class Makes(IntEnum):
     """The queue, too."""
 
 
-class Kind(NamedTuple):
+class RequestKind(NamedTuple):
     """What is done with the requests of one opcode."""
 
     serve: Serve
@@ -90,7 +90,7 @@ class Kind(NamedTuple):
 class _Waiting(NamedTuple):
     """A request that waits for its partition to be loaded."""
 
-    kind: Kind
+    kind: RequestKind
     message: Any
     held: Held
 
@@ -156,7 +156,7 @@ class Partitions(Driving):
         request is answered with what `absent` says, or with `UnknownQueue`. One that `touches` the
         partition says itself how much happened to it.
         """
-        kind = Kind(serve, makes, absent)
+        kind = RequestKind(serve, makes, absent)
 
         def hold(message: PartitionRequest, held: Held) -> None:
             key = PartitionKey(

@@ -45,7 +45,7 @@ ATTEND_EARLY_SECONDS: Final = 0.1
 
 
 class QueryRequests:
-    """Serves them."""
+    """Serves the requests about queries and their slots."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class QueueRequests:
-    """Serves them."""
+    """Serves the requests about queues: describe, list, resize, dead letters."""
 
     def __init__(self, partitions: Partitions, caretaker: Caretaker) -> None:
         self._partitions = partitions

@@ -236,7 +236,7 @@ class Shard:
         self._servers: list[asyncio.AbstractServer] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._bearers: Bearers | None = None
-        """Who shows a token; None for a shard without a store."""
+        """Verifies tokens; None for a shard without a store."""
 
     # Start and stop
 

@@ -72,7 +72,7 @@ READING_LOOK_SECONDS: Final = 0.005
 
 
 class TaskRequests:
-    """Serves them."""
+    """Serves the requests of producers and workers about tasks."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions

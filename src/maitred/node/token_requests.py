@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TokenRequests:
-    """Serves them."""
+    """Serves the requests of token administration."""
 
     def __init__(self, shard: Shard, bearers: Bearers, surroundings: Surroundings) -> None:
         self._shard = shard

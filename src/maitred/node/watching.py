@@ -54,7 +54,7 @@ GATEWAYS_MAX: Final = 10_000
 """That are watched at a time; every client that asks queries by itself is one."""
 
 GATEWAY_LETTERS: Final = 8
-"""Of a gateway's session in hexadecimal, by which people name it."""
+"""Digits of a gateway's session in hexadecimal by which people name it."""
 
 QUERIES_MOST: Final = 10_000
 """Rows that a gateway is asked for if some of them are left out here."""
@@ -154,7 +154,7 @@ class Watching:
         message.within = connection.permissions.namespaces("query")
 
     def _admit_report(self, message: Report, connection: Accepted) -> None:
-        """Nobody reports what he may not ask, or what others asked."""
+        """Drop reported rows of queues that the user may not query, and rows of other users."""
         permissions = connection.permissions
         message.user = _user_of(connection)
         if permissions is not EVERYTHING:
@@ -248,7 +248,7 @@ class Watching:
         return Reported()
 
     def _found(self, key: Key, rows: list[QueryRow], asked: _Asked) -> list[QueryRow]:
-        """Of what a gateway reports, what was asked for."""
+        """Return the rows of a gateway's report that match the filter."""
         gateway, wanted = self._gateways.get(key), asked.wanted
         if not key[0] or not _has_more(wanted):
             return rows
@@ -338,7 +338,7 @@ def _has_more(wanted: QueryFilter) -> bool:
 
 
 def _user_of(connection: Accepted) -> str:
-    """Whose queries are in the table of this gateway; empty if it has those of many users."""
+    """The user whose queries this gateway's table has; empty if it has those of many users."""
     identity = connection.identity
     return "" if identity is None or identity.name == GATEWAY else identity.name
 

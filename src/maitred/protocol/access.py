@@ -105,7 +105,7 @@ class Introspect(ShardRequest, array_like=True, gc=False):
 
 
 class Introspected(Answer, array_like=True, gc=False):
-    """Whose token it is, and what it may do; or why it is not accepted."""
+    """The user and the permissions of a token, or the reason why it is not accepted."""
 
     user: str
     """Empty: it is not accepted."""

@@ -454,7 +454,7 @@ class Watch(ShardRequest, array_like=True, gc=False):
     session: Session
     name: WorkerName
     user: User = ""
-    """Whose table it is; empty for the node's own gateway. The node fills it in."""
+    """The user whose table it is; empty for the node's own gateway. The node fills it in."""
     within: list[str] | None = None
     """Namespaces that the user may ask; nothing: all. The node fills it in."""
 

@@ -401,12 +401,12 @@ class PartitionDescription(Struct, kw_only=True):
     unproven: int = 0
     """Ends and heartbeats that were refused because their proof was wrong."""
     queue_stored: StoredAmount = field(default_factory=StoredAmount)
-    """Of all partitions of the queue, a second ago or so."""
+    """Summed over all partitions of the queue, about a second ago."""
     namespace_stored: StoredAmount = field(default_factory=StoredAmount)
     namespace_queues: int = 0
-    """Of a root: queues that its namespace has."""
+    """Queues that the namespace has; told by root partitions only."""
     namespace_queues_max: int = 0
-    """Of a root: queues that its namespace may have."""
+    """Queues that the namespace may have; told by root partitions only."""
 
 
 class Resize(PartitionRequest, array_like=True, gc=False):

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     """What somebody did; what somebody was refused; a query that was asked."""
 
 TEXT_LETTERS: Final = 4_096
-"""Of one text in a record; names are shorter, and the text of a query need not be."""
+"""Longest text in a record; names are shorter, but the text of a query may not be."""
 
 LISTED: Final = 100
-"""Of one list in a record."""
+"""Most entries of one list in a record."""
 
 
 def encode_record(at: float, action: str, fields: Mapping[str, object], *, allowed: bool) -> bytes:

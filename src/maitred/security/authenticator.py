@@ -42,7 +42,7 @@ TOLD_SECONDS: Final = 1.0
 """From one line in the log about a failed login to the next, which tells how many there were."""
 
 NAME_LETTERS: Final = 60
-"""Of a user's name in the log: a stranger's may have as many as a frame."""
+"""Longest part of a user's name in the log: a stranger may send as many bytes as a frame has."""
 
 
 class Login:
@@ -67,10 +67,11 @@ class TokenVerifier(Protocol):
     """Finds out who shows an API token or a JWT."""
 
     def remembered(self, text: str) -> Identity | None:
-        """Who this is, if that can be said at once."""
+        """Return the identity behind the token if it can be verified without waiting."""
 
     async def identify(self, text: str, source: Source) -> Identity:
-        """Who this is; raises `InvalidToken`, or `Overloaded` if it is not looked at."""
+        """Return the identity behind the token; raise `InvalidToken`, or `Overloaded` if too many
+        wait."""
 
     def refreshed(self, identity: Identity) -> Identity | None:
         """The same one after users or tokens have changed; None if the token counts no longer."""
@@ -129,7 +130,7 @@ class Authenticator:
         return self.users.refreshed(identity)
 
     def certified(self, tls: ssl.SSLObject | None, now: float) -> Identity | None:
-        """Who the client's certificate stands for, at the end of a TLS connection."""
+        """Return the user to whom the client's certificate of this TLS connection is mapped."""
         if tls is None or not self._client_users:
             return None
         found = certified(tls.getpeercert(), self._client_users)
@@ -139,7 +140,7 @@ class Authenticator:
         return known
 
     def remembered(self, user: str, secret: str) -> Identity | None:
-        """Who this is, if that was found out before."""
+        """Return the identity if this secret was verified before."""
         if user == TOKEN_USER and self._tokens is not None:
             known = self._tokens.remembered(secret)
         else:

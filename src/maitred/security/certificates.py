@@ -28,7 +28,7 @@ class Certified(NamedTuple):
     """When the certificate expires, in seconds since 1970."""
 
     def identity(self, users: Directory, now: float) -> Identity | None:
-        """Who that is; None if the user does not exist, or the certificate has expired."""
+        """Return the identity; None if the user does not exist, or the certificate has expired."""
         user = users.identity(self.user)
         if user is None or self.until <= now:
             return None
@@ -49,7 +49,7 @@ def names_in(certificate: Mapping[str, Any]) -> Iterator[str]:
 def certified(
     certificate: Mapping[str, Any] | None, client_users: Mapping[str, str]
 ) -> Certified | None:
-    """Whom the certificate stands for; None if its names are not mapped to one user."""
+    """Return the user that the certificate is mapped to; None unless its names map to one user."""
     if not certificate or not client_users:
         return None
     found = {client_users[name] for name in names_in(certificate) if name in client_users}

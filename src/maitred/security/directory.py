@@ -143,11 +143,11 @@ class Directory:
         return self._now.users
 
     def names(self) -> list[str]:
-        """Those of all users of now."""
+        """Return the names of the present users."""
         return list(self._now.users)
 
     def identity(self, name: str) -> Identity | None:
-        """Who the user of that name is, for whoever has found out by other means than a secret."""
+        """Return the identity of a user who was authenticated by other means than a secret."""
         return self._now.identities.get(name)
 
     def refreshed(self, identity: Identity) -> Identity | None:

@@ -38,13 +38,13 @@ class Exposure(NamedTuple):
     """What they can do: read it, change it."""
 
 
-class Log(Protocol):
+class WarningLog(Protocol):
     """What of a logger is used here."""
 
     def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
 
-def warn_of_exposed_files(settings: Node, file: str | None, log: Log) -> None:
+def warn_of_exposed_files(settings: Node, file: str | None, log: WarningLog) -> None:
     """Tell the log which files with secrets others can read or change."""
     for what, path, mode, others in exposures(settings, file):
         log.warning(

@@ -1,4 +1,4 @@
-"""Who can reach a host at which something listens?"""
+"""Tells which hosts can be reached from other machines."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def _fetched(settings: Jwt) -> bytes:
     from maitred.security.tls import client_context
 
     class NoRedirects(HTTPRedirectHandler):
-        """Whoever the URL does not name does not say which keys are trusted."""
+        """Refuse redirects: only the host that the URL names says which keys are trusted."""
 
         def redirect_request(
             self,

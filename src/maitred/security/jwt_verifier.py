@@ -46,7 +46,8 @@ class JwtVerifier:
         """The thumbprint of the key, and the claims."""
 
     def identify(self, text: str, now: float) -> Identity:
-        """Who shows the token; raises `InvalidToken`, or `UnknownKey` if newer keys may help."""
+        """Return the identity behind the JWT; raise `InvalidToken`, or `UnknownKey` if newer keys
+        may help."""
         digest = sha256(text.encode(errors="surrogatepass")).digest()
         known = self._remembered.get(digest)
         if known is not None and known[0] in self._source.keys:

@@ -25,7 +25,7 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, peername: Any) -> Source:  # noqa: ANN401 - as transports tell it
-        """Of a transport's `peername`."""
+        """Make the source of a connection from its transport's `peername`."""
         if isinstance(peername, tuple) and len(peername) >= 2:
             return cls(str(peername[0]), int(peername[1]))
         return cls("")

@@ -117,7 +117,7 @@ class TokenBook:
     def __init__(self, tokens: Iterable[ApiToken] = (), version: int = 0) -> None:
         self._tokens = {token.id: token for token in tokens}
         self.version = version
-        """That of the document which holds it; 0: there is none."""
+        """Version of the document that holds the tokens; 0 if the document does not exist."""
 
     def __len__(self) -> int:
         return len(self._tokens)

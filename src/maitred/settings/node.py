@@ -51,7 +51,7 @@ class Audit(Schema, frozen=True, kw_only=True):
     """A file that would grow beyond this is closed and the next one begun: some 80,000 records."""
 
     files: Count = 10
-    """Of each process; the oldest is removed. Ship them elsewhere before."""
+    """Files that each process keeps; the oldest is removed. Ship them elsewhere before."""
 
     records_per_second: Count = 200
     """Of each process, for each kind: actions, refusals, queries. What is beyond is counted, and a

@@ -45,7 +45,7 @@ SIGNING_KEY_BYTES: Final = 32
 """Length of a store's signing key."""
 
 
-class Quota(NamedTuple):
+class QueueQuota(NamedTuple):
     """How many queues there may be when a new one has been made."""
 
     namespace: int
@@ -54,7 +54,7 @@ class Quota(NamedTuple):
     """In the store."""
 
 
-NO_QUOTA: Final = Quota(2**63 - 1, 2**63 - 1)
+NO_QUOTA: Final = QueueQuota(2**63 - 1, 2**63 - 1)
 
 
 class Acquisition(NamedTuple):
@@ -63,7 +63,7 @@ class Acquisition(NamedTuple):
     key: PartitionKey
     makes: bool = True
     """Whether it is made if it does not exist."""
-    quota: Quota = NO_QUOTA
+    quota: QueueQuota = NO_QUOTA
     """Counts for a root: a queue has one root, and its other partitions are not counted."""
 
 
@@ -81,7 +81,7 @@ class EmptyPartition(NamedTuple):
     key: PartitionKey
     range_id: int
     counts: PartitionCounts | None
-    """Those of the root's row; None: as every queue begins."""
+    """Counts of the root's row; None: those with which every queue begins."""
 
 
 class QueueContents(NamedTuple):

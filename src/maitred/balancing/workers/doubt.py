@@ -118,7 +118,7 @@ class Doubts(Generic[Name, Slot]):
         self._of: OrderedDict[Name, Doubt[Slot]] = OrderedDict()
         """The one that refused something last, last."""
         self._given: OrderedDict[Slot, tuple[Name, str]] = OrderedDict()
-        """Of which worker each slot is, and who got it."""
+        """Map each slot to its worker and to the user that the slot was given to."""
         self._best: list[tuple[float, Name]] = []
         """The best two of those who refused something."""
         self._best_until = -inf

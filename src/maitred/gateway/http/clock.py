@@ -23,7 +23,7 @@ ANSWER_SECONDS: Final = TIMEOUT_MAX_SECONDS + 60.0
 """No request may take longer than a day, so one that is not answered by then was lost by us."""
 
 
-class Waits(Enum):
+class WaitState(Enum):
     """What a connection waits for."""
 
     REQUEST = auto()
@@ -42,14 +42,14 @@ class Waits(Enum):
     """Nothing follows from here; the caller has to close, or the transport to finish."""
 
 
-def limits(settings: Gateway) -> dict[Waits, float]:
+def limits(settings: Gateway) -> dict[WaitState, float]:
     """Return the longest time of each state, in seconds."""
     return {
-        Waits.REQUEST: settings.idle_seconds,
-        Waits.HEAD: settings.header_seconds,
-        Waits.LOGIN: settings.header_seconds,
-        Waits.BODY: settings.body_seconds,
-        Waits.ANSWER: ANSWER_SECONDS,
-        Waits.CALLER: settings.body_seconds,
-        Waits.CLOSE: LINGER_SECONDS,
+        WaitState.REQUEST: settings.idle_seconds,
+        WaitState.HEAD: settings.header_seconds,
+        WaitState.LOGIN: settings.header_seconds,
+        WaitState.BODY: settings.body_seconds,
+        WaitState.ANSWER: ANSWER_SECONDS,
+        WaitState.CALLER: settings.body_seconds,
+        WaitState.CLOSE: LINGER_SECONDS,
     }

@@ -20,7 +20,7 @@ from maitred.errors import (
     Unauthenticated,
 )
 from maitred.gateway.http.budget import SMALL_BYTES
-from maitred.gateway.http.clock import Waits
+from maitred.gateway.http.clock import WaitState
 from maitred.gateway.http.formats import AS_JSON
 from maitred.gateway.http.letting_in import credentials
 from maitred.gateway.http.reading import CONTINUE, HEAD, IDLE, Reading
@@ -94,7 +94,7 @@ class Connection(Reading):
         self._unsent = 0
         """Bytes that the caller had not taken when it was last looked at, as they are counted for
         all connections together."""
-        self._seen_waits = Waits.REQUEST
+        self._seen_waits = WaitState.REQUEST
         """What it waited for then."""
 
     # Begin and end
@@ -150,20 +150,20 @@ class Connection(Reading):
             self._say_goodbye()
 
     @property
-    def waits(self) -> Waits:
+    def waits(self) -> WaitState:
         """What the connection waits for: always one of those that have a limit of time."""
         if self._deaf and not self.is_busy:
-            return Waits.CALLER if self.transport.get_write_buffer_size() else Waits.CLOSE
+            return WaitState.CALLER if self.transport.get_write_buffer_size() else WaitState.CLOSE
         if self._write_paused:
-            return Waits.CALLER
+            return WaitState.CALLER
         if self._deciding is not None:
-            return Waits.LOGIN
+            return WaitState.LOGIN
         # While reading waits for answers, the caller cannot send; while it waits for its turn to
         # be parsed, it could have sent less that costs as much.
         arrives = self._phase != IDLE and not self._is_full and not self._wants_continue
         if arrives and not self._deaf:
-            return Waits.HEAD if self._phase == HEAD else Waits.BODY
-        return Waits.ANSWER if self.is_busy else Waits.REQUEST
+            return WaitState.HEAD if self._phase == HEAD else WaitState.BODY
+        return WaitState.ANSWER if self.is_busy else WaitState.REQUEST
 
     @property
     def _is_trusted(self) -> bool:
@@ -506,31 +506,31 @@ class Connection(Reading):
     def look_at_clock(self, now: float) -> None:
         """End what takes too long."""
         waits = self.waits
-        if waits is Waits.CALLER and self._look_at_unsent():
+        if waits is WaitState.CALLER and self._look_at_unsent():
             self._seen_at = 0.0
         if waits is not self._seen_waits or not self._seen_at:
             self._seen_waits, self._seen_at = waits, now
         elif now - self._seen_at > self.door.limits[waits]:
             self._lost_patience(waits)
 
-    def _lost_patience(self, waits: Waits) -> None:
+    def _lost_patience(self, waits: WaitState) -> None:
         seconds = self.door.limits[waits]
-        if waits is Waits.HEAD:
+        if waits is WaitState.HEAD:
             self._stop_reading(_too_slow("the headers", seconds))
-        elif waits is Waits.BODY:
+        elif waits is WaitState.BODY:
             self._stop_reading(_too_slow("the body", seconds))
-        elif waits is Waits.LOGIN:
+        elif waits is WaitState.LOGIN:
             self._stop_reading(
                 Overloaded("The login took too long: too many wait to be let in.", retry_after=1.0)
             )
-        elif waits is Waits.REQUEST:
+        elif waits is WaitState.REQUEST:
             self._say_goodbye()
         else:
-            if waits is Waits.CALLER:
+            if waits is WaitState.CALLER:
                 self.door.log.info(
                     "http caller takes nothing; cut off", peer=self.peer, unsent=self._unsent
                 )
-            elif waits is Waits.ANSWER:
+            elif waits is WaitState.ANSWER:
                 route = self._current.route if self._current is not None else "none"
                 self.door.log.error("http request was never answered", route=route)
             self.transport.abort()

@@ -83,7 +83,7 @@ class HttpDoor:
         self.metrics = Metrics()
         self.draining = False
         self._unread: dict[Connection, None] = {}
-        """Those that have something to parse when it is their turn."""
+        """Connections that have bytes to parse when their turn comes."""
         self._reads_soon = False
         self._unwritten: list[Connection] = []
         """Those that hold an answer until this turn of the loop ends."""
@@ -465,7 +465,7 @@ class HttpDoor:
     # What strangers can cause is told once, then rarely
 
     def malformed(self, peer: str, what: str) -> None:
-        """Somebody speaks no HTTP."""
+        """Count and log a connection that does not speak HTTP."""
         self.metrics.malformed += 1
         self._tell("no http on the http port", peer=peer, reason=what)
 

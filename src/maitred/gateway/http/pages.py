@@ -98,7 +98,7 @@ class Pages:
         connection.answer(request, 200, PROMETHEUS, body)
 
     def _access_families(self) -> list[str]:
-        """Who came in, and what was read again."""
+        """Render the metrics of logins and of reloaded files."""
         guard = self._door.guard
         authenticator, reloading = guard.authenticator, guard.reloading
         lines = counter(

@@ -56,7 +56,7 @@ class Forger(Person):
         self.refused = 0
         """Forged ends and heartbeats that the node has refused."""
         self._sessions = sessions
-        """Those of the other workers."""
+        """Sessions of the other workers."""
         self._given: list[Given] = []
         """Tasks that it was given itself, the latest last."""
 

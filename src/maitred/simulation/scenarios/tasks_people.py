@@ -173,7 +173,7 @@ class WorkerHost(Person):
         super().__init__(host, node, record)
         self.lives = 0
         self.session = b""
-        """Of the worker that runs now, or ran last."""
+        """Session of the worker that runs now, or ran last."""
         self.wanted = True
         self._worker: Worker | None = None
         self._process: Process | None = None
