@@ -1,7 +1,7 @@
-"""Who shows an API token or a JWT: a gateway asks its node.
+"""Has the node verify the API tokens and JWTs that callers show to a gateway.
 
 A gateway has no store, and may be on another machine; the node has the tokens, and the keys of
-those who sign JWTs. So whoever shows a token is found out by asking the node, which tells a caller
+those who sign JWTs. So the gateway asks the node for the user behind a token; the node tells it
 nothing that the token itself would not open. The answer is remembered for a moment, so that a busy
 token costs the node one request a second, and a revoked one is refused about a second later.
 """
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from maitred.security.source import Source
 
 REMEMBERED_SECONDS: Final = 1.0
-"""How long an answer of the node counts. A revoked token may be used for so long after the node
-knows; a token that is in use costs the node a request as often."""
+"""How long the gateway reuses an answer of the node. A revoked token stays usable here for this
+long, and a token that is in use costs the node one request per period."""
 
 REMEMBERED_MAX: Final = 4_096
 """Answers that are remembered, some 500 bytes each; the one used longest ago goes first."""

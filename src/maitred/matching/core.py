@@ -191,7 +191,7 @@ class Core:
         self._told: dict[int, list[Told]] = {}
         """Ends of tasks that are in the store alone, by task; they are being looked for."""
         self._beats: dict[bytes, HeldBeat] = {}
-        """By holder."""
+        """Heartbeats that wait for news, by the holder of the attempts."""
         self.workers: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """Names and when they were heard of, by session; the one that was heard of last, last."""
         self._touched_unread: dict[int, tuple[SegmentState, set[int]]] = {}

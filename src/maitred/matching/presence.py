@@ -26,8 +26,8 @@ Order = Literal["", "offline", "online"]
 State = Literal["online", "draining", "offline"]
 
 SUSPECT_SECONDS = 1.0
-"""A worker that was suspected, and lives, is not suspected again for so long: whoever says it again
-and again costs the worker one exchange a second."""
+"""Least time between two challenges of a suspected worker: a gateway that repeats its suspicion
+costs the worker one exchange a second."""
 
 RETURN_SECONDS = 2.0
 """How long a worker that was answered, or whose connection was lost, has to attend again."""

@@ -149,7 +149,7 @@ class Quota:
         self._begun = self._written
 
     def look_ended(self, stored: StoredUse) -> None:
-        """The store answered."""
+        """Take over what the store says it holds."""
         self.stored = stored
         self._mark = self._begun
         self.recount()

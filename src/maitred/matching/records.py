@@ -131,7 +131,7 @@ class StoredUse(NamedTuple):
     """Bodies of segments, later tasks, dead letters and results, and `ROW_BYTES` for each."""
 
     def plus(self, other: StoredUse) -> StoredUse:
-        """Add two up."""
+        """Return the sum of both."""
         return StoredUse(self.tasks + other.tasks, self.bytes + other.bytes)
 
 

@@ -1,4 +1,4 @@
-"""Who shows an API token or a JWT, as one shard knows it.
+"""Verifies API tokens and JWTs in one shard.
 
 The tokens are a document of the store. A shard reads it again about once a second if there is a
 newer version, and at once when a token comes that is not in it: a token works everywhere as soon as
@@ -201,7 +201,7 @@ class Bearers:
         )
 
     def close(self) -> None:
-        """Stop reading."""
+        """Cancel the reads of tokens and keys that are under way."""
         for task in (self._looking, self._coming, self._fetching):
             if task is not None:
                 task.cancel()

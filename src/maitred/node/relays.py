@@ -50,8 +50,8 @@ RELAYS_MAX: Final = 10_000
 """At a time; their bodies are counted with all requests under way."""
 
 NAMESPACE_SHARE: Final = 0.5
-"""Of those, what one namespace may have: whoever relays and fetches with made-up tokens fills the
-share of his own namespace, and the others still get through."""
+"""Largest share of the relays that one namespace may have. A user who relays with made-up tokens
+fills the share of that namespace alone."""
 
 RETURN_SECONDS: Final = 2.0
 """How long a worker that has a query may be out of touch: between two requests, or while it

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from maitred.store.interface import Store
 
 LOOK_SHARE: Final = 0.05
-"""Of the time, at most, for looks: where one takes long, because there are very many queues or the
-store is slow, the next one comes later."""
+"""Largest share of the time that is spent on looks. Where one takes long, because there are very
+many queues or the store is slow, the next one comes later."""
 
 TOLD_SECONDS: Final = 10.0
 """How often, at most, the log tells that tasks are refused; a producer may try a thousand times a

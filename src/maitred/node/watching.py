@@ -64,8 +64,8 @@ ORDERS_KEPT: Final = 100
 
 
 Key = tuple[str, bytes]
-"""Of a gateway: its user, empty for the node's own, and its session. So nobody speaks for another
-user's gateway by naming its session."""
+"""Identifies a gateway by its user (empty for the node's own) and its session, so that naming a
+session is not enough to speak for another user's gateway."""
 
 
 class _Gateway:

@@ -1,5 +1,5 @@
-"""Who sends an HTTP request: `Authorization: Basic ...`, `Bearer user:secret`, or `Bearer` with an
-API token or a JWT."""
+"""Reads the credentials of an HTTP request: `Authorization: Basic ...`, `Bearer user:secret`, or
+`Bearer` with an API token or a JWT."""
 
 from __future__ import annotations
 
