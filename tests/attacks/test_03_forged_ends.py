@@ -115,7 +115,7 @@ class Shop:
 
     async def add(self, count: int = 1, *, where: Place | None = None, **more: Any) -> int:  # noqa: ANN401
         producer = await self.client("producer")
-        message = Add(*(where or self.at()), 0, [b"task"] * count, **more)
+        message = Add(*(where or self.at()), 1, [b"task"] * count, **more)
         added = await producer.request(message, SECONDS)
         assert isinstance(added, Added)
         return added.first

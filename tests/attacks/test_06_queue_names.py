@@ -134,7 +134,8 @@ async def house(
 
 
 def add(queue: str, namespace: str = "evil", partition: int = 0, **more: Any) -> Add:  # noqa: ANN401
-    return Add(namespace, queue, more.pop("queue_type", 1), partition, 0, 0, [b"task"], **more)
+    queue_type, version = more.pop("queue_type", 1), more.pop("version", 0)
+    return Add(namespace, queue, queue_type, partition, 0, version, [b"task"], **more)
 
 
 def offer(queue: str, namespace: str = "evil", partition: int = 0) -> Offer:
@@ -359,7 +360,7 @@ async def test_a_queue_is_deleted_and_can_be_used_anew(tmp_path: Path) -> None:
         await client.request(Resize("evil", "q", 1, 0, 0, 4, 4), SECONDS)
         places: list[tuple[int, int]] = []
         for number in range(4):
-            added = await client.request(add("q", partition=number), SECONDS)
+            added = await client.request(add("q", partition=number, version=1), SECONDS)
             assert isinstance(added, Added)
             places.append((number, added.first))
         with pytest.raises(QueueInUse, match="4 tasks"):

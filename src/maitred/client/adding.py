@@ -6,7 +6,9 @@ something waits for his own part of the answer. Nobody waits for company: the tu
 is all.
 
 A batch goes to one partition as long as it is small, because splitting it would only make more
-messages; a large one is spread over all that can be written.
+messages; a large one is spread over all that can be written. A new client does not know how many
+that are: it sends to partition 0, and if the queue has more, the node adds nothing and answers with
+the counts. The client then cuts the same batch anew, by those counts.
 
 Adding is not repeatable: if the connection is lost before the answer came, whether the tasks were
 added is not known, and each caller is told so.
@@ -132,21 +134,26 @@ class Adding:
             self._check_size(max(payloads, key=len))
         under_way = asyncio.Semaphore(PIECES_UNDER_WAY)
 
-        async def send(piece: slice) -> list[Place]:
+        async def send(part: list[bytes], corrections: int) -> list[Place]:
             async with under_way:
-                part = list(payloads[piece])
-                partition, first = await self._send(conditions, part)
-            return [Place(partition, first + number) for number in range(len(part))]
+                first = await self._send(conditions, part)
+            if first is None:
+                return await spread(part, self._corrected(corrections))
+            return [Place(first.partition, first.sequence + n) for n in range(len(part))]
 
-        found = await asyncio.gather(
-            *(send(piece) for piece in self._pieces(payloads)), return_exceptions=True
-        )
-        added: list[Place] = []
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-            added += one
-        return added
+        async def spread(batch: Sequence[bytes], corrections: int) -> list[Place]:
+            pieces = [list(batch[piece]) for piece in self._pieces(batch)]
+            found = await asyncio.gather(
+                *(send(piece, corrections) for piece in pieces), return_exceptions=True
+            )
+            added: list[Place] = []
+            for one in found:
+                if isinstance(one, BaseException):
+                    raise one
+                added += one
+            return added
+
+        return await spread(payloads, 0)
 
     def close(self) -> None:
         """Nothing more is to be added here; what was added before is still sent."""
@@ -155,18 +162,33 @@ class Adding:
     def _flush(self) -> None:
         batches, self._batches = self._batches, {}
         for conditions, batch in batches.items():
-            for piece in self._pieces(batch.payloads):
-                sending = self._loop.create_task(
-                    self._send_for(conditions, batch.payloads[piece], batch.futures[piece])
-                )
-                self._sending[sending] = None
-                sending.add_done_callback(self._sending.pop)
+            self._spread(conditions, batch.payloads, batch.futures, 0)
+
+    def _spread(
+        self,
+        conditions: Conditions,
+        payloads: list[bytes],
+        futures: list[asyncio.Future[Place]],
+        corrections: int,
+    ) -> None:
+        for piece in self._pieces(payloads):
+            sending = self._loop.create_task(
+                self._send_for(conditions, payloads[piece], futures[piece], corrections)
+            )
+            self._sending[sending] = None
+            sending.add_done_callback(self._sending.pop)
 
     async def _send_for(
-        self, conditions: Conditions, payloads: list[bytes], futures: list[asyncio.Future[Place]]
+        self,
+        conditions: Conditions,
+        payloads: list[bytes],
+        futures: list[asyncio.Future[Place]],
+        corrections: int,
     ) -> None:
         try:
-            partition, sequence = await self._send(conditions, payloads)
+            first = await self._send(conditions, payloads)
+            if first is None:
+                corrections = self._corrected(corrections)
         except MaitredError as problem:
             for future in futures:
                 if not future.done():
@@ -176,13 +198,18 @@ class Adding:
                 future.cancel()
             raise
         else:
+            if first is None:
+                self._spread(conditions, payloads, futures, corrections)
+                return
+            partition, sequence = first
             for future in futures:
                 if not future.done():
                     future.set_result(Place(partition, sequence))
                 sequence += 1
 
-    async def _send(self, conditions: Conditions, payloads: list[bytes]) -> Place:
-        """Add these with one message; returns the place of the first."""
+    async def _send(self, conditions: Conditions, payloads: list[bytes]) -> Place | None:
+        """Add these tasks with one message, and return the place of the first; None if the
+        partition added nothing. The view has newer counts then, by which to choose again."""
         view = self.view
         namespace, queue, queue_type = view.id
         priority, delay, expires, terms = (
@@ -191,31 +218,34 @@ class Adding:
             conditions.expires,
             conditions.terms,
         )
-        for _ in range(CORRECTIONS_MAX):
-            partition = view.to_write()
-            answer = await self._client.request(
-                Add(
-                    namespace,
-                    queue,
-                    queue_type,
-                    partition,
-                    0,
-                    view.counts.version,
-                    payloads,
-                    priority,
-                    delay,
-                    expires,
-                    terms,
-                    self._user,
-                )
+        partition = view.to_write()
+        answer = await self._client.request(
+            Add(
+                namespace,
+                queue,
+                queue_type,
+                partition,
+                0,
+                view.counts.version,
+                payloads,
+                priority,
+                delay,
+                expires,
+                terms,
+                self._user,
             )
-            if not isinstance(answer, Added):
-                raise ProtocolViolation("The answer to ADD is another one's.")
-            view.learn(answer.counts)
-            if answer.first >= 0:
-                return Place(partition, answer.first)
+        )
+        if not isinstance(answer, Added):
+            raise ProtocolViolation("The answer to ADD is another one's.")
+        view.learn(answer.counts)
+        return Place(partition, answer.first) if answer.first >= 0 else None
+
+    def _corrected(self, corrections: int) -> int:
+        """Count one more correction of the same tasks; raises `Unavailable` after the last."""
+        if corrections + 1 < CORRECTIONS_MAX:
+            return corrections + 1
         raise Unavailable(
-            f"{CORRECTIONS_MAX} partitions of {queue!r} in turn took no more tasks. "
+            f"{CORRECTIONS_MAX} partitions of {self.view.id.queue!r} in turn took no more tasks. "
             "Nothing was done.",
             remedy="Try again: its partitions are being changed.",
         )

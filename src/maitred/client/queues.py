@@ -29,7 +29,7 @@ TASKS: Final = 1
 class QueueView:
     """One queue, as one client sees it. There are as many as the program has handlers."""
 
-    __slots__ = ("_loop", "_selector", "counts", "id")
+    __slots__ = ("_first_turns", "_loop", "_selector", "counts", "id")
 
     def __init__(
         self, queue: QueueId, selection: str, loop: asyncio.AbstractEventLoop, random: Random
@@ -38,6 +38,9 @@ class QueueView:
         self.counts = PartitionCounts()
         self._loop = loop
         self._selector = selector(selection, random)
+        self._first_turns: Random | None = random
+        """Draws how many turns the first write passes over; None after that. Without it every new
+        client's first write would go to the partition whose turn is the first."""
 
     def __repr__(self) -> str:
         return f"<QueueView {self.id.namespace}/{self.id.queue}, {self.counts}>"
@@ -56,7 +59,14 @@ class QueueView:
     def to_write(self) -> int:
         """The partition for the next tasks."""
         write = self.counts.write
-        return 0 if write == 1 else self._selector.write(self.id, write, self._loop.time())
+        if write == 1:
+            return 0
+        now = self._loop.time()
+        if self._first_turns is not None:
+            passed, self._first_turns = self._first_turns.randrange(write), None
+            for _ in range(passed):
+                self._selector.write(self.id, write, now)
+        return self._selector.write(self.id, write, now)
 
     def to_read(self) -> Poll:
         """The partition for the next offer; give the token back with `heard`, or forget it."""

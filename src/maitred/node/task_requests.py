@@ -106,7 +106,9 @@ class TaskRequests:
     def _add(self, owned: Owned, message: Add, held: Held) -> None:
         partition = owned.partition
         newer = self._partitions.newer
-        if not partition.writable:
+        # A producer that does not know the counts yet would add its whole first batch to the root.
+        unaware = not message.version and not message.partition and partition.counts.write > 1
+        if unaware or not partition.writable:
             held.answer(Added(-1, newer(owned, -1)))
             return
         most = self._shard.limits.payload_bytes
