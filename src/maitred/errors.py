@@ -473,9 +473,15 @@ class QueueInUse(InvalidArgument):
 
 
 class UnknownTask(MaitredError):
-    """There is no such task, or it is over and its result is kept no longer."""
+    """The task does not exist: the partition never gave out this number."""
 
     code = "unknown-task"
+
+
+class TaskForgotten(MaitredError):
+    """The task is over, and what came of it is no longer known: its result is no longer kept."""
+
+    code = "task-forgotten"
 
 
 class InvalidResult(MaitredError):

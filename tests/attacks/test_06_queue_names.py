@@ -15,10 +15,10 @@ from maitred.errors import (
     PermissionDenied,
     QueueDeleted,
     QueueInUse,
+    TaskForgotten,
     TooManyNewQueues,
     TooManyQueues,
     UnknownQueue,
-    UnknownTask,
 )
 from maitred.matching.records import PartitionKey
 from maitred.node import caretaker
@@ -381,7 +381,7 @@ async def test_a_queue_is_deleted_and_can_be_used_anew(tmp_path: Path) -> None:
         assert isinstance(added, Added)
         assert added.first > max(sequence for _, sequence in places)
         for number, sequence in places[:1]:
-            with pytest.raises(UnknownTask):
+            with pytest.raises(TaskForgotten):
                 await client.request(Await("evil", "q", 1, number, 0, sequence), SECONDS)
         # Whoever goes by the old counts hears of the new ones, which are newer.
         told = await client.request(Add("evil", "q", 1, 3, 0, 1, [b"task"]), SECONDS)

@@ -128,7 +128,14 @@ def test_queries_and_tasks_through_a_whole_node() -> None:
         _, _, headers = call(base, "POST", f"{queue}/fail/tasks?retries=0", [])
         status, said, _ = call(base, "GET", f"{headers['location']}?wait=8")
         assert (status, said["error"]["code"]) == (500, "task-failed")
-        assert call(base, "GET", f"{queue}/echo/tasks/0/77")[0] == 404
+        status, said, _ = call(base, "GET", f"{queue}/echo/tasks/0/77")
+        assert (status, said["error"]["code"]) == (404, "unknown-task")
+        _, _, headers = call(base, "POST", f"{queue}/echo/tasks?retention=0", ["unkept"])
+        wait_until(
+            lambda: call(base, "GET", headers["location"])[0] == 410, "it is over and forgotten"
+        )
+        status, said, _ = call(base, "DELETE", headers["location"])
+        assert (status, said["error"]["code"]) == (410, "task-forgotten")
 
         status, said, _ = call(base, "GET", f"{queue}/echo")
         assert (status, said["queue"]) == (200, "echo")

@@ -192,9 +192,9 @@ class Driver:
         )
         remember = partition._remember
 
-        def over(sequence: int, ended: Ended, retention: float, now: float) -> None:
+        def over(sequence: int, ended: Ended, now: float) -> None:
             self.ended[sequence] = ended.status
-            remember(sequence, ended, retention, now)
+            remember(sequence, ended, now)
 
         partition._remember = over  # type: ignore[method-assign]
         return partition

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maitred.errors import TaskCancelled, TaskExpired, TaskFailed, UnknownTask
+from maitred.errors import TaskCancelled, TaskExpired, TaskFailed, TaskForgotten, UnknownTask
 from tests.node.nodes import wait_until
 from tests.tasks import shop
 from tests.tasks.stage import Stage
@@ -149,14 +149,20 @@ def test_results_are_kept_for_as_long_as_was_asked(stage: Stage) -> None:
     """Whatever becomes of the node meanwhile; those of which nothing was asked, it forgets."""
     worker = stage.start_worker("--queue", "prints")
     kept = shop.printed.options(retention=3600).sync.enqueue(51)
-    short = shop.printed.sync.enqueue(52)
+    short = shop.printed.options(retention=59).sync.enqueue(52)
     assert (kept.result(10), short.result(10)) == (51, 52)
+    stage.stop_node()
+    stage.start_node(shards=2)
+    assert (kept.result(10), short.result(10)) == (51, 52), "it stopped in order"
+    assert (kept.cancel(), short.cancel()) == ("over", "over")
+    lost = shop.printed.options(retention=59).sync.enqueue(53)
+    assert lost.result(10) == 53
     assert worker.stop() == 0
-    for end in (stage.stop_node, stage.kill_node):
-        end()
-        stage.start_node(shards=2)
-        assert kept.result(10) == 51
-        assert kept.cancel() == "over"
-        with pytest.raises(UnknownTask):
-            short.result(10)
-    assert [stage.journal.numbers("began").count(n) for n in (51, 52)] == [1, 1]
+    stage.kill_node()
+    stage.start_node(shards=3)
+    assert kept.result(10) == 51
+    with pytest.raises(TaskForgotten, match=lost.id):
+        lost.result(10)
+    with pytest.raises(UnknownTask):
+        shop.app.sync.task(f"{lost.id}000").result(10)
+    assert [stage.journal.numbers("began").count(n) for n in (51, 52, 53)] == [1, 1, 1]

@@ -89,8 +89,9 @@ class Task(Generic[Result]):
     ) -> Result:
         """What the handler returned, when it has; without a timeout, however long it takes.
 
-        Raises `TaskFailed`, `TaskCancelled` or `TaskExpired` if there is no result, `UnknownTask`
-        if it is kept no longer, and `DeadlineExceeded`, which is a `TimeoutError`, if it is not
+        Raises `TaskFailed`, `TaskCancelled` or `TaskExpired` if there is no result, `TaskForgotten`
+        if the task is over and its result is no longer kept, `UnknownTask` if there is no such
+        task, and `DeadlineExceeded`, which is a `TimeoutError`, if it is not
         there in time; then it can be asked for again.
         """
         outcome = await self._outcome(timeout)

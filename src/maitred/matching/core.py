@@ -148,6 +148,9 @@ class Core:
         self._tokens: list[bytes] = []
         """Secrets that were made in advance."""
         self.outcomes = Outcomes(settings.results_kept, settings.results_bytes)
+        self.memory_seconds = settings.memory_seconds
+        """Results that are kept for longer than this are written to the store when the task ends.
+        0 while the partition is about to move to another shard."""
         self.tasks: dict[int, Task] = {}
         """Ours, in memory and not over."""
         self.leases: OrderedDict[int, Task] = OrderedDict()
@@ -268,19 +271,18 @@ class Core:
             )
         self.effects.append(Settle(ticket))
 
-    def _remember(self, sequence: int, ended: Ended, retention: float, now: float) -> None:
+    def _remember(self, sequence: int, ended: Ended, now: float) -> None:
         if self._waiters:
             for token in self._waiters.pop(sequence, ()):
                 self.effects.append(Tell(token, ended))
-        if retention:
+        if ended.until > now:
             self.outcomes.put(sequence, ended)
-            if retention > self.settings.memory_seconds:
-                self.ledger.keep_result(
-                    sequence,
-                    retention,
-                    encode_ended((ended.status, ended.attempts, ended.body)),
-                    now,
-                )
+            if ended.stored:
+                self._keep_result(sequence, ended, now)
+
+    def _keep_result(self, sequence: int, ended: Ended, now: float) -> None:
+        body = encode_ended((ended.status, ended.attempts, ended.body))
+        self.ledger.keep_result(sequence, ended.until - now, body, now)
 
     def _heard(self, session: bytes, worker: str, now: float) -> None:
         self.presence.spoke(session, now)

@@ -33,6 +33,8 @@ class Ended(Struct, frozen=True, gc=False):
     body: bytes
     until: float
     """When it may be forgotten."""
+    stored: bool = False
+    """Whether the store has it as well, or gets it with the end of the task."""
 
 
 class Foreign(NamedTuple):

@@ -219,10 +219,11 @@ class Lives(Allocating):
         if task.later_stored or task.writing:
             self.later.row_over(sequence)
         retention = task.terms.retention
-        leaves_a_trace = status == "failed" or retention > self.settings.memory_seconds
+        stored = retention > self.memory_seconds
+        leaves_a_trace = stored or status == "failed"
         self.ledger.remove(task, ticket, now, leaves_a_trace=leaves_a_trace)
-        ended = Ended(status, task.attempt + (status == "done"), body, now + retention)
-        self._remember(sequence, ended, retention, now)
+        ended = Ended(status, task.attempt + (status == "done"), body, now + retention, stored)
+        self._remember(sequence, ended, now)
         if task.ticket is not None:
             self._part_safe(task.ticket)
             task.ticket = None

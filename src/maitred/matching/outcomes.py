@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 if TYPE_CHECKING:
     from maitred.matching.effects import Ended
 
@@ -44,6 +46,18 @@ class Outcomes:
             if kept[oldest].until > now:
                 return
             self._bytes -= len(kept.pop(oldest).body)
+
+    def in_memory_only(self, now: float) -> list[tuple[int, Ended]]:
+        """Those that neither expired nor were handed to the store, in the order of their ends."""
+        return [
+            (sequence, ended)
+            for sequence, ended in self._ended.items()
+            if not ended.stored and ended.until > now
+        ]
+
+    def handed_to_store(self, sequence: int, ended: Ended) -> None:
+        """The store is about to have this result as well."""
+        self._ended[sequence] = replace(ended, stored=True)
 
     def forget(self, sequence: int) -> None:
         """It is not over after all."""

@@ -201,6 +201,25 @@ class Partition(Recalling):
         for held in list(self._beats.values()):
             self._beat_time_is_up(held)
 
+    def keep_results(self, now: float, most: int, most_bytes: int) -> int:
+        """Have results that are in memory only written with the next commit: the next owner then
+        answers for them. Takes at most `most` of them, and bodies of `most_bytes` or one; returns
+        how many."""
+        taken = 0
+        for sequence, ended in self.outcomes.in_memory_only(now)[:most]:
+            if taken and most_bytes < len(ended.body):
+                break
+            most_bytes -= len(ended.body)
+            taken += 1
+            self.outcomes.handed_to_store(sequence, ended)
+            self._keep_result(sequence, ended, now)
+        return taken
+
+    def results_unwritten(self, now: float) -> int:
+        """Count the results that would be lost with this owner."""
+        pending = sum(len(one.results) for one in self.ledger.all_pending())
+        return pending + len(self.outcomes.in_memory_only(now))
+
     def leave(self) -> tuple[list[Token], list[Ticket]]:
         """Everybody who waits for an answer: whoever drives this will not give one any more.
 

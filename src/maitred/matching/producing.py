@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from maitred.errors import TaskForgotten, UnknownTask
 from maitred.matching.effects import (
     Beat,
     Tell,
 )
 from maitred.matching.lives import Lives
-from maitred.matching.records import TASK_BYTES
+from maitred.matching.records import SEQUENCES_PER_RANGE, TASK_BYTES
 from maitred.matching.task import (
     AWAY,
     GIVEN,
@@ -23,6 +24,7 @@ from maitred.matching.task import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from maitred.errors import MaitredError
     from maitred.matching.records import (
         Terms,
     )
@@ -122,6 +124,32 @@ class Producing(Lives):
         else:
             return False
         return True
+
+    def absence(self, sequence: int) -> MaitredError:
+        """Say of a task that is neither in memory nor in the store whether it is over or never was.
+
+        Every task that was acknowledged is in the store until it is over. An earlier owner's
+        numbers are known by their range alone, so of those it is only said that, if the task was
+        ever added, it is over.
+        """
+        key = self.key
+        name = f"{key.namespace}/{key.queue}/{key.partition}/{sequence}"
+        if not SEQUENCES_PER_RANGE <= sequence < self.next_sequence:
+            return UnknownTask(
+                f"The task {name} does not exist.",
+                remedy="The partition has not given out this number. Check the id.",
+            )
+        if sequence >= self.first_sequence:
+            sentence = f"The task {name} is over, and what came of it is no longer kept."
+        else:
+            sentence = (
+                f"The task {name} is no longer known: if it was added, it is over, or was deleted "
+                "with its queue."
+            )
+        return TaskForgotten(
+            sentence,
+            remedy="Ask sooner, or have results kept for longer with the option `retention`.",
+        )
 
     def wait_for_stored(self, sequence: int, token: Token) -> None:
         """The same for a task that is in the store alone."""

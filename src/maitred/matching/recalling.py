@@ -256,8 +256,9 @@ class Recalling(Passing):
         self.open_tasks -= 1
         self.finished.count(1, now)
         retention = record.terms.retention
-        ended = Ended(status, record.attempt + (status == "done"), body, now + retention)
-        self._remember(sequence, ended, retention, now)
+        stored = retention > self.memory_seconds
+        ended = Ended(status, record.attempt + (status == "done"), body, now + retention, stored)
+        self._remember(sequence, ended, now)
         self._claims.pop(sequence, None)
         return True
 

@@ -14,6 +14,7 @@ from maitred.errors import MaitredError
 from maitred.matching.idleness import Idleness, is_as_new
 from maitred.matching.scaler import Scaler
 from maitred.matching.task import Ticket
+from maitred.node.partitions import KEPT_AT_ONCE, KEPT_BYTES
 from maitred.node.settling import settle
 from maitred.protocol.tasks import Counts, Describe, Sync, Synced
 from maitred.routing.counts import PartitionCounts
@@ -81,6 +82,7 @@ class Caretaker:
         owned.tend_at = now + partition.settings.scaling.look_seconds
         try:
             partition.forget(now)
+            self._look_at_home(owned, now)
             if owned.key.partition == 0:
                 await self._look_at_root(owned, now)
             await self._let_go_if_idle(owned, now)
@@ -89,6 +91,20 @@ class Caretaker:
         except Exception:
             # One queue's trouble must not be the end of care for all the others.
             self._shard.log.exception("queue not looked after", queue=owned.key.queue)
+
+    def _look_at_home(self, owned: Owned, now: float) -> None:
+        """Have results written while the partition is about to move: another shard takes it over
+        at that moment, without asking, and has to answer for them."""
+        partition = owned.partition
+        settings = partition.settings
+        left = self._shard.moves_at(owned.key) - self._partitions.wall_clock()
+        if left > settings.memory_seconds + 2 * settings.scaling.look_seconds:
+            partition.memory_seconds = settings.memory_seconds
+        else:
+            partition.memory_seconds = 0.0
+            if partition.keep_results(now, KEPT_AT_ONCE, KEPT_BYTES):
+                owned.tend_at = now  # the rest at the next look
+                self._partitions.touch(owned)
 
     async def _find(self) -> None:
         while True:

@@ -61,6 +61,16 @@ HINT_SECONDS: Final = 1.0
 """How long a hint is repeated to those who ask for the same name: a program that polls a queue
 until it exists leaves the hints to the others."""
 
+KEPT_AT_ONCE: Final = 5_000
+"""Results in memory that a stopping shard writes with one commit: some 50 ms of the store's."""
+
+KEPT_BYTES: Final = 8 * 2**20
+"""Bodies of those that one partition writes with one commit."""
+
+KEEPING_SECONDS: Final = 4.0
+"""How long a stopping shard may take to write results, less than the supervisor waits for it beyond
+`drain_seconds`. SQLite writes some hundred thousand small ones in this time."""
+
 Serve = Callable[["Owned", Any, "Held"], None]
 """Serves a request at a partition that is loaded."""
 
@@ -412,9 +422,35 @@ class Partitions(Driving):
         for owned in list(self.owned.values()):
             self._drive(owned, self.loop.time())
         await self._writer.finish(self)
+        await self._keep_results()
         for owned in list(self.owned.values()):
             self._let_go(owned, Draining("The node is stopping."))
         self.owned = {}
+
+    async def _keep_results(self) -> None:
+        """Write results that are in memory only, so that the next owners answer for them."""
+        deadline = self.loop.time() + KEEPING_SECONDS
+        while self.loop.time() < deadline and (portion := self._results_portion()):
+            await self._writer.commit(portion, self, anything=True, clean=True)
+            if any(owned.partition.store_problem for owned in portion):
+                break
+        now = self.loop.time()
+        lost = sum(owned.partition.results_unwritten(now) for owned in self.owned.values())
+        if lost:
+            self.shard.log.warning("results not kept", results=lost)
+
+    def _results_portion(self) -> list[Owned]:
+        """Have some results written with the next commit, and return whose they are."""
+        now = self.loop.time()
+        room, portion = KEPT_AT_ONCE, []
+        for owned in self.owned.values():
+            taken = owned.partition.keep_results(now, room, KEPT_BYTES)
+            if taken:
+                portion.append(owned)
+                room -= taken
+            if not room:
+                break
+        return portion
 
     def wall_clock(self) -> float:
         return self._surroundings.wall_clock()

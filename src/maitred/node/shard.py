@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.logs import Logger
+    from maitred.matching.records import PartitionKey
     from maitred.node.accepted import Accepted
     from maitred.node.asking import PeerCall
     from maitred.node.held import Held
@@ -368,6 +369,10 @@ class Shard:
                 f"This node has shards 0 to {self.place.shards - 1}; there is no {message.shard}."
             )
         return message.shard
+
+    def moves_at(self, key: PartitionKey) -> float:
+        """Return the wall-clock time at which the partition gets another home; infinity: never."""
+        return self._home(key, self._wall_clock()).until
 
     def forward(self, work: ForwardedWork, message: AnyRequest, deadline: float) -> None:
         """Pass a request on to its owner."""

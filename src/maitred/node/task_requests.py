@@ -14,13 +14,12 @@ from maitred.errors import (
     StorageQuotaExceeded,
     StoreFull,
     Unavailable,
-    UnknownTask,
 )
 from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.effects import decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
 from maitred.matching.passing import VISIT_SECONDS
-from maitred.matching.records import Terms
+from maitred.matching.records import Terms, decode_record
 from maitred.matching.task import READY, Task, Ticket
 from maitred.node.namespace_turns import NamespaceTurns
 from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes
@@ -150,6 +149,8 @@ class TaskRequests:
         # In this order: it may end in between, and then the second question finds that.
         stored = await self._is_stored(owned, sequence)
         outcome = await self._stored_outcome(owned, sequence)
+        if outcome is None and not stored:
+            outcome = await self._dead_outcome(owned, sequence)
         self._partitions.check(owned)
         if not held.wanted:
             return  # nobody would ever take them out of the line of those who wait
@@ -157,7 +158,7 @@ class TaskRequests:
             held.answer(outcome)
         elif not partition.wait_for(sequence, held, self._loop.time()):
             if not stored:
-                raise unknown_task(sequence)
+                raise partition.absence(sequence)
             partition.wait_for_stored(sequence, held)
         self._partitions.touch(owned)
 
@@ -167,6 +168,14 @@ class TaskRequests:
         if result is not None and result.expires_at > wall:
             return Outcome(*decode_ended(result.body))
         return None
+
+    async def _dead_outcome(self, owned: Owned, sequence: int) -> Outcome | None:
+        """A dead letter says that its task failed, for as long as it is there."""
+        dead = await self._store.dead_one(owned.key, sequence)
+        if dead is None or owned.partition.ledger.is_dead_going(sequence):
+            return None
+        record = decode_record(dead.body)
+        return Outcome("failed", record.attempt, record.failure)
 
     async def _is_stored(self, owned: Owned, sequence: int) -> bool:
         if await self._segment_with(owned, sequence) is not None:
@@ -230,7 +239,7 @@ class TaskRequests:
                 state = partition.revoke(sequence, now) or "over"
         if state is None:
             if await self._stored_outcome(owned, sequence) is None:
-                raise unknown_task(sequence)
+                raise partition.absence(sequence)
             state = "over"
         self._partitions.check(owned)
         self._revoked(owned, state, held)
@@ -440,11 +449,3 @@ def looking_up(owned: Owned) -> Iterator[None]:
         yield
     finally:
         later.lookup_ends(lookup)
-
-
-def unknown_task(sequence: int) -> UnknownTask:
-    """Nobody here knows it."""
-    return UnknownTask(
-        f"There is no task {sequence} here.",
-        remedy="It never was, or it is over and its result is no longer kept.",
-    )

@@ -125,6 +125,8 @@ class Writer:
         now = loop.time()
         batches = []
         for owned in due:
+            if partitions.owned.get(owned.key) is not owned:
+                continue  # it left in order while this waited for another commit
             try:
                 batch = owned.partition.ledger.take(now, anything=anything)
             except Exception as fault:  # noqa: BLE001 - the others are written all the same

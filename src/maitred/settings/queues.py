@@ -209,7 +209,8 @@ class Queue(Schema, frozen=True, kw_only=True):
     """The same, in bytes."""
 
     memory_seconds: Wait = 60.0
-    """A result that is to be kept for longer than this is written to the store."""
+    """A result that is to be kept for longer than this is written to the store when its task ends;
+    others only when the node stops or the partition moves."""
 
     stored_tasks: Count | None = None
     """Tasks in the store, dead letters included, of all partitions together; new ones beyond it are

@@ -34,6 +34,7 @@ STATUSES: Final[dict[type[MaitredError], int]] = {
     errors.Cancelled: 409,
     errors.TaskCancelled: 409,
     errors.TaskExpired: 410,
+    errors.TaskForgotten: 410,
     errors.PayloadTooLarge: 413,
     errors.UnsupportedMediaType: 415,
     errors.ExpectationFailed: 417,

@@ -157,8 +157,8 @@ class Producer(Person):
 
 
 ALLOWED_AWAITING: Final = frozenset(
-    {"task-cancelled", "task-expired", "unknown-task", "outcome-unknown", "store-unavailable"}
-    | {"store-full", "not-owner", "closed", "draining"}
+    {"task-cancelled", "task-expired", "outcome-unknown", "store-unavailable"}
+    | {"task-forgotten", "unknown-task", "store-full", "not-owner", "closed", "draining"}
 )
 """Why a result may not be told: it is over otherwise, or nobody who could tell could be asked."""
 
