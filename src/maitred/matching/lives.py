@@ -214,14 +214,15 @@ class Lives(Allocating):
         del self.tasks[sequence]
         self.open_tasks -= 1
         self.finished.count(1, now)
-        if not (task.stored or task.writing or sequence in self.ledger.pending.later):
-            self.never_written += 1
+        ledger = self.ledger
         if task.later_stored or task.writing:
             self.later.row_over(sequence)
+        elif task.segment is None and sequence not in ledger.pending.later:
+            self.never_written += 1
         retention = task.terms.retention
         stored = retention > self.memory_seconds
         leaves_a_trace = stored or status == "failed"
-        self.ledger.remove(task, ticket, now, leaves_a_trace=leaves_a_trace)
+        ledger.remove(task, ticket, now, leaves_a_trace=leaves_a_trace)
         ended = Ended(status, task.attempt + (status == "done"), body, now + retention, stored)
         self._remember(sequence, ended, now)
         if task.ticket is not None:

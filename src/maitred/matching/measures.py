@@ -12,7 +12,10 @@ WAITS_DECAY_AT = 10_000
 """So many waits are counted before the old ones count half."""
 
 _SMALLEST = 2.0**-20
-_BUCKETS = 64
+"""Shorter durations, a microsecond, count as this one."""
+
+_OCTAVES = 64
+"""Doublings of the shortest duration that the histogram tells apart: up to half a million years."""
 
 
 class Rate:
@@ -55,13 +58,14 @@ class Waits:
     __slots__ = ("_counts", "_total")
 
     def __init__(self) -> None:
-        self._counts = [0] * (_BUCKETS * 4)
+        self._counts = [0] * (_OCTAVES * 4)
         self._total = 0
 
     def count(self, seconds: float) -> None:
-        mantissa, exponent = frexp(max(seconds, _SMALLEST))
-        bucket = (exponent + 20) * 4 + int((mantissa - 0.5) * 8)
-        self._counts[min(max(bucket, 0), len(self._counts) - 1)] += 1
+        # Once a task: a comparison costs a third of what a call of `max` does.
+        mantissa, exponent = frexp(seconds if seconds > _SMALLEST else _SMALLEST)  # noqa: FURB136
+        # The mantissa is at least a half: the same as (exponent + 20) * 4 + (mantissa - 0.5) * 8.
+        self._counts[4 * exponent + int(8 * mantissa) + 76] += 1
         self._total += 1
         if self._total >= WAITS_DECAY_AT:
             self._counts = [count // 2 for count in self._counts]

@@ -24,8 +24,9 @@ class Outcomes:
         self._most_bytes = most_bytes
 
     def put(self, sequence: int, ended: Ended) -> None:
-        self.forget(sequence)
         kept = self._ended
+        if sequence in kept:
+            self.forget(sequence)
         kept[sequence] = ended
         self._bytes += len(ended.body)
         while len(kept) > self._most or self._bytes > self._most_bytes:

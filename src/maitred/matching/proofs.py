@@ -22,9 +22,11 @@ class Signer:
 
     __slots__ = ("_keyed",)
 
-    def __init__(self, signing_key: bytes, purpose: bytes, key: PartitionKey) -> None:
-        """The purpose has at most 16 bytes."""
-        self._keyed = blake2b(key=signing_key, digest_size=PROOF_BYTES, person=purpose)
+    def __init__(
+        self, signing_key: bytes, purpose: bytes, key: PartitionKey, size: int = PROOF_BYTES
+    ) -> None:
+        """Sign with `size` bytes, at most 64. The purpose has at most 16 bytes."""
+        self._keyed = blake2b(key=signing_key, digest_size=size, person=purpose)
         for name in (key.namespace.encode(), key.queue.encode()):
             # With their lengths, so that no two pairs of names give the same bytes.
             self._keyed.update(len(name).to_bytes(4, "little") + name)

@@ -93,8 +93,11 @@ class Working(Producing):
                 and compare_digest(task.proof, proof)
             ):
                 # As usual: the worker that has the task ends it, and the lease has the proof.
-                self.leases.pop(sequence, None)
-                self._ENDS[how](self, task, body, ticket, now)
+                if how == DONE:
+                    self._end(task, "done", body, ticket, now)
+                else:
+                    self.leases.pop(sequence, None)
+                    self._ENDS[how](self, task, body, ticket, now)
             elif not self._attempt_proofs.verify(sequence, attempt, holder, proof):
                 refused.append(sequence)
             elif task is None or not self._finished(task, attempt, how, body, ticket, now, holder):

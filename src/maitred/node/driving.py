@@ -226,7 +226,7 @@ class Driving:
                 task.proof,
                 task.terms.timeout,
                 task.payload,
-                round(now - task.ready, 6),
+                now - task.ready,
             )
             for task in effect.tasks
             if task.holder is holder  # else its lease ended before anybody heard of it

@@ -105,7 +105,10 @@ class Bench:
         origin, (sequence, attempt), (how, body) = execution.origin, execution.key, ending
         origin.running.pop(execution.key, None)
         self._ends.add(origin, End(sequence, attempt, execution.proof, how, body))
-        self.count(how)
+        if how == DONE:
+            self._statistics.done += 1
+        else:
+            self.count(how)
 
     def ended(self, execution: Execution, ending: Ending) -> None:
         """The handler has ended, and its slot is free."""

@@ -49,7 +49,9 @@ class Execution(Attempt):
         self.proof = proof
         """Shown to the node with whatever is said of this attempt."""
         self.cancelled = False
-        self.unmeasured()
+        self.meter = None  # as `unmeasured` does, without a call for each task
+        self.waits = self.calls = self.queued = 0
+        self.counted = False
         self.begun_at = now
         self.told = False
         """Whether the node knows of the end already, or does not want to."""
