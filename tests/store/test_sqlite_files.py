@@ -7,12 +7,16 @@ import re
 import sqlite3
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maitred.errors import CannotStart, OutcomeUnknown, StoreUnavailable
 from maitred.matching.records import ROW_BYTES, Changes, Dead, PartitionKey, StoredUse
+from maitred.store import sqlite_rows
 from maitred.store.interface import SIGNING_KEY_BYTES, Acquisition, PartlyWritten
 from maitred.store.scripts import migrations, statements
 from maitred.store.sqlite import open_sqlite
@@ -334,13 +338,44 @@ def test_a_file_of_the_first_version_is_counted_once_when_it_is_opened(tmp_path:
         INSERT INTO later VALUES (7, 3, 5.0, x'{"00" * (8 + 10)}');
         INSERT INTO dead VALUES (1, 7, 4, 'failed', x'{"00" * (8 + 20)}');
         INSERT INTO results VALUES (7, 5, 5.0, x'{"00" * 30}');
+        INSERT INTO marks VALUES (7, 2), (7, 9);
         """  # noqa: S608 - fixed text
     )
     connection.close()
     file = SqliteFile.open(path)
+    assert [read.marks for read in file.segments(7, 2, 0, 9, ANY_SIZE)] == [{2}]
     assert file.use() == [(("n", "q"), StoredUse(3 + 1, 100 + 10 + 20 + 30 + 4 * ROW_BYTES))]
     assert file.dead_count(7) == 1
     file.close()
+
+
+@given(st.sets(st.integers(0, 60), min_size=1), st.integers(1, 8))
+def test_rows_of_marks_are_runs_that_are_not_too_long(marks: set[int], most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_rows, "MARKS_IN_ROW", most)
+        ranges = sqlite_rows.mark_ranges([*marks, *marks])
+    assert [mark for first, last in ranges for mark in range(first, last + 1)] == sorted(marks)
+    for (first, last), (following, _) in pairwise([*ranges, (10**9, 0)]):
+        assert last - first < most
+        assert following > last + 1 or last - first == most - 1
+
+
+@awaited
+async def test_marks_of_many_consecutive_tasks_are_read_and_deleted(tmp_path: Path) -> None:
+    """They take several rows, which reach over the borders of the segments."""
+    parts = [segment(1, 1500), segment(1501, 3000), segment(3001, 4500)]
+    async with opened(Sqlite(tmp_path)) as store:
+        await acquire(store, KEY)
+        await write(store, KEY, 1, segments=parts, marks=list(range(700, 4001)))
+        found = await store.segments(KEY, 2, 0, ANY_SIZE, ANY_SIZE)
+        assert [len(read.marks) for read in found] == [801, 1500, 1000]
+        await write(store, KEY, 1, segments_gone=[gone(parts[1])])
+        found = await store.segments(KEY, 2, 0, ANY_SIZE, ANY_SIZE)
+        assert [len(read.marks) for read in found] == [801, 1000]
+        await write(store, KEY, 1, segments_gone=[gone(parts[0]), gone(parts[2])])
+    with sqlite3.connect(tmp_path / "tasks-0.db") as connection:
+        assert connection.execute("SELECT count(*) FROM marks").fetchone() == (0,)
+    connection.close()
 
 
 def test_pages_that_were_deleted_are_room(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 Tasks that have to be written are written in groups, and a group's tasks of one priority make one
 *segment*: one row, however many tasks it has, whose body only partitions can read. A segment is
 never rewritten. A task of it that is finished gets a *mark*; when all are finished, the segment and
-its marks go together. Work is done about in the order in which it came, so most segments go before
-any of their marks had to be written.
+its marks go together. Work is done about in the order in which it came, so most marks are those of
+consecutive tasks.
 
 A task that waits for a moment (a delay, a retry) leaves its segment and has a row of its own, found
 by the time when it is due. So have dead letters and results that are kept.

@@ -21,6 +21,7 @@ from maitred.store.private_files import make_database
 from maitred.store.scripts import migrations, script, statements
 from maitred.store.sqlite_errors import translated
 from maitred.store.sqlite_rows import (
+    MARKS_IN_ROW,
     MOST_ROWS,
     acquired_of,
     dead_of,
@@ -231,8 +232,10 @@ class SqliteFile:
     def _marked(self, number: int, found: list[Segment]) -> list[SegmentRead]:
         if not found:
             return []
-        ends = min(s.first for s in found), max(s.last for s in found)
-        return with_marks(found, self._json("marks", (number, *ends)))
+        first, last = min(s.first for s in found), max(s.last for s in found)
+        # No row has more marks than that, so none that begins earlier reaches the first segment.
+        earliest = first - MARKS_IN_ROW + 1
+        return with_marks(found, self._json("marks", (number, earliest, last, first)))
 
     def later(self, number: int, before: float, most: int, most_bytes: int) -> list[Later]:
         found: list[Later | None] = []

@@ -27,6 +27,10 @@ Row = tuple[str | None, int | None, Any, Any, Any, Any, str | None, bytes | None
 MOST_ROWS: Final = 1024
 """In one statement. With 8 values a row this is a quarter of what SQLite takes at most."""
 
+MARKS_IN_ROW: Final = 1024
+"""Consecutive marks in one row, at most; writing.sql has the number as well. Rows that reach into a
+segment are found by where they begin, so none may begin long before."""
+
 PORTION_BYTES: Final = 2**20
 """Of bodies that are fetched as one text, which has twice as many digits and is in memory several
 times on its way. What is as large as this is fetched alone, as it is: one row costs nothing then.
@@ -55,9 +59,9 @@ def rows_of(number: int, changes: Changes) -> Iterator[Row]:
     for priority, first, last, tasks, body in changes.segments:
         yield "segment", number, priority, first, last, tasks, None, body
     if changes.marks:
-        yield _listed("marks", number, changes.marks)
-    if changes.segments_gone:
-        yield _listed("gone", number, [segment[:3] for segment in changes.segments_gone])
+        yield _listed("marks", number, mark_ranges(changes.marks))
+    for priority, first, last, *_ in changes.segments_gone:
+        yield "gone", number, priority, first, last, None, None, None
     if changes.later_gone:
         yield _listed("later gone", number, changes.later_gone)
     for sequence, due, body in changes.later:
@@ -125,10 +129,30 @@ def dead_of(sequence: int, reason: str, body: bytes) -> Dead:
     return Dead(sequence, _MOMENT.unpack_from(body)[0], reason, body[_MOMENT.size :])
 
 
-def with_marks(segments: Iterable[Segment], marks: Sequence[int]) -> list[SegmentRead]:
+def mark_ranges(marks: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each run of consecutive marks, `MARKS_IN_ROW` at most."""
+    found: list[tuple[int, int]] = []
+    ordered = sorted(marks)
+    first = last = ordered[0]
+    for mark in ordered:
+        if mark - last > 1 or mark - first >= MARKS_IN_ROW:
+            found.append((first, last))
+            first = mark
+        last = mark
+    found.append((first, last))
+    return found
+
+
+def with_marks(segments: Iterable[Segment], ranges: Sequence[tuple[int, int]]) -> list[SegmentRead]:
+    """Give each segment the marks that lie in it."""
     return [
         SegmentRead(
-            segment, frozenset(mark for mark in marks if segment.first <= mark <= segment.last)
+            segment,
+            frozenset(
+                mark
+                for first, last in ranges
+                for mark in range(max(first, segment.first), min(last, segment.last) + 1)
+            ),
         )
         for segment in segments
     ]

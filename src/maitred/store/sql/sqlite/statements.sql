@@ -68,9 +68,9 @@ WHERE partition_id = ? AND priority = ? AND first BETWEEN ? AND ?
 SELECT body FROM segments WHERE partition_id = ? AND priority = ? AND first = ?
 
 -- name: marks
-SELECT json_group_array(sequence)
+SELECT json_group_array(json_array(first, last))
 FROM marks
-WHERE partition_id = ? AND sequence BETWEEN ? AND ?
+WHERE partition_id = ? AND first BETWEEN ? AND ? AND last >= ?
 
 -- name: segments_around
 SELECT json_group_array(json_array(s.priority, s.first, s.last, s.tasks))

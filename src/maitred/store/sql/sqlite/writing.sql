@@ -40,51 +40,65 @@ BEGIN
     VALUES (NEW.id, NEW.a, NEW.b, NEW.c, NEW.d, NEW.body);
 END;
 
+-- listed: [[first, last], ...], at most 1,024 tasks each.
 CREATE TEMP TRIGGER incoming_marks INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'marks'
 BEGIN
-    INSERT OR IGNORE INTO marks (partition_id, sequence)
-    SELECT NEW.id, value FROM json_each(NEW.listed);
+    INSERT OR IGNORE INTO marks (partition_id, first, last)
+    SELECT NEW.id, json_extract(value, '$[0]'), json_extract(value, '$[1]')
+    FROM json_each(NEW.listed);
 END;
 
--- listed: [[priority, first, last], ...]. A mark goes with the last segment that it lies in: segments
--- of two priorities that were written together overlap, and the store cannot tell whose it is.
-CREATE TEMP TRIGGER incoming_segments_gone INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'gone'
+-- a priority, b first, c last of the segment that goes.
+CREATE TEMP TRIGGER incoming_segment_gone INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'gone'
 BEGIN
-    UPDATE partitions SET bytes = bytes - (
-        SELECT coalesce(sum(length(s.body) + 64), 0)
-        FROM json_each(NEW.listed) AS gone
-        JOIN segments AS s ON s.partition_id = NEW.id
-            AND s.priority = json_extract(gone.value, '$[0]')
-            AND s.first = json_extract(gone.value, '$[1]')
-    )
+    UPDATE partitions SET bytes = bytes - old.size
+    FROM (
+        SELECT length(body) + 64 AS size
+        FROM segments WHERE partition_id = NEW.id AND priority = NEW.a AND first = NEW.b
+    ) AS old
     WHERE id = NEW.id;
-    DELETE FROM segments WHERE id IN (
-        SELECT s.id
-        FROM json_each(NEW.listed) AS gone
-        JOIN segments AS s ON s.partition_id = NEW.id
-            AND s.priority = json_extract(gone.value, '$[0]')
-            AND s.first = json_extract(gone.value, '$[1]')
-    );
-    DELETE FROM marks WHERE partition_id = NEW.id AND sequence IN (
-        SELECT m.sequence
-        FROM json_each(NEW.listed) AS gone
-        CROSS JOIN marks AS m ON m.partition_id = NEW.id
-            AND m.sequence BETWEEN json_extract(gone.value, '$[1]')
-                               AND json_extract(gone.value, '$[2]')
-        WHERE NOT EXISTS (
-            SELECT 1
-            FROM (SELECT 0 AS priority UNION ALL VALUES (1), (2), (3), (4)) AS each
-            WHERE m.sequence <= (
-                SELECT s.last
-                FROM segments AS s
-                WHERE s.partition_id = NEW.id
-                    AND s.priority = each.priority
-                    AND s.first <= m.sequence
-                ORDER BY s.first DESC
-                LIMIT 1
-            )
-        )
-    );
+    DELETE FROM segments WHERE partition_id = NEW.id AND priority = NEW.a AND first = NEW.b;
+END;
+
+-- Its marks, if there are any. A mark goes with the last segment that it lies in: segments of two
+-- priorities that were written together overlap, and the store cannot tell whose it is. So what lies
+-- before or behind the segment stays, and what lies in another one. That is put aside under the
+-- negative id, since it overlaps with what is deleted.
+CREATE TEMP TRIGGER incoming_marks_gone INSTEAD OF INSERT ON incoming
+WHEN NEW.kind = 'gone' AND EXISTS (
+    SELECT 1 FROM marks
+    WHERE partition_id = NEW.id AND first BETWEEN NEW.b - 1023 AND NEW.c AND last >= NEW.b
+)
+BEGIN
+    INSERT OR IGNORE INTO marks (partition_id, first, last)
+    SELECT -NEW.id, first, NEW.b - 1
+    FROM marks
+    WHERE partition_id = NEW.id AND first BETWEEN NEW.b - 1023 AND NEW.b - 1 AND last >= NEW.b;
+    INSERT OR IGNORE INTO marks (partition_id, first, last)
+    SELECT -NEW.id, NEW.c + 1, last
+    FROM marks
+    WHERE partition_id = NEW.id AND first BETWEEN NEW.b - 1023 AND NEW.c AND last > NEW.c;
+    INSERT OR IGNORE INTO marks (partition_id, first, last)
+    SELECT -NEW.id, max(m.first, s.first, NEW.b), min(m.last, s.last, NEW.c)
+    FROM marks AS m
+    CROSS JOIN (SELECT 0 AS priority UNION ALL VALUES (1), (2), (3), (4)) AS each
+    CROSS JOIN segments AS s ON s.partition_id = NEW.id AND s.priority = each.priority
+        -- From the last one on that begins before the marks: those of one priority do not overlap.
+        AND s.first BETWEEN coalesce((
+            SELECT max(near.first)
+            FROM segments AS near
+            WHERE near.partition_id = NEW.id
+                AND near.priority = each.priority
+                AND near.first <= max(m.first, NEW.b)
+        ), 0) AND min(m.last, NEW.c)
+        AND s.last >= max(m.first, NEW.b)
+        AND NOT (s.priority = NEW.a AND s.first = NEW.b)
+    WHERE m.partition_id = NEW.id
+        AND m.first BETWEEN NEW.b - 1023 AND NEW.c
+        AND m.last >= NEW.b;
+    DELETE FROM marks
+    WHERE partition_id = NEW.id AND first BETWEEN NEW.b - 1023 AND NEW.c AND last >= NEW.b;
+    UPDATE OR REPLACE marks SET partition_id = NEW.id WHERE partition_id = -NEW.id;
 END;
 
 CREATE TEMP TRIGGER incoming_later_gone INSTEAD OF INSERT ON incoming WHEN NEW.kind = 'later gone'
