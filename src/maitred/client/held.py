@@ -82,6 +82,12 @@ class Held:
 
         call.future.add_done_callback(done)
 
+    @property
+    def was_sent(self) -> bool:
+        """Whether it left the line of those that wait for a connection. If the answer is
+        `Cancelled` then, the node has had the message."""
+        return self._call.connection is not None
+
     def take_back(self) -> None:
         """The node need not go on."""
         if self._taken_back:

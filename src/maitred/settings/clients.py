@@ -160,6 +160,11 @@ class Worker(Schema, frozen=True, kw_only=True):
     """A task is mentioned in heartbeats when it has run for so long, or a third of its lease. Most
     are over before, and cost none."""
 
+    blocked_seconds: Seconds = 1.0
+    """An event loop that has had no turn for so long is blocked: the worker logs which handler does
+    it, and another thread renews the leases. A blocked loop is noticed up to half a second later.
+    Keep it below half of the shortest lease."""
+
     stop_seconds: Seconds = 5.0
     """How long an async handler whose time is over may take to clean up, before that is told."""
 

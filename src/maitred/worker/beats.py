@@ -109,7 +109,7 @@ class Beats:
                 interval = max(origin.lease_seconds * LEASE_SHARE, SHORTEST_SECONDS)
                 sent_at = self._loop.time()
                 try:
-                    has_news = self._hear(origin, await self._ask(origin, interval))
+                    heard = await self._ask(origin, interval)
                 except (Cancelled, DeadlineExceeded):
                     continue
                 except UnknownQueue:  # it was deleted, with all its tasks
@@ -124,7 +124,7 @@ class Beats:
                     continue
                 self._outage.worked(queue, partition)
                 tries = 0
-                if not has_news:
+                if not self._hear(origin, heard):
                     # The node held it for as long; if not, there is no hurry.
                     await asyncio.sleep(max(0.0, sent_at + interval - self._loop.time()))
                     now = self._loop.time()
@@ -134,15 +134,26 @@ class Beats:
             origin.beating = False
 
     async def _ask(self, origin: Origin, seconds: float) -> Heard:
-        running = [(*key, execution.proof) for key, execution in origin.running.items()]
+        mentioned = origin.running.copy()
+        running = [(*key, execution.proof) for key, execution in mentioned.items()]
         message = Heartbeat(*origin.queue, origin.partition, 0, self._session, self._name, running)
+        lease_ends_at = self._bench.clock() + origin.lease_seconds
         # If this one is lost, the next must still be in time.
         held = self._client.hold(message, seconds, grace_seconds=seconds / 2)
-        self._held[origin] = (held, frozenset(origin.running))
+        self._held[origin] = (held, frozenset(mentioned))
+        reached = False
         try:
-            return cast("Heard", await held.answer())
+            heard = cast("Heard", await held.answer())
+            reached = True
+        except Cancelled:  # by us, for one that mentions more; the node had it all the same
+            reached = held.was_sent
+            raise
         finally:
             del self._held[origin]
+            if reached:
+                for execution in mentioned.values():
+                    execution.lease_ends_at = lease_ends_at
+        return heard
 
     def _hear(self, origin: Origin, heard: Heard) -> bool:
         """Whether there was anything new."""

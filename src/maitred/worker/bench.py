@@ -35,9 +35,12 @@ class Bench:
         most_bytes: int,
         freed: Callable[[], None],
         capacity: Capacity,
+        clock: Callable[[], float],
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
+        self.clock = clock
+        """The loop's time, read anew each time (see `Pulse.time`)."""
         self.most_bytes = most_bytes
         """Of a result."""
         self.capacity = capacity
@@ -67,7 +70,9 @@ class Bench:
         self._statistics.busy -= 1
         self._freed()
 
-    def seat(self, served: Served, given: Given, origin: Origin, now: float) -> None:
+    def seat(
+        self, served: Served, given: Given, origin: Origin, now: float, lease_ends_at: float
+    ) -> None:
         """Begin a task, or give it back if there is no room for it."""
         statistics = self._statistics
         key = (given.sequence, given.attempt)
@@ -85,7 +90,9 @@ class Bench:
             self._unreadable(origin, given, outcomes.raised(problem))
             return
         statistics.busy += 1
-        execution = origin.running[key] = Execution(self, origin, key, given.proof, now)
+        execution = origin.running[key] = Execution(
+            self, origin, key, given.proof, now, lease_ends_at
+        )
         self.capacity.begun(execution, now)
         if served.is_async:
             execution.begin(served.function, args, named)
@@ -118,8 +125,16 @@ class Bench:
             self.tell(execution, ending)
         self._freed()
 
+    def lapsed(self, execution: Execution) -> None:
+        """Its lease may have ended before its handler began, so it does not; its slot is free."""
+        self._statistics.lapsed += 1
+        self._statistics.returned += 1
+        self.ended(execution, (RETURNED, outcomes.NIL))
+
     def lost(self, execution: Execution) -> None:
         """The node gave it to somebody else."""
+        if execution.told:
+            return  # it was said before, or the handler has ended meanwhile
         execution.origin.running.pop(execution.key, None)
         self._statistics.lost += 1
         execution.lose()

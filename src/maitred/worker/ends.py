@@ -48,6 +48,8 @@ class Ends:
         self._gathered: list[Origin] = []
         """Those with ends that were not sent yet."""
         self._sending: dict[asyncio.Task[None], None] = {}
+        self._messages = 0
+        """How many were sent."""
 
     def add(self, origin: Origin, end: End) -> None:
         """Tell it with the others of this turn."""
@@ -76,11 +78,20 @@ class Ends:
     def _flush(self) -> None:
         gathered, self._gathered = self._gathered, []
         for origin in gathered:
-            ends, origin.ends = origin.ends, []
+            ends = origin.ends
             for piece in pieces(ends):
-                sending = self._loop.create_task(self._send(origin, piece))
+                self._messages += 1
+                origin.sending[self._messages] = piece
+                sending = self._loop.create_task(self._settle(origin, self._messages, piece))
                 self._sending[sending] = None
                 sending.add_done_callback(self._sending.pop)
+            origin.ends = []
+
+    async def _settle(self, origin: Origin, number: int, ends: list[End]) -> None:
+        try:
+            await self._send(origin, ends)
+        finally:
+            origin.sending.pop(number, None)
 
     async def _send(self, origin: Origin, ends: list[End]) -> None:
         queue, partition = origin.queue.queue, origin.partition

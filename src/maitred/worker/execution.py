@@ -35,6 +35,7 @@ class Execution(Attempt):
         "_timer",
         "_why",
         "begun_at",
+        "lease_ends_at",
         "proof",
         "told",
     )
@@ -42,7 +43,13 @@ class Execution(Attempt):
     origin: Origin
 
     def __init__(
-        self, bench: Bench, origin: Origin, key: tuple[int, int], proof: bytes, now: float
+        self,
+        bench: Bench,
+        origin: Origin,
+        key: tuple[int, int],
+        proof: bytes,
+        now: float,
+        lease_ends_at: float,
     ) -> None:
         self.origin = origin
         self.key = key
@@ -53,6 +60,9 @@ class Execution(Attempt):
         self.waits = self.calls = self.queued = 0
         self.counted = False
         self.begun_at = now
+        self.lease_ends_at = lease_ends_at
+        """What has not begun by then does not: another worker may have it. Each
+        heartbeat that the node answers moves it on."""
         self.told = False
         """Whether the node knows of the end already, or does not want to."""
         self._bench = bench
@@ -79,18 +89,21 @@ class Execution(Attempt):
         bench = self._bench
         self._call = bench.capacity.enter_thread(self)
         bench.loop.run_in_executor(
-            bench.threads,
-            copy_context().run,
-            outcomes.called,
-            function,
-            args,
-            named,
-            bench.most_bytes,
+            bench.threads, copy_context().run, self._call_in_thread, function, args, named
         ).add_done_callback(self._thread_ended)
 
     def limit(self, seconds: float) -> None:
         """The time that the attempt may take."""
         self._timer = self._bench.loop.call_later(seconds, self._time_is_over, seconds)
+
+    def runs_as(self, task: asyncio.Task[Any]) -> bool:
+        """Whether that task of the loop calls the handler."""
+        return self._task is task
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the lease may have ended."""
+        return self.lease_ends_at <= self._bench.clock()
 
     # Stopping
 
@@ -142,6 +155,9 @@ class Execution(Attempt):
         named: dict[str, Any],
     ) -> None:
         self._entered = True
+        if self.is_over:
+            self._bench.lapsed(self)
+            return
         running.set(self)  # in the task's own context, so that there is nothing to set back
         try:
             result = await function(*args, **named)
@@ -159,10 +175,24 @@ class Execution(Attempt):
     def _never_ran(self, _: object) -> None:
         self._end(outcomes.raised(asyncio.CancelledError()))
 
-    def _thread_ended(self, future: asyncio.Future[Ending]) -> None:
+    def _call_in_thread(
+        self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Ending | None:
+        """How it ended; None if it was cancelled or lost before a thread had time for it."""
+        if self.cancelled or self.is_over:
+            return None
+        return outcomes.called(function, args, named, self._bench.most_bytes)
+
+    def _thread_ended(self, future: asyncio.Future[Ending | None]) -> None:
         capacity = self._bench.capacity
         capacity.left_pool(capacity.threads, self._call)
-        self._end(future.result())
+        ending = future.result()
+        if ending is not None:
+            self._end(ending)
+        elif self.cancelled:
+            self._end(outcomes.stopped())
+        else:
+            self._bench.lapsed(self)
 
     def _end(self, ending: Ending) -> None:
         if self._timer is not None:

@@ -13,7 +13,16 @@ if TYPE_CHECKING:
 class Origin:
     """One partition of one queue, as a worker knows it."""
 
-    __slots__ = ("beating", "ends", "lease_seconds", "name", "partition", "queue", "running")
+    __slots__ = (
+        "beating",
+        "ends",
+        "lease_seconds",
+        "name",
+        "partition",
+        "queue",
+        "running",
+        "sending",
+    )
 
     def __init__(self, queue: QueueId, partition: int) -> None:
         self.queue = queue
@@ -25,4 +34,6 @@ class Origin:
         """By sequence number and attempt, the oldest first; those that are ours to finish."""
         self.ends: list[End] = []
         """What has not been sent yet."""
+        self.sending: dict[int, list[End]] = {}
+        """Messages with ends that the node has not answered yet, by a number of their own."""
         self.beating = False

@@ -7,6 +7,8 @@ import gc
 import os
 import signal
 import socket
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
@@ -16,11 +18,12 @@ from maitred.surroundings import Surroundings
 from maitred.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from maitred.app.app import App
     from maitred.app.handler import Handler
     from maitred.app.session import Session
+    from maitred.client.client import AsyncClient
     from maitred.logs import Logger
     from maitred.settings import Worker as WorkerSettings
 
@@ -68,7 +71,15 @@ async def work(
         session = await _connected(app, stopping, log)
         if session is None:
             return True
-        worker = Worker(session.client, handlers, settings, name, Surroundings.real(), log)
+        worker = Worker(
+            session.client,
+            handlers,
+            settings,
+            name,
+            Surroundings.real(),
+            log,
+            connecting=partial(_connecting, app),
+        )
         workers.append(worker)
 
         def welcomed() -> None:
@@ -95,6 +106,15 @@ async def work(
         await app.close()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def _connecting(app: App) -> AsyncIterator[AsyncClient]:
+    """A connection of the running loop's own."""
+    try:
+        yield (await app.session()).client
+    finally:
+        await app.close()
 
 
 async def _connected(app: App, stopping: asyncio.Event, log: Logger) -> Session | None:

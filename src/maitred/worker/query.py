@@ -111,7 +111,7 @@ class Query(Attempt):
         """Whether whoever asked gives it less time than it may have."""
         if self._hurried:
             seconds = asked
-        self.deadline = now + seconds
+        self.deadline = now + seconds - host.pulse.behind(now)
         self._begun_at = now
         self._host = host
         self._asker = asker
@@ -178,6 +178,18 @@ class Query(Attempt):
                 outcomes.called, function, args, named, self._most_bytes, outcomes.QUERY_TOO_LARGE
             )
 
+    def runs_as(self, task: asyncio.Task[Any]) -> bool:
+        """Whether that task of the loop calls the handler."""
+        return self._task is task
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its time is over, before its handler began."""
+        return self.deadline <= self._host.pulse.time()
+
+    def _too_late(self) -> Ending:
+        return outcomes.timed_out(self.deadline - self._begun_at, "query")
+
     def fail(self, ending: Ending) -> None:
         """It cannot even begin."""
         self._end(ending, judged=False)
@@ -187,9 +199,15 @@ class Query(Attempt):
         context.run(running.set, self)
         enter: Callable[..., Any] = context.run
         self._call = self._host.capacity.enter_thread(self)
-        self._host.loop.run_in_executor(self._host.threads, enter, *call).add_done_callback(
-            self._thread_ended
-        )
+        self._host.loop.run_in_executor(
+            self._host.threads, enter, self._call_in_thread, *call
+        ).add_done_callback(self._thread_ended)
+
+    def _call_in_thread(self, function: Callable[..., Ending], *arguments: Any) -> Ending:  # noqa: ANN401
+        """Call it, unless the query was stopped, or its time was over, before a thread was free."""
+        if self.cancelled:
+            return outcomes.stopped("query")
+        return self._too_late() if self.is_late else function(*arguments)
 
     # From outside
 
@@ -235,6 +253,9 @@ class Query(Attempt):
         named: dict[str, Any],
     ) -> None:
         self._entered = True
+        if self.is_late:
+            self._end(self._too_late(), judged=False)
+            return
         running.set(self)  # in the task's own context, so that there is nothing to set back
         try:
             result = await function(*args, **named)
@@ -257,6 +278,9 @@ class Query(Attempt):
         rows: Rows | Gathered,
     ) -> None:
         self._entered = True
+        if self.is_late:
+            self._end(self._too_late(), judged=False)
+            return
         running.set(self)
         try:
             generator = function(*args, **named)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from maitred.worker.bench import Bench
     from maitred.worker.capacity import Sender
     from maitred.worker.counted import Counted
+    from maitred.worker.pulse import Pulse
     from maitred.worker.query import Asker
     from maitred.worker.served import Served
     from maitred.worker.statistics import Statistics
@@ -65,9 +66,11 @@ class Querying:
         bench: Bench,
         statistics: Statistics,
         log: Logger,
+        pulse: Pulse,
         secret: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.pulse = pulse
         self.threads = bench.threads
         self.capacity = bench.capacity
         self.chunk_bytes = settings.chunk_bytes
@@ -113,7 +116,9 @@ class Querying:
             return  # given back before we heard of it, or told twice
         for other in self._passes.take(token):
             self._refuse(other.who.asker, other.who.stream, reservations.twice())
-        if not self._bench.take():
+        expires_at = now + terms.reservation_seconds - self.pulse.behind(now)
+        if expires_at <= now or not self._bench.take():
+            # In the first case it was reserved before the loop was blocked.
             early = book.refuse(token)
             if early is not None:
                 self._refuse(early.who.asker, early.who.stream, reservations.taken())
@@ -122,7 +127,6 @@ class Querying:
         if terms.proof and self.counted is not None:
             self.counted.has(served, terms)
         fetch_at = now + self.fetch_seconds
-        expires_at = now + terms.reservation_seconds
         again_until = now + terms.again_seconds
         early = book.add(Reservation(terms, served, expires_at, fetch_at, again_until))
         if early is None:
@@ -151,6 +155,11 @@ class Querying:
         if reservation is not None:
             if reservation.fetch_at is None:
                 self._tell_arrived(token)
+            if reservation.expires_at <= now:
+                # The loop was blocked: the alarm that ends reservations is late as well.
+                self._expired(reservation)
+                self._refuse(asker, stream, reservations.expired())
+                return None
             terms, again_until = reservation.terms, reservation.again_until
             self._begin(asker, stream, seat, reservation.where, terms, now, again_until=again_until)
             return None
@@ -321,6 +330,14 @@ class Querying:
         if terms.proof and self.counted is not None:
             self.counted.is_over(served, terms)
 
+    def _expired(self, reservation: Reservation[Served]) -> None:
+        """No query came for it in time: its slot is free."""
+        if reservation.fetch_at != inf:  # else it was only kept, in case
+            self._statistics.unused += 1
+            self._log.debug("nobody came for a reserved slot", queue=reservation.where.name)
+        self._over(reservation.where, reservation.terms)
+        self._bench.leave()
+
     def _tell_arrived(self, token: bytes) -> None:
         if self.arrived is not None:
             self.arrived(token)
@@ -330,11 +347,7 @@ class Querying:
         for early in (*due.late, *self._passes.late(now)):
             self._refuse(early.who.asker, early.who.stream, reservations.unknown())
         for reservation in due.expired:
-            if reservation.fetch_at != inf:  # else it was only kept, in case
-                self._statistics.unused += 1
-                self._log.debug("nobody came for a reserved slot", queue=reservation.where.name)
-            self._over(reservation.where, reservation.terms)
-            self._bench.leave()
+            self._expired(reservation)
         if self.fetch is not None:
             for reservation in due.to_fetch:
                 self.fetch(reservation)

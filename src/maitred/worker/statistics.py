@@ -20,6 +20,9 @@ class Statistics(Struct):
     """Attempts that ended because somebody cancelled their task."""
     returned: int = 0
     """Tasks that were given to us and not begun."""
+    lapsed: int = 0
+    """Of these, those whose lease may have ended before their handler could begin: the event loop
+    was blocked, or no thread was free."""
     lost: int = 0
     """Attempts that the node gave to somebody else meanwhile."""
     late: int = 0
@@ -40,5 +43,9 @@ class Statistics(Struct):
     """How often it began to keep slots of a queue back, since it failed more than others."""
     tls_failures: int = 0
     """Connections of gateways that were dropped because their TLS handshake failed."""
+    blocked: int = 0
+    """How often the event loop was blocked for `blocked_seconds` or longer."""
+    blocked_seconds: float = 0.0
+    """For how long, all in all."""
     offers: int = 0
     """Messages with free slots."""

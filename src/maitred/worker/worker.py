@@ -12,6 +12,7 @@ import asyncio
 import os
 from contextlib import suppress
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from maitred.client.queues import QueueView
@@ -22,14 +23,17 @@ from maitred.worker.alarm import Alarm
 from maitred.worker.attending import Attending
 from maitred.worker.beats import Beats
 from maitred.worker.bench import Bench
+from maitred.worker.block_reports import BlockReports
 from maitred.worker.capacity import Capacity
 from maitred.worker.counted import Counted
 from maitred.worker.door import Door
 from maitred.worker.ends import Ends
 from maitred.worker.fetching import Fetching
 from maitred.worker.outage import Outage
+from maitred.worker.pulse import Pulse
 from maitred.worker.querying import Querying
 from maitred.worker.served import Served
+from maitred.worker.standby import StandbyHeartbeats
 from maitred.worker.statistics import Statistics
 from maitred.worker.supply import spread, to_offer, worth_it
 
@@ -42,7 +46,10 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.settings import Worker as WorkerSettings
     from maitred.surroundings import Surroundings
+    from maitred.worker.execution import Execution
     from maitred.worker.origin import Origin
+    from maitred.worker.query import Query
+    from maitred.worker.standby import Connecting
 
 LAST_WORDS_SECONDS: Final = 5.0
 """What is left at least, when everything has ended, for the node to hear of it."""
@@ -64,8 +71,12 @@ class Worker:
         surroundings: Surroundings,
         log: Logger,
         secret: bytes | None = None,
+        connecting: Connecting | None = None,
     ) -> None:
+        """`connecting` opens another connection to the node, from another thread: with it, leases
+        are renewed while a handler blocks the loop. In the simulation no handler does."""
         self._loop = asyncio.get_running_loop()
+        self._pulse = Pulse(self._loop, monotonic if connecting else None)
         self._client = client
         self._settings = settings
         self._name = name
@@ -91,6 +102,7 @@ class Worker:
             min((node.payload_bytes for node in client.nodes() if node.node), default=2**31),
             self._slot_freed,
             self.capacity,
+            self._pulse.time,
         )
         self._served = [
             Served(
@@ -109,7 +121,9 @@ class Worker:
             self._outage,
             self._origins,
         )
-        self.querying = Querying(settings, self._bench, self.statistics, log, surroundings.secret)
+        self.querying = Querying(
+            settings, self._bench, self.statistics, log, self._pulse, surroundings.secret
+        )
         self._fetching = Fetching(client, self.querying, self.statistics, self._slot_freed)
         self.querying.fetch = self._fetching.begin
         self.querying.arrived = self._fetching.arrived
@@ -140,6 +154,18 @@ class Worker:
             secret=surroundings.secret,
             reloaded=self._certificate_read,
         )
+        self._standby: StandbyHeartbeats | None = None
+        if connecting is not None:
+            self._standby = StandbyHeartbeats(
+                connecting=connecting,
+                session=self._session,
+                name=name,
+                pulse=self._pulse,
+                blocked_seconds=settings.blocked_seconds,
+                origins=self._origins,
+                lost=self._bench.lost,
+                reports=BlockReports(self.statistics, log, self._attempts, self._pulse.time),
+            )
         self.welcomed: Callable[[], None] = lambda: None
         """Called once every queue's root knows of it."""
         self.address = ""
@@ -169,12 +195,18 @@ class Worker:
         if self._settings.host is None:
             self.querying.fetch_seconds = 0.0
         self.address = self._door.address
+        if self._standby is not None:
+            self._pulse.start()
+            self._standby.start()
         self._attending.start(self._served, self.address)
         self._supply()
         await self._stopping.wait()
         try:
             finished = await self._drain()
         finally:
+            if self._standby is not None:
+                await self._standby.stop()
+            self._pulse.stop()
             self._beats.stop()
             self._attending.stop()
             self._pauses.stop()
@@ -252,11 +284,12 @@ class Worker:
             if offered is None:
                 return
             now = self._loop.time()
+            lease_ends_at = now + offered.lease_seconds - self._pulse.behind(now)
             seat = self._bench.seat
             for given in offered.tasks:
                 origin = served.origin(given.partition)
                 origin.lease_seconds = offered.lease_seconds
-                seat(served, given, origin, now)
+                seat(served, given, origin, now, lease_ends_at)
             for reserved in offered.reserved:
                 self.querying.reserved(served, reserved, now)
         finally:
@@ -326,7 +359,16 @@ class Worker:
 
     def _origins(self) -> Iterator[Origin]:
         for served in self._served:
-            yield from served.origins.values()
+            yield from served.origins.copy().values()
+
+    def _attempts(self) -> Iterator[tuple[Served, Execution | Query]]:
+        """All whose handlers may be running; from any thread."""
+        for served in self._served:
+            for origin in served.origins.copy().values():
+                for execution in origin.running.copy().values():
+                    yield served, execution
+        for query in self.querying.running.copy():
+            yield query.served, query
 
     def _ordered(self) -> None:
         """A person wants us offline, or back."""

@@ -1,0 +1,145 @@
+"""What is said of a blocked event loop: which handler blocks it, and where."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import FrameType
+
+    from maitred.errors import MaitredError
+    from maitred.logs import Logger
+    from maitred.worker.execution import Execution
+    from maitred.worker.query import Query
+    from maitred.worker.served import Served
+    from maitred.worker.statistics import Statistics
+
+QUIET_SECONDS: Final = 10.0
+"""After a line about a block. The next one says how many blocks there were meanwhile: a handler
+that always blocks must not fill the log."""
+
+STACK_FRAMES: Final = 12
+"""Frames of the handler's stack in a line, the innermost."""
+
+STACK_LETTERS: Final = 4_000
+"""Of a stack; its end says where the handler is, so the beginning is cut."""
+
+HELD_SHARE: Final = 0.5
+"""A process that used this much of the time in which its threads did not run was busy: one of them
+held the GIL. Otherwise the process was stopped, or had no CPU time."""
+
+_OURS: Final = ("maitred/worker/execution.py", "maitred/worker/query.py")
+"""Where handlers are called. What is above that in a stack is the same for all of them."""
+
+
+class BlockReports:
+    """Counts the blocks of one loop and logs them; called by the thread that watches it.
+
+    Make it in the loop's own thread.
+    """
+
+    def __init__(
+        self,
+        statistics: Statistics,
+        log: Logger,
+        attempts: Callable[[], Iterable[tuple[Served, Execution | Query]]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._statistics = statistics
+        self._log = log
+        self._attempts = attempts
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._quiet_until = 0.0
+        self._unsaid = 0
+        self._said = False
+        """Whether a line was written about the block that lasts."""
+        self._problem_said = False
+
+    def blocked(self, seconds: float, overslept: float, cpu_seconds: float) -> None:
+        """The loop has had no turn for so long.
+
+        `overslept` is for how long the watching thread did not run either, `cpu_seconds` what the
+        process has computed since that thread last ran.
+        """
+        self._statistics.blocked += 1
+        self._problem_said = False
+        now = self._clock()
+        self._said = now >= self._quiet_until
+        if not self._said:
+            self._unsaid += 1
+            return
+        self._quiet_until = now + QUIET_SECONDS
+        facts: dict[str, Any] = {"seconds": round(seconds, 2), "unsaid": self._unsaid}
+        self._unsaid = 0
+        if overslept < seconds * HELD_SHARE:
+            self._log.warning(
+                "a handler blocks the event loop; heartbeats go on from another thread",
+                **facts,
+                **self._culprit(),
+                remedy="Make it a plain function, which runs in a thread, or await "
+                "maitred.offload() for the part that blocks.",
+            )
+        elif cpu_seconds >= overslept * HELD_SHARE:
+            self._log.warning(
+                "a handler holds the GIL; no thread ran, and no lease was renewed",
+                **facts,
+                **self._culprit(),
+                remedy="Run it in a process: await maitred.offload() with a ProcessPoolExecutor. "
+                "The stack was taken afterwards.",
+            )
+        else:
+            self._log.warning(
+                "this process did not run, and renewed no lease",
+                **facts,
+                cpu_seconds=round(cpu_seconds, 2),
+                remedy="Was it stopped, or is the machine too busy?",
+            )
+
+    def freed(self, seconds: float) -> None:
+        """The loop goes on, after so long."""
+        self._statistics.blocked_seconds += seconds
+        if self._said:
+            self._log.info("the event loop goes on", seconds=round(seconds, 2))
+
+    def not_renewed(self, problem: MaitredError) -> None:
+        """A heartbeat failed while the loop was blocked; said once for each block."""
+        if not self._problem_said:
+            self._problem_said = True
+            self._log.warning("leases are not renewed; trying again", error=problem)
+
+    def _culprit(self) -> dict[str, Any]:
+        """The handler that runs on the loop, and its stack."""
+        task = asyncio.current_task(self._loop)
+        facts: dict[str, Any] = {"handler": None}
+        if task is not None:
+            facts["handler"] = getattr(
+                task.get_coro(), "__qualname__", None
+            )  # one of its own tasks
+            for served, attempt in self._attempts():
+                if attempt.runs_as(task):
+                    name = getattr(served.asked, "__qualname__", served.name)
+                    facts = {"handler": name, "queue": served.name}
+                    facts["attempt"] = attempt.task_id or attempt.query_id
+                    break
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - there is no other way
+        if frame is not None:
+            facts["stack"] = stack_of(frame)
+        return facts
+
+
+def stack_of(frame: FrameType) -> str:
+    """The innermost frames, without those above the handler."""
+    frames = traceback.extract_stack(frame)
+    for at in range(len(frames) - 2, -1, -1):
+        if frames[at].filename.replace("\\", "/").endswith(_OURS):
+            frames = traceback.StackSummary.from_list(frames[at + 1 :])
+            break
+    lines = traceback.StackSummary.from_list(frames[-STACK_FRAMES:]).format()
+    return "".join(lines)[-STACK_LETTERS:]
