@@ -73,7 +73,7 @@ ORDER: dict[type[Struct], str] = {
     Hello: "challenge version",
     Greeting: "proof challenge version frame_bytes",
     Proof: "proof name frame_bytes",
-    Seat: "token sequence timeout_milliseconds window_bytes payload rows in_flight pressed",
+    Seat: "token sequence timeout_milliseconds window_bytes payload rows in_flight pressed lost",
     Seated: "how body streamed rows run_seconds load again again_seconds",
     Load: "number limit serving waiting mean_service_seconds yours senders",
 }

@@ -160,12 +160,13 @@ class RawGateway(Link):
         rows: bool = True,
         payload: bytes | None = None,
         sequence: int = 7,
+        lost: list[bytes] | None = None,
     ) -> int:
         """Ask; returns the stream."""
         self.next_stream += 1
         if payload is None:
             payload = encode(args if named is None else named)
-        seat = Seat(token, sequence, round(timeout * 1000), window, payload, rows)
+        seat = Seat(token, sequence, round(timeout * 1000), window, payload, rows, lost=lost)
         self.say(self.next_stream, Opcode.SEAT, encode_seat(seat))
         return self.next_stream
 

@@ -43,12 +43,16 @@ if TYPE_CHECKING:
     from maitred.queries.demand import Group
 
     Problem = TypeVar("Problem", bound=MaitredError)
-    Key = tuple[str, str, int, str, bool]
+    Key = tuple[str, str, int, str, bool, bool]
 
 LINES_MAX: Final = 10_000
 """Queues, priorities and users that are remembered though nobody waits there."""
 
 LEAST_SECONDS: Final = 0.001
+
+AT_ONCE_SECONDS: Final = 1.0
+"""How long the node may take to say that no slot is free now, to a gateway that can do without."""
+
 SELECTION: Final = "weighted"
 
 _AGAIN: Final = (ConnectionLost, CutOff, Unavailable, DeadlineExceeded, Cancelled)
@@ -58,7 +62,7 @@ _AGAIN: Final = (ConnectionLost, CutOff, Unavailable, DeadlineExceeded, Cancelle
 class Line:
     """Queries that wait for the same thing."""
 
-    __slots__ = ("demand", "do_not_queue", "held", "key", "priority", "user", "view")
+    __slots__ = ("at_once", "demand", "do_not_queue", "held", "key", "priority", "user", "view")
 
     def __init__(self, key: Key, view: QueueView) -> None:
         self.key = key
@@ -66,6 +70,8 @@ class Line:
         self.priority = key[2]
         self.user = key[3]
         self.do_not_queue = key[4]
+        self.at_once = key[5]
+        """Whether a request that fails is not made again: its queries can go another way."""
         self.demand: Demand[Running] = Demand(SLOTS_MAX)
         self.held: dict[Group[Running], Held] = {}
 
@@ -94,10 +100,17 @@ class Allocating:
         self._closed = False
 
     def line(
-        self, namespace: str, queue: str, priority: int, user: str, *, do_not_queue: bool = False
+        self,
+        namespace: str,
+        queue: str,
+        priority: int,
+        user: str,
+        *,
+        do_not_queue: bool = False,
+        at_once: bool = False,
     ) -> Line:
         """Where such a query waits; typed errors for what can be no queue."""
-        key = (namespace, queue, priority, user, do_not_queue)
+        key = (namespace, queue, priority, user, do_not_queue, at_once)
         line = self._lines.get(key)
         if line is not None:
             return line
@@ -125,7 +138,7 @@ class Allocating:
     def first(self, namespace: str, queue: str, user: str) -> Running | None:
         """Whose turn it is among those of a user who wait for the queue."""
         for priority in range(PRIORITIES):
-            line = self._lines.get((namespace, queue, priority, user, False))
+            line = self._lines.get((namespace, queue, priority, user, False, False))
             if line is not None and len(line.demand):
                 return line.demand.first()
         return None
@@ -196,7 +209,10 @@ class Allocating:
             do_not_queue=line.do_not_queue,
         )
         try:
-            held = self._client.hold(message, max(LEAST_SECONDS, group.deadline - now))
+            seconds = max(LEAST_SECONDS, group.deadline - now)
+            if line.at_once:
+                seconds = min(seconds, AT_ONCE_SECONDS)
+            held = self._client.hold(message, seconds)
         except MaitredError as problem:
             self._failed(line, group, problem)
             return
@@ -232,7 +248,8 @@ class Allocating:
 
     def _failed(self, line: Line, group: Group[Running], problem: MaitredError) -> None:
         demand = line.demand
-        if isinstance(problem, _AGAIN) and not isinstance(problem, NoWorker) and not self._closed:
+        again = isinstance(problem, _AGAIN) and not isinstance(problem, NoWorker)
+        if again and not line.at_once and not self._closed:
             if demand.failed(group):
                 settings = self._client.settings
                 pause = settings.backoff_first_seconds * 2 ** min(group.tries - 1, 30)

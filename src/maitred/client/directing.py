@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.client.running import Running
     from maitred.client.seats import SeatLink
+    from maitred.client.turns import Turn
     from maitred.protocol.seats import Load
 
 SUBSCRIPTIONS_MAX: Final = 256
@@ -40,6 +41,7 @@ class Directing:
         loop: asyncio.AbstractEventLoop,
         unreachable_seconds: float,
         by_the_node: Callable[[Running], None],
+        at_once: Callable[[Running], None],
     ) -> None:
         self.loop = loop
         self.random = random
@@ -52,6 +54,7 @@ class Directing:
         self._client = client
         self._session = session
         self._by_the_node = by_the_node
+        self._at_once = at_once
         self._subscriptions = 0
         self._closed = False
 
@@ -101,6 +104,21 @@ class Directing:
         """It cannot go by a floor after all."""
         running.turn = None
         self._by_the_node(running)
+
+    def at_once(self, turn: Turn) -> None:
+        """Ask the node for a slot that is free now; if there is none, the turn goes on here."""
+        running = turn.running
+        running.turn, running.put_off = None, turn
+        self._at_once(running)
+
+    def resume(self, turn: Turn) -> None:
+        """The node has no slot for it now either."""
+        running, floor = turn.running, turn.floor
+        if floor.works and self.floors.get(floor.place) is floor:
+            running.turn = turn
+            floor.wait(turn, self.loop.time())
+        else:
+            self.by_the_node(running)
 
     # What is told
 

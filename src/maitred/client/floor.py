@@ -52,7 +52,9 @@ class Floor:
         self.subscriptions: dict[str, Subscription] = {}
         """By user."""
         self.slots: dict[str, int] = {}
-        """Of everybody on the last roster."""
+        """Of everybody on the last roster that has an address."""
+        self._members = 0
+        """How many the last roster names, with an address or without."""
         self._shedding: Shedding | None = None
         self._settings = SheddingSettings()
         self.line: SheddingLine[Turn] = SheddingLine(self.loop.time(), self._settings)
@@ -93,7 +95,8 @@ class Floor:
         if running.deadline <= now:
             running.expired()
         elif set(self.policy.workers) <= set(turn.refused_by):
-            self._shed(turn, "Every worker of {} has as much as it can do.", now)
+            if not self._asks_the_node(turn):
+                self._shed(turn, "Every worker of {} has as much as it can do.", now)
         elif not self.budget.spend(now):
             self._shed(turn, "Workers of {} have as much as they can do.", now)
         else:
@@ -119,16 +122,33 @@ class Floor:
                     line.passed(now)
                 self._send(turn, name, now)
                 return
+        if not self._asks_the_node(turn):
+            self.wait(turn, now, again=first)
+
+    def _asks_the_node(self, turn: Turn) -> bool:
+        """Have the node asked, once, for a slot that is free now, if it knows of more workers.
+
+        The roster may name workers that only the node reaches, for want of an address or of a way
+        to it. Without this they would be idle while queries wait here or are refused.
+        """
+        if turn.asked_the_node or self._members <= len(self.policy.workers):
+            return False
+        turn.asked_the_node = True
+        self.directing.at_once(turn)
+        return True
+
+    def wait(self, turn: Turn, now: float, *, again: bool = False) -> None:
+        """Put it into the line, or refuse it, as the line says."""
         turn.refused_by = ()
         running = turn.running
         ask = running.ask
-        why = line.offer(
+        why = self.line.offer(
             turn,
             now,
             deadline=running.deadline,
             priority=ask.priority,
             do_not_queue=ask.do_not_queue,
-            again=first,
+            again=again,
         )
         if why is None:
             turn.waits = True
@@ -261,6 +281,7 @@ class Floor:
             self.policy = worker_policy(roster.policy, self.directing.random)
             self.slots = {}
         before = self.slots
+        self._members = len(roster.members)
         # Who has no address is reached through the node only: by those who ask it for a slot.
         self.slots = {one.session.hex(): one.slots for one in roster.members if one.address}
         for name in before.keys() - self.slots.keys():

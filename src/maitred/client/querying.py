@@ -111,6 +111,7 @@ class Querying:
             self.loop,
             settings.unreachable_seconds,
             self._ask_the_node,
+            self._ask_at_once,
         )
         self.links = Links(
             settings,
@@ -287,6 +288,14 @@ class Querying:
             if warm is not None:
                 running.allocated(warm)
                 return
+        allocating.add(line, running)
+
+    def _ask_at_once(self, running: Running) -> None:
+        ask = running.ask
+        allocating = self._allocating
+        line = allocating.line(
+            ask.namespace, ask.queue, ask.priority, ask.user, do_not_queue=True, at_once=True
+        )
         allocating.add(line, running)
 
     def keep_warm(self, running: Running, token: bytes, seconds: float) -> None:

@@ -29,9 +29,9 @@ from maitred.errors import (
 from maitred.protocol.messages import UNREADABLE
 from maitred.protocol.queries import Allocation
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
-from maitred.protocol.seats import Seat, decode_seated, encode_seat
+from maitred.protocol.seats import LOST_MAX, Seat, decode_seated, encode_seat
 from maitred.protocol.tasks import DONE, STOPPED, TIMED_OUT, Failure
-from maitred.queries.states import Accident, Stage, Verdict, after
+from maitred.queries.states import LOST, Accident, Stage, Verdict, after
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +79,8 @@ class Running:
         "deadline",
         "entry",
         "line",
+        "lost_tokens",
+        "put_off",
         "sequence",
         "since",
         "stage",
@@ -102,8 +104,13 @@ class Running:
         """How often it had to be asked for again."""
         self.allocation = _NONE
         """The last one that it got."""
+        self.lost_tokens: list[bytes] | None = None
+        """The tokens of the attempts whose connection was lost: their workers may still run them.
+        None if no connection was lost."""
         self.turn: Turn | None = None
         """If the worker is picked here: what its queue's floor knows of it."""
+        self.put_off: Turn | None = None
+        """The turn that goes on if the node has no slot that is free now."""
         self._querying = querying
         self._carrier: Carrier | None = None
         self._stream = 0
@@ -228,6 +235,8 @@ class Running:
             seat.pressed = bool(turn.floor.line)
         elif not self._querying.settings.warm:
             seat.pressed = True
+        if self.lost_tokens is not None:
+            seat.lost = self.lost_tokens
         return encode_seat(seat)
 
     def sent(self, carrier: Carrier, *, relayed: bool = False) -> None:
@@ -351,6 +360,10 @@ class Running:
 
     def refused_by_node(self, problem: MaitredError) -> None:
         """The node gives it no slot, and says why."""
+        turn, self.put_off = self.put_off, None
+        if turn is not None:
+            self._querying.directing.resume(turn)
+            return
         self.happen(Accident.REFUSED, problem)
 
     def lost(self, why: str, *, hung: bool) -> None:
@@ -386,6 +399,8 @@ class Running:
         if verdict is Verdict.NOTHING:
             return
         if verdict is Verdict.AGAIN:
+            if accident in LOST and self.stage is Stage.SENT:
+                self.lost_tokens = [*(self.lost_tokens or ()), self.allocation.token][-LOST_MAX:]
             self._again()
             return
         self._stop_carrier(Outcome.LOST if verdict is Verdict.LATE else Outcome.CANCELLED)
@@ -402,6 +417,7 @@ class Running:
         querying = self._querying
         was_sent = self.stage is Stage.SENT
         self._carrier = None
+        self.put_off = None
         self.stage = Stage.WAITING
         self.tries += 1
         if was_sent:

@@ -39,6 +39,7 @@ class Turn:
     word in his place."""
 
     __slots__ = (
+        "asked_the_node",
         "dispatch",
         "floor",
         "leaving",
@@ -61,6 +62,8 @@ class Turn:
         self.link: SeatLink | None = None
         """Set when it was sent."""
         self.refused_by: tuple[str, ...] = ()
+        self.asked_the_node = False
+        """Whether the node was asked for a slot, because nobody had room that we can send to."""
         self.waits = False
         """In the line."""
         self.leaving = Outcome.CANCELLED

@@ -46,6 +46,10 @@ HELLO_BYTES: Final = 1_024
 """Largest frame of either end until the other one has proved that it is meant: strangers get little
 memory."""
 
+LOST_MAX: Final = 16
+"""Tokens of lost attempts that a query names, the last ones. A query that was lost more often is
+past any worker that could still run its first attempts."""
+
 CHALLENGE_BYTES: Final = 16
 PROOF_BYTES: Final = 32
 
@@ -112,6 +116,10 @@ class Seat(Struct, array_like=True, gc=False):
     worker can tell whether its limit is used, while some is still under way."""
     pressed: bool = False
     """Whether others wait at the gateway for want of room; then no slot need be kept for it."""
+    lost: Annotated[list[Token], Meta(max_length=LOST_MAX)] | None = None
+    """The tokens under which the same query was sent before, if the gateway lost the connection
+    each time and the query may run again: a worker that still runs one of them stops that run, and
+    begins this one only after it has ended."""
 
 
 class Load(Struct, array_like=True, frozen=True, gc=False):

@@ -75,7 +75,8 @@ class Verdict(Enum):
     CANCEL = "cancel"
 
 
-_LOST: Final = frozenset({Accident.LINK_LOST, Accident.HUNG})
+LOST: Final = frozenset({Accident.LINK_LOST, Accident.HUNG})
+"""After these only the worker knows whether the query runs."""
 
 _ALWAYS: Final[dict[Accident, Verdict]] = {
     Accident.DEADLINE: Verdict.LATE,
@@ -95,6 +96,6 @@ def after(accident: Accident, stage: Stage, *, idempotent: bool) -> Verdict:
         return Verdict.NOTHING  # it is in nobody's hands; whoever asks for its slot asks again
     if stage is Stage.SEATING:
         return Verdict.AGAIN
-    if stage is Stage.SENT and (idempotent or accident not in _LOST):
+    if stage is Stage.SENT and (idempotent or accident not in LOST):
         return Verdict.AGAIN
     return Verdict.LOST

@@ -98,19 +98,19 @@ class Passes(Generic[Where, Who]):
         self._forget(waiting)
         return waiting
 
-    def drop(self, token: bytes, meant: Callable[[Who], bool]) -> bool:
-        """Nobody wants this one any more; False if it does not wait here."""
+    def drop(self, token: bytes, meant: Callable[[Who], bool]) -> list[Early[Who]]:
+        """Take out the queries that wait with this token and that are meant."""
         waiting = self.early.get(token, [])
         gone = [early for early in waiting if meant(early.who)]
         if not gone:
-            return False
+            return gone
         left = [early for early in waiting if not meant(early.who)]
         if left:
             self.early[token] = left
         else:
             del self.early[token]
         self._forget(gone)
-        return True
+        return gone
 
     # Time
 

@@ -66,13 +66,13 @@ class Query(Attempt):
         "_hurried",
         "_most_bytes",
         "_rows",
-        "_sequence",
         "_task",
         "_user",
         "again",
         "again_until",
         "deadline",
         "sender",
+        "sequence",
         "served",
         "stream",
         "terms",
@@ -115,7 +115,8 @@ class Query(Attempt):
         self._begun_at = now
         self._host = host
         self._asker = asker
-        self._sequence = seat.sequence
+        self.sequence = seat.sequence
+        """The gateway's number for it."""
         self._user = terms.user
         self._most_bytes = min(asker.answer_bytes, terms.result_bytes)
         self._rows: Rows | Gathered | None = None
@@ -130,7 +131,7 @@ class Query(Attempt):
     @property
     def query_id(self) -> str:
         """The gateway, and its number for the query."""
-        return f"{self._asker.gateway}/{self._sequence}"
+        return f"{self._asker.gateway}/{self.sequence}"
 
     @property
     def task_id(self) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import OrderedDict
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,7 +25,7 @@ from maitred.worker import outcomes, reservations
 from maitred.worker.alarm import Alarm
 from maitred.worker.passes import Passes
 from maitred.worker.query import Query
-from maitred.worker.reservations import Reservation, Reservations
+from maitred.worker.reservations import Early, Reservation, Reservations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES: Final = 16
 TOKENS_AT_ONCE: Final = 64
+REPLACED: Final = 1_024
+"""Lost attempts of queries that are remembered, about a hundred bytes each: a frame that is still
+on its way on a connection that its gateway gave up arrives within seconds."""
 FULL: Final = "This worker serves as many queries as it can."
 LEAVING: Final = "This worker takes no more queries."
 
@@ -101,6 +105,9 @@ class Querying:
             settings.early_queries, settings.early_bytes
         )
         self._passes: Passes[Served, Asked] = Passes(settings.early_queries, settings.early_bytes)
+        self._replaced: OrderedDict[tuple[bytes, int], None] = OrderedDict()
+        """Attempts that a later attempt of the same query took the place of, by token and number:
+        one that arrives after it does not begin. The oldest first."""
         self._alarm = Alarm(self.loop, self._look)
 
     # From the node
@@ -147,6 +154,8 @@ class Querying:
     def seat(self, asker: Asker, stream: int, seat: Seat, now: float) -> bytes | None:
         """Run a query; its token, if it has to wait for its reservation."""
         token = seat.token
+        if (seat.lost or self._replaced) and not self._is_only_attempt(asker, stream, seat, now):
+            return None
         known = self._passes.find(token, now)
         if known is not None:
             self._seat_by_pass(asker, stream, seat, known.where, known.terms, now)
@@ -174,6 +183,44 @@ class Querying:
             problem = Overloaded("Too many queries wait here for the word of their reservation.")
         self._refuse(asker, stream, problem)
         return None
+
+    def _is_only_attempt(self, asker: Asker, stream: int, seat: Seat, now: float) -> bool:
+        """Refuse an attempt of a query while another attempt of it counts; True if none does.
+
+        A gateway that lost its connection sends an idempotent query again, perhaps to the same
+        worker, which may still run the first attempt, or be about to. The last attempt counts: the
+        others are stopped, and it begins when none of them runs any more. Until then it is refused,
+        so that the gateway asks again, for a slot of any worker.
+        """
+        sequence, replaced = seat.sequence, self._replaced
+        if (seat.token, sequence) in replaced:
+            self._decline(asker, stream, reservations.replaced())
+            return False
+        for token in seat.lost or ():
+            replaced[token, sequence] = None
+            if len(replaced) > REPLACED:
+                replaced.popitem(last=False)
+            for early in self._take_early(token, sequence):
+                self._decline(early.who.asker, early.who.stream, reservations.replaced())
+        runs = False
+        for query in list(self.running):
+            if query.sequence == sequence and (query.terms.token, sequence) in replaced:
+                query.abandon()
+                runs = True
+        if runs:
+            if self._passes.find(seat.token, now) is None:
+                self.release(seat.token)
+            self._decline(asker, stream, reservations.still_runs())
+        return not runs
+
+    def _take_early(self, token: bytes, sequence: int) -> list[Early[Asked]]:
+        """The attempts that wait for the word of this token; they wait no more."""
+        found = self._passes.drop(token, lambda who: who.seat.sequence == sequence)
+        early = self._book.early.get(token)
+        if early is not None and early.who.seat.sequence == sequence:
+            self._book.unpark(token)
+            found.append(early)
+        return found
 
     def release(self, token: bytes) -> None:
         """It will not be used, known or not."""
@@ -320,9 +367,13 @@ class Querying:
         query.begin(served, seat, terms, args, named)
 
     def _refuse(self, asker: Asker, stream: int, problem: MaitredError) -> None:
-        self._statistics.refused += 1
-        if not isinstance(problem, SlotTaken):  # which is nobody's fault
+        if not isinstance(problem, SlotTaken):
             self.complaints.say("a query was refused", asker.gateway, problem)
+        self._decline(asker, stream, problem)
+
+    def _decline(self, asker: Asker, stream: int, problem: MaitredError) -> None:
+        """Refuse a query for a reason that is nobody's mistake."""
+        self._statistics.refused += 1
         asker.refused(stream, problem)
 
     def _over(self, served: Served, terms: Reserved) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from maitred.errors import InvalidReservation, SlotTaken
+from maitred.errors import InvalidReservation, SlotTaken, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,6 +215,16 @@ def twice() -> MaitredError:
 def released() -> MaitredError:
     """It was given back."""
     return InvalidReservation("The reservation was given back.")
+
+
+def still_runs() -> MaitredError:
+    """An earlier attempt of the same query has not ended."""
+    return Unavailable("An earlier run of the same query has not ended at this worker.")
+
+
+def replaced() -> MaitredError:
+    """A later attempt of the same query arrived before this one."""
+    return Unavailable("The query was sent again, and this attempt of it does not begin.")
 
 
 def expired() -> MaitredError:

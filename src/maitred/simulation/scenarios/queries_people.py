@@ -37,6 +37,12 @@ LATE_SECONDS: Final = 1.0
 SKEW_SECONDS: Final = 12 * 3600.0
 """The most that the clock of a gateway or a worker is wrong, either way; another with each life."""
 
+CALM_PAUSE_SECONDS: Final = 0.6
+"""Longest time between two queries of a gateway once it is calm."""
+
+PORTIONS: Final = 8
+"""A stream pauses so often, however many rows it has: each time its rows are sent."""
+
 QUERYING: Final = QueryingSettings(
     ping_seconds=0.5,
     hung_seconds=1.5,
@@ -119,7 +125,14 @@ class GatewayHost(Attending):
     def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
         super().__init__(host, node, record)
         self.querying: Querying | None = None
+        self.calm = False
+        """Ask for nothing that takes long."""
         self._asking = True
+
+    def calm_down(self) -> None:
+        """Ask less from now on, and nothing that takes long."""
+        self.calm = True
+        self.pause_seconds = CALM_PAUSE_SECONDS
 
     def stop(self) -> None:
         self._asking = False
@@ -168,7 +181,7 @@ class GatewayHost(Attending):
                 idempotent=not self.plain and random.random() < 0.3,
                 rows=0 if self.plain else random.choice((0, 0, 1, 5, 200)),
                 runs_seconds=random.choice((0.0, 0.0, 0.001, 0.05))
-                if random.random() < 0.9
+                if self.calm or random.random() < 0.9
                 else random.choice((0.5, 2.0) if self.plain else (0.5, 2.0, 10.0)),
                 asked_at=now,
                 deadline=now + seconds,
@@ -322,9 +335,10 @@ class QueryWorkerHost(Attending):
             run = record.begins(number, name, slots, loop.time())
             completed = False
             try:
-                for _ in range(story.rows):
-                    if story.runs_seconds:
-                        await asyncio.sleep(story.runs_seconds / story.rows)
+                portions = min(story.rows, PORTIONS)
+                for row in range(story.rows):
+                    if story.runs_seconds and row * portions % story.rows < portions:
+                        await asyncio.sleep(story.runs_seconds / portions)
                     yield number
                 completed = True
             finally:

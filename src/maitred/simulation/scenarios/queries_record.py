@@ -79,12 +79,15 @@ class QueryRecord:
         self.complaints: list[str] = []
         self.found: list[Violation] = []
         self.told: Counter[str] = Counter()
+        self.served: Counter[str] = Counter()
+        """Answers that are `done`, by gateway."""
         self._active: Counter[str] = Counter()
         self._begun: list[QueryStory] = []
         self._limited: list[QueryRun] = []
         """Those that count for the limit; some of them may have ended."""
         self.troubled_at = -inf
-        """When somebody could not be heard, or was gone, for the last time."""
+        """When somebody could not be heard, or was gone, for the last time; infinite while that
+        lasts."""
 
     def asked(self, story: QueryStory) -> QueryStory:
         """A new query; its number is its place here."""
@@ -152,6 +155,8 @@ class QueryRecord:
         """The caller was told."""
         story.answers += 1
         self.told[outcome] += 1
+        if outcome == "done":
+            self.served[story.gateway] += 1
         if story.answers > 1:
             raise self.violation(story, f"was answered again: {outcome}")
         story.outcome = outcome
