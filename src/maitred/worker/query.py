@@ -93,7 +93,9 @@ class Query(Attempt):
     ) -> None:
         self.key = (0, 1)
         self.cancelled = False
-        self.unmeasured()
+        self.meter = None  # as `unmeasured` does, without a call for each query
+        self.waits = self.calls = self.queued = 0
+        self.counted = False
         self.stream = stream
         self.terms = terms
         self.served = served
