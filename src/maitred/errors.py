@@ -1,16 +1,19 @@
 """The one taxonomy of errors, for the library, the command line and every door.
 
 An error has a code that programs may compare, a plain sentence for people and, where one exists,
-a remedy. Codes are part of the interface: they are added, never renamed.
+a remedy. Codes are part of the interface: they are added, never renamed. And it has an `outcome`,
+which says what became of the request: a program that hears `nothing` may send it again.
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+RequestOutcome = Literal["nothing", "unknown", "over"]
 
 
 def printable(text: str) -> str:
@@ -28,6 +31,9 @@ class MaitredError(Exception):
     """Whatever maitred refuses or fails at; catch this to catch them all."""
 
     code: ClassVar[str] = "error"
+    outcome: ClassVar[RequestOutcome] = "nothing"
+    """What became of the request: `nothing` was done; it is `unknown` whether it was done, wholly
+    or in part; or it was done and is `over`, and the error says how it ended."""
 
     def __init__(self, sentence: str, *, remedy: str | None = None) -> None:
         super().__init__(sentence)
@@ -142,27 +148,32 @@ class PayloadTooLarge(InvalidArgument):
 
 
 class ProtocolViolation(MaitredError):
-    """Bytes that are no frame, a body that is no message, or a message out of place."""
+    """Bytes that are no frame, a body that is no message, or a message out of place. If it is the
+    answer, whether the request was done is not known."""
 
     code = "protocol-violation"
+    outcome: ClassVar[RequestOutcome] = "unknown"
 
 
 class FrameTooLarge(ProtocolViolation):
     """A frame whose header announces more than the limit."""
 
     code = "frame-too-large"
+    outcome = "nothing"
 
 
 class UnsupportedVersion(ProtocolViolation):
     """The two ends have no version of the protocol in common."""
 
     code = "unsupported-version"
+    outcome = "nothing"
 
 
 class UnknownRequest(ProtocolViolation):
     """An opcode or a statement that this node does not know."""
 
     code = "unknown-request"
+    outcome = "nothing"
 
 
 class TooSlow(ProtocolViolation):
@@ -278,12 +289,14 @@ class DeadlineExceeded(MaitredError, TimeoutError):
     """The time that the caller gave is over. Whether the work was done is not known."""
 
     code = "deadline-exceeded"
+    outcome = "unknown"
 
 
 class Cancelled(MaitredError):
-    """The caller took the request back."""
+    """The caller took the request back. Whether it was done is not known."""
 
     code = "cancelled"
+    outcome = "unknown"
 
 
 class Unavailable(MaitredError, ConnectionError):
@@ -356,30 +369,37 @@ class ConnectionLost(MaitredError, ConnectionError):
     """The connection broke after the request was sent. Whether it was done is not known."""
 
     code = "connection-lost"
+    outcome = "unknown"
 
 
 class CutOff(MaitredError):
     """The node stopped before the request was finished. Whether it was done is not known."""
 
     code = "cut-off"
+    outcome = "unknown"
 
 
 class Closed(MaitredError):
-    """The client was closed by its own program."""
+    """The client was closed by its own program. A request under way may have been done."""
 
     code = "closed"
+    outcome = "unknown"
 
 
 class InternalError(MaitredError):
-    """A fault of ours, written to the node's log; the connection goes on."""
+    """A fault of ours, written to the node's log; the connection goes on. Whether the request was
+    done is not known."""
 
     code = "internal-error"
+    outcome = "unknown"
 
 
 class OutcomeUnknown(MaitredError):
-    """The store was lost between a commit and its confirmation; both are possible."""
+    """The store did not confirm a commit, or a worker has a task that the store does not have:
+    whether the request was done, wholly or in part, is not known."""
 
     code = "outcome-unknown"
+    outcome = "unknown"
 
 
 class CannotStart(MaitredError):
@@ -422,6 +442,7 @@ class TaskNotDone(MaitredError):
     """A task is over, and there is no result; which of these it is says why."""
 
     code = "task-not-done"
+    outcome = "over"
 
 
 class TaskFailed(TaskNotDone):
@@ -488,12 +509,14 @@ class InvalidResult(MaitredError):
     """The result of a task is not what its handler says it returns."""
 
     code = "invalid-result"
+    outcome = "over"
 
 
 class QueryNotAnswered(MaitredError):
     """A query that began has no answer; which of these it is says why."""
 
     code = "query-not-answered"
+    outcome: ClassVar[RequestOutcome] = "over"
 
 
 class QueryFailed(QueryNotAnswered):
@@ -522,6 +545,7 @@ class WorkerLost(QueryNotAnswered):
     """The worker was lost, or hung, while it ran the query. Whether it was done is not known."""
 
     code = "worker-lost"
+    outcome = "unknown"
 
 
 class ResultTooLarge(QueryNotAnswered):
@@ -564,24 +588,28 @@ class MalformedRequest(ProtocolViolation):
     """Bytes that are no HTTP request, or one that could be read in two ways."""
 
     code = "malformed-request"
+    outcome = "nothing"
 
 
 class HeadersTooLarge(ProtocolViolation):
     """A request line with headers beyond the limit."""
 
     code = "headers-too-large"
+    outcome = "nothing"
 
 
 class UnsupportedHttp(ProtocolViolation):
     """A version of HTTP, or a transfer coding, that is not spoken here."""
 
     code = "unsupported-http"
+    outcome = "nothing"
 
 
 class ExpectationFailed(ProtocolViolation):
     """The request expects something other than `100-continue`."""
 
     code = "expectation-failed"
+    outcome = "nothing"
 
 
 class UnknownRoute(InvalidArgument):
@@ -613,6 +641,7 @@ class UpstreamError(MaitredError):
     how."""
 
     code = "upstream-error"
+    outcome = "unknown"
 
 
 class UpstreamUnavailable(UpstreamError):
@@ -643,6 +672,7 @@ class RemoteError(MaitredError):
     """An error that a newer peer reports and this version has no class for; its code is kept."""
 
     code = "remote-error"
+    outcome = "unknown"
 
     def __init__(self, sentence: str, *, remedy: str | None = None, code: str) -> None:
         super().__init__(sentence, remedy=remedy)

@@ -13,10 +13,13 @@ from maitred.client import adding
 from maitred.errors import (
     ConnectionLost,
     InvalidArguments,
+    MaitredError,
+    OutcomeUnknown,
     Overloaded,
     PayloadTooLarge,
     ProtocolViolation,
     RemoteError,
+    StoreUnavailable,
     Unavailable,
 )
 from maitred.protocol.tasks import Add, Added, Counts
@@ -261,3 +264,33 @@ async def test_without_a_node_it_says_so_and_works_when_there_is_one() -> None:
         lone._settings["connect_seconds"] = 5.0
         await q.enqueue()
         await lone.close()
+
+
+@pytest.mark.parametrize(
+    ("refusals", "outcome"),
+    [
+        ([StoreUnavailable, StoreUnavailable, StoreUnavailable], "nothing"),
+        ([None, StoreUnavailable, StoreUnavailable], "unknown"),
+        ([StoreUnavailable, OutcomeUnknown, StoreUnavailable], "unknown"),
+        ([StoreUnavailable, StoreUnavailable, None], "unknown"),
+    ],
+)
+@in_a_loop
+async def test_a_batch_of_several_messages_says_nothing_only_if_that_is_true_of_all(
+    refusals: list[type[MaitredError] | None], outcome: str
+) -> None:
+    async with a_node() as node:
+        left = iter(refusals)
+
+        async def refuse(_: Add) -> None:
+            kind = next(left)
+            if kind is not None:
+                raise kind("The store is away.")
+
+        node.before[Add] = refuse
+        with pytest.raises(MaitredError) as raised:
+            await thumbnail.enqueue_many(thumbnail.call("u", size) for size in range(25_000))
+        assert raised.value.outcome == outcome
+        assert isinstance(raised.value, OutcomeUnknown) == (outcome == "unknown")
+        added = sum(len(one.waiting) for one in [node.partition("thumbnails")])
+        assert f"{added:,} were added" in str(raised.value) or not added

@@ -35,10 +35,11 @@ def test_every_error_has_a_status(kind: type[MaitredError]) -> None:
     assert status in REASONS
     assert 400 <= status <= 599
     found = told(problem, tracebacks=False)["error"]
-    assert (found["code"], found["message"], found["remedy"]) == (
+    assert (found["code"], found["message"], found["remedy"], found["outcome"]) == (
         kind.code,
         "It went wrong.",
         "Do better.",
+        kind.outcome,
     )
 
 

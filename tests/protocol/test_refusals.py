@@ -33,6 +33,37 @@ def test_every_code_is_known_once() -> None:
     assert len({kind.code for kind in OURS}) == len(OURS)
 
 
+UNKNOWN = ("not known", "may have been done")
+NOTHING = ("nothing was done", "Nothing was done")
+
+
+@EACH
+def test_the_outcome_is_what_the_docstring_says(kind: type[MaitredError]) -> None:
+    said = " ".join((kind.__doc__ or "").split())
+    if any(words in said for words in UNKNOWN):
+        assert kind.outcome == "unknown"
+    if any(words in said for words in NOTHING):
+        assert kind.outcome == "nothing"
+
+
+def test_only_refusals_say_that_nothing_was_done() -> None:
+    """Whoever hears it sends the request again: whatever is in doubt must not say so."""
+    doubtful = {kind for kind in OURS if kind.outcome == "unknown"}
+    assert doubtful >= {
+        errors.DeadlineExceeded,
+        errors.ConnectionLost,
+        errors.CutOff,
+        errors.Closed,
+        errors.Cancelled,
+        errors.InternalError,
+        errors.OutcomeUnknown,
+        errors.WorkerLost,
+    }
+    assert RemoteError.outcome == "unknown"
+    assert errors.StoreUnavailable.outcome == errors.NotOwner.outcome == "nothing"
+    assert errors.TaskFailed.outcome == errors.QueryFailed.outcome == "over"
+
+
 @EACH
 @given(sentence=texts, remedy=st.none() | texts.filter(bool))
 def test_an_error_travels_whole(

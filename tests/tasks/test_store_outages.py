@@ -7,20 +7,21 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maitred.errors import MaitredError, StoreFull, StoreUnavailable
+from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavailable, TaskFailed
 from tests.node.nodes import wait_until
 from tests.store.postgres_server import new_database, running_server
-from tests.tasks.shop import big, order
+from tests.tasks.shop import big, fail, order
 from tests.tasks.stage import READY, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 AT_ONCE_SECONDS = 2.0
 """For a refusal, on a machine that is busy with other tests."""
@@ -113,6 +114,72 @@ def test_a_database_server_that_goes_and_comes(tmp_path: Path) -> None:
         assert stage.journal.ended() >= {*range(50), 2_000}
         assert not stage.journal.repeated()
         assert worker.stop() == 0, worker.errors
+
+
+@contextmanager
+def stopped(server: Any) -> Iterator[None]:  # noqa: ANN401 - the package's own class
+    """The server is not there."""
+    server.stop()
+    yield
+    server.start()
+
+
+@contextmanager
+def frozen(server: Any) -> Iterator[None]:  # noqa: ANN401 - the package's own class
+    """The server and all its processes are stopped where they are: nothing answers, or refuses."""
+    first = server.get_pid()
+    pids = [first]
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            if f"\nPPid:\t{first}\n" in status.read_text():
+                pids.append(int(status.parent.name))
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("trouble", [stopped, frozen])
+def test_what_producers_hear_while_the_database_server_is_away_is_true(
+    tmp_path: Path, trouble: Callable[[Any], AbstractContextManager[None]]
+) -> None:
+    """With a free worker, which may get tasks that were never written. Nobody waits for his own
+    deadline: whoever did would hear `DeadlineExceeded`."""
+    with (
+        running_server(str(tmp_path)) as server,
+        Stage(tmp_path, store=new_database(server)) as stage,
+    ):
+        stage.start_node(shards=1)
+        stage.start_worker()
+        for number in range(3):  # both queues are loaded, and short tasks need not be written first
+            order.sync.enqueue(number).result(30)
+            with pytest.raises(TaskFailed):
+                fail.sync.enqueue(number).result(30)
+        heard: dict[int, MaitredError | None] = {}
+        with trouble(server):
+            for number in range(100, 112):
+                handler = fail if number % 2 else order
+                heard[number] = None
+                try:
+                    handler.sync.enqueue(number)
+                except MaitredError as problem:
+                    heard[number] = problem
+        assert {type(told) for told in heard.values()} <= {
+            type(None),
+            OutcomeUnknown,
+            StoreUnavailable,
+        }, heard
+        wait_until(lambda: refused(2_000) is None, "it takes tasks again", 30)
+        wait_until(lambda: 2_000 in stage.journal.ended(), "the new one has run")
+        began = set(stage.journal.numbers("began"))
+        for number, told in heard.items():
+            if told is None:
+                assert number in began, f"{number} was acknowledged, and never ran"
+            elif told.outcome == "nothing":
+                assert number not in began, f"{number} ran, and its producer heard {told!r}"
 
 
 def test_a_shard_that_dies_while_its_store_is_away_waits_for_it(tmp_path: Path) -> None:

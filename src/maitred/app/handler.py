@@ -93,10 +93,10 @@ class Handler(Generic[Parameters, Result, Called]):
         return called
 
     async def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Task[Result]:
-        """Add a task; it is durable when this returns.
+        """Add a task; it is durable, or done, when this returns.
 
-        `ConnectionLost`, `CutOff`, `DeadlineExceeded` and `OutcomeUnknown` mean that nobody knows
-        whether it was added.
+        An error whose `outcome` is "nothing" means that it was not added and no attempt at it was
+        begun; "unknown" means that it may have been added, and run.
         """
         payload = self._write(args, kwargs)
         adding = self._adding
@@ -108,8 +108,9 @@ class Handler(Generic[Parameters, Result, Called]):
     async def enqueue_many(self, calls: Iterable[Call[Parameters]]) -> list[Task[Result]]:
         """Add many tasks, made by `call`, with as few messages as possible; all or some.
 
-        If one message fails its error is raised, and the tasks of other messages are added all the
-        same. A batch of up to 10,000 tasks and a megabyte for one partition is one message.
+        A batch of up to 10,000 tasks and a megabyte for one partition is one message. If one of
+        several fails, the tasks of the others are added all the same, and `OutcomeUnknown` says how
+        many. As for `enqueue`, an `outcome` of "nothing" means that no task was added.
         """
         payloads = []
         for one in calls:

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from maitred.errors import MaitredError, PayloadTooLarge, ProtocolViolation, Unavailable
+from maitred.errors import (
+    MaitredError,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    ProtocolViolation,
+    Unavailable,
+)
 from maitred.matching.records import Terms
 from maitred.protocol.tasks import TASKS_MAX, Add, Added
 
@@ -127,7 +133,8 @@ class Adding:
         return future
 
     async def add_many(self, conditions: Conditions, payloads: Sequence[bytes]) -> list[Place]:
-        """Add them all. If something fails, those that other messages carried are added."""
+        """Add them all. If a message fails, those of other messages are added all the same: then
+        the error says that the outcome is unknown, and how many were added."""
         if not payloads:
             return []
         if max(map(len, payloads)) > self.most_bytes:
@@ -147,10 +154,14 @@ class Adding:
                 *(send(piece, corrections) for piece in pieces), return_exceptions=True
             )
             added: list[Place] = []
+            failed: list[BaseException] = []
             for one in found:
                 if isinstance(one, BaseException):
-                    raise one
-                added += one
+                    failed.append(one)
+                else:
+                    added += one
+            if failed:
+                raise _for_the_batch(failed, len(added), len(batch))
             return added
 
         return await spread(payloads, 0)
@@ -276,6 +287,22 @@ class Adding:
                 "the node allows for a task.",
                 remedy="Put them into a store and send a reference, or raise limits.payload_bytes.",
             )
+
+
+def _for_the_batch(failed: list[BaseException], added: int, tasks: int) -> BaseException:
+    """Return what is raised for a batch of several messages: an error that says that nothing was
+    done only if that is true of all of them."""
+    first = failed[0]
+    for problem in failed:
+        if not isinstance(problem, MaitredError):
+            return problem
+    unknown = next((one for one in failed if getattr(one, "outcome", "") != "nothing"), None)
+    if not added:
+        return unknown or first
+    return OutcomeUnknown(
+        f"Of {tasks:,} tasks {added:,} were added, and the others "
+        f"{'were not' if unknown is None else 'may have been'}: {unknown or first}"
+    )
 
 
 def _another(problem: MaitredError) -> MaitredError:

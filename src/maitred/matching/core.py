@@ -59,6 +59,13 @@ WORKERS_SECONDS = 300.0
 TIMERS_SWEPT_AT = 1_000
 """So many timers that may have nobody waiting are kept before they are looked through."""
 
+UNSAFE_SECONDS = 2.0
+"""While the store cannot be written, a producer whose task is at a worker hears after this time
+that the outcome is unknown, unless the worker was faster. So long a store may also take for a
+commit before it counts as away. A disk that others use, or a database server that writes a
+checkpoint, holds a commit up for some hundred milliseconds; a producer that is told to wait longer
+runs into its own deadline (10 s) without being told why."""
+
 WORKERS_KEPT = 10_000
 """No more workers are remembered than this, whoever says to be another one each time."""
 
@@ -162,6 +169,9 @@ class Core:
         )
         self.store_problem: MaitredError | None = None
         """Why nothing can be written now."""
+        self._unsafe_until = inf
+        """When the next producer hears that the outcome is unknown, while nothing can be
+        written."""
         self.parent = parent(key.partition, settings.forwarding.children)
         self.offers_away = 0
         self.tasks_away = 0
@@ -263,13 +273,38 @@ class Core:
         if not ticket.left:
             self._settle(ticket)
 
+    def _part_unknown(self, ticket: Ticket, sentence: str) -> None:
+        """An attempt at its task began, and the store does not have the task."""
+        ticket.problem = OutcomeUnknown(sentence)
+        self._part_refused(ticket)
+
     def _settle(self, ticket: Ticket) -> None:
+        if ticket.told:
+            return
         if ticket.done and ticket.problem is not None:
             ticket.problem = OutcomeUnknown(
                 f"{ticket.done} tasks of the batch were taken, the others were not: "
                 f"{ticket.problem}"
             )
         self.effects.append(Settle(ticket))
+
+    def _answer_unsafe(self, now: float) -> None:
+        """Nothing can be written: tell the producers that waited long enough for their task, which
+        is at a worker or in a commit that is not answered, that the outcome is unknown."""
+        next_at = inf
+        for task in self.tasks.values():
+            ticket = task.ticket
+            if ticket is None or ticket.told:
+                continue
+            until = task.added + UNSAFE_SECONDS
+            if until > now:
+                next_at = min(next_at, until)
+                continue
+            where = "A worker has the task" if task.may_have_begun else "The task may be written"
+            ticket.problem = OutcomeUnknown(f"{where}, and the store does not confirm it.")
+            ticket.told = True
+            self.effects.append(Settle(ticket))
+        self._unsafe_until = next_at
 
     def _remember(self, sequence: int, ended: Ended, now: float) -> None:
         if self._waiters:

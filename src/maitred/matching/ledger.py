@@ -54,6 +54,7 @@ class Pending:
         "later",
         "later_gone",
         "marked",
+        "producers",
         "results",
         "tickets",
     )
@@ -68,6 +69,9 @@ class Pending:
         self.results: list[Result] = []
         self.tickets: list[Ticket] = []
         """Released when these changes are on disk."""
+        self.producers: list[tuple[Ticket, bool]] = []
+        """The same, of producers whose tasks are over and leave a dead letter or a result; and
+        whether the task failed."""
         self.counts: PartitionCounts | None = None
 
     def __bool__(self) -> bool:
@@ -79,6 +83,7 @@ class Pending:
             or self.dead_gone
             or self.results
             or self.tickets
+            or self.producers
             or self.counts
         )
 
@@ -96,6 +101,7 @@ class Pending:
         self.dead_gone = older.dead_gone + self.dead_gone
         self.results = older.results + self.results
         self.tickets = older.tickets + self.tickets
+        self.producers = older.producers + self.producers
         self.counts = self.counts or older.counts
 
 
@@ -173,12 +179,9 @@ class Ledger:
         """It is over. The ticket, if any, waits until the store knows.
 
         Of a task that was never written the store need not know, unless it `leaves_a_trace`, a dead
-        letter or a result, which is written with the next batch. Then its producer waits, too.
+        letter or a result, which is written with the next batch.
         """
         sequence = task.sequence
-        if leaves_a_trace and task.ticket is not None:
-            self.pending.tickets.append(task.ticket)
-            task.ticket = None
         if task.writing:
             self._wait_for(ticket)
             self._deferred.append((self._removed, task))
@@ -192,6 +195,13 @@ class Ledger:
             self.pending.later.pop(sequence, None)
             if leaves_a_trace:
                 self._wait_for(ticket)
+
+    def keep_waiting(self, task: Task, *, failed: bool) -> None:
+        """Have the producer of a task that is over wait until its dead letter or its result is
+        written."""
+        if task.ticket is not None:
+            self.pending.producers.append((task.ticket, failed))
+            task.ticket = None
 
     def _removed(self, task: Task, now: float) -> None:
         if task.segment is not None:

@@ -30,6 +30,7 @@ from maitred.matching.task import (
 
 if TYPE_CHECKING:
     from maitred.matching.effects import EndStatus
+    from maitred.matching.ledger import Pending
 
 HOME_SECONDS = 0.02
 """How long those that were called back from the parent are waited for, at most: an exchange between
@@ -161,6 +162,9 @@ class Lives(Allocating):
 
     def _come_back(self, task: Task, now: float) -> None:
         """Nobody began it: it stands where it stood, before those that went to the parent since."""
+        if self._cannot_be_kept(task):
+            self._refuse(task)
+            return
         if not task.moves(COME_BACK):
             return
         if task.origin >= 0:
@@ -185,6 +189,9 @@ class Lives(Allocating):
         task.attempt += 1
         task.failure = body
         task.holder = b""
+        if self._cannot_be_kept(task):
+            self._refuse(task)
+            return
         terms = task.terms
         if task.attempt > terms.retries:
             self.ledger.bury(task, reason, now)
@@ -220,14 +227,37 @@ class Lives(Allocating):
         elif task.segment is None and sequence not in ledger.pending.later:
             self.never_written += 1
         retention = task.terms.retention
+        failed = status == "failed"
         stored = retention > self.memory_seconds
-        leaves_a_trace = stored or status == "failed"
+        leaves_a_trace = stored or failed
+        if leaves_a_trace and (failed or self.store_problem is None):
+            ledger.keep_waiting(task, failed=failed)
         ledger.remove(task, ticket, now, leaves_a_trace=leaves_a_trace)
         ended = Ended(status, task.attempt + (status == "done"), body, now + retention, stored)
         self._remember(sequence, ended, now)
         if task.ticket is not None:
             self._part_safe(task.ticket)
             task.ticket = None
+        if self.store_problem is not None:
+            self._answer_producers(self.ledger.pending)
+
+    def _answer_producers(self, pending: Pending) -> None:
+        """Nothing can be written: what became of their tasks is known all the same. A result is
+        kept in memory until it can be written; of a dead letter that may never be written nothing
+        is promised."""
+        producers, pending.producers = pending.producers, []
+        for ticket, failed in producers:
+            if failed:
+                self._part_unknown(
+                    ticket, "The task failed, and the store cannot keep its dead letter now."
+                )
+            else:
+                self._part_safe(ticket)
+
+    def _cannot_be_kept(self, task: Task) -> bool:
+        """Whether a task that no worker has now would have to be written, and cannot be. If a
+        commit that is under way has it, the end of the commit decides."""
+        return self.store_problem is not None and task.ticket is not None and not task.writing
 
     def _refuse_unwritable(self, now: float) -> None:
         """While nothing can be written, only what a worker has got, or may have, is taken."""
@@ -240,19 +270,29 @@ class Lives(Allocating):
         self._seat(now)
 
     def _refuse(self, task: Task) -> None:
-        """It was never acknowledged, and never will be."""
+        """It was never acknowledged, and never will be. Its producer hears that nothing was added
+        only if no attempt at it can have begun."""
         ticket, task.ticket = task.ticket, None
+        begun = task.attempt > 0
         if task.state is READY:
             self.backlog.left(task)
         elif task.state is PARKED:
             self.backlog.unparked(task)
         task.state = OVER
+        self.leases.pop(task.sequence, None)
         self.ledger.fresh.pop(task.sequence, None)
         self.ledger.held.pop(task.sequence, None)
         self.ledger.pending.later.pop(task.sequence, None)
         self.tasks.pop(task.sequence, None)
         self.open_tasks -= 1
-        if ticket is not None:
-            if ticket.problem is None:
-                ticket.problem = self.store_problem
-            self._part_refused(ticket)
+        if ticket is None:
+            return
+        if begun:
+            self._part_unknown(
+                ticket,
+                "An attempt at the task began and did not succeed, and the store cannot keep the "
+                f"task for another: {self.store_problem}",
+            )
+            return
+        ticket.problem = ticket.problem or self.store_problem
+        self._part_refused(ticket)

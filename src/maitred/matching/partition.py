@@ -33,8 +33,6 @@ from maitred.matching.queries import Wanted
 from maitred.matching.recalling import Recalling
 from maitred.matching.rosters import Subscriber
 from maitred.matching.task import (
-    AWAY,
-    GIVEN,
     OVER,
     READY,
     Task,
@@ -61,6 +59,8 @@ class Partition(Recalling):
         if self.offers.aside:
             self._take_up_offers(now)
         self._seat(now)
+        if now >= self._unsafe_until:
+            self._answer_unsafe(now)
         wanted = self.backlog.wanted()
         while wanted is not None:
             self.effects.append(Read(wanted))
@@ -94,7 +94,7 @@ class Partition(Recalling):
             at = min(at, self._timers[0][0])
         if self.offers.aside:
             at = min(at, self._offers_taken_up_at(now))
-        at = min(at, self._rosters_at)
+        at = min(at, self._rosters_at, self._unsafe_until)
         return max(at, now)
 
     def _leases_end(self, now: float) -> None:
@@ -223,7 +223,7 @@ class Partition(Recalling):
     def leave(self) -> tuple[list[Token], list[Ticket]]:
         """Everybody who waits for an answer: whoever drives this will not give one any more.
 
-        Tickets are to be answered with their problem, if they have one.
+        Tickets are to be answered with their last word.
         """
         tokens: list[Token] = [offer.token[0] for offer in self.offers.unanswered()]
         tokens += [
@@ -235,9 +235,17 @@ class Partition(Recalling):
         tokens += self._query_tokens()
         tokens += [token for waiting in self._waiters.values() for token in waiting]
         tickets = {task.ticket: None for task in self.tasks.values() if task.ticket is not None}
-        begun = {task.ticket for task in self.tasks.values() if task.state in (GIVEN, AWAY)}
+        begun = {task.ticket for task in self.tasks.values() if task.may_have_begun}
+        for pending in self.ledger.all_pending():
+            for ticket, failed in pending.producers:
+                tickets[ticket] = None
+                if failed:
+                    begun.add(ticket)
+                else:
+                    ticket.left -= 1
+                    ticket.done += 1
         for ticket in tickets:
-            if ticket.done or ticket in begun:
+            if ticket in begun or (ticket.done and ticket.left):
                 # Whoever hears that nothing was done sends it again, and it would be done twice.
                 ticket.problem = OutcomeUnknown("Some of the tasks may have been begun.")
         for pending in self.ledger.all_pending():
@@ -246,4 +254,4 @@ class Partition(Recalling):
             quota.leave(self.ledger)
         self.backlog.forget()
         self.later.forget()
-        return tokens, list(tickets)
+        return tokens, [ticket for ticket in tickets if not ticket.told]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from maitred.errors import TaskForgotten, UnknownTask
+from maitred.matching.core import UNSAFE_SECONDS
 from maitred.matching.effects import (
     Beat,
     Tell,
@@ -88,6 +89,8 @@ class Producing(Lives):
                         self.ledger.hold(task, until)
         if self.store_problem is not None:
             self._refuse_unwritable(now)
+            if ticket.left:
+                self._unsafe_until = min(self._unsafe_until, now + UNSAFE_SECONDS)
         return first
 
     def _admit(self, payloads: Sequence[bytes], delay: float, now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from maitred.matching.effects import (
@@ -161,7 +162,7 @@ class Recalling(Passing):
 
     def committed(self, now: float) -> None:
         """The batch that was taken is on disk."""
-        self.store_problem = None
+        self.store_answers()
         before = self.ledger.stored
         batch = self.ledger.committed(now)
         if self.quotas:
@@ -183,6 +184,8 @@ class Recalling(Passing):
                 task.ticket = None
         for ticket in batch.pending.tickets:
             self._part_safe(ticket)
+        for ticket, _ in batch.pending.producers:
+            self._part_safe(ticket)
         pending = self.ledger.pending
         self.later.rows_crossed_out(pending.later_gone)
         for task in self.later.shrink(pending.later):
@@ -198,6 +201,7 @@ class Recalling(Passing):
     def not_committed(self, problem: MaitredError, now: float) -> None:
         """Nothing of the batch was written: those who wait with new tasks are told."""
         self.store_problem = problem
+        self._unsafe_until = now
         batch = self.ledger.failed(now, now + STORE_RETRY_SECONDS)
         for _, members, _ in batch.written:
             for task in members:
@@ -209,7 +213,23 @@ class Recalling(Passing):
         for task, _ in list(self.ledger.pending.later.values()):
             if task.ticket is not None and task.state in (READY, WAITING):
                 self._refuse(task)
+        self._answer_producers(self.ledger.pending)
         self._refuse_unwritable(now)
+
+    def store_silent(self, problem: MaitredError, now: float) -> None:
+        """A commit, of this partition or of others, is not answered: new tasks are refused, and
+        whoever waits for the commit hears that the outcome is unknown. The commit itself may still
+        end either way."""
+        self.store_problem = problem
+        self._unsafe_until = now
+        for pending in self.ledger.all_pending():
+            self._answer_producers(pending)
+        self._refuse_unwritable(now)
+
+    def store_answers(self) -> None:
+        """Take new tasks again: the store has written something."""
+        self.store_problem = None
+        self._unsafe_until = inf
 
     def revoke_stored(
         self, segment: Segment, marks: frozenset[int], sequence: int, now: float

@@ -100,6 +100,12 @@ class Ticket(Struct, gc=False, eq=False):
     left: int
     done: int = 0
     problem: MaitredError | None = None
+    told: bool = False
+    """Whether the request was answered before its last part was safe or refused."""
+
+    def last_word(self, problem: MaitredError) -> MaitredError | None:
+        """Return the answer when no part will be settled any more because of the problem."""
+        return self.problem or (problem if self.left else None)
 
 
 class Task(Struct, gc=False, eq=False):
@@ -160,3 +166,8 @@ class Task(Struct, gc=False, eq=False):
     def stored(self) -> bool:
         """Whether the store has it."""
         return self.segment is not None or self.later_stored
+
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether a worker may have begun an attempt at it."""
+        return self.attempt > 0 or self.state is GIVEN or self.state is AWAY

@@ -525,4 +525,4 @@ class Driving:
         for held in tokens:
             held.refuse(problem)
         for ticket in tickets:
-            ticket.token(owned, ticket.problem or problem)
+            ticket.token(owned, ticket.last_word(problem))

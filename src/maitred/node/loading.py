@@ -19,13 +19,16 @@ from maitred.errors import (
     TooManyQueues,
     Unavailable,
 )
+from maitred.matching.core import UNSAFE_SECONDS
 from maitred.matching.fair_lines import FairLines
 from maitred.matching.limits import Limiter
+from maitred.node.writer import store_silent
 from maitred.settings import Namespace
 from maitred.store.interface import Acquisition, QueueQuota, Refusal
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from maitred.matching.records import Acquired, PartitionKey
     from maitred.node.shard import Shard
@@ -47,9 +50,13 @@ class _Wanted(NamedTuple):
 class Loader:
     """Loads partitions for one shard, and makes queues as far as quotas allow."""
 
-    def __init__(self, shard: Shard, store: Store) -> None:
+    def __init__(self, shard: Shard, store: Store, silent: Callable[[MaitredError], None]) -> None:
         self._shard = shard
         self._store = store
+        self._tell_silent = silent
+        """Called when the store has not answered a load for `UNSAFE_SECONDS`."""
+        self.silent: MaitredError | None = None
+        """What those hear who would have to wait for a load, until the store answers."""
         self._loop = shard.loop
         self._lines: FairLines[_Wanted] = FairLines()
         self._runs = False
@@ -113,6 +120,7 @@ class Loader:
     async def _load(self, group: list[_Wanted]) -> None:
         self.loads += 1
         problem: BaseException
+        silence = self._loop.call_later(UNSAFE_SECONDS, self._store_is_silent)
         try:
             found = await self._store.acquire([one.acquisition for one in group])
         except MaitredError as refused:
@@ -125,9 +133,16 @@ class Loader:
                 if not one.future.done():
                     one.future.set_result(outcome)
             return
+        finally:
+            silence.cancel()
+            self.silent = None
         for one in group:
             if not one.future.done():
                 one.future.set_exception(problem)
+
+    def _store_is_silent(self) -> None:
+        self.silent = store_silent()
+        self._tell_silent(self.silent)
 
     # New queues
 

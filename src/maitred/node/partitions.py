@@ -127,7 +127,7 @@ class Partitions(Driving):
         self, shard: Shard, store: Store, writer: Writer, surroundings: Surroundings
     ) -> None:
         super().__init__(shard, store, writer, surroundings)
-        self.loader = Loader(shard, store)
+        self.loader = Loader(shard, store, self._refuse_waiting)
         self._loading: dict[PartitionKey, list[_Waiting]] = {}
         self._hints = Limiter(HINTS_PER_SECOND, HINTS_PER_SECOND, self.loop.time())
         self._hinted: dict[tuple[str, str], tuple[float, str | None]] = {}
@@ -184,12 +184,24 @@ class Partitions(Driving):
         return hold
 
     def _load_for(self, key: PartitionKey, request: _Waiting) -> None:
+        if self.loader.silent is not None:
+            request.held.refuse(self.loader.silent)
+            return
         waiting = self._loading.get(key)
         if waiting is not None:
             waiting.append(request)
             return
         self._loading[key] = [request]
         self.shard.spawn(self._load(key))
+
+    def _refuse_waiting(self, problem: MaitredError) -> None:
+        """The store does not answer: whoever waits for a partition is told. The loads go on, for
+        those who ask when the store answers."""
+        for waiting in self._loading.values():
+            refused = list(waiting)
+            waiting.clear()
+            for one in refused:
+                one.held.refuse(problem)
 
     async def _load(self, key: PartitionKey) -> None:
         problem: MaitredError | _MissingError
@@ -200,7 +212,7 @@ class Partitions(Driving):
             acquired = await self.loader.find(key)
             if acquired is None:
                 # Those who came meanwhile are among them.
-                makes = max(one.makes for one in waiting)
+                makes = max((one.makes for one in waiting), default=Makes.NOTHING)
                 acquired = await self._made(key, makes, waiting)
             owned = await self._owned(key, acquired)
         except (MaitredError, _MissingError) as refused:

@@ -10,7 +10,8 @@ import asyncio
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from maitred.errors import MaitredError, NotOwner, OutcomeUnknown
+from maitred.errors import MaitredError, NotOwner, OutcomeUnknown, StoreUnavailable
+from maitred.matching.core import UNSAFE_SECONDS
 from maitred.store.interface import PartlyWritten
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ class Writer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._failing = False
+        self._silence: asyncio.TimerHandle | None = None
+        """Rings when the commit under way has not been answered for `UNSAFE_SECONDS`."""
+        self._silent: MaitredError | None = None
+        """What producers hear since it rang."""
         self._committing = asyncio.Lock()
         self.commits = 0
 
@@ -116,7 +121,37 @@ class Writer:
     ) -> None:
         """Write what they have, and tell them what came of it."""
         async with self._committing:
-            await self._commit(due, partitions, anything=anything, clean=clean)
+            loop = self._shard.loop
+            self._silence = loop.call_later(UNSAFE_SECONDS, self._store_is_silent, partitions)
+            try:
+                await self._commit(due, partitions, anything=anything, clean=clean)
+            finally:
+                self._silence.cancel()
+                self._silent = None
+
+    def _store_is_silent(self, partitions: Partitions) -> None:
+        """The commit under way is not answered. Other partitions cannot write either while it is,
+        so all of them refuse what no worker takes; those that are loaded meanwhile do so soon."""
+        loop = self._shard.loop
+        if self._silent is None:
+            self._silent = store_silent()
+            self._note(self._silent)
+        now = loop.time()
+        for owned in list(partitions.owned.values()):
+            if owned.partition.store_problem is None:
+                try:
+                    owned.partition.store_silent(self._silent, now)
+                except Exception as fault:  # noqa: BLE001 - the others are told all the same
+                    partitions.failed(owned, fault)
+                partitions.touch(owned)
+        self._silence = loop.call_later(RETRY_SECONDS, self._store_is_silent, partitions)
+
+    def _store_answers(self, partitions: Partitions) -> None:
+        """The commit was written after all: partitions that had no part in it go on, too."""
+        for owned in partitions.owned.values():
+            if owned.partition.store_problem is self._silent:
+                owned.partition.store_answers()
+                partitions.touch(owned)
 
     async def _commit(
         self, due: Iterable[Owned], partitions: Partitions, *, anything: bool, clean: bool
@@ -164,6 +199,8 @@ class Writer:
                 partitions.lost(owned.key, nobody_knows)
             return
         self._note(problem)
+        if problem is None and self._silent is not None:
+            self._store_answers(partitions)
         now = loop.time()
         for owned, _ in batches:
             if partitions.owned.get(owned.key) is not owned:
@@ -190,3 +227,11 @@ class Writer:
         self._failing = problem is not None
         if self._failing:
             self._awake.set()
+
+
+def store_silent() -> StoreUnavailable:
+    """Make the error for whoever cannot be served since the store does not answer."""
+    return StoreUnavailable(
+        f"The store has not answered for {UNSAFE_SECONDS:g} s.",
+        remedy="Try again later; the node goes on by itself when the store answers.",
+    )

@@ -108,7 +108,12 @@ SCHEMAS: Final[Json] = {
     "Error": _fields(
         {
             "error": _fields(
-                {"code": _TEXT, "message": _TEXT, "remedy": {"type": ["string", "null"]}},
+                {
+                    "code": _TEXT,
+                    "message": _TEXT,
+                    "remedy": {"type": ["string", "null"]},
+                    "outcome": {"enum": ["nothing", "unknown", "over"]},
+                },
                 kind=_TEXT,
                 traceback=_TEXT,
             )

@@ -1,0 +1,93 @@
+"""A store that does not answer: producers hear so after `UNSAFE_SECONDS`, not at their deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maitred.errors import OutcomeUnknown, StoreUnavailable
+from maitred.matching import core
+from maitred.node import loading, writer
+from maitred.protocol.tasks import Finish
+from tests.node.in_process import in_a_loop, until
+from tests.node.test_task_faults import SESSION, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BRIEF_SECONDS = 0.05
+
+
+@contextmanager
+def brief_patience() -> Iterator[None]:
+    """Only while the store is known not to answer: otherwise a busy machine would be taken for a
+    silent store."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (core, writer, loading):
+            patch.setattr(module, "UNSAFE_SECONDS", BRIEF_SECONDS)
+        yield
+
+
+@in_a_loop
+async def test_a_commit_that_is_not_answered(tmp_path: Path) -> None:
+    async with stage(tmp_path) as one:
+        await one.add(queue="bills")
+        await one.add(queue="mails")
+        go = one.store.waits("commit")
+        with brief_patience(), pytest.raises(OutcomeUnknown):
+            await one.add(queue="mails")
+        for queue in ("mails", "bills"):  # the other one cannot be written either
+            with pytest.raises(StoreUnavailable):
+                await one.add(queue=queue)
+        go.set()
+        await until(lambda: one.owned("bills").partition.store_problem is None)
+        await one.add(queue="mails")
+        await one.add(queue="bills")
+        assert one.owned("mails").partition.backlog.ready == 3  # the unknown one is among them
+        assert one.owned("bills").partition.backlog.ready == 2
+
+
+@in_a_loop
+async def test_a_worker_gets_tasks_while_a_commit_is_not_answered(tmp_path: Path) -> None:
+    async with stage(tmp_path) as one:
+        await one.add(queue="mails")
+        await one.take(queue="mails")
+        go = one.store.waits("commit")
+        with brief_patience(), pytest.raises(OutcomeUnknown):
+            await one.add(queue="bills")
+        # Long enough for any machine; what is tested is that the end of the task is told.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(core, "UNSAFE_SECONDS", 60.0)
+            taken = asyncio.ensure_future(one.take())
+            await until(lambda: one.owned().partition.offers.slots == 1)
+            added = asyncio.ensure_future(one.add())
+            (given,) = await taken
+            end = await one.end(given.sequence)
+            message = Finish("shop", "mails", 1, 0, 0, SESSION, [end])
+            finish = asyncio.ensure_future(one.client.request(message, 30))
+            assert await added == given.sequence
+        go.set()
+        await finish
+
+
+@in_a_loop
+async def test_a_partition_that_cannot_be_loaded(tmp_path: Path) -> None:
+    async with stage(tmp_path) as one:
+        await one.add(queue="bills")
+        go = one.store.waits("acquire")
+        with brief_patience(), pytest.raises(StoreUnavailable):
+            await one.add(queue="mails")
+        calls = one.store.calls.count("acquire")
+        for _ in range(3):  # at once: the same load is still under way
+            with pytest.raises(StoreUnavailable):
+                await one.add(queue="mails")
+        assert one.store.calls.count("acquire") == calls
+        await one.add(queue="bills")
+        go.set()
+        await until(lambda: one.partitions.loader.silent is None)
+        await one.add(queue="mails")
+        assert len(await one.take(2, queue="mails")) == 1
