@@ -34,6 +34,7 @@ PURE_IMPORTS = {
         "re",
         "struct",
         "types",
+        "zlib",
     ),
     *("typing", "farmhash", "mmh3", "msgspec"),
 }

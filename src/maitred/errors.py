@@ -481,6 +481,12 @@ class TaskExpired(TaskNotDone):
     code = "task-expired"
 
 
+class TaskDamaged(TaskNotDone):
+    """The task, or its result, is in a row of the store that cannot be read and was set aside."""
+
+    code = "task-damaged"
+
+
 class UnknownQueue(InvalidArgument):
     """A queue, or a partition of one, that does not exist."""
 

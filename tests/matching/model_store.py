@@ -46,9 +46,9 @@ class ModelStore:
             del self._segment_of[mark]  # is there, and was not crossed out before
         self.marks |= set(changes.marks)
         for one in changes.segments_gone:
-            body = self.segments.pop((one.priority, one.first)).body
+            removed = self.segments.pop((one.priority, one.first))
             within = {mark for mark in self.marks if one.first <= mark <= one.last}
-            for record in decode_records(body):
+            for record in decode_records(removed):
                 assert (record.sequence in within) == (record.sequence not in self._segment_of)
                 self._segment_of.pop(record.sequence, None)
             self.marks -= {mark for mark in within if not self._covered(mark)}
@@ -64,7 +64,7 @@ class ModelStore:
         assert len(self) == changes.backlog, "the count is not what there is"
 
     def _add(self, new: Segment) -> None:
-        records = decode_records(new.body)
+        records = decode_records(new)
         assert [records[0].sequence, records[-1].sequence] == [new.first, new.last]
         assert len(records) == new.tasks
         for one in self.segments.values():

@@ -186,8 +186,7 @@ def segments(driver: Driver, priority: int = 2) -> list[tuple[int, int]]:
     """Tasks and payload bytes of each, in order; the model store sees to it that none overlap."""
     found = driver.store.read(priority, -1, 10**9, 10**12)
     return [
-        (one.tasks, sum(len(record.payload) for record in decode_records(one.body)))
-        for one, _ in found
+        (one.tasks, sum(len(record.payload) for record in decode_records(one))) for one, _ in found
     ]
 
 

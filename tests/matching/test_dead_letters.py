@@ -23,8 +23,8 @@ def test_a_task_without_retries_left_is_a_dead_letter(how: int, reason: str) -> 
     driver.pass_time(1.0)
     letter = driver.store.dead[sequence]
     assert letter.reason == reason
-    assert decode_record(letter.body).attempt == 2
-    assert decode_record(letter.body).failure == b"second"
+    assert decode_record(letter.body, letter.sequence).attempt == 2
+    assert decode_record(letter.body, letter.sequence).failure == b"second"
     ended = driver.outcome(sequence)
     assert ended is not None
     assert (ended.status, ended.attempts, ended.body) == ("failed", 2, b"second")

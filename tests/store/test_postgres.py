@@ -17,7 +17,7 @@ from maitred.errors import CannotStart, OutcomeUnknown, StoreFull, StoreUnavaila
 from maitred.logs import silent
 from maitred.matching.records import Changes
 from maitred.store.postgres import open_postgres
-from maitred.store.postgres_errors import translated, translated_at_start
+from maitred.store.postgres_errors import DamagedPageError, translated, translated_at_start
 from maitred.store.scripts import migrations, statements
 from tests.store.engines import Postgres, awaited, opened
 from tests.store.postgres_server import empty_database, new_database, running_server
@@ -216,7 +216,7 @@ def test_a_server_that_hangs_is_given_up_and_found_again(own_server: Any) -> Non
         (asyncpg.DeadlockDetectedError("no"), True, StoreUnavailable),
         (asyncpg.QueryCanceledError("no"), True, StoreUnavailable),
         (asyncpg.PostgresIOError("no"), True, StoreUnavailable),
-        (asyncpg.DataCorruptedError("no"), False, StoreUnavailable),
+        (asyncpg.DataCorruptedError("no"), False, DamagedPageError),
         (asyncpg.TooManyConnectionsError("no"), True, StoreUnavailable),
         (asyncpg.AdminShutdownError("no"), True, OutcomeUnknown),
         (asyncpg.AdminShutdownError("no"), False, StoreUnavailable),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from maitred.cli.admin_damaged import damaged
 from maitred.cli.admin_dead import dead
 from maitred.cli.admin_delete import delete
 from maitred.cli.admin_describe import describe
@@ -30,7 +31,7 @@ def queue() -> None:
     """
 
 
-for _command in (list_queues, describe, update_partitions, dead, delete):
+for _command in (list_queues, describe, update_partitions, dead, damaged, delete):
     queue.add_command(_command)
 
 admin.add_command(query)

@@ -150,6 +150,12 @@ def _print_totals(queue: Queue) -> None:
         f"{summed.offers:,} free slots waiting"
     )
     click.echo(f"dead        {summed.dead:,}")
+    if summed.damaged_rows:
+        click.secho(
+            f"damaged     {summed.damaged_rows:,} rows with {summed.damaged_tasks:,} tasks: "
+            f"maitred admin queue damaged list {label(queue.id)}",
+            fg="red",
+        )
     root = queue.root
     click.echo(
         f"queues      {root.namespace_queues:,} of {root.namespace_queues_max:,} in the namespace"

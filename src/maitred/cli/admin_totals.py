@@ -31,6 +31,9 @@ class Totals(NamedTuple):
     stored_bytes: int = 0
     stored_tasks_quota: int | None = None
     stored_bytes_quota: int | None = None
+    damaged_rows: int = 0
+    """Rows that cannot be read and were set aside."""
+    damaged_tasks: int = 0
     unreachable: int = 0
     """Partitions that are missing from all this."""
 
@@ -67,6 +70,8 @@ def totals(found: Iterable[PartitionDescription | Silent]) -> Totals:
         stored_bytes=stored.bytes if stored else 0,
         stored_tasks_quota=stored.most_tasks if stored else None,
         stored_bytes_quota=stored.most_bytes if stored else None,
+        damaged_rows=sum(one.damaged_rows for one in answered),
+        damaged_tasks=sum(one.damaged_tasks for one in answered),
         unreachable=silent,
     )
 

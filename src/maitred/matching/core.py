@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from maitred.matching.quotas import Quota
     from maitred.matching.records import (
         Acquired,
+        Damaged,
+        DamagedKind,
         PartitionKey,
         Record,
         Segment,
@@ -209,6 +211,8 @@ class Core:
         """Names and when they were heard of, by session; the one that was heard of last, last."""
         self._touched_unread: dict[int, tuple[SegmentState, set[int]]] = {}
         """Segments that are in the store alone, and tasks of them that are over, by their first."""
+        self._aside: dict[tuple[DamagedKind, int], Damaged] = {}
+        """Rows that were set aside since the partition was loaded, without their bodies."""
         self._opened: tuple[Segment, dict[int, Record]] | None = None
         """The last segment that somebody asked for a task of, and what is in it."""
         self._timers: list[tuple[float, int, Waiting]] = []

@@ -6,23 +6,40 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, msgpack
 
+from maitred.matching.records import UNREADABLE, RowDamagedError, seal, unseal
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from maitred.errors import MaitredError
     from maitred.matching.backlog import Reading
     from maitred.matching.offers import Offer
     from maitred.matching.presence import Attendance
     from maitred.matching.queries import Reservation, Wanted
-    from maitred.matching.records import Later
+    from maitred.matching.records import Damaged, Later
     from maitred.matching.rosters import Pass
     from maitred.matching.task import Task, Ticket, Token
 
 EndStatus = Literal["done", "failed", "cancelled", "expired"]
 
-encode_ended: Final[Callable[[tuple[EndStatus, int, bytes]], bytes]] = msgpack.Encoder().encode
-decode_ended: Final = msgpack.Decoder(tuple[EndStatus, int, bytes]).decode
+EndedBody = tuple[EndStatus, int, bytes]
 """What is kept of a task that is over: status, attempts, body."""
+
+_encode: Final = msgpack.Encoder().encode
+_decode: Final = msgpack.Decoder(tuple[EndStatus, int, bytes]).decode
+
+
+def encode_ended(ended: EndedBody) -> bytes:
+    """Serialise what is kept of a task that is over."""
+    return seal(_encode(ended))
+
+
+def decode_ended(body: bytes, *, trusting: bool = False) -> EndedBody:
+    """Read what was kept of a task; raises `RowDamagedError`."""
+    try:
+        return _decode(unseal(body, trusting=trusting))
+    except UNREADABLE as problem:
+        raise RowDamagedError(f"It is not what was written: {problem}.") from None
 
 
 class Ended(Struct, frozen=True, gc=False):
@@ -186,6 +203,19 @@ class Tell(NamedTuple):
     ended: Ended
 
 
+class AskAgain(NamedTuple):
+    """Look once more for a task that somebody waits for: the row it may be in was set aside."""
+
+    token: Token
+    sequence: int
+
+
+class SetAside(NamedTuple):
+    """Count and log that a row cannot be read."""
+
+    row: Damaged
+
+
 class Beat(NamedTuple):
     """Answer a heartbeat."""
 
@@ -242,6 +272,8 @@ Effect = (
     | VisitorLost
     | GiveBack
     | Tell
+    | AskAgain
+    | SetAside
     | Beat
     | Unproven
     | Read

@@ -17,6 +17,7 @@ from maitred.matching.records import (
     PRIORITIES,
     TASK_BYTES,
     Changes,
+    Damaged,
     Dead,
     Later,
     Record,
@@ -32,7 +33,7 @@ from maitred.matching.task import OVER, PARKED, SegmentState, Task, Ticket
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from maitred.matching.records import PartitionKey
+    from maitred.matching.records import DamagedKind, PartitionKey
     from maitred.routing.counts import PartitionCounts
 
 SEGMENT_TASKS: Final = 1_000
@@ -49,6 +50,8 @@ class Pending:
 
     __slots__ = (
         "counts",
+        "damaged",
+        "damaged_gone",
         "dead",
         "dead_gone",
         "later",
@@ -67,6 +70,8 @@ class Pending:
         self.dead: list[Dead] = []
         self.dead_gone: list[int] = []
         self.results: list[Result] = []
+        self.damaged: list[Damaged] = []
+        self.damaged_gone: list[tuple[DamagedKind, int]] = []
         self.tickets: list[Ticket] = []
         """Released when these changes are on disk."""
         self.producers: list[tuple[Ticket, bool]] = []
@@ -82,6 +87,8 @@ class Pending:
             or self.dead
             or self.dead_gone
             or self.results
+            or self.damaged
+            or self.damaged_gone
             or self.tickets
             or self.producers
             or self.counts
@@ -100,6 +107,8 @@ class Pending:
         self.dead = older.dead + self.dead
         self.dead_gone = older.dead_gone + self.dead_gone
         self.results = older.results + self.results
+        self.damaged = older.damaged + self.damaged
+        self.damaged_gone = older.damaged_gone + self.damaged_gone
         self.tickets = older.tickets + self.tickets
         self.producers = older.producers + self.producers
         self.counts = self.counts or older.counts
@@ -264,6 +273,32 @@ class Ledger:
         self._urgent = True
         self._touch(now)
 
+    def set_aside(self, row: Damaged, now: float) -> None:
+        """A row that cannot be read leaves its place and is kept for a person."""
+        self.pending.damaged.append(row)
+        self._touch(now)
+
+    def forget_damaged(
+        self, kind: DamagedKind, first: int, ticket: Ticket | None, now: float
+    ) -> None:
+        """A person dropped a row that was set aside, or brought it back."""
+        self.pending.damaged_gone.append((kind, first))
+        self._wait_for(ticket)
+        self._urgent = True
+        self._touch(now)
+
+    def is_damaged_going(self, kind: DamagedKind, first: int) -> bool:
+        """Whether a person has decided on the row, though the store may not know yet."""
+        return any((kind, first) in pending.damaged_gone for pending in self.all_pending())
+
+    def bring_back(self, row: Dead | Result, now: float) -> None:
+        """A dead letter or a result that had been set aside is in its place again."""
+        if isinstance(row, Dead):
+            self.pending.dead.append(row)
+        else:
+            self.pending.results.append(row)
+        self._touch(now)
+
     def set_counts(self, counts: PartitionCounts, ticket: Ticket | None, now: float) -> None:
         self.pending.counts = counts
         self._wait_for(ticket)
@@ -389,6 +424,8 @@ class Ledger:
         changes.later_gone = pending.later_gone
         changes.dead = pending.dead
         changes.dead_gone = pending.dead_gone
+        if pending.damaged or pending.damaged_gone:
+            removed += _set_aside(changes, pending)
         changes.results = pending.results
         changes.backlog = self.stored + len(tasks) - removed
         self.under_way = Batch(changes, written, pending, removed)
@@ -453,6 +490,25 @@ class Ledger:
         deferred, self._deferred = self._deferred, []
         for happen, task in deferred:
             happen(task, now)
+
+
+def _set_aside(changes: Changes, pending: Pending) -> int:
+    """Put what is set aside into the changes; return how many tasks of the backlog that takes.
+
+    A batch that failed is taken again, so the lists of the pending changes stay as they are.
+    """
+    changes.damaged = pending.damaged
+    changes.damaged_gone = pending.damaged_gone
+    deletable = [row for row in pending.damaged if row.body]
+    changes.segments_gone += [
+        Segment(row.priority, row.first, row.last, 0, b"")
+        for row in deletable
+        if row.kind == "segment"
+    ]
+    later_gone = [row.first for row in deletable if row.kind == "later"]
+    changes.later_gone = changes.later_gone + later_gone
+    changes.dead_gone = changes.dead_gone + [row.first for row in deletable if row.kind == "dead"]
+    return sum(row.tasks for row in pending.damaged)
 
 
 def _split(group: list[Task]) -> Iterator[list[Task]]:

@@ -10,8 +10,14 @@ from maitred.matching.effects import (
     Read,
     ReadLater,
 )
-from maitred.matching.passing import Passing
-from maitred.matching.records import StoredUse, decode_record, decode_records, rows_bytes
+from maitred.matching.records import (
+    RowDamagedError,
+    StoredUse,
+    decode_record,
+    decode_records,
+    rows_bytes,
+)
+from maitred.matching.setting_aside import SettingAside
 from maitred.matching.task import (
     AWAY,
     DUE,
@@ -43,7 +49,7 @@ STORE_RETRY_SECONDS = 0.25
 """Before what could not be written is tried again."""
 
 
-class Recalling(Passing):
+class Recalling(SettingAside):
     """Between memory and store."""
 
     def segments_read(
@@ -63,8 +69,12 @@ class Recalling(Passing):
                 all_of_it = True
                 break
             last_first = segment.first
-            records = decode_records(segment.body)
             state, gone = self._touched_unread.pop(segment.first, (None, set()))
+            try:
+                records = decode_records(segment)
+            except RowDamagedError as problem:
+                self._set_aside_segment(segment, marks | gone, str(problem), now)
+                continue
             if state is None:
                 state = _state_of(segment, records, marks)
             for record in records:
@@ -82,23 +92,6 @@ class Recalling(Passing):
                 if self.backlog.unread(touched[0].priority, first)
             }
         self._seat(now)
-
-    def _recalled(self, record: Record, now: float) -> Task:
-        wall = self.ledger.wall
-        task = Task(
-            record.sequence,
-            record.priority,
-            record.terms,
-            record.payload,
-            record.added_at - wall,
-            READY,
-        )
-        task.attempt = record.attempt
-        task.failure = record.failure
-        task.expires = record.expires_at - wall if record.expires_at else 0.0
-        # A wall clock that was set back must not make it look as if it came from the future.
-        task.added = task.ready = min(task.added, now)
-        return task
 
     def _take_in(self, task: Task, now: float) -> None:
         """A task that was read waits in its line, unless a worker said that it runs it."""
@@ -130,7 +123,12 @@ class Recalling(Passing):
             if later.sequence in self.tasks or self.later.is_over(later.sequence):
                 continue
             any_new = True
-            task = self._recalled(decode_record(later.body), now)
+            try:
+                record = decode_record(later.body, later.sequence)
+            except RowDamagedError as problem:
+                self._set_aside_later(later, str(problem), now)
+                continue
+            task = self._recalled(record, now)
             task.later_stored = True
             task.due = task.ready = later.due - wall
             self.tasks[task.sequence] = task
@@ -288,7 +286,12 @@ class Recalling(Passing):
         if task is None:
             if self.later.is_over(later.sequence):
                 return None
-            task = self._recalled(decode_record(later.body), now)
+            try:
+                record = decode_record(later.body, later.sequence)
+            except RowDamagedError as problem:
+                self._set_aside_later(later, str(problem), now)
+                return None
+            task = self._recalled(record, now)
             task.later_stored = True
             task.due = task.ready = later.due - self.ledger.wall
             task.state = WAITING
@@ -309,17 +312,23 @@ class Recalling(Passing):
     def _records_of(self, segment: Segment) -> dict[int, Record]:
         """Who asks for one task of a segment asks for others soon."""
         if self._opened is None or self._opened[0] is not segment:
-            records = decode_records(segment.body)
+            try:
+                records = decode_records(segment)
+            except RowDamagedError:
+                records = []  # it is set aside when its turn to be read comes
             self._opened = segment, {record.sequence: record for record in records}
         return self._opened[1]
 
     def retry_dead(self, dead: Dead, ticket: Ticket, now: float) -> None:
-        """A dead letter is a task again, under its old number and with all its attempts."""
+        """A dead letter is a task again, under its old number and with all its attempts.
+
+        Raises `RowDamagedError` if the letter cannot be read.
+        """
         if dead.sequence in self.tasks or self.ledger.is_dead_going(dead.sequence):
             # Somebody was faster; the answer waits until that is safe.
             self.ledger.forget_dead(dead.sequence, ticket, now)
             return
-        task = self._recalled(decode_record(dead.body), now)
+        task = self._recalled(decode_record(dead.body, dead.sequence), now)
         task.attempt = 0
         task.expires = 0.0
         task.due = task.ready = now

@@ -9,18 +9,24 @@ consecutive tasks.
 A task that waits for a moment (a delay, a retry) leaves its segment and has a row of its own, found
 by the time when it is due. So have dead letters and results that are kept.
 
+Bodies are sealed with a checksum, since disks and file systems return wrong bytes without saying
+so. A row whose body cannot be read is *set aside*: it leaves its place, is kept as it was found,
+and waits for a person.
+
 Every task has a sequence number, unique in its partition for ever: the range id of the owner that
 took it in, times 2**32, plus a count. Higher means later.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from struct import Struct as Packing
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from zlib import crc32
 
-from msgspec import Meta, Struct, field, msgpack
+from msgspec import DecodeError, Meta, Struct, field, msgpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from maitred.routing.counts import PartitionCounts
 
@@ -33,7 +39,7 @@ ROW_BYTES: Final = 64
 """What a stored row counts besides its body: keys, index entries and page headers take about as
 much. Without it a million rows with empty bodies would count as nothing."""
 
-TASK_BYTES: Final = ROW_BYTES + 88
+TASK_BYTES: Final = ROW_BYTES + 96
 """The most that a task takes in the store besides its payload and its failure: a row of its own and
 the rest of its record. In a segment with others it takes less."""
 
@@ -122,6 +128,35 @@ class Result(NamedTuple):
     body: bytes
 
 
+DamagedKind = Literal["segment", "later", "dead", "result"]
+
+
+class Damaged(NamedTuple):
+    """A row that was set aside because it cannot be read; `kind` and `first` name it."""
+
+    kind: DamagedKind
+    first: int
+    """The sequence number of its task, or of the first one of a segment."""
+    last: int
+    tasks: int
+    """How many tasks that are not over it holds; 0 for a dead letter or a result."""
+    priority: int
+    moment: float
+    """When it was due, when it died or when it expires; 0 for a segment."""
+    noticed_at: float
+    detail: str
+    """Why a dead letter died."""
+    reason: str
+    """Why the row cannot be read, as a sentence for people."""
+    over: tuple[int, ...]
+    """Tasks between `first` and `last` that were over when the row was set aside."""
+    body: bytes
+    """As it was found; empty if the store could not read it. Then the row stays in its table too,
+    since the engine cannot be trusted to delete it, and the store leaves it out of all answers."""
+    size: int = 0
+    """Length of the body; lists leave the body itself out."""
+
+
 class StoredUse(NamedTuple):
     """How much a queue, a namespace or a partition has in the store."""
 
@@ -155,6 +190,10 @@ class Changes(Struct):
     results: list[Result] = field(default_factory=list)
     counts: PartitionCounts | None = None
     """New ones; only roots have any."""
+    damaged: list[Damaged] = field(default_factory=list)
+    """Rows to set aside. Those that can be deleted are among the rows that go, too."""
+    damaged_gone: list[tuple[DamagedKind, int]] = field(default_factory=list)
+    """Rows that a person dropped or brought back, by kind and first."""
     clean: bool = False
     """The owner leaves, and nobody is working on any task of this partition."""
 
@@ -176,7 +215,81 @@ def rows_bytes(*groups: Collection[Segment | Later | Dead | Result]) -> int:
     return sum(ROW_BYTES * len(rows) + sum(len(row.body) for row in rows) for rows in groups)
 
 
-encode_record: Final[Callable[[Record], bytes]] = msgpack.Encoder().encode
-encode_records: Final[Callable[[list[Record]], bytes]] = msgpack.Encoder().encode
-decode_record: Final = msgpack.Decoder(Record).decode
-decode_records: Final = msgpack.Decoder(list[Record]).decode
+class RowDamagedError(Exception):
+    """The body of a row cannot be read; the text says why."""
+
+
+_SEAL: Final = b"\xc1"
+"""First byte of a sealed body. msgpack never uses it, so bodies of earlier versions, which have no
+checksum, are told from sealed ones."""
+
+_CHECKSUM: Final = Packing(">BI")
+UNREADABLE: Final = (DecodeError, UnicodeDecodeError, RecursionError)
+_encode: Final = msgpack.Encoder().encode
+_decode_record: Final = msgpack.Decoder(Record).decode
+_decode_records: Final = msgpack.Decoder(list[Record]).decode
+
+
+def seal(body: bytes) -> bytes:
+    """Put the checksum before the body."""
+    return _CHECKSUM.pack(_SEAL[0], crc32(body)) + body
+
+
+def unseal(body: bytes, *, trusting: bool = False) -> memoryview:
+    """Return what was sealed; raises `RowDamagedError` if the checksum is another one.
+
+    With `trusting`, for a person who says so, the checksum does not count.
+    """
+    if not body:
+        raise RowDamagedError("The store cannot read it.")
+    if body[0] != _SEAL[0]:
+        return memoryview(body)
+    if len(body) < _CHECKSUM.size:
+        raise RowDamagedError("It is cut off.")
+    found = memoryview(body)[_CHECKSUM.size :]
+    if not trusting and crc32(found) != _CHECKSUM.unpack_from(body)[1]:
+        raise RowDamagedError("Its checksum is wrong.")
+    return found
+
+
+def encode_record(record: Record) -> bytes:
+    """Serialise a task for a row of its own."""
+    return seal(_encode(record))
+
+
+def encode_records(records: list[Record]) -> bytes:
+    """Serialise the tasks of a segment."""
+    return seal(_encode(records))
+
+
+def decode_record(body: bytes, sequence: int, *, trusting: bool = False) -> Record:
+    """Read the row of one task; raises `RowDamagedError` unless it is that of `sequence`."""
+    try:
+        record = _decode_record(unseal(body, trusting=trusting))
+    except UNREADABLE as problem:
+        raise RowDamagedError(f"It is not what was written: {problem}.") from None
+    if record.sequence != sequence or not 0 <= record.priority < PRIORITIES:
+        raise RowDamagedError("It holds another task.")
+    return record
+
+
+def decode_records(segment: Segment, *, trusting: bool = False) -> list[Record]:
+    """Read a segment; raises `RowDamagedError` unless its tasks are those that it says it has."""
+    try:
+        records = _decode_records(unseal(segment.body, trusting=trusting))
+    except UNREADABLE as problem:
+        raise RowDamagedError(f"It is not what was written: {problem}.") from None
+    first, last, priority = segment.first, segment.last, segment.priority
+    is_right = (
+        len(records) == segment.tasks
+        and records[0].sequence == first
+        and records[-1].sequence == last
+        # Without a checksum that is right, any of them may be wrong.
+        and (
+            (segment.body[0] == _SEAL[0] and not trusting)
+            or all(first <= one.sequence <= last and one.priority == priority for one in records)
+        )
+    )
+    if not is_right:
+        raise RowDamagedError("It holds other tasks.")
+    return records

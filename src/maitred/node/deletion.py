@@ -47,10 +47,10 @@ class Deletion:
         root = PartitionKey(message.namespace, message.queue, message.queue_type, 0)
         use = await self._ask_all(root, drop=False)
         if not message.force:
-            _check_unused(root, use.tasks, 0, use.workers, use.queries)
+            _check_unused(root, use, use.tasks)
         contents = await self._partitions.store.delete_queue(root, force=message.force)
         if not contents.deleted:
-            _check_unused(root, contents.tasks, contents.dead, use.workers, use.queries)
+            _check_unused(root, use, contents.tasks, contents.dead, contents.damaged)
         await self._ask_all(root, drop=True)
         if contents.partitions:
             self._shard.log.info(
@@ -105,8 +105,11 @@ def _workers(owned: Owned) -> set[bytes]:
     return sessions.union(partition.presence.workers)
 
 
-def _check_unused(root: PartitionKey, tasks: int, dead: int, workers: int, queries: int) -> None:
-    has = {"task": tasks, "dead letter": dead, "worker": workers}
+def _check_unused(
+    root: PartitionKey, use: _Use, tasks: int, dead: int = 0, damaged: int = 0
+) -> None:
+    queries = use.queries
+    has = {"task": tasks, "dead letter": dead, "damaged row": damaged, "worker": use.workers}
     parts = [f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in has.items() if count]
     if queries:
         parts.append(f"{queries:,} waiting {'query' if queries == 1 else 'queries'}")

@@ -26,8 +26,10 @@ from maitred.matching.passing import VISIT_SECONDS
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.occasional_warning import OccasionalWarning
 from maitred.node.query_effects import QueryEffects
+from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     RETURNED,
+    Await,
     Counts,
     End,
     Finish,
@@ -68,6 +70,7 @@ ANSWERS: Final = (
     effects.VisitorUnwanted,
     effects.GiveBack,
     effects.Tell,
+    effects.AskAgain,
     effects.Beat,
     effects.Allocate,
     effects.RefuseWanted,
@@ -125,6 +128,8 @@ class Driving:
         self._unproven_warning = OccasionalWarning(
             shard.log, "attempts refused: the caller was not given them"
         )
+        self._damaged_warning = OccasionalWarning(shard.log, "damaged rows set aside")
+        self._unread_warning = OccasionalWarning(shard.log, "backlog not read")
         self._carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.Give: self._give,
             effects.NothingFor: self._nothing_for,
@@ -138,6 +143,8 @@ class Driving:
             effects.VisitorLost: self._visitor_lost,
             effects.GiveBack: self._give_back,
             effects.Tell: self._tell,
+            effects.AskAgain: self._ask_again,
+            effects.SetAside: self._set_aside,
             effects.Beat: self._beat,
             effects.Unproven: self._unproven,
             effects.Read: self._read,
@@ -409,6 +416,26 @@ class Driving:
         ended = effect.ended
         effect.token.answer(Outcome(ended.status, ended.attempts, ended.body))
 
+    def _ask_again(self, owned: Owned, effect: effects.AskAgain) -> None:
+        key = owned.key
+        message = Await(*key[:3], key.partition, 0, effect.sequence)
+        self.shard.holders[Opcode.AWAIT](message, effect.token)
+
+    def _set_aside(self, owned: Owned, effect: effects.SetAside) -> None:
+        row = effect.row
+        self.shard.damaged["rows"] += 1
+        self.shard.damaged["tasks"] += row.tasks
+        self._damaged_warning.say(
+            self.loop.time(),
+            namespace=owned.key.namespace,
+            queue=owned.key.queue,
+            partition=owned.key.partition,
+            kind=row.kind,
+            first=row.first,
+            tasks=row.tasks,
+            reason=row.reason,
+        )
+
     def _beat(self, _owned: Owned, effect: effects.Beat) -> None:
         effect.token.answer(Heard(effect.lost, effect.revoked))
 
@@ -469,7 +496,7 @@ class Driving:
     async def _reading_failed(
         self, owned: Owned, effect: effects.Read | effects.ReadLater, problem: Exception
     ) -> None:
-        self.shard.log.warning("backlog not read", queue=owned.key.queue, error=problem)
+        self._unread_warning.say(self.loop.time(), queue=owned.key.queue, error=problem)
         await asyncio.sleep(READ_RETRY_SECONDS)
         owned.partition.read_failed(effect)
         self.touch(owned)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument
 from maitred.matching.attempt_proofs import session_of
-from maitred.matching.records import decode_record
+from maitred.matching.records import RowDamagedError, decode_record
 from maitred.matching.task import Ticket
 from maitred.node.partitions import Makes
 from maitred.node.settling import settle
@@ -65,6 +65,9 @@ class QueueRequests:
 
     async def _described(self, owned: Owned, held: Held) -> None:
         description = self._description(owned, await self._store.dead_count(owned.key))
+        description.damaged_rows, description.damaged_tasks = await self._store.damaged_count(
+            owned.key
+        )
         namespace = owned.key.namespace
         if not owned.key.partition:
             description.namespace_queues = await self._store.queue_count(namespace)
@@ -166,8 +169,15 @@ class QueueRequests:
             found = await self._act(owned, message.action, message.sequences)
         total = await self._store.dead_count(owned.key)
         whole = message.action == "show"
-        letters = [letter(owned.key.partition, one, whole=whole) for one in found]
-        held.answer(DeadLettersFound(letters, total))
+        letters = []
+        for one in found:
+            try:
+                letters.append(letter(owned.key.partition, one, whole=whole))
+            except RowDamagedError as problem:
+                self._partitions.check(owned)
+                owned.partition.set_aside_dead(one, str(problem), self._loop.time())
+                self._partitions.touch(owned)
+        held.answer(DeadLettersFound(letters, total - (len(found) - len(letters))))
 
     async def _act(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
         """Each as soon as it was read: what lies a while may have been done again by others."""
@@ -182,7 +192,11 @@ class QueueRequests:
                 continue
             now = self._loop.time()
             if action == "retry":
-                partition.retry_dead(one, ticket, now)
+                try:
+                    partition.retry_dead(one, ticket, now)
+                except RowDamagedError as problem:
+                    partition.set_aside_dead(one, str(problem), now)
+                    continue
             else:
                 partition.drop_dead(one.sequence, ticket, now)
             self._partitions.touch(owned)
@@ -200,8 +214,8 @@ def _sync_makes(message: Sync) -> Makes:
 
 
 def letter(partition: int, dead: Dead, *, whole: bool) -> DeadLetter:
-    """As people get it."""
-    record = decode_record(dead.body)
+    """As people get it; raises `RowDamagedError`."""
+    record = decode_record(dead.body, dead.sequence)
     return DeadLetter(
         partition=partition,
         sequence=dead.sequence,

@@ -29,6 +29,7 @@ from maitred.node.announced import Announced
 from maitred.node.bearers import Bearers, Jwts
 from maitred.node.caretaker import Caretaker
 from maitred.node.connection import Connection
+from maitred.node.damaged_requests import DamagedRequests
 from maitred.node.deletion import Deletion
 from maitred.node.partitions import Partitions
 from maitred.node.peers import Peer
@@ -207,6 +208,8 @@ class Shard:
         self._forwarded = 0
         self.errors: Counter[str] = Counter()
         """Given as answers, by code."""
+        self.damaged: Counter[str] = Counter()
+        """`rows` of the store that could not be read and were set aside, and `tasks` in them."""
         self._wall_clock = surroundings.wall_clock
         self._surroundings = surroundings
         self._partitions: Partitions | None = None
@@ -249,6 +252,7 @@ class Shard:
         caretaker = Caretaker(self._partitions)
         TaskRequests(self._partitions)
         QueueRequests(self._partitions, caretaker)
+        DamagedRequests(self._partitions)
         QueryRequests(self._partitions)
         Deletion(self._partitions)
         Relays(self._partitions)
@@ -450,6 +454,7 @@ class Shard:
             logins=dict(self.authenticator.outcomes),
             reloads={" ".join(one): many for one, many in self.reloading.outcomes.items()},
             certificate_expires_at=self.reloading.expiries().get(CERTIFICATE, 0.0),
+            damaged=dict(self.damaged),
             audit={} if self.audit is None else dict(self.audit.counts),
         )
 

@@ -13,13 +13,14 @@ from maitred.errors import (
     PayloadTooLarge,
     StorageQuotaExceeded,
     StoreFull,
+    TaskDamaged,
     Unavailable,
 )
 from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.effects import decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
 from maitred.matching.passing import VISIT_SECONDS
-from maitred.matching.records import Terms, decode_record
+from maitred.matching.records import RowDamagedError, Terms, decode_record
 from maitred.matching.task import READY, Task, Ticket
 from maitred.node.namespace_turns import NamespaceTurns
 from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes
@@ -158,7 +159,7 @@ class TaskRequests:
             held.answer(outcome)
         elif not partition.wait_for(sequence, held, self._loop.time()):
             if not stored:
-                raise partition.absence(sequence)
+                raise await self._unknown(owned, sequence)
             partition.wait_for_stored(sequence, held)
         self._partitions.touch(owned)
 
@@ -166,7 +167,15 @@ class TaskRequests:
         result = await self._store.result(owned.key, sequence)
         wall = self._loop.time() + owned.partition.ledger.wall
         if result is not None and result.expires_at > wall:
-            return Outcome(*decode_ended(result.body))
+            try:
+                return Outcome(*decode_ended(result.body))
+            except RowDamagedError as problem:
+                known = await self._store.damaged_around(owned.key, sequence)
+                self._partitions.check(owned)
+                if not any(row.kind == "result" for row in known):
+                    owned.partition.set_aside_result(result, str(problem), self._loop.time())
+                    self._partitions.touch(owned)
+                raise task_damaged(sequence, "Its result") from None
         return None
 
     async def _dead_outcome(self, owned: Owned, sequence: int) -> Outcome | None:
@@ -174,8 +183,24 @@ class TaskRequests:
         dead = await self._store.dead_one(owned.key, sequence)
         if dead is None or owned.partition.ledger.is_dead_going(sequence):
             return None
-        record = decode_record(dead.body)
+        try:
+            record = decode_record(dead.body, sequence)
+        except RowDamagedError as problem:
+            self._partitions.check(owned)
+            owned.partition.set_aside_dead(dead, str(problem), self._loop.time())
+            self._partitions.touch(owned)
+            raise task_damaged(sequence, "Its dead letter") from None
         return Outcome("failed", record.attempt, record.failure)
+
+    async def _unknown(self, owned: Owned, sequence: int) -> MaitredError:
+        """Say why nothing is known of a task: it may be in a row that was set aside."""
+        is_aside = owned.partition.aside_with(sequence) or any(
+            sequence not in row.over
+            for row in await self._store.damaged_around(owned.key, sequence)
+        )
+        if is_aside:
+            return task_damaged(sequence, "The row that it was written in")
+        return owned.partition.absence(sequence)
 
     async def _is_stored(self, owned: Owned, sequence: int) -> bool:
         if await self._segment_with(owned, sequence) is not None:
@@ -239,7 +264,7 @@ class TaskRequests:
                 state = partition.revoke(sequence, now) or "over"
         if state is None:
             if await self._stored_outcome(owned, sequence) is None:
-                raise partition.absence(sequence)
+                raise await self._unknown(owned, sequence)
             state = "over"
         self._partitions.check(owned)
         self._revoked(owned, state, held)
@@ -449,3 +474,11 @@ def looking_up(owned: Owned) -> Iterator[None]:
         yield
     finally:
         later.lookup_ends(lookup)
+
+
+def task_damaged(sequence: int, what: str) -> TaskDamaged:
+    """The task, or its result, cannot be read."""
+    return TaskDamaged(
+        f"Task {sequence} cannot be told about. {what} is damaged and was set aside.",
+        remedy="An operator can look at it with `maitred admin queue damaged`.",
+    )

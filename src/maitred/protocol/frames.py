@@ -111,6 +111,7 @@ class Opcode(IntEnum):
     RELOAD = 0x6E
     DELETE = 0x70
     WITHDRAW = 0x71
+    DAMAGED = 0x72
 
 
 ANSWER: Final = 0x80

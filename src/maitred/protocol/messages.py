@@ -88,6 +88,9 @@ class ShardStatus(Struct, kw_only=True):
     """When its certificate expires, in seconds since 1970; 0 without TLS."""
     audit: dict[str, int] = {}
     """Audit records that were `written` and `dropped`, and writes that `failed`."""
+    damaged: dict[str, int] = {}
+    """`rows` that could not be read and were set aside since the shard started, and `tasks` in
+    them."""
 
 
 AnyRequest = Echo | Status | AnyTaskRequest | AnyQueryRequest | AnyAccessRequest

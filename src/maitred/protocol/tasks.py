@@ -407,6 +407,10 @@ class PartitionDescription(Struct, kw_only=True):
     """Queues that the namespace has; told by root partitions only."""
     namespace_queues_max: int = 0
     """Queues that the namespace may have; told by root partitions only."""
+    damaged_rows: int = 0
+    """Rows that could not be read and were set aside."""
+    damaged_tasks: int = 0
+    """Tasks in them that are not over."""
 
 
 class Resize(PartitionRequest, array_like=True, gc=False):
@@ -462,6 +466,56 @@ class DeadLettersFound(Answer, array_like=True, gc=False):
 
     letters: list[DeadLetter]
     total: int
+
+
+RowKind = Literal["segment", "later", "dead", "result"]
+
+
+class DamagedRows(PartitionRequest, array_like=True, gc=False):
+    """List, bring back or drop rows of a partition that were set aside as damaged."""
+
+    opcode = Opcode.DAMAGED
+    permission = "admin"
+
+    action: Literal["list", "show", "retry", "drop"]
+    rows: Annotated[list[tuple[RowKind, Natural]], Meta(max_length=TASKS_MAX)] = field(
+        default_factory=list
+    )
+    """Which, by kind and first sequence number; for a list, those after the first of these."""
+    most: Annotated[int, Meta(ge=1, le=TASKS_MAX)] = 100
+    ignore_checksum: bool = False
+    """For a retry: a wrong checksum alone is no reason to refuse."""
+    body: bytes = b""
+    """For a retry of one row: its body as it was mended; empty: the one that was kept."""
+
+
+class DamagedRow(Struct, kw_only=True):
+    """A row that cannot be read. A map, for people."""
+
+    partition: int
+    kind: RowKind
+    first: int
+    """Sequence number of its task, or of the first task of a segment."""
+    last: int
+    tasks: int
+    """Tasks in it that are not over; 0 for a dead letter or a result."""
+    noticed_at: float
+    reason: str
+    """Why it cannot be read; in the answer to a retry, why it still cannot, or empty."""
+    body_bytes: int
+    """0: the store could not read it, so there is nothing to export."""
+    body: bytes
+    """Empty in a list."""
+
+
+class DamagedRowsFound(Answer, array_like=True, gc=False):
+    """Those that were listed, or those that the action was asked for."""
+
+    rows: list[DamagedRow]
+    total: int
+    """Damaged rows that the partition has now."""
+    tasks: int
+    """Tasks in them."""
 
 
 class Queues(ShardRequest, array_like=True, gc=False):
@@ -540,6 +594,7 @@ AnyTaskRequest = (
     | Describe
     | Resize
     | DeadLetters
+    | DamagedRows
     | Queues
     | DeleteQueue
     | Withdraw
@@ -556,6 +611,7 @@ AnyTaskAnswer = (
     | PartitionDescription
     | Resized
     | DeadLettersFound
+    | DamagedRowsFound
     | QueuesFound
     | DeletedQueue
     | Withdrawn
@@ -573,6 +629,7 @@ EXCHANGES: tuple[tuple[type[AnyTaskRequest], type[AnyTaskAnswer]], ...] = (
     (Describe, PartitionDescription),
     (Resize, Resized),
     (DeadLetters, DeadLettersFound),
+    (DamagedRows, DamagedRowsFound),
     (Queues, QueuesFound),
     (DeleteQueue, DeletedQueue),
     (Withdraw, Withdrawn),

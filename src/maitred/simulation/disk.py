@@ -21,7 +21,16 @@ from maitred.store.interface import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maitred.matching.records import Changes, Dead, Later, PartitionKey, Result, Segment
+    from maitred.matching.records import (
+        Changes,
+        Damaged,
+        DamagedKind,
+        Dead,
+        Later,
+        PartitionKey,
+        Result,
+        Segment,
+    )
     from maitred.routing.counts import PartitionCounts
     from maitred.store.interface import Acquisition
 
@@ -40,6 +49,7 @@ class _Partition:
     later: dict[int, Later] = field(default_factory=dict)
     dead: dict[int, Dead] = field(default_factory=dict)
     results: dict[int, Result] = field(default_factory=dict)
+    damaged: dict[tuple[int, DamagedKind], Damaged] = field(default_factory=dict)
 
     def write(self, changes: Changes) -> None:
         self.backlog = changes.backlog
@@ -62,10 +72,25 @@ class _Partition:
             self.dead.pop(sequence, None)
         self.dead.update((dead.sequence, dead) for dead in changes.dead)
         self.results.update((result.sequence, result) for result in changes.results)
+        for kind, first in changes.damaged_gone:
+            self.damaged.pop((first, kind), None)
+        for row in changes.damaged:
+            self.damaged[row.first, row.kind] = row._replace(size=len(row.body))
+            self._remove_unreadable(row)
+
+    def _remove_unreadable(self, row: Damaged) -> None:
+        """This disk can delete what it cannot read."""
+        if row.kind == "segment":
+            self.segments[row.priority].pop(row.first, None)
+        elif row.kind == "later":
+            self.later.pop(row.first, None)
+        elif row.kind == "dead":
+            self.dead.pop(row.first, None)
 
     @property
     def holds_anything(self) -> bool:
-        return bool(self.backlog or any(self.segments) or self.later or self.dead or self.results)
+        rows = (self.later, self.dead, self.results, self.damaged)
+        return bool(self.backlog or any(self.segments) or any(rows))
 
     def around(self, sequence: int) -> list[Segment]:
         return [
@@ -172,6 +197,22 @@ class Contents:
     def dead_count(self, key: PartitionKey) -> int:
         return len(self._of(key).dead)
 
+    def damaged(self, key: PartitionKey, after: tuple[int, str], most: int) -> list[Damaged]:
+        rows = sorted(self._of(key).damaged.items())
+        found = [row._replace(body=b"") for at, row in rows if at > after]
+        return found[: max(most, 0)]
+
+    def damaged_one(self, key: PartitionKey, kind: DamagedKind, first: int) -> Damaged | None:
+        return self._of(key).damaged.get((first, kind))
+
+    def damaged_around(self, key: PartitionKey, sequence: int) -> list[Damaged]:
+        rows = self._of(key).damaged.values()
+        return [row._replace(body=b"") for row in rows if row.first <= sequence <= row.last]
+
+    def damaged_count(self, key: PartitionKey) -> tuple[int, int]:
+        rows = self._of(key).damaged.values()
+        return len(rows), sum(row.tasks for row in rows)
+
     def result(self, key: PartitionKey, sequence: int) -> Result | None:
         return self._of(key).results.get(sequence)
 
@@ -234,10 +275,11 @@ class Contents:
         found = {other: self._of(other) for other in self._partitions if other[:3] == key[:3]}
         tasks = sum(one.backlog for one in found.values())
         dead = sum(len(one.dead) for one in found.values())
-        deleted = force or not (tasks or dead)
+        damaged = sum(len(one.damaged) for one in found.values())
+        deleted = force or not (tasks or dead or damaged)
         if deleted:
             self._delete(found)
-        return QueueContents(deleted, len(found), tasks, dead)
+        return QueueContents(deleted, len(found), tasks, dead, damaged)
 
     def _delete(self, keys: Iterable[PartitionKey]) -> None:
         for key in keys:

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from maitred.matching.records import Acquired, Changes, Dead, Later, PartitionKey, Result
+    from maitred.matching.records import (
+        Acquired,
+        Changes,
+        Damaged,
+        DamagedKind,
+        Dead,
+        Later,
+        PartitionKey,
+        Result,
+    )
     from maitred.store.interface import (
         Acquisition,
         EmptyPartition,
@@ -190,6 +199,18 @@ class SimulatedStore:
 
     async def dead_count(self, key: PartitionKey) -> int:
         return await self._read(lambda: self._contents.dead_count(key))
+
+    async def damaged(self, key: PartitionKey, after: tuple[int, str], most: int) -> list[Damaged]:
+        return await self._read(lambda: self._contents.damaged(key, after, most))
+
+    async def damaged_one(self, key: PartitionKey, kind: DamagedKind, first: int) -> Damaged | None:
+        return await self._read(lambda: self._contents.damaged_one(key, kind, first))
+
+    async def damaged_around(self, key: PartitionKey, sequence: int) -> list[Damaged]:
+        return await self._read(lambda: self._contents.damaged_around(key, sequence))
+
+    async def damaged_count(self, key: PartitionKey) -> tuple[int, int]:
+        return await self._read(lambda: self._contents.damaged_count(key))
 
     async def result(self, key: PartitionKey, sequence: int) -> Result | None:
         return await self._read(lambda: self._contents.result(key, sequence))

@@ -12,6 +12,10 @@ files take several transactions, and the disk can fill up between two of them (`
 for those who do not care, that is an `OutcomeUnknown` too).
 
 All methods raise `StoreUnavailable` (or `StoreFull`) if the store cannot do it now and could later.
+A row whose body the engine cannot read comes back with an empty body, if its key can be read. The
+partition sets it aside (`Changes.damaged`); from that commit on the row is in no answer but that of
+`damaged`.
+
 The shapes are those of `maitred.matching.records`; bodies are opaque here. Calls may overlap; what
 was acquired and committed before a call began is visible to it. Commits that overlap are done
 in any order, so whoever has two for one partition waits for the first.
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
     from maitred.matching.records import (
         Acquired,
         Changes,
+        Damaged,
+        DamagedKind,
         Dead,
         Later,
         PartitionKey,
@@ -91,6 +97,8 @@ class QueueContents(NamedTuple):
     partitions: int
     tasks: int
     dead: int
+    damaged: int = 0
+    """Rows that were set aside because they cannot be read."""
 
 
 class SegmentRead(NamedTuple):
@@ -190,6 +198,20 @@ class Store(Protocol):
 
     async def dead_count(self, key: PartitionKey) -> int: ...
 
+    async def damaged(self, key: PartitionKey, after: tuple[int, str], most: int) -> list[Damaged]:
+        """Rows that were set aside, without their bodies, ordered by `first` and kind, from the one
+        that follows `after`."""
+
+    async def damaged_one(self, key: PartitionKey, kind: DamagedKind, first: int) -> Damaged | None:
+        """One of them with its body, as it was found. One that could not be read then comes with
+        the body that can be read now, if any."""
+
+    async def damaged_around(self, key: PartitionKey, sequence: int) -> list[Damaged]:
+        """Those with first <= sequence <= last, without their bodies."""
+
+    async def damaged_count(self, key: PartitionKey) -> tuple[int, int]:
+        """How many rows were set aside, and how many tasks that are not over are in them."""
+
     async def result(self, key: PartitionKey, sequence: int) -> Result | None:
         """A result that was kept, expired or not."""
 
@@ -221,8 +243,8 @@ class Store(Protocol):
         """Delete all partitions of the queue of that root, with everything that they hold; return
         what they held.
 
-        Unless forced, nothing is deleted if one of them has tasks or dead letters. Owners of the
-        partitions are overtaken by it. It may be repeated if it failed half-way.
+        Unless forced, nothing is deleted if one of them has tasks, dead letters or damaged rows.
+        Owners of the partitions are overtaken by it. It may be repeated if it failed half-way.
         """
 
     async def children_with_tasks(self) -> list[PartitionKey]:

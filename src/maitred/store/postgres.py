@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from math import inf
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,7 @@ from maitred.matching.records import (
     StoredUse,
 )
 from maitred.routing.counts import PartitionCounts
+from maitred.store.damaged_rows import damaged_of, head_of, is_in_place, without_deletions
 from maitred.store.interface import (
     SIGNING_KEY_BYTES,
     Document,
@@ -37,14 +39,14 @@ from maitred.store.interface import (
     SegmentRead,
     StoreUse,
 )
-from maitred.store.postgres_errors import translated, translated_at_start
+from maitred.store.postgres_errors import DamagedPageError, translated, translated_at_start
 from maitred.store.postgres_rows import columns_of, columns_of_keys
 from maitred.store.scripts import migrations, statements
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from maitred.matching.records import Changes
+    from maitred.matching.records import Changes, Damaged, DamagedKind
     from maitred.store.interface import Acquisition, Store
     from maitred.store.opening import Log
 
@@ -193,28 +195,103 @@ class _PostgresStore:
         known = [(self._ids[changes.key], changes) for changes in group if changes.key in self._ids]
         overtaken = [changes.key for changes in group if changes.key not in self._ids]
         if known:
-            columns = columns_of(known)
-            async with self._connection(commit=True) as connection:
-                rows = await connection.fetch(_STATEMENTS["commit"], *columns)
-            numbers = {row[0] for row in rows}
+            aside = any(changes.damaged or changes.damaged_gone for _, changes in known)
+            numbers = await (self._commit_damaged(known) if aside else self._commit(known))
             overtaken += [changes.key for number, changes in known if number in numbers]
+        return overtaken
+
+    async def _commit(self, known: Sequence[tuple[int, Changes]]) -> set[int]:
+        columns = columns_of(known)
+        async with self._connection(commit=True) as connection:
+            rows = await connection.fetch(_STATEMENTS["commit"], *columns)
+        return {row[0] for row in rows}
+
+    async def _commit_damaged(self, known: Sequence[tuple[int, Changes]]) -> set[int]:
+        """What cannot be read can often not be deleted either. It must not hold up the others."""
+        try:
+            return await self._set_aside(known, deletes=True)
+        except DamagedPageError:
+            known = [(number, without_deletions(changes)) for number, changes in known]
+            return await self._set_aside(known, deletes=False)
+
+    async def _set_aside(self, known: Sequence[tuple[int, Changes]], *, deletes: bool) -> set[int]:
+        columns = columns_of(known)
+        async with self._connection(commit=True) as connection, connection.transaction():
+            rows = await connection.fetch(_STATEMENTS["commit"], *columns)
+            overtaken = {row[0] for row in rows}
+            for number, changes in known:
+                if number in overtaken:
+                    continue
+                for kind, first in changes.damaged_gone:
+                    await connection.execute(_STATEMENTS["damaged_gone"], number, first, kind)
+                    await connection.execute(_STATEMENTS["damaged_dropped"], number, first, kind)
+                for row in changes.damaged:
+                    place = is_in_place(row, deletes=deletes)
+                    values = number, row.first, row.kind, row.last, row.tasks, place
+                    await connection.execute(
+                        _STATEMENTS["set_aside"], *values, head_of(row), row.body
+                    )
         return overtaken
 
     async def segments(
         self, key: PartitionKey, priority: int, after: int, tasks: int, most_bytes: int
     ) -> list[SegmentRead]:
         most = max(tasks, 0), max(most_bytes, 1)
-        rows = await self._read("segments", key, priority, after, *most)
+        try:
+            rows = await self._read("segments", key, priority, after, *most)
+        except DamagedPageError:
+            heads = await self._read("segment_heads", key, priority, after, most[0])
+            return await self._segments_one_by_one(key, heads, *most)
         return [_segment_read(row) for row in rows]
 
     async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
-        rows = await self._read("segments_around", key, sequence)
+        try:
+            rows = await self._read("segments_around", key, sequence)
+        except DamagedPageError:
+            heads = await self._read("segment_heads_around", key, sequence)
+            return await self._segments_one_by_one(key, heads)
         return [_segment_read(row) for row in rows]
+
+    async def _segments_one_by_one(
+        self,
+        key: PartitionKey,
+        heads: list[asyncpg.Record],
+        tasks: float = inf,
+        most_bytes: float = inf,
+    ) -> list[SegmentRead]:
+        found = []
+        for priority, first, last, count, marks in heads:
+            body = await self._body_or_nothing("segment_body", key, priority, first)
+            segment = Segment(priority, first, last, count, body)
+            found.append(SegmentRead(segment, frozenset(marks)))
+            tasks -= count
+            most_bytes -= len(body)
+            if tasks <= 0 or most_bytes <= 0:
+                break
+        return found
+
+    async def _body_or_nothing(self, name: str, key: PartitionKey, *values: object) -> bytes:
+        """The last column of one row, or an empty one if the server cannot read it."""
+        try:
+            rows = await self._read(name, key, *values)
+        except DamagedPageError:
+            return b""
+        return bytes(rows[0][-1]) if rows else b""
 
     async def later(
         self, key: PartitionKey, before: float, most: int, most_bytes: int
     ) -> list[Later]:
-        rows = await self._read("later", key, before, max(most, 0), max(most_bytes, 1))
+        try:
+            rows = await self._read("later", key, before, max(most, 0), max(most_bytes, 1))
+        except DamagedPageError:
+            found = []
+            for sequence, due in await self._read("later_heads", key, before, max(most, 0)):
+                body = await self._body_or_nothing("later_one", key, sequence)
+                found.append(Later(sequence, due, body))
+                most_bytes -= len(body)
+                if most_bytes <= 0:
+                    break
+            return found
         return [Later(*row) for row in rows]
 
     async def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
@@ -222,7 +299,14 @@ class _PostgresStore:
         return Later(*rows[0]) if rows else None
 
     async def dead(self, key: PartitionKey, after: int, most: int) -> list[Dead]:
-        return [Dead(*row) for row in await self._read("dead", key, after, max(most, 0))]
+        try:
+            rows = await self._read("dead", key, after, max(most, 0))
+        except DamagedPageError:
+            return [
+                Dead(one, died_at, reason, await self._body_or_nothing("dead_one", key, one))
+                for one, died_at, reason in await self._read("dead_heads", key, after, max(most, 0))
+            ]
+        return [Dead(*row) for row in rows]
 
     async def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None:
         rows = await self._read("dead_one", key, sequence)
@@ -231,6 +315,30 @@ class _PostgresStore:
     async def dead_count(self, key: PartitionKey) -> int:
         rows = await self._read("dead_count", key)
         return int(rows[0][0]) if rows else 0
+
+    async def damaged(self, key: PartitionKey, after: tuple[int, str], most: int) -> list[Damaged]:
+        rows = await self._read("damaged", key, *after, max(most, 0))
+        return [damaged_of(*row) for row in rows]
+
+    async def damaged_one(self, key: PartitionKey, kind: DamagedKind, first: int) -> Damaged | None:
+        rows = await self._read("damaged_one", key, first, kind)
+        if not rows:
+            return None
+        found = damaged_of(*rows[0])
+        if found.body or kind == "result":
+            return found
+        # The server may have been mended since.
+        statement = "segment_body" if kind == "segment" else f"{kind}_one"
+        values = (found.priority, first) if kind == "segment" else (first,)
+        body = await self._body_or_nothing(statement, key, *values)
+        return found._replace(body=body, size=len(body))
+
+    async def damaged_around(self, key: PartitionKey, sequence: int) -> list[Damaged]:
+        return [damaged_of(*row) for row in await self._read("damaged_around", key, sequence)]
+
+    async def damaged_count(self, key: PartitionKey) -> tuple[int, int]:
+        rows = await self._read("damaged_count", key)
+        return (rows[0][0], rows[0][1]) if rows else (0, 0)
 
     async def result(self, key: PartitionKey, sequence: int) -> Result | None:
         rows = await self._read("result", key, sequence)

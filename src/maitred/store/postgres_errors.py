@@ -28,7 +28,6 @@ _DONE_NOTHING: Final = (
     asyncpg.InsufficientResourcesError,  # memory, connections
     asyncpg.ProgramLimitExceededError,
     asyncpg.PostgresSystemError,  # its disk, for one
-    asyncpg.InternalServerError,  # damaged pages among them
     asyncpg.CannotConnectNowError,
     asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,  # by the server, at our own statement_timeout
@@ -52,6 +51,11 @@ _SILENCE: Final = (
 """After these it may have done what it was asked."""
 
 
+class DamagedPageError(StoreUnavailable):
+    """The server met something that must not be, mostly a damaged page. It has done nothing, and
+    may be able to read other rows."""
+
+
 @contextmanager
 def translated(*, commit: bool = False) -> Iterator[None]:
     """Raises ours for theirs."""
@@ -61,6 +65,8 @@ def translated(*, commit: bool = False) -> Iterator[None]:
         raise  # only while starting; what it says may hold the location
     except asyncpg.DiskFullError as problem:
         raise StoreFull("The database server has no room left.", remedy=_FULL) from problem
+    except asyncpg.InternalServerError as problem:
+        raise DamagedPageError(f"The database server refuses: {_said(problem)}.") from problem
     except _DONE_NOTHING as problem:
         raise StoreUnavailable(f"The database server refuses: {_said(problem)}.") from problem
     except _SILENCE as problem:

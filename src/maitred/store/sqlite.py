@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from maitred.matching.records import Acquired, Changes, Dead, Later, PartitionKey, Result
+    from maitred.matching.records import (
+        Acquired,
+        Changes,
+        Damaged,
+        DamagedKind,
+        Dead,
+        Later,
+        PartitionKey,
+        Result,
+    )
     from maitred.store.interface import (
         Acquisition,
         Document,
@@ -110,6 +119,34 @@ class _SqliteStore:
         def read() -> int:
             place = self._directory.place(key)
             return place.file.dead_count(place.number) if place else 0
+
+        return await self._call(read)
+
+    async def damaged(self, key: PartitionKey, after: tuple[int, str], most: int) -> list[Damaged]:
+        def read() -> list[Damaged]:
+            place = self._directory.place(key)
+            return place.file.damaged(place.number, after, most) if place else []
+
+        return await self._call(read)
+
+    async def damaged_one(self, key: PartitionKey, kind: DamagedKind, first: int) -> Damaged | None:
+        def read() -> Damaged | None:
+            place = self._directory.place(key)
+            return place.file.damaged_one(place.number, kind, first) if place else None
+
+        return await self._call(read)
+
+    async def damaged_around(self, key: PartitionKey, sequence: int) -> list[Damaged]:
+        def read() -> list[Damaged]:
+            place = self._directory.place(key)
+            return place.file.damaged_around(place.number, sequence) if place else []
+
+        return await self._call(read)
+
+    async def damaged_count(self, key: PartitionKey) -> tuple[int, int]:
+        def read() -> tuple[int, int]:
+            place = self._directory.place(key)
+            return place.file.damaged_count(place.number) if place else (0, 0)
 
         return await self._call(read)
 

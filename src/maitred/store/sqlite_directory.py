@@ -268,8 +268,8 @@ class SqliteDirectory:
             self._open_new(self._new())
             self._find([key])
             found = self._of_queue(key)
-            tasks, dead = (sum(row[at] for _, row in found) for at in (1, 2))
-            deleted = force or not (tasks or dead)
+            tasks, dead, damaged = (sum(row[at] for _, row in found) for at in (1, 2, 3))
+            deleted = force or not (tasks or dead or damaged)
             if deleted:
                 root = self._places.get(key)
                 numbers: dict[SqliteFile, list[int]] = {}
@@ -279,9 +279,9 @@ class SqliteDirectory:
                     file.delete(numbers[file])
                 for other in [one for one in self._places if one[:3] == key[:3]]:
                     del self._places[other]
-        return QueueContents(deleted, len(found), tasks, dead)
+        return QueueContents(deleted, len(found), tasks, dead, damaged)
 
-    def _of_queue(self, key: PartitionKey) -> list[tuple[SqliteFile, tuple[int, int, int]]]:
+    def _of_queue(self, key: PartitionKey) -> list[tuple[SqliteFile, tuple[int, int, int, int]]]:
         return [(file, row) for file in self._files.values() for row in file.of_queue(key)]
 
     def signing_key(self) -> bytes:

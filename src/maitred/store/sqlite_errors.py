@@ -22,6 +22,10 @@ _LAST_WRITES = ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FS
 refuses before that."""
 
 
+class DamagedFileError(StoreUnavailable):
+    """SQLite cannot read a page of a file. The rest of the file may be readable."""
+
+
 @contextmanager
 def translated(path: Path, *, writing: bool = False) -> Iterator[None]:
     """Raises ours for theirs."""
@@ -59,10 +63,12 @@ def _meaning(path: Path, problem: sqlite3.Error, *, writing: bool) -> MaitredErr
         return StoreUnavailable(f"{path.name} was locked by others for too long.")
     if writing and name.startswith(_LAST_WRITES):
         return OutcomeUnknown(f"{path.name} could not be written to the end ({name}).")
-    if name in _DAMAGED or name.startswith("SQLITE_CORRUPT"):
-        return StoreUnavailable(
+    is_no_text = not name and str(problem).startswith("Could not decode to UTF-8")
+    if name in _DAMAGED or name.startswith("SQLITE_CORRUPT") or is_no_text:
+        return DamagedFileError(
             f"{path.name} is no database, or it is damaged.",
-            remedy="Put it back from a backup, or move it away if nothing in it is needed.",
+            remedy="Stop the node and restore a backup (`maitred admin restore`), or start it with "
+            f"--accept-loss {path.name} to go on without what is in the file.",
         )
     if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
         return StoreUnavailable(f"{path.name} cannot be used: {problem} ({name}).")

@@ -13,13 +13,23 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import json
+from msgspec import json as json_format
 
 from maitred.errors import CannotStart
 from maitred.matching.records import PartitionKey, Result, Segment, StoredUse
+from maitred.store.damaged_rows import damaged_of, without_deletions
 from maitred.store.private_files import make_database
 from maitred.store.scripts import migrations, script, statements
-from maitred.store.sqlite_errors import translated
+from maitred.store.sqlite_damage import (
+    SUSPECT,
+    body_or_nothing,
+    dead_one_by_one,
+    later_one_by_one,
+    segments_one_by_one,
+    set_aside,
+    whole_damaged,
+)
+from maitred.store.sqlite_errors import DamagedFileError, translated
 from maitred.store.sqlite_rows import (
     MARKS_IN_ROW,
     MOST_ROWS,
@@ -39,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from maitred.matching.records import Acquired, Changes, Dead, Later
+    from maitred.matching.records import Acquired, Changes, Damaged, DamagedKind, Dead, Later
     from maitred.store.interface import EmptyPartition, SegmentRead
 
 BUSY_SECONDS: Final = 30.0
@@ -58,7 +68,7 @@ APPLICATION: Final = 0x6D747264
 _STATEMENTS: Final = statements("sqlite")
 _DELETING: Final = (
     "raise_watermark",
-    *(f"delete_{table}" for table in ("segments", "marks", "later", "dead", "results")),
+    *(f"delete_{table}" for table in ("segments", "marks", "later", "dead", "results", "damaged")),
     "delete_partitions",
 )
 _Entry = tuple[int, "Changes"]
@@ -100,7 +110,7 @@ class SqliteFile:
     def find(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
         """The numbers of those that are in this file."""
         with translated(self.path):
-            return {keys[at]: number for at, number in self._json("find", (listed(keys),))}
+            return {keys[at]: number for at, number in self.json("find", (listed(keys),))}
 
     def make(self, keys: Sequence[PartitionKey], range_id: int) -> dict[PartitionKey, int]:
         """Make partitions that are nowhere, for their first owner; their numbers in this file."""
@@ -113,32 +123,32 @@ class SqliteFile:
 
     def watermark(self) -> int:
         """The highest range id of any partition that was deleted from this file."""
-        return int(self._row("watermark", ())[0])
+        return int(self.row("watermark", ())[0])
 
     def queue_count(self, namespace: str) -> int:
-        return int(self._row("queue_count", (namespace,))[0])
+        return int(self.row("queue_count", (namespace,))[0])
 
     def queue_total(self) -> int:
-        return int(self._row("queue_total", ())[0])
+        return int(self.row("queue_total", ())[0])
 
     def queues(self, namespace: str, most: int) -> list[str]:
         with translated(self.path):
-            return [str(name) for name in self._json("queues", (namespace, most))]
+            return [str(name) for name in self.json("queues", (namespace, most))]
 
     def empty_partitions(self, after: PartitionKey, most: int) -> list[EmptyPartition]:
         with translated(self.path):
-            rows = self._json("empty_partitions", (*after, most))
+            rows = self.json("empty_partitions", (*after, most))
         return [empty_of(row) for row in rows]
 
-    def of_queue(self, key: PartitionKey) -> list[tuple[int, int, int]]:
-        """The queue's partitions in this file: number, tasks, dead letters."""
+    def of_queue(self, key: PartitionKey) -> list[tuple[int, int, int, int]]:
+        """The queue's partitions in this file: number, tasks, dead letters, damaged rows."""
         with translated(self.path):
-            return [tuple(row) for row in self._json("of_queue", key[:3])]
+            return [tuple(row) for row in self.json("of_queue", key[:3])]
 
     def forget(self, entries: Sequence[tuple[int, int]]) -> list[int]:
         """Delete partitions that hold nothing, of those with these numbers and range ids."""
         with translated(self.path, writing=True), self._transaction():
-            gone = self._json("without_contents", (listed(entries),))
+            gone = self.json("without_contents", (listed(entries),))
             self._delete(gone)
         return [int(number) for number in gone]
 
@@ -153,14 +163,29 @@ class SqliteFile:
 
     def write(self, entries: Sequence[_Entry]) -> list[PartitionKey]:
         """Write them, durably; returns who was overtaken and therefore left out."""
+        aside = any(changes.damaged or changes.damaged_gone for _, changes in entries)
+        try:
+            with translated(self.path, writing=True):
+                return self._write_as_far_as_owned(entries, aside=aside)
+        except DamagedFileError:
+            if not aside:
+                raise
+        # What cannot be read can often not be deleted either. It must not hold up the others.
+        entries = [(number, without_deletions(changes)) for number, changes in entries]
         with translated(self.path, writing=True):
-            try:
+            return self._write_as_far_as_owned(entries, aside=True, deletes=False)
+
+    def _write_as_far_as_owned(
+        self, entries: Sequence[_Entry], *, aside: bool, deletes: bool = True
+    ) -> list[PartitionKey]:
+        try:
+            if not aside:
                 self._write(entries)
-            except sqlite3.IntegrityError as problem:
-                if str(problem) != "overtaken":
-                    raise
-                return self._write_others(entries)
-        return []
+                return []
+        except sqlite3.IntegrityError as problem:
+            if str(problem) != "overtaken":
+                raise
+        return self._write_others(entries, deletes=deletes)
 
     def _write(self, entries: Sequence[_Entry]) -> None:
         rows = [row for number, changes in entries for row in rows_of(number, changes)]
@@ -172,14 +197,16 @@ class SqliteFile:
             for statement, values in statements_of(rows):
                 self._connection.execute(statement, values)
 
-    def _write_others(self, entries: Sequence[_Entry]) -> list[PartitionKey]:
+    def _write_others(self, entries: Sequence[_Entry], *, deletes: bool) -> list[PartitionKey]:
         with self._transaction():
             numbers = listed([number for number, _ in entries])
-            held = dict(self._json("range_ids", (numbers,)))
+            held = dict(self.json("range_ids", (numbers,)))
             good = [entry for entry in entries if held.get(entry[0]) == entry[1].range_id]
             rows = [row for number, changes in good for row in rows_of(number, changes)]
             for statement, values in statements_of(rows):
                 self._connection.execute(statement, values)
+            for number, changes in good:
+                set_aside(self._connection, number, changes, deletes=deletes)
         return [changes.key for number, changes in entries if held.get(number) != changes.range_id]
 
     @contextmanager
@@ -195,10 +222,22 @@ class SqliteFile:
     def segments(
         self, number: int, priority: int, after: int, tasks: int, most_bytes: int
     ) -> list[SegmentRead]:
+        try:
+            return self._segments(number, priority, after, tasks, most_bytes)
+        except SUSPECT:
+            with translated(self.path):
+                found = segments_one_by_one(
+                    self, number, priority, after, tasks=tasks, most_bytes=most_bytes
+                )
+                return self._marked(number, found)
+
+    def _segments(
+        self, number: int, priority: int, after: int, tasks: int, most_bytes: int
+    ) -> list[SegmentRead]:
         with translated(self.path):
             heads: list[_Head] = []
             # Every segment has a task, so no more segments than that can be needed.
-            for head in self._json("segments_in_order", (number, priority, after, max(tasks, 0))):
+            for head in self.json("segments_in_order", (number, priority, after, max(tasks, 0))):
                 heads.append(tuple(head))
                 tasks -= head[2]
                 most_bytes -= head[3]
@@ -216,17 +255,17 @@ class SqliteFile:
 
     def _segment_bodies(self, number: int, priority: int, firsts: list[int]) -> dict[int, bytes]:
         if len(firsts) == 1:
-            (body,) = self._row("segment_body", (number, priority, firsts[0]))
+            (body,) = self.row("segment_body", (number, priority, firsts[0]))
             return {firsts[0]: body}
-        rows = self._json("segment_bodies", (number, priority, firsts[0], firsts[-1]))
+        rows = self.json("segment_bodies", (number, priority, firsts[0], firsts[-1]))
         return {first: bytes.fromhex(body) for first, body in rows}
 
     def segments_around(self, number: int, sequence: int) -> list[SegmentRead]:
         with translated(self.path):
             found = []
-            for priority, first, last, tasks in self._json("segments_around", (number, sequence)):
-                bodies = self._segment_bodies(number, priority, [first])
-                found.append(Segment(priority, first, last, tasks, bodies[first]))
+            for priority, first, last, tasks in self.json("segments_around", (number, sequence)):
+                body = body_or_nothing(self, "segment_body", (number, priority, first))
+                found.append(Segment(priority, first, last, tasks, body))
             return self._marked(number, sorted(found))
 
     def _marked(self, number: int, found: list[Segment]) -> list[SegmentRead]:
@@ -235,50 +274,86 @@ class SqliteFile:
         first, last = min(s.first for s in found), max(s.last for s in found)
         # No row has more marks than that, so none that begins earlier reaches the first segment.
         earliest = first - MARKS_IN_ROW + 1
-        return with_marks(found, self._json("marks", (number, earliest, last, first)))
+        return with_marks(found, self.json("marks", (number, earliest, last, first)))
 
     def later(self, number: int, before: float, most: int, most_bytes: int) -> list[Later]:
+        try:
+            return self._later(number, before, most, most_bytes)
+        except SUSPECT:
+            with translated(self.path):
+                return later_one_by_one(self, number, before, most, most_bytes)
+
+    def _later(self, number: int, before: float, most: int, most_bytes: int) -> list[Later]:
         found: list[Later | None] = []
         with translated(self.path):
-            heads = self._json("later", (number, before, max(most, 0)))
+            heads = self.json("later", (number, before, max(most, 0)))
             for part in portions(reaching(heads, most_bytes)):
                 if len(part) == 1:
                     found.append(self.later_one(number, part[0][0]))
                     continue
-                rows = self._json("later_bodies", (number, listed([head[0] for head in part])))
+                rows = self.json("later_bodies", (number, listed([head[0] for head in part])))
                 found += [later_of(sequence, bytes.fromhex(body)) for sequence, body in rows]
         return sorted(filter(None, found), key=lambda later: (later.due, later.sequence))
 
     def later_one(self, number: int, sequence: int) -> Later | None:
-        row = self._row("later_one", (number, sequence))
+        row = self.row("later_one", (number, sequence))
         return row and later_of(sequence, row[0])
 
     def dead(self, number: int, after: int, most: int) -> list[Dead]:
+        try:
+            return self._dead(number, after, most)
+        except SUSPECT:
+            with translated(self.path):
+                return dead_one_by_one(self, number, after, most)
+
+    def _dead(self, number: int, after: int, most: int) -> list[Dead]:
         found: list[Dead | None] = []
         with translated(self.path):
-            for part in portions(self._json("dead", (number, after, max(most, 0)))):
+            for part in portions(self.json("dead", (number, after, max(most, 0)))):
                 if len(part) == 1:
                     found.append(self.dead_one(number, part[0][0]))
                     continue
-                rows = self._json("dead_bodies", (number, listed([head[0] for head in part])))
+                rows = self.json("dead_bodies", (number, listed([head[0] for head in part])))
                 found += [dead_of(one, why, bytes.fromhex(body)) for one, why, body in rows]
         return sorted(filter(None, found))
 
     def dead_one(self, number: int, sequence: int) -> Dead | None:
-        row = self._row("dead_one", (number, sequence))
+        row = self.row("dead_one", (number, sequence))
         return row and dead_of(sequence, *row)
 
     def dead_count(self, number: int) -> int:
-        row = self._row("dead_count", (number,))
+        row = self.row("dead_count", (number,))
         return row[0] if row else 0
 
+    def damaged(self, number: int, after: tuple[int, str], most: int) -> list[Damaged]:
+        """Rows that were set aside, without their bodies."""
+        with translated(self.path):
+            rows = self.json("damaged", (number, *after, max(most, 0)))
+        return [damaged_of(*row) for row in rows]
+
+    def damaged_one(self, number: int, kind: DamagedKind, first: int) -> Damaged | None:
+        """One of them, as it was found, or as it can be read by now."""
+        found = self.row("damaged_one", (number, first, kind))
+        return found and whole_damaged(self, number, kind, first, *found)
+
+    def damaged_around(self, number: int, sequence: int) -> list[Damaged]:
+        """Those in which the task may be."""
+        with translated(self.path):
+            rows = self.json("damaged_around", (number, sequence, sequence))
+        return [damaged_of(*row) for row in rows]
+
+    def damaged_count(self, number: int) -> tuple[int, int]:
+        """How many rows were set aside, and how many tasks are in them."""
+        rows, tasks = self.row("damaged_count", (number,))
+        return rows, tasks
+
     def result(self, number: int, sequence: int) -> Result | None:
-        row = self._row("result", (number, sequence))
+        row = self.row("result", (number, sequence))
         return row and Result(sequence, *row)
 
     def forget_results(self, before: float, most: int) -> int:
         """Looks first: a file in which nothing is to be done is not locked for it."""
-        if most <= 0 or self._row("any_expired", (before,)) is None:
+        if most <= 0 or self.row("any_expired", (before,)) is None:
             return 0
         with translated(self.path):
             deleted = self._connection.execute(_STATEMENTS["forget_results"], (before, most))
@@ -286,16 +361,16 @@ class SqliteFile:
 
     def partitions(self) -> list[PartitionKey]:
         with translated(self.path):
-            return [PartitionKey(*row) for row in self._json("partitions", ())]
+            return [PartitionKey(*row) for row in self.json("partitions", ())]
 
     def children_with_tasks(self) -> list[PartitionKey]:
         with translated(self.path):
-            return [PartitionKey(*row) for row in self._json("children_with_tasks", ())]
+            return [PartitionKey(*row) for row in self.json("children_with_tasks", ())]
 
     def use(self) -> list[tuple[tuple[str, str], StoredUse]]:
         """What each queue has in this file, by namespace and queue."""
         with translated(self.path):
-            rows = self._json("use", ())
+            rows = self.json("use", ())
         return [
             ((namespace, queue), StoredUse(tasks, size)) for namespace, queue, tasks, size in rows
         ]
@@ -307,11 +382,13 @@ class SqliteFile:
             (size,) = self._connection.execute("PRAGMA page_size").fetchone()
         return int(pages) * int(size)
 
-    def _json(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - what SQLite made
+    def json(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - what SQLite made
+        """What the statement answers, as one JSON text."""
         (text,) = self._connection.execute(_STATEMENTS[name], values).fetchone()
-        return json.decode(text)
+        return json_format.decode(text)
 
-    def _row(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row, or None
+    def row(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row, or None
+        """The first row that the statement answers."""
         with translated(self.path):
             found = self._connection.execute(_STATEMENTS[name], values).fetchall()
         return found[0] if found else None

@@ -122,10 +122,14 @@ def reaching(heads: Sequence[Head], most_bytes: int) -> Sequence[Head]:
 
 
 def later_of(sequence: int, body: bytes) -> Later:
+    if len(body) < _MOMENT.size:
+        return Later(sequence, 0.0, b"")
     return Later(sequence, _MOMENT.unpack_from(body)[0], body[_MOMENT.size :])
 
 
 def dead_of(sequence: int, reason: str, body: bytes) -> Dead:
+    if len(body) < _MOMENT.size:
+        return Dead(sequence, 0.0, reason, b"")
     return Dead(sequence, _MOMENT.unpack_from(body)[0], reason, body[_MOMENT.size :])
 
 

@@ -63,8 +63,12 @@ SELECT priority, first, last, tasks, body, ARRAY(
 FROM (
     SELECT *, sum(tasks) OVER line - tasks AS before,
         sum(octet_length(body)) OVER line - octet_length(body) AS bytes_before
-    FROM maitred.segments
+    FROM maitred.segments AS row
     WHERE partition_id = $1 AND priority = $2 AND first > $3
+        AND NOT EXISTS (
+            SELECT 1 FROM maitred.damaged AS d
+            WHERE d.partition_id = $1 AND d.kind = 'segment' AND d.first = row.first
+        )
     WINDOW line AS (ORDER BY first ROWS UNBOUNDED PRECEDING)
     ORDER BY first
     LIMIT $4
@@ -87,14 +91,62 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS s
 WHERE s.last >= $2
+    AND NOT EXISTS (
+        SELECT 1 FROM maitred.damaged AS d
+        WHERE d.partition_id = $1 AND d.kind = 'segment' AND d.first = s.first
+    )
 ORDER BY s.priority
+
+-- name: segment_heads
+-- What of segments stands in the row itself: a large body is elsewhere, and may be damaged.
+SELECT priority, first, last, tasks, ARRAY(
+    SELECT m.sequence
+    FROM maitred.marks AS m
+    WHERE m.partition_id = $1 AND m.sequence BETWEEN s.first AND s.last
+)
+FROM maitred.segments AS s
+WHERE partition_id = $1 AND priority = $2 AND first > $3
+    AND NOT EXISTS (
+        SELECT 1 FROM maitred.damaged AS d
+        WHERE d.partition_id = $1 AND d.kind = 'segment' AND d.first = s.first
+    )
+ORDER BY first
+LIMIT $4
+
+-- name: segment_heads_around
+SELECT s.priority, s.first, s.last, s.tasks, ARRAY(
+    SELECT m.sequence
+    FROM maitred.marks AS m
+    WHERE m.partition_id = $1 AND m.sequence BETWEEN s.first AND s.last
+)
+FROM generate_series(0, 4) AS each (priority)
+CROSS JOIN LATERAL (
+    SELECT near.priority, near.first, near.last, near.tasks
+    FROM maitred.segments AS near
+    WHERE near.partition_id = $1 AND near.priority = each.priority AND near.first <= $2
+    ORDER BY near.first DESC
+    LIMIT 1
+) AS s
+WHERE s.last >= $2
+    AND NOT EXISTS (
+        SELECT 1 FROM maitred.damaged AS d
+        WHERE d.partition_id = $1 AND d.kind = 'segment' AND d.first = s.first
+    )
+ORDER BY s.priority
+
+-- name: segment_body
+SELECT body FROM maitred.segments WHERE partition_id = $1 AND priority = $2 AND first = $3
 
 -- name: later
 SELECT sequence, due, body
 FROM (
     SELECT *, sum(octet_length(body)) OVER line - octet_length(body) AS bytes_before
-    FROM maitred.later
+    FROM maitred.later AS row
     WHERE partition_id = $1 AND due < $2
+        AND NOT EXISTS (
+            SELECT 1 FROM maitred.damaged AS d
+            WHERE d.partition_id = $1 AND d.kind = 'later' AND d.first = row.sequence
+        )
     WINDOW line AS (ORDER BY due, sequence ROWS UNBOUNDED PRECEDING)
     ORDER BY due, sequence
     LIMIT $3
@@ -102,13 +154,39 @@ FROM (
 WHERE bytes_before < $4
 ORDER BY due, sequence
 
+-- name: later_heads
+SELECT sequence, due
+FROM maitred.later AS row
+WHERE partition_id = $1 AND due < $2
+    AND NOT EXISTS (
+        SELECT 1 FROM maitred.damaged AS d
+        WHERE d.partition_id = $1 AND d.kind = 'later' AND d.first = row.sequence
+    )
+ORDER BY due, sequence
+LIMIT $3
+
 -- name: later_one
 SELECT sequence, due, body FROM maitred.later WHERE partition_id = $1 AND sequence = $2
 
 -- name: dead
 SELECT sequence, died_at, reason, body
-FROM maitred.dead
+FROM maitred.dead AS row
 WHERE partition_id = $1 AND sequence > $2
+    AND NOT EXISTS (
+        SELECT 1 FROM maitred.damaged AS d
+        WHERE d.partition_id = $1 AND d.kind = 'dead' AND d.first = row.sequence
+    )
+ORDER BY sequence
+LIMIT $3
+
+-- name: dead_heads
+SELECT sequence, died_at, reason
+FROM maitred.dead AS row
+WHERE partition_id = $1 AND sequence > $2
+    AND NOT EXISTS (
+        SELECT 1 FROM maitred.damaged AS d
+        WHERE d.partition_id = $1 AND d.kind = 'dead' AND d.first = row.sequence
+    )
 ORDER BY sequence
 LIMIT $3
 
@@ -120,6 +198,44 @@ SELECT dead FROM maitred.partitions WHERE id = $1
 
 -- name: result
 SELECT sequence, expires_at, body FROM maitred.results WHERE partition_id = $1 AND sequence = $2
+
+-- name: set_aside
+INSERT INTO maitred.damaged (partition_id, first, kind, last, tasks, in_place, head, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (partition_id, first, kind) DO UPDATE
+SET last = EXCLUDED.last, tasks = EXCLUDED.tasks, in_place = EXCLUDED.in_place, dropped = false,
+    head = EXCLUDED.head, body = EXCLUDED.body
+
+-- name: damaged_gone
+DELETE FROM maitred.damaged
+WHERE partition_id = $1 AND first = $2 AND kind = $3 AND NOT in_place
+
+-- name: damaged_dropped
+UPDATE maitred.damaged SET dropped = true, tasks = 0
+WHERE partition_id = $1 AND first = $2 AND kind = $3
+
+-- name: damaged
+SELECT kind, first, last, tasks, head, octet_length(body)
+FROM maitred.damaged
+WHERE partition_id = $1 AND (first, kind) > ($2, $3) AND NOT dropped
+ORDER BY first, kind
+LIMIT $4
+
+-- name: damaged_one
+SELECT kind, first, last, tasks, head, octet_length(body), body
+FROM maitred.damaged
+WHERE partition_id = $1 AND first = $2 AND kind = $3 AND NOT dropped
+
+-- name: damaged_around
+SELECT kind, first, last, tasks, head, 0
+FROM maitred.damaged
+WHERE partition_id = $1 AND first <= $2 AND last >= $2 AND NOT dropped
+ORDER BY first, kind
+
+-- name: damaged_count
+SELECT count(*), coalesce(sum(tasks), 0)::bigint
+FROM maitred.damaged
+WHERE partition_id = $1 AND NOT dropped
 
 -- name: forget_results
 SELECT maitred.forget_results($1, $2)

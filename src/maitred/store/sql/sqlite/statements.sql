@@ -54,9 +54,22 @@ SELECT json_group_array(json_array(first, last, tasks, size))
 FROM (
     SELECT first, last, tasks, length(body) AS size
     FROM segments
-    WHERE partition_id = ? AND priority = ? AND first > ?
+    WHERE partition_id = ?1 AND priority = ?2 AND first > ?3
+        AND first NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'segment')
     ORDER BY first
-    LIMIT ?
+    LIMIT ?4
+)
+
+-- name: segment_heads
+-- The same without sizes, which are read from the rows themselves: a row may be damaged.
+SELECT json_group_array(json_array(first, last, tasks))
+FROM (
+    SELECT first, last, tasks
+    FROM segments
+    WHERE partition_id = ?1 AND priority = ?2 AND first > ?3
+        AND first NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'segment')
+    ORDER BY first
+    LIMIT ?4
 )
 
 -- name: segment_bodies
@@ -83,15 +96,29 @@ JOIN segments AS s ON s.id = (
     LIMIT 1
 )
 WHERE s.last >= ?2
+    AND s.first NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'segment')
 
 -- name: later
 SELECT json_group_array(json_array(sequence, size))
 FROM (
     SELECT sequence, length(body) - 8 AS size -- without its moment
     FROM later
-    WHERE partition_id = ? AND due < ?
+    WHERE partition_id = ?1 AND due < ?2
+        AND sequence NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'later')
     ORDER BY due, sequence
-    LIMIT ?
+    LIMIT ?3
+)
+
+-- name: later_heads
+-- The same from the index alone: a row may be damaged.
+SELECT json_group_array(json_array(sequence, due))
+FROM (
+    SELECT sequence, due
+    FROM later INDEXED BY later_by_due
+    WHERE partition_id = ?1 AND due < ?2
+        AND sequence NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'later')
+    ORDER BY due, sequence
+    LIMIT ?3
 )
 
 -- name: later_bodies
@@ -107,9 +134,21 @@ SELECT json_group_array(json_array(sequence, size))
 FROM (
     SELECT sequence, length(body) AS size
     FROM dead
-    WHERE partition_id = ? AND sequence > ?
+    WHERE partition_id = ?1 AND sequence > ?2
+        AND sequence NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'dead')
     ORDER BY sequence
-    LIMIT ?
+    LIMIT ?3
+)
+
+-- name: dead_heads
+SELECT json_group_array(sequence)
+FROM (
+    SELECT sequence
+    FROM dead
+    WHERE partition_id = ?1 AND sequence > ?2
+        AND sequence NOT IN (SELECT d.first FROM damaged AS d WHERE d.partition_id = ?1 AND d.kind = 'dead')
+    ORDER BY sequence
+    LIMIT ?3
 )
 
 -- name: dead_bodies
@@ -120,11 +159,49 @@ WHERE partition_id = ? AND sequence IN (SELECT value FROM json_each(?))
 -- name: dead_one
 SELECT reason, body FROM dead WHERE partition_id = ? AND sequence = ?
 
+-- name: dead_one_unchecked
+-- The reason may be no text any more.
+SELECT CAST(reason AS BLOB), body FROM dead WHERE partition_id = ? AND sequence = ?
+
 -- name: dead_count
 SELECT dead FROM partitions WHERE id = ?
 
 -- name: result
 SELECT expires_at, body FROM results WHERE partition_id = ? AND sequence = ?
+
+-- name: set_aside
+INSERT OR REPLACE INTO damaged (partition_id, first, kind, last, tasks, in_place, head, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: damaged_gone
+DELETE FROM damaged WHERE partition_id = ? AND first = ? AND kind = ? AND NOT in_place
+
+-- name: damaged_dropped
+UPDATE damaged SET dropped = 1, tasks = 0 WHERE partition_id = ? AND first = ? AND kind = ?
+
+-- name: damaged
+SELECT json_group_array(json_array(kind, first, last, tasks, head, size))
+FROM (
+    SELECT kind, first, last, tasks, head, length(body) AS size
+    FROM damaged
+    WHERE partition_id = ?1 AND (first, kind) > (?2, ?3) AND NOT dropped
+    ORDER BY first, kind
+    LIMIT ?4
+)
+
+-- name: damaged_one
+SELECT last, tasks, head, body
+FROM damaged
+WHERE partition_id = ? AND first = ? AND kind = ? AND NOT dropped
+
+-- name: damaged_around
+-- Few rows are damaged, so all of the partition's are looked at.
+SELECT json_group_array(json_array(kind, first, last, tasks, head, 0))
+FROM damaged
+WHERE partition_id = ? AND first <= ? AND last >= ? AND NOT dropped
+
+-- name: damaged_count
+SELECT count(*), coalesce(sum(tasks), 0) FROM damaged WHERE partition_id = ? AND NOT dropped
 
 -- name: any_expired
 SELECT 1 FROM results WHERE expires_at < ? LIMIT 1
@@ -168,7 +245,9 @@ FROM (
 )
 
 -- name: of_queue
-SELECT json_group_array(json_array(id, backlog, dead))
+SELECT json_group_array(json_array(
+    id, backlog, dead, (SELECT count(*) FROM damaged WHERE partition_id = id AND NOT dropped)
+))
 FROM partitions
 WHERE namespace = ? AND queue = ? AND queue_type = ?
 
@@ -183,6 +262,7 @@ WHERE p.backlog = 0
     AND NOT EXISTS (SELECT 1 FROM later WHERE partition_id = p.id)
     AND NOT EXISTS (SELECT 1 FROM dead WHERE partition_id = p.id)
     AND NOT EXISTS (SELECT 1 FROM results WHERE partition_id = p.id)
+    AND NOT EXISTS (SELECT 1 FROM damaged WHERE partition_id = p.id)
 
 -- name: raise_watermark
 UPDATE watermark
@@ -212,3 +292,6 @@ DELETE FROM dead WHERE partition_id IN (SELECT value FROM json_each(?))
 
 -- name: delete_results
 DELETE FROM results WHERE partition_id IN (SELECT value FROM json_each(?))
+
+-- name: delete_damaged
+DELETE FROM damaged WHERE partition_id IN (SELECT value FROM json_each(?))

@@ -1,0 +1,161 @@
+"""Rows that cannot be read: set aside, brought back, dropped.
+
+A disk may return other bytes than were written, and so may a person who edits a database. Such a
+row must stop nothing but itself. The partition takes it out of its backlog with the next commit and
+keeps it as it was found. From then on it is a matter for an operator, who exports it, brings it
+back when it has been mended, or drops it.
+
+How many tasks a damaged segment still held is known exactly unless marks of another priority's
+tasks lie in its range and its body cannot be read at all; then it is the lowest number possible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.matching.effects import AskAgain, SetAside, decode_ended, encode_ended
+from maitred.matching.passing import Passing
+from maitred.matching.records import (
+    Damaged,
+    Dead,
+    Result,
+    RowDamagedError,
+    Segment,
+    decode_record,
+    decode_records,
+    encode_record,
+)
+from maitred.matching.task import READY, WAITING, Task, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from maitred.matching.records import DamagedKind, Later, Record
+
+
+class SettingAside(Passing):
+    """What a partition does about rows that cannot be read."""
+
+    def aside_with(self, sequence: int) -> bool:
+        """Whether a row that was set aside since this partition was loaded may hold the task."""
+        return any(
+            row.first <= sequence <= row.last and sequence not in row.over
+            for row in self._aside.values()
+        )
+
+    def _set_aside_segment(
+        self, segment: Segment, over: Collection[int], reason: str, now: float
+    ) -> None:
+        try:
+            records = decode_records(segment, trusting=True)
+            left = sum(record.sequence not in over for record in records)
+        except RowDamagedError:
+            left = max(0, segment.tasks - len(over))
+        row = Damaged(
+            "segment",
+            segment.first,
+            segment.last,
+            left,
+            segment.priority,
+            0.0,
+            now + self.ledger.wall,
+            str(segment.tasks),
+            reason,
+            tuple(sorted(over)),
+            segment.body,
+        )
+        self._set_aside(row, now)
+
+    def _set_aside_later(self, later: Later, reason: str, now: float) -> None:
+        self.later.row_over(later.sequence)
+        noticed = now + self.ledger.wall
+        one = later.sequence
+        row = Damaged("later", one, one, 1, 0, later.due, noticed, "", reason, (), later.body)
+        self._set_aside(row, now)
+
+    def set_aside_dead(self, dead: Dead, reason: str, now: float) -> None:
+        """Set a dead letter aside that cannot be read."""
+        one, noticed = dead.sequence, now + self.ledger.wall
+        row = Damaged(
+            *("dead", one, one, 0, 0, dead.died_at, noticed, dead.reason, reason, (), dead.body)
+        )
+        self._set_aside(row, now)
+
+    def set_aside_result(self, result: Result, reason: str, now: float) -> None:
+        """Keep a copy of a result that cannot be read; the row itself stays until it expires."""
+        one, noticed = result.sequence, now + self.ledger.wall
+        row = Damaged(
+            *("result", one, one, 0, 0, result.expires_at, noticed, "", reason, (), result.body)
+        )
+        self._set_aside(row, now)
+
+    def _set_aside(self, row: Damaged, now: float) -> None:
+        if (row.kind, row.first) in self._aside:
+            return
+        self._aside[row.kind, row.first] = row._replace(body=b"")
+        self.ledger.set_aside(row, now)
+        self.open_tasks -= row.tasks
+        self.effects.append(SetAside(row))
+        for sequence in [one for one in self._waiters if row.first <= one <= row.last]:
+            if sequence not in self.tasks:
+                for token in self._waiters.pop(sequence):
+                    self.effects.append(AskAgain(token, sequence))
+
+    # For operators
+
+    def bring_back(self, row: Damaged, ticket: Ticket, now: float, *, trusting: bool) -> int:
+        """Put a row that was set aside back into its place; return how many tasks run again.
+
+        The tasks keep their numbers and attempts. Raises `RowDamagedError` if the row still cannot
+        be read; with `trusting`, a wrong checksum alone is no reason.
+        """
+        one = row.first
+        records: list[Record] = []
+        if row.kind == "segment":
+            segment = Segment(row.priority, one, row.last, int(row.detail), row.body)
+            records = decode_records(segment, trusting=trusting)
+        elif row.kind == "later":
+            records = [decode_record(row.body, one, trusting=trusting)]
+        elif row.kind == "dead":
+            body = encode_record(decode_record(row.body, one, trusting=trusting))
+            self.ledger.bring_back(Dead(one, row.moment, row.detail, body), now)
+        else:
+            body = encode_ended(decode_ended(row.body, trusting=trusting))
+            self.ledger.bring_back(Result(one, row.moment, body), now)
+        brought = 0
+        for record in records:
+            if record.sequence in row.over or record.sequence in self.tasks:
+                continue
+            task = self._recalled(record, now)
+            task.due = task.ready = now
+            task.state = WAITING
+            self.tasks[task.sequence] = task
+            self.open_tasks += 1
+            self.ledger.postpone(task, ticket, now)
+            self.later.add(task)
+            brought += 1
+        self.drop_damaged(row.kind, one, ticket, now)
+        return brought
+
+    def drop_damaged(self, kind: DamagedKind, first: int, ticket: Ticket, now: float) -> None:
+        """Forget a row that was set aside."""
+        self._aside.pop((kind, first), None)
+        self.ledger.forget_damaged(kind, first, ticket, now)
+
+    def _recalled(self, record: Record, now: float) -> Task:
+        """A task as it was written down; the caller says where it waits."""
+        wall = self.ledger.wall
+        task = Task(
+            record.sequence,
+            record.priority,
+            record.terms,
+            record.payload,
+            record.added_at - wall,
+            READY,
+        )
+        task.attempt = record.attempt
+        task.failure = record.failure
+        task.expires = record.expires_at - wall if record.expires_at else 0.0
+        # A wall clock that was set back must not make it look as if it came from the future.
+        task.added = task.ready = min(task.added, now)
+        return task
