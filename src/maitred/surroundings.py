@@ -5,7 +5,7 @@ they are handed in; everything that takes a `Surroundings` runs unchanged under 
 the simulation, where both are seeded.
 
 Secrets are a third thing: what nobody may guess comes from the operating system, and in the
-simulation from the seed.
+simulation from the seed. CPU times are a fourth: in the simulation there are none.
 """
 
 from __future__ import annotations
@@ -14,10 +14,36 @@ import os
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_SCHEDULING: Final = Path("/proc/thread-self/schedstat")
+"""Linux: nanoseconds that the thread ran, and nanoseconds that it could have run and did not."""
+
+
+class CpuTimes(NamedTuple):
+    """Seconds since some moment, of the thread that asks."""
+
+    thread: float
+    """For which this thread computed."""
+    process: float
+    """For which the threads of this process computed, all together."""
+    kept_waiting: float | None
+    """For which this thread could have run while something else had the CPU; None where the system
+    does not tell."""
+
+
+def cpu_times() -> CpuTimes:
+    """Those of the calling thread; some ten microseconds."""
+    try:
+        kept_waiting: float | None = int(_SCHEDULING.read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        kept_waiting = None
+    return CpuTimes(time.thread_time(), time.process_time(), kept_waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +59,10 @@ class Surroundings:
     secret: Callable[[int], bytes] = os.urandom
     """So many bytes that nobody can guess."""
 
+    cpu_times: Callable[[], CpuTimes] | None = None
+    """How much the calling thread has computed; None where time is simulated."""
+
     @classmethod
     def real(cls) -> Surroundings:
         """The machine's clock, and randomness seeded by the operating system."""
-        return cls(wall_clock=time.time, random=random.Random())
+        return cls(wall_clock=time.time, random=random.Random(), cpu_times=cpu_times)

@@ -50,7 +50,7 @@ def test_all_workers_each_once(node: Plant) -> None:
     assert done.exit_code == 0, done.stderr
     heading, *lines = done.stdout.splitlines()
     assert heading.split() == [
-        *("worker", "session", "state", "slots", "busy", "heard", "address", "queues")
+        *("worker", "session", "state", "slots", "busy", "limit", "heard", "address", "queues")
     ]
     assert [line.split()[0] for line in lines] == ["ant", "bee", "cat"]
     assert "default/EQUITY_MARKET_HDB, default/EQUITY_MARKET_RDB" in lines[0]
@@ -68,6 +68,25 @@ def test_a_worker_that_fails_at_one_of_its_queues(node: Plant) -> None:
     assert "online, fails 83 %" in ant
     assert "fails" not in bee
     assert [one["good"] for one in as_json(node, "list")["workers"]] == [0.17, 0.96, 1.0]
+
+
+def test_the_limit_of_a_worker_and_why_it_is_not_higher(node: Plant) -> None:
+    node.queues[EQUITY] = [
+        worker("ant", "a", limit=5, limit_reason="busy-threads", blocked=1_200),
+        worker("bee", "b", limit=8, limit_reason="slots"),
+    ]
+    node.queues[HISTORY] = []
+    _, ant, bee, cat = command(node, "list").stdout.splitlines()
+    assert "5: busy-threads" in ant
+    assert "online, blocked 1,200 times" in ant
+    assert "slots" not in bee
+    assert "busy-" not in cat
+    told = as_json(node, "list")["workers"]
+    assert [(one["limit"], one["limit_reason"], one["blocked"]) for one in told] == [
+        (5, "busy-threads", 1_200),
+        (8, "slots", 0),
+        (None, None, 0),
+    ]
 
 
 def test_workers_of_some_queues(node: Plant) -> None:

@@ -84,7 +84,9 @@ class Stage:
         return Offer(*self._at(partition), 0, session, worker, slots, address="127.0.0.1:4000")
 
     def attend(self, state: Any = "online", partition: int = 0) -> Attend:  # noqa: ANN401
-        return Attend(*self._at(partition), WORKER_SECRET, "ant", "127.0.0.1:4000", 8, 2, state)
+        message = Attend(*self._at(partition), WORKER_SECRET, "ant", "127.0.0.1:4000", 8, 2, state)
+        message.limit, message.limit_reason, message.blocked = 5, "waiting", 3
+        return message
 
     def workers(self, action: Any = "list", worker: str = "") -> Workers:  # noqa: ANN401
         return Workers(*self._at(), action, worker)

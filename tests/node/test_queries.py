@@ -258,6 +258,7 @@ async def test_workers_are_listed_and_told_what_to_do(tmp_path: Path) -> None:
             2,
         )
         assert (listed.state, listed.suspected) == ("online", False)
+        assert (listed.limit, listed.limit_reason, listed.blocked) == (5, "waiting", 3)
         assert listed.heard_seconds < SECONDS
         await person.request(one.workers("offline", "ant"), SECONDS)
         assert (await attending.answer()).order == "offline"

@@ -85,7 +85,10 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.ALLOCATE: [*PARTITION, 7, SESSION, 8, 1, 0.5, "alice", 1, True, [SESSION]],
     Opcode.SUBSCRIBE: [*PARTITION, SESSION, 7, "alice"],
     Opcode.SUSPECT: [*PARTITION, SESSION, [SESSION]],
-    Opcode.ATTEND: [*PARTITION, SESSION, "worker", "host:1", 8, 2, "draining", 0.5, "user"],
+    Opcode.ATTEND: [
+        *(*PARTITION, SESSION, "worker", "host:1", 8, 2, "draining", 0.5, "user"),
+        *(5, "waiting", 3),
+    ],
     Opcode.RUNNING: [*PARTITION, SESSION, {"alice": [bytes(38)]}, {"bob": [bytes(38)]}],
     Opcode.COUNT: [*STATUS, {"alice": [SESSION]}, {"/n/q": [SESSION]}, "alice", 2, [SESSION]],
     Opcode.CREATE_TOKEN: [*STATUS, "bob", 60.0, "ci", {"n": ["query"]}, "alice"],

@@ -51,6 +51,7 @@ async def test_the_root_of_every_queue_hears_of_the_worker_again_and_again() -> 
         assert (first.partition, first.worker) == (0, "w")
         assert session_of_secret(first.session) == worker._session
         assert (first.address, first.slots, first.busy) == (worker.address, 3, 0)
+        assert (first.limit, first.limit_reason, first.blocked) == (3, "slots", 0)
         assert first.state == "online"
         stream = gateway.seat(node.reserve("holding"))
         await until(lambda: said(node, "echo")[-1].busy == 1)

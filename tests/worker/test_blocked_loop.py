@@ -361,7 +361,7 @@ async def test_a_reservation_that_is_over_when_it_is_read_takes_no_slot() -> Non
     begun: list[int] = []
     async with (
         ReservingNode() as node,
-        a_worker(node, asking_app(begun), "async") as worker,
+        a_worker(node, asking_app(begun), "async", fetch_seconds=600.0) as worker,
         a_gateway(worker) as gateway,
     ):
         late = worker.querying.pulse = LatePulse(asyncio.get_running_loop())
@@ -383,7 +383,7 @@ async def test_a_query_for_a_reservation_whose_end_nobody_has_noticed_yet_is_ref
     begun: list[int] = []
     async with (
         ReservingNode() as node,
-        a_worker(node, asking_app(begun), "async") as worker,
+        a_worker(node, asking_app(begun), "async", fetch_seconds=600.0) as worker,
         a_gateway(worker) as gateway,
     ):
         token = node.reserve("async", reservation_seconds=5.0)
@@ -402,7 +402,7 @@ async def test_a_query_whose_time_was_over_before_it_was_read_does_not_begin(que
     begun: list[int] = []
     async with (
         ReservingNode() as node,
-        a_worker(node, asking_app(begun), queue) as worker,
+        a_worker(node, asking_app(begun), queue, fetch_seconds=600.0) as worker,
         a_gateway(worker) as gateway,
     ):
         token = node.reserve(queue, reservation_seconds=60.0)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 QUEUES_SHOWN = 3
 """Of one worker, in a table."""
 
+UNBOUND = ("", "slots", "unused")
+"""Reasons for a limit that holds nothing back."""
+
 FAILED_SHOWN = 10
 """In a hundred queries, at the queue where it fails the most; fewer are everyday life."""
 
@@ -49,7 +52,10 @@ worker.add_command(online)
 def list_workers(
     queues: tuple[str, ...], namespace: str | None, url: str, timeout: float, *, as_json: bool
 ) -> None:
-    """List the workers of some queues, or of all: their slots, how they are, what they serve."""
+    """List the workers of some queues, or of all: their slots, how they are, what they serve.
+
+    `limit` is how many a worker takes at a time, and why not more: docs/capacity.md has the words.
+    """
     there = run(_ask(url, timeout, [queue_id(one, namespace) for one in queues]))
     if as_json:
         print_json(
@@ -89,6 +95,9 @@ def told(known: Known) -> dict[str, Any]:
         "state": row.state,
         "suspected": row.suspected,
         "good": row.good,
+        "limit": row.limit,
+        "limit_reason": row.limit_reason or None,
+        "blocked": row.blocked,
         "heard_seconds_ago": row.heard_seconds,
         "queues": [label(queue) for queue in known.queues],
     }
@@ -98,7 +107,15 @@ def _state(row: WorkerRow) -> str:
     if row.suspected:
         return f"{row.state}, does not answer"
     failed = round(100 * (1.0 - row.good))
-    return f"{row.state}, fails {failed} %" if failed >= FAILED_SHOWN else row.state
+    state = f"{row.state}, fails {failed} %" if failed >= FAILED_SHOWN else row.state
+    return f"{state}, blocked {row.blocked:,} times" if row.blocked else state
+
+
+def _limit(row: WorkerRow) -> units.Shown | None:
+    if row.limit is None:
+        return None
+    reason = "" if row.limit_reason in UNBOUND else f": {row.limit_reason}"
+    return units.Shown(f"{row.limit:,}{reason}")
 
 
 def _row(known: Known) -> dict[str, object]:
@@ -111,6 +128,7 @@ def _row(known: Known) -> dict[str, object]:
         "state": _state(row),
         "slots": row.slots,
         "busy": row.busy,
+        "limit": _limit(row),
         "heard": units.Shown(f"{units.duration(row.heard_seconds)} ago"),
         # The fingerprint is for programs: --json has it.
         "address": row.address.partition("#")[0] or "none: relayed",

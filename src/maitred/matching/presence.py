@@ -68,6 +68,11 @@ class Attendance(Struct, eq=False):
     """The share of its answers that went well."""
     told_best: float = 0.0
     """The best share of the others, as it knows."""
+    limit: int | None = None
+    """How many it takes at a time, by its own word."""
+    limit_reason: str = ""
+    blocked: int = 0
+    """How often its event loop was blocked."""
 
     @property
     def serves(self) -> bool:
@@ -130,6 +135,8 @@ class Presence:
             known.worker, known.address = told.worker, told.address
             known.slots, known.busy, known.state = told.slots, told.busy, told.state
             known.deadline, known.good = told.deadline, told.good
+            known.limit, known.limit_reason = told.limit, told.limit_reason
+            known.blocked = told.blocked
             known.suspected = False
         known.heard = now
         if known.order == ("online" if known.state == "online" else "offline"):

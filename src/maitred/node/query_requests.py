@@ -203,6 +203,8 @@ class QueryRequests:
     def _attend(self, owned: Owned, message: Attend, held: Held) -> None:
         self._only_root(owned)
         check_shown_name("worker", message.worker)
+        if message.limit_reason:
+            check_shown_name("reason", message.limit_reason)
         partition = owned.partition
         now = self._loop.time()
         patience = message.timeout_milliseconds * 0.001 - ATTEND_EARLY_SECONDS
@@ -217,6 +219,9 @@ class QueryRequests:
             held,
             now + max(patience, 0.0),
             good=message.good,
+            limit=message.limit,
+            limit_reason=message.limit_reason,
+            blocked=message.blocked,
         )
 
         def no_more() -> None:
@@ -290,4 +295,7 @@ def _row(one: Attendance, now: float) -> WorkerRow:
         heard_seconds=round(max(0.0, now - one.heard), 3),
         suspected=one.suspected,
         good=round(one.good, 3),
+        limit=one.limit,
+        limit_reason=one.limit_reason,
+        blocked=one.blocked,
     )

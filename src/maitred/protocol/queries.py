@@ -41,6 +41,7 @@ Proven = Annotated[bytes, Meta(min_length=16 + PROOF_BYTES, max_length=16 + PROO
 Host = Annotated[str, Meta(max_length=300)]
 User = Annotated[str, Meta(max_length=200)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Reason = Annotated[str, Meta(max_length=40)]
 ProvenByUser = dict[User, Annotated[list[Proven], Meta(max_length=LISTED_MAX)]]
 
 
@@ -213,6 +214,12 @@ class Attend(PartitionRequest, array_like=True, gc=False):
     user: str = ""
     """Whose request it is; the shard that a client is connected to fills it in. New queues count
     against this user's rate."""
+    limit: Natural | None = None
+    """How many the worker takes at a time, of all its queues; nothing: it does not say."""
+    limit_reason: Reason = ""
+    """Why not more: a word of `docs/capacity.md`."""
+    blocked: Natural = 0
+    """How often handlers have blocked its event loop since it was started."""
 
 
 class Attended(Answer, array_like=True, gc=False):
@@ -283,6 +290,12 @@ class WorkerRow(Struct, kw_only=True):
     """A gateway said that it does not answer."""
     good: float = 1.0
     """The share of its queries here that went well, lately."""
+    limit: int | None = None
+    """How many it takes at a time; nothing: it does not say."""
+    limit_reason: str = ""
+    """Why not more."""
+    blocked: int = 0
+    """How often handlers have blocked its event loop."""
 
 
 class WorkersFound(Answer, array_like=True, gc=False):

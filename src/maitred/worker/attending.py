@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from maitred.client.held import Held
     from maitred.logs import Logger
     from maitred.protocol.queries import Pass, WorkerState
+    from maitred.worker.capacity import Capacity
     from maitred.worker.outage import Outage
     from maitred.worker.served import Served
     from maitred.worker.statistics import Statistics
@@ -51,6 +52,7 @@ class Attending:
         seconds: float,
         outage: Outage,
         statistics: Statistics,
+        capacity: Capacity,
         log: Logger,
         ordered: Callable[[], None],
         passes: Callable[[Served, list[Pass], float], None],
@@ -66,6 +68,7 @@ class Attending:
         self._seconds = seconds
         self._outage = outage
         self._statistics = statistics
+        self._capacity = capacity
         self._log = log
         self._ordered = ordered
         self._passes = passes
@@ -194,6 +197,10 @@ class Attending:
             statistics.busy,
             self.state,
             served.health.tell(self._loop.time()),
+            "",
+            min(self._capacity.limit, statistics.slots),
+            self._capacity.reason,
+            statistics.blocked,
         )
         held = self._client.hold(message, self._seconds)
         self._held[held] = served

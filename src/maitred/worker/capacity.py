@@ -3,7 +3,9 @@
 Everything that runs here is told: tasks and queries that begin and end, attempts that wait for
 something inside of the worker. From that the gauge knows the limit; it bounds what is on offer and
 what is taken by a pass. Gateways that come with passes hear of it, with every answer and from time
-to time. One timer does the rest, only while there is work: it is late when the loop is.
+to time. One timer does the rest, only while there is work: it is late when the loop is. How much of
+that is the worker's own doing is in `lateness.py`, what the log says of the limit in
+`limit_report.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from weakref import WeakKeyDictionary
 
 from maitred.protocol.seats import Load
 from maitred.worker.gauges import gauge
+from maitred.worker.lateness import explain
+from maitred.worker.limit_report import REMEDIES, SENTENCES, LimitReport
 from maitred.worker.pools import Pool
 
 if TYPE_CHECKING:
@@ -22,7 +26,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from maitred.app.attempt import Attempt
+    from maitred.logs import Logger
     from maitred.settings import Worker as WorkerSettings
+    from maitred.surroundings import CpuTimes
+    from maitred.worker.limit_report import LimitReason
     from maitred.worker.pools import Call, Caller
     from maitred.worker.statistics import Statistics
 
@@ -61,7 +68,12 @@ class Capacity:
     """Of one worker; a meter for its attempts (see `app.attempt.Meter`)."""
 
     def __init__(
-        self, settings: WorkerSettings, statistics: Statistics, grown: Callable[[], None]
+        self,
+        settings: WorkerSettings,
+        statistics: Statistics,
+        grown: Callable[[], None],
+        log: Logger | None = None,
+        cpu_times: Callable[[], CpuTimes] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.threads = Pool(settings.threads or settings.slots, self._moved)
@@ -85,6 +97,12 @@ class Capacity:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._ticks = 0
+        self._log = log
+        self._cpu_times = cpu_times
+        """Without it, a late loop is always the worker's own doing."""
+        self._cpu: CpuTimes | None = None
+        """As they were at the last tick; None while there is no timer."""
+        self._report = LimitReport()
 
     def stop(self) -> None:
         """No more reports."""
@@ -92,6 +110,11 @@ class Capacity:
             self._timer.cancel()
             self._timer = None
         self._senders.clear()
+
+    @property
+    def reason(self) -> LimitReason:
+        """Why the limit is not higher."""
+        return self._report.reason
 
     @property
     def serving(self) -> int:
@@ -269,14 +292,17 @@ class Capacity:
                 self._grown()
 
     def _start(self) -> None:
+        if self._cpu is None and self._cpu_times is not None:
+            self._cpu = self._cpu_times()
         self._due = self.loop.time() + TICK_SECONDS
         self._timer = self.loop.call_at(self._due, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         now = self.loop.time()
-        self._gauge.lagged(now - self._due)
+        self._late(now - self._due)
         self._look(now)
+        self._say(now)
         self._ticks += 1
         if self._ticks % REPORT_TICKS == 0:
             for sender in list(self._senders):
@@ -286,3 +312,26 @@ class Capacity:
                     self.gone(sender)
         if self.inside or self._senders:
             self._start()
+        else:
+            self._cpu = None
+
+    def _late(self, seconds: float) -> None:
+        if self._cpu_times is not None and self._cpu is not None:
+            elapsed = max(seconds, 0.0) + TICK_SECONDS
+            before, self._cpu = self._cpu, self._cpu_times()
+            lateness = explain(seconds, elapsed, before, self._cpu)
+            self._statistics.starved_seconds += lateness.stolen_seconds
+            self._report.stolen(lateness.stolen_seconds, elapsed)
+            seconds = lateness.own_seconds
+            if seconds > TICK_SECONDS:
+                self._report.late_cause = lateness.cause
+        self._gauge.lagged(seconds)
+
+    def _say(self, now: float) -> None:
+        reason = self._report.look(self._gauge.cause, now)
+        if reason is None or self._log is None:
+            return
+        say = self._log.warning if reason in REMEDIES else self._log.info
+        facts = {"remedy": REMEDIES[reason]} if reason in REMEDIES else {}
+        limit = min(self.limit, self._slots)
+        say(SENTENCES[reason], limit=limit, slots=self._slots, reason=reason, **facts)

@@ -14,6 +14,7 @@ from maitred.balancing.workers.estimator import LimitEstimator
 from maitred.balancing.workers.knee import KneeProber, KneeSettings
 
 if TYPE_CHECKING:
+    from maitred.balancing.workers.estimator import LimitCause
     from maitred.settings import Worker as WorkerSettings
 
 MEAN_ENDS: Final = 400
@@ -26,6 +27,10 @@ class Gauge(Protocol):
     @property
     def mean_service_seconds(self) -> float:
         """Of the work itself; 0 until something ended."""
+
+    @property
+    def cause(self) -> LimitCause:
+        """Why the limit is not higher."""
 
     def begun(self) -> None: ...
     def observe(self, serving: int, waiting: int, now: float) -> None: ...
@@ -51,6 +56,10 @@ class Measured:
     def mean_service_seconds(self) -> float:
         return self._estimator.mean_service_seconds
 
+    @property
+    def cause(self) -> LimitCause:
+        return self._estimator.cause
+
     def begun(self) -> None:
         """Counted by `observe`."""
 
@@ -75,6 +84,10 @@ class Fixed:
     def mean_service_seconds(self) -> float:
         """The time that was spent serving, divided by the ends: docs/capacity.md says why."""
         return self._seconds / self._ends if self._ends else 0.0
+
+    @property
+    def cause(self) -> LimitCause:
+        return "slots"
 
     def begun(self) -> None:
         """Counted by `observe`."""
@@ -111,6 +124,10 @@ class Knee(Fixed):
         super().__init__(slots, now)
         first = min(slots, KneeSettings().first)
         self._prober = KneeProber(now, KneeSettings(first=first, ceiling=slots))
+
+    @property
+    def cause(self) -> LimitCause:
+        return "knee" if self._prober.limit < self._slots else "slots"
 
     def begun(self) -> None:
         self._prober.started()

@@ -47,5 +47,7 @@ class Statistics(Struct):
     """How often the event loop was blocked for `blocked_seconds` or longer."""
     blocked_seconds: float = 0.0
     """For how long, all in all."""
+    starved_seconds: float = 0.0
+    """For how long the event loop had something to do while other processes had the CPUs."""
     offers: int = 0
     """Messages with free slots."""

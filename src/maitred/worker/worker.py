@@ -93,7 +93,9 @@ class Worker:
             self.statistics,
             log,
         )
-        self.capacity = Capacity(settings, self.statistics, self._slot_freed)
+        self.capacity = Capacity(
+            settings, self.statistics, self._slot_freed, log, surroundings.cpu_times
+        )
         self._supply_soon = False
         self._bench = Bench(
             settings,
@@ -136,6 +138,7 @@ class Worker:
             settings.attend_seconds,
             self._outage,
             self.statistics,
+            self.capacity,
             log,
             self._ordered,
             self.querying.passes,

@@ -28,13 +28,21 @@ mean of those that ended would be wrong whenever the load changes: after a start
 first, and when a worker gets nothing more only the long ones are left.
 
 An event loop that is late is a queue as well, one that cannot be counted: from `lag_target_seconds`
-on the limit falls by a tenth a window.
+on the limit falls by a tenth a window. Only lateness that is the worker's own doing may be told: a
+loop that has no CPU time because other processes have it says nothing about the worker, and fewer
+queries at a time would not help.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
+
+LimitCause = Literal["slots", "waiting", "late", "unused", "knee"]
+"""Why a limit is not higher: `slots`, it cannot be; `waiting`, more would wait inside of the
+worker; `late`, the event loop was late; `unused`, nobody wanted more; `knee`, more at a time
+brought no more done."""
 
 LIMIT_MAX = 100_000
 GROWTH = 0.1
@@ -61,6 +69,9 @@ BUSY_SHARE = 0.9
 its limit does not rest."""
 USED_SHARE = 0.97
 """A limit of which less was used was not tested, so it does not grow."""
+UNUSED_SECONDS = 2.0
+"""A limit that was not used, with nobody waiting and a loop in time for so long, is said to be
+unused; single windows of a worker with a lot to do are as well."""
 MEAN_ENDS = 400
 """How many ends the mean service time remembers: that of exponential times is right to 5 %."""
 
@@ -86,6 +97,7 @@ class LimitEstimator:
 
     __slots__ = (
         "_began",
+        "_bound_at",
         "_ceiling",
         "_ends",
         "_lag",
@@ -105,6 +117,7 @@ class LimitEstimator:
         "_step",
         "_waiting",
         "_waiting_area",
+        "cause",
         "mean_service_seconds",
         "parallel",
         "served_share",
@@ -116,6 +129,10 @@ class LimitEstimator:
         self._settings = settings or EstimatorSettings()
         self._ceiling = max(self._settings.floor, min(ceiling, LIMIT_MAX))
         self._limit = float(max(self._settings.floor, min(first, self._ceiling)))
+        self.cause: LimitCause = "slots"
+        """What bounded the limit the last time that anything did; `slots` at the ceiling."""
+        self._bound_at = now
+        """When somebody last waited, or the loop was late."""
         self._serving = 0
         self._waiting = 0
         self._since = now
@@ -179,7 +196,7 @@ class LimitEstimator:
         self._ends += 1
 
     def lagged(self, seconds: float) -> None:
-        """The event loop was late by so much."""
+        """The event loop was late by so much, by the worker's own doing."""
         self._lag = max(self._lag, seconds)
 
     def limit(self, now: float) -> int:
@@ -210,7 +227,9 @@ class LimitEstimator:
         step, self._step = self._step, 1.0
         if self._lag > settings.lag_target_seconds:
             limit *= 1.0 - GROWTH
+            self.cause, self._bound_at = "late", self._since
         elif self._saturated > SATURATED_SHARE * length:
+            self.cause, self._bound_at = "waiting", self._since
             self.parallel = self._serving_while_saturated / self._saturated
             surplus = waiting - settings.waiting_target
             if self._pressed:
@@ -236,7 +255,11 @@ class LimitEstimator:
             spare = self._peak + max(SPARE_MIN, SPARE_SHARE * self._peak)
             enough = max(spare, self.parallel or limit)
             limit = min(limit, (limit + enough) / 2)
+            if self._since - self._bound_at > UNUSED_SECONDS:
+                self.cause = "unused"
         self._limit = min(max(limit, float(settings.floor)), float(self._ceiling))
+        if int(self._limit + 0.5) >= self._ceiling:
+            self.cause = "slots"
 
     def _busy(self, length: float) -> bool:
         """Whether nearly as many were served as run in parallel at all."""

@@ -1,0 +1,81 @@
+"""What a worker says of its limit: a line when the reason for it changes, and not before. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from maitred.balancing.workers.estimator import LimitCause
+    from maitred.worker.lateness import LateCause
+
+LimitReason = Literal[
+    "slots", "waiting", "unused", "knee", "busy-loop", "busy-threads", "blocked-loop", "starved"
+]
+
+SETTLED_SECONDS: Final = 5.0
+"""A reason is said when it has been the same for so long: limits move many times a second."""
+
+STARVED_SHARE: Final = 0.2
+"""A loop that could have run and had no CPU for this share of the time is starved."""
+
+STARVED_SECONDS: Final = 2.0
+"""The time over which that share is taken."""
+
+SENTENCES: Final[dict[LimitReason, str]] = {
+    "slots": "takes as many at a time as are wanted",
+    "unused": "takes as many at a time as are wanted",
+    "waiting": "takes fewer at a time than it has slots: more would wait inside of the worker",
+    "knee": "takes fewer at a time than it has slots: more at a time brought no more done",
+    "busy-loop": "takes fewer at a time than it has slots: handlers compute on the event loop, "
+    "which is late",
+    "busy-threads": "takes fewer at a time than it has slots: threads that compute keep the event "
+    "loop waiting for the GIL",
+    "blocked-loop": "takes fewer at a time than it has slots: handlers block the event loop",
+    "starved": "takes as many at a time as before, though the event loop is late: other processes "
+    "have the CPUs",
+}
+
+REMEDIES: Final[dict[LimitReason, str]] = {
+    "busy-loop": "Start more workers, or await maitred.offload() with a ProcessPoolExecutor.",
+    "busy-threads": "Start more workers with fewer slots, or await maitred.offload() with a "
+    "ProcessPoolExecutor; --limit slots takes as many as there are slots all the same.",
+    "blocked-loop": "Make the handler a plain function, or await maitred.offload().",
+    "starved": "Start workers on another machine.",
+}
+
+
+class LimitReport:
+    """Of one worker's limit."""
+
+    __slots__ = ("_pending", "_said", "_since", "_starved", "late_cause", "reason")
+
+    def __init__(self) -> None:
+        self.reason: LimitReason = "slots"
+        """Why the limit is not higher; of a starved machine, why nothing is done faster."""
+        self.late_cause: LateCause = "busy-loop"
+        """Why the loop was late the last time that it was."""
+        self._starved = 0.0
+        """The share of the time that other processes had the CPUs, lately."""
+        self._said: LimitReason = "slots"
+        self._pending: LimitReason = "slots"
+        self._since = 0.0
+
+    def stolen(self, seconds: float, elapsed: float) -> None:
+        """Of so much time, other processes had the CPUs for so long while the loop could run."""
+        weight = min(1.0, elapsed / STARVED_SECONDS)
+        self._starved += weight * (min(1.0, seconds / elapsed) - self._starved)
+
+    def look(self, cause: LimitCause, now: float) -> LimitReason | None:
+        """The reason to be said now; None if there is nothing new."""
+        reason: LimitReason = self.late_cause if cause == "late" else cause
+        if cause in ("slots", "unused") and self._starved >= STARVED_SHARE:
+            reason = "starved"
+        self.reason = reason
+        if SENTENCES[reason] == SENTENCES[self._said]:
+            self._pending = self._said
+        elif reason != self._pending:
+            self._pending, self._since = reason, now
+        elif now - self._since >= SETTLED_SECONDS:
+            self._said = reason
+            return reason
+        return None
