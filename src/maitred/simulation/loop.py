@@ -265,15 +265,36 @@ class SimulatedLoop(Refusals):
             self._timers.clear()
 
     def _run_once(self) -> None:
-        # BaseEventLoop calls this until stop(). Staying inside, and running the batch here rather
-        # than in a function of its own, saves two calls an event.
-        queue, gather, bare = self._queue, self._gather, self.bare_context
+        # BaseEventLoop calls this until stop(). Staying inside, and doing everything here rather
+        # than in functions of their own, saves three calls an event.
+        queue, timers, bare = self._queue, self._timers, self.bare_context
+        pop, take = heapq.heappop, queue.popleft
         while not self._stopping:
-            gather()
+            # Queue the timers that are due; if nothing is ready, go to the next one's time first.
+            now = self.now
+            while timers:
+                moment, _, event = timers[0]
+                if moment > now and queue:
+                    break
+                pop(timers)
+                context = event.context
+                if context is None:
+                    continue
+                if context is not bare:
+                    process = context.get(PROCESS)
+                    if process is not None and process.dead:
+                        continue  # and time does not go there
+                if moment > now:
+                    if moment > self._last_moment:
+                        raise self._too_much_time()
+                    self.now = now = moment
+                queue.append(event)
             skipped = 0
             size = len(queue)
+            if not size:
+                raise self._deadlock()
             for _ in range(size):  # what these make ready belongs to the next batch
-                event = queue.popleft()
+                event = take()
                 context = event.context
                 if context is None:
                     skipped += 1
@@ -298,32 +319,11 @@ class SimulatedLoop(Refusals):
                 gc.collect()
                 self._next_check = min(self._last_event, self.events + _EVENTS_A_COLLECTION)
 
-    def _gather(self) -> None:
-        """Queue the timers that are due; if nothing is ready, go to the next one's time first."""
-        timers, queue, bare = self._timers, self._queue, self.bare_context
-        now = self.now
-        while timers:
-            moment, _, event = timers[0]
-            if moment > now and queue:
-                return
-            heapq.heappop(timers)
-            context = event.context
-            if context is None:
-                continue
-            if context is not bare:
-                process = context.get(PROCESS)
-                if process is not None and process.dead:
-                    continue  # and time does not go there
-            if moment > now:
-                if moment > self._last_moment:
-                    raise self._too_much_time()
-                self.now = now = moment
-            queue.append(event)
-        if not queue:
-            raise Deadlock(
-                "Nothing is ready and no timer is set, but the run is not finished. "
-                f"Waiting:{describe_waiting(self.pending_tasks())}"
-            )
+    def _deadlock(self) -> Deadlock:
+        return Deadlock(
+            "Nothing is ready and no timer is set, but the run is not finished. "
+            f"Waiting:{describe_waiting(self.pending_tasks())}"
+        )
 
     def _too_much_time(self) -> TooMuchTime:
         return TooMuchTime(
@@ -346,7 +346,7 @@ class SimulatedLoop(Refusals):
 
     def _drop_cancelled_timers(self) -> None:
         # Most timers are timeouts that never happen: without this the heap would keep them all.
-        # In place, because _gather holds on to the list.
+        # In place, because _run_once holds on to the list.
         self._timers[:] = [entry for entry in self._timers if entry[2].context is not None]
         heapq.heapify(self._timers)
         self._timers_cleaned_at = max(_CLEANED_FROM, 2 * len(self._timers))

@@ -194,8 +194,8 @@ class User:
         await asyncio.gather(*[self._work(client) for _ in range(WORKERS)])
         await self._recover(client)
         before = client.statistics()
-        for _ in range(3 * PARTITIONS):
-            await self._ask(client, seconds=5.0, must_answer=True)
+        for partition in range(PARTITIONS):
+            await self._ask(client, seconds=5.0, must_answer=partition)
         after = client.statistics()
         if (after.misroutes, after.fallbacks) != (before.misroutes, before.fallbacks):
             raise Violation(f"It is calm, and requests went astray: {before}, then {after}.")
@@ -228,15 +228,18 @@ class User:
         with suppress(asyncio.CancelledError):
             await asking
 
-    async def _ask(self, client: AsyncClient, seconds: float, *, must_answer: bool = False) -> None:
+    async def _ask(
+        self, client: AsyncClient, seconds: float, *, must_answer: int | None = None
+    ) -> None:
+        """Ask any partition; or this one, which must answer."""
         random = self._random
         loop = asyncio.get_running_loop()
         self._number += 1
         payload = f"{self._host.name} {self._number}".encode() + b"." * random.choice(
             (0, LARGE_BYTES)
         )
-        partition = random.randrange(PARTITIONS)
-        hold = 0.0 if must_answer else random.choice((0.0, 0.0, 0.02, 1.0))
+        partition = random.randrange(PARTITIONS) if must_answer is None else must_answer
+        hold = 0.0 if must_answer is not None else random.choice((0.0, 0.0, 0.02, 1.0))
         lives = [node.lives for node in self._nodes]
         started = loop.time()
         try:
@@ -244,7 +247,7 @@ class User:
                 "shop", "orders", payload, partition=partition, hold=hold, timeout=seconds
             )
         except MaitredError as problem:
-            if must_answer:
+            if must_answer is not None:
                 raise Violation(f"It is calm, and a request failed: {problem!r}") from problem
         else:
             self.answered += 1

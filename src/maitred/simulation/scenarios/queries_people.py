@@ -37,7 +37,7 @@ LATE_SECONDS: Final = 1.0
 SKEW_SECONDS: Final = 12 * 3600.0
 """The most that the clock of a gateway or a worker is wrong, either way; another with each life."""
 
-CALM_PAUSE_SECONDS: Final = 0.6
+CALM_PAUSE_SECONDS: Final = 1.5
 """Longest time between two queries of a gateway once it is calm."""
 
 PORTIONS: Final = 8
