@@ -13,7 +13,13 @@ import tempfile
 from pathlib import Path
 
 from maitred import App
-from maitred.errors import InvalidArguments, TaskCancelled, TaskFailed
+from maitred.errors import (
+    InvalidArguments,
+    NoHandlerFits,
+    TaskCancelled,
+    TaskFailed,
+    UnknownQueue,
+)
 
 app = App("shop")
 
@@ -32,6 +38,21 @@ def invoice(order: int, amounts: list[float]) -> float:
 @app.handler("mails", retries=1, backoff=0.01)
 async def mail(to: str) -> None:
     raise ConnectionError(f"no answer from {to}")
+
+
+older = App("shop")
+
+
+@older.handler("thumbnails")
+async def thumbnail_before(url: str) -> str:
+    """As a program that was not updated has it: no worker takes this any more."""
+    raise NotImplementedError
+
+
+@older.handler("posters", require_worker=True)
+async def poster(url: str) -> str:
+    """No worker serves this queue."""
+    raise NotImplementedError
 
 
 async def produce() -> None:
@@ -59,6 +80,16 @@ async def produce() -> None:
         try:
             await thumbnail.enqueue("d.png", size="large")  # type: ignore[arg-type]
         except InvalidArguments as problem:
+            print("refused:", problem.code)
+
+    async with older:
+        try:
+            await thumbnail_before.enqueue("e.png")
+        except NoHandlerFits as problem:
+            print("refused:", problem.sentence)
+        try:
+            await poster.enqueue("f.png")
+        except UnknownQueue as problem:
             print("refused:", problem.code)
 
 
@@ -100,4 +131,6 @@ if __name__ == "__main__":
 # | cancelled: cancelled
 # | failed: ConnectionError after 2 attempts
 # | refused: invalid-arguments
+# | refused: thumbnail lacks its argument 'size'.
+# | refused: unknown-queue
 # | dead letters: 1

@@ -38,6 +38,7 @@ from maitred.protocol.tasks import (
     Queues,
     Resize,
     Revoke,
+    Signatures,
     Sync,
     Withdraw,
 )
@@ -104,6 +105,7 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             # Queues.
             DeleteQueue("n", "q", 1, 0, 900),
             Withdraw(0, 900, "n", "q", 1),
+            Signatures("n", "q", 1, 0, 900, must_exist=True),
         )
     ),
 )

@@ -426,6 +426,13 @@ class InvalidArguments(InvalidArgument):
     code = "invalid-arguments"
 
 
+class NoHandlerFits(InvalidArguments):
+    """Arguments that fit no handler that serves the queue now or did in the last day; nothing was
+    added."""
+
+    code = "no-handler-fits"
+
+
 class InvalidTaskId(InvalidArgument):
     """Text that names no task of this app."""
 

@@ -137,8 +137,26 @@ def test_queries_and_tasks_through_a_whole_node() -> None:
         status, said, _ = call(base, "DELETE", headers["location"])
         assert (status, said["error"]["code"]) == (410, "task-forgotten")
 
+        # What no handler takes, and where there is none.
+        for arguments in ({"wrong": 1}, ["two", "many"]):
+            status, said, _ = call(base, "POST", f"{queue}/echo/tasks", arguments)
+            assert (status, said["error"]["code"]) == (422, "no-handler-fits")
+        status, said, _ = call(base, "POST", f"{queue}/sleep/tasks", ["long"])
+        assert (status, said["error"]["code"]) == (422, "no-handler-fits")
+        assert "The argument 'seconds' of sleep does not fit" in said["error"]["message"]
+        typo = f"{queue}/slep/tasks"
+        status, said, _ = call(base, "POST", f"{typo}?require_worker=1", [1])
+        assert (status, said["error"]["code"]) == (404, "unknown-queue")
+        assert "'sleep'" in said["error"]["remedy"]
+        assert call(base, "POST", typo, ["anything"])[0] == 202
+        required = {"Maitred-Require-Worker": "1"}
+        status, said, _ = call(base, "POST", typo, [1], required)
+        assert (status, said["error"]["code"]) == (503, "no-worker")
+        assert call(base, "GET", f"{queue}/slep")[1]["served_seconds_ago"] is None
+        assert call(base, "POST", f"{queue}/echo/tasks", ["served"], required)[0] == 202
+
         status, said, _ = call(base, "GET", f"{queue}/echo")
-        assert (status, said["queue"]) == (200, "echo")
+        assert (status, said["queue"], said["served_seconds_ago"]) == (200, "echo", 0.0)
         rows = call(base, "GET", "/v1/default/queries?status=failed")[1]["queries"]
         assert {row["queue"] for row in rows} >= {"fail"}
         assert call(base, "GET", "/ready")[1] == {"status": "ready"}

@@ -83,7 +83,8 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.ALLOCATE: "version session slots priority waited user hops do_not_queue permits",
     Opcode.SUBSCRIBE: "session version user",
     Opcode.SUSPECT: "worker_session refused",
-    Opcode.ATTEND: "session worker address slots busy state good user limit limit_reason blocked",
+    Opcode.ATTEND: "session worker address slots busy state good user limit limit_reason blocked "
+    "signature",
     Opcode.RUNNING: "session running ended",
     Opcode.COUNT: "held over name limit wanted",
     Opcode.WORKERS: "action worker",
@@ -129,7 +130,7 @@ PARTITION: list[Any] = ["n", "q", 1, 0, 1000]
 TOKEN = bytes(16)
 PROVEN = TOKEN + bytes(PROOF_BYTES)
 ALLOCATE = [*PARTITION, 0, TOKEN, 1, 2, 0.0, "", 0, False, []]
-ATTEND = [*PARTITION, TOKEN, "w", "h:1", 1, 0, "online", 1.0, "", 1, "slots", 0]
+ATTEND = [*PARTITION, TOKEN, "w", "h:1", 1, 0, "online", 1.0, "", 1, "slots", 0, b"signature"]
 WHOLE: dict[int, list[Any]] = {
     Opcode.ALLOCATE: ALLOCATE,
     Opcode.SUBSCRIBE: [*PARTITION, TOKEN, 0, ""],
@@ -188,6 +189,7 @@ EDGES: list[tuple[int, int, object, object]] = [
     (Opcode.ATTEND, 13, 0, -1),
     (Opcode.ATTEND, 14, "r" * 40, "r" * 41),
     (Opcode.ATTEND, 15, 0, -1),
+    (Opcode.ATTEND, 16, b"s" * 4_096, b"s" * 4_097),
     (Opcode.SUSPECT, 5, bytes(16), bytes(17)),
     (Opcode.SUSPECT, 6, [TOKEN] * SLOTS_MAX, [TOKEN] * (SLOTS_MAX + 1)),
     (Opcode.SUSPECT, 6, [TOKEN], [TOKEN[:15]]),

@@ -62,6 +62,7 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.QUEUES: "",
     Opcode.DELETE: "force",
     Opcode.WITHDRAW: "namespace queue queue_type drop",
+    Opcode.SIGNATURES: "must_exist",
 }
 ANSWER_ORDER: dict[int, str] = {
     Opcode.ADD: "first counts",
@@ -77,6 +78,7 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.QUEUES: "queues quotas",
     Opcode.DELETE: "partitions tasks dead workers",
     Opcode.WITHDRAW: "tasks workers queries",
+    Opcode.SIGNATURES: "signatures served_seconds_ago",
 }
 MAPS = {PartitionDescription, DeadLetter}
 

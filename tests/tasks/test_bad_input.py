@@ -20,6 +20,7 @@ from maitred.errors import (
     InvalidArgument,
     InvalidArguments,
     InvalidTaskId,
+    NoHandlerFits,
     PayloadTooLarge,
     TaskFailed,
     UnknownChoice,
@@ -170,8 +171,13 @@ def test_arguments_that_are_too_large(stage: Stage) -> None:
 
 def test_a_worker_whose_handler_is_older(stage: Stage) -> None:
     worker = stage.start_worker(app="old_shop:app")
-    # Who gives no more than the old one knows is understood; who does is told what does not fit.
+    # Who gives no more than the old one knows is understood; who does is refused.
     assert shop.versioned.sync.enqueue(1).result(10) == "1, uncoloured"
+    with pytest.raises(NoHandlerFits, match="versioned"):
+        shop.versioned.sync.enqueue(2, "blue")
+    # A worker was there that takes it; but the old one gets it, and says what does not fit.
+    newer = stage.start_worker("--queue", "versioned")
+    assert newer.stop() == 0
     problem = failure(shop.versioned.sync.enqueue(2, "blue"))
     assert problem.kind == "invalid-arguments"
     assert "versioned" in problem.message

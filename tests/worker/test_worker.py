@@ -206,7 +206,7 @@ async def test_arguments_of_another_version_fail_with_their_code() -> None:
     async with FakeNode() as node, a_worker(node, shop.app, "adding") as worker:
         async with node.app(other):
             task = await adding.enqueue("x")
-            with pytest.raises(TaskFailed, match="do not fit adding") as caught:
+            with pytest.raises(TaskFailed, match="adding lacks its argument 'two'") as caught:
                 await task.result(timeout=10)
         assert (caught.value.kind, caught.value.attempts) == ("invalid-arguments", 2)
         assert worker.statistics.failed == 2

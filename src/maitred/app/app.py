@@ -31,7 +31,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
 from maitred.app.handler import Handler
-from maitred.app.options import Options, conditions, is_idempotent, is_now_or_never
+from maitred.app.options import (
+    Options,
+    conditions,
+    is_idempotent,
+    is_now_or_never,
+    is_worker_required,
+)
 from maitred.app.session import Session
 from maitred.app.signature import Signature
 from maitred.app.task import SyncTask, Task, parse_id
@@ -123,6 +129,7 @@ class App:
         wanted = conditions(options)
         idempotent = is_idempotent(options, base=False)
         do_not_queue = is_now_or_never(options, base=False)
+        require_worker = is_worker_required(options, base=False)
         if selection not in ALGORITHMS:
             raise UnknownAlgorithm.named("selection algorithm", str(selection), ALGORITHMS)
 
@@ -141,6 +148,7 @@ class App:
                 selection,
                 idempotent=idempotent,
                 do_not_queue=do_not_queue,
+                require_worker=require_worker,
             )
             self.handlers[queue] = made
             return made

@@ -14,7 +14,13 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from maitred.app.options import Options, conditions, is_idempotent, is_now_or_never
+from maitred.app.options import (
+    Options,
+    conditions,
+    is_idempotent,
+    is_now_or_never,
+    is_worker_required,
+)
 from maitred.app.task import SyncTask, Task, parse_id
 from maitred.client.asking import (
     Stream,
@@ -67,6 +73,7 @@ class Handler(Generic[Parameters, Result, Called]):
         *,
         idempotent: bool = False,
         do_not_queue: bool = False,
+        require_worker: bool = False,
     ) -> None:
         self.app = app
         self.id = queue
@@ -79,8 +86,9 @@ class Handler(Generic[Parameters, Result, Called]):
         self._read_result = signature.read_result
         self._adding: Adding | None = None
         self.idempotent = idempotent
-        self.do_not_queue = do_not_queue
         """Whether its queries may be run again elsewhere."""
+        self.do_not_queue = do_not_queue
+        self.require_worker = require_worker
         self._querying: Querying | None = None
         functools.update_wrapper(self, signature.function)
 
@@ -96,12 +104,16 @@ class Handler(Generic[Parameters, Result, Called]):
         """Add a task; it is durable, or done, when this returns.
 
         An error whose `outcome` is "nothing" means that it was not added and no attempt at it was
-        begun; "unknown" means that it may have been added, and run.
+        begun; "unknown" means that it may have been added, and run. `NoHandlerFits` is of the
+        first kind: no worker's handler takes the arguments, now or in the last day.
         """
         payload = self._write(args, kwargs)
         adding = self._adding
-        if adding is None or adding.loop is not asyncio.get_running_loop():
+        loop = asyncio.get_running_loop()
+        if adding is None or adding.loop is not loop:
             adding = await self._begin_adding()
+        if loop.time() >= adding.unchecked_until or self.require_worker:
+            await self._check(adding, [payload])
         partition, sequence = await adding.add(self.conditions, payload)
         return Task(self.app, self.queue, partition, sequence, self._read_result)
 
@@ -121,6 +133,8 @@ class Handler(Generic[Parameters, Result, Called]):
                 )
             payloads.append(one.payload)
         adding = await self._begin_adding()
+        if asyncio.get_running_loop().time() >= adding.unchecked_until or self.require_worker:
+            await self._check(adding, payloads)
         places = await adding.add_many(self.conditions, payloads)
         app, queue, read = self.app, self.queue, self._read_result
         return [Task(app, queue, partition, sequence, read) for partition, sequence in places]
@@ -191,6 +205,7 @@ class Handler(Generic[Parameters, Result, Called]):
         other.conditions = conditions(options, self.conditions)
         other.idempotent = is_idempotent(options, self.idempotent)
         other.do_not_queue = is_now_or_never(options, self.do_not_queue)
+        other.require_worker = is_worker_required(options, self.require_worker)
         return other
 
     def task(self, id: str) -> Task[Result]:  # noqa: A002 - users' word
@@ -206,6 +221,9 @@ class Handler(Generic[Parameters, Result, Called]):
     def sync(self) -> SyncHandler[Parameters, Result]:
         """The same for ordinary code."""
         return SyncHandler(self)
+
+    async def _check(self, adding: Adding, payloads: list[bytes]) -> None:
+        await adding.check(payloads, self.signature.describe(), require_worker=self.require_worker)
 
     async def _begin_adding(self) -> Adding:
         session = await self.app.session()

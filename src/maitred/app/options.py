@@ -41,6 +41,8 @@ class Options(TypedDict, total=False):
     """For one attempt, 0: none; for a query, in all, 0: the client's own."""
     retention: float
     """How long the result is kept; 60 unless told."""
+    require_worker: bool
+    """Of tasks: whether one is refused if no worker serves the queue, or did in the last day."""
     idempotent: bool
     """Of queries: whether one may be run again elsewhere if its worker is lost."""
     do_not_queue: bool
@@ -77,6 +79,11 @@ def conditions(options: Mapping[str, object], base: Conditions | None = None) ->
 def is_idempotent(options: Mapping[str, object], base: bool) -> bool:
     """Whether queries may be run again elsewhere."""
     return _truth("idempotent", options, base)
+
+
+def is_worker_required(options: Mapping[str, object], base: bool) -> bool:
+    """Whether tasks are refused rather than wait for the queue's first worker."""
+    return _truth("require_worker", options, base)
 
 
 def is_now_or_never(options: Mapping[str, object], base: bool) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from maitred.client.adding import Adding
 from maitred.client.queues import QueueView
+from maitred.client.signatures import SignatureLookup
 
 if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
@@ -22,13 +23,14 @@ class Session:
         self.loop = asyncio.get_running_loop()
         self._random = surroundings.random
         self._addings: dict[QueueId, Adding] = {}
+        self._signatures = SignatureLookup(client)
 
     def adding(self, queue: QueueId, selection: str) -> Adding:
         """The way into a queue; one for all who produce, so that they share messages."""
         adding = self._addings.get(queue)
         if adding is None:
             view = QueueView(queue, selection, self.loop, self._random)
-            adding = self._addings[queue] = Adding(self.client, view)
+            adding = self._addings[queue] = Adding(self.client, view, self._signatures)
         return adding
 
     async def close(self) -> None:

@@ -19,7 +19,6 @@ them.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -34,21 +33,17 @@ import msgspec
 from msgspec import msgpack
 from msgspec.structs import astuple
 
+from maitred.app.described import described
+from maitred.client.shapes import MAPS, UNREADABLE, misfit, missing
 from maitred.errors import InvalidArguments, InvalidHandler, InvalidResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNWRITABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
-_PLACE: Final = re.compile(r" - at `\$\[(\d+)\](.*)`$")
-_NAMED_PLACE: Final = re.compile(r" - at `\$\.(\w+)(.*)`$")
 
 _STREAMS: Final = (AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator)
 """What a generator may say that it returns."""
-
-_MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
-"""First bytes of a msgpack map."""
 
 _NOTHING: Final[dict[str, Any]] = {}
 """Shared, and never changed: a new one for each task would be one more for the collector."""
@@ -62,8 +57,10 @@ class Signature:
 
     __slots__ = (
         "_defaults",
+        "_described",
         "_named_from",
         "_names",
+        "_parameters",
         "_places",
         "_read_arguments",
         "_read_named",
@@ -100,8 +97,12 @@ class Signature:
         """Parameters from here on have to be named in a call."""
         self._required = sum(one.default is one.empty for one in parameters)
         self._defaults = [one.default for one in parameters]
-        for one in parameters:
-            self._check(hints.get(one.name, Any), f"parameter {one.name!r}")
+        self._parameters = [
+            (one.name, hints.get(one.name, Any), one.default is one.empty) for one in parameters
+        ]
+        self._described: bytes | None = None
+        for name, hint, _ in self._parameters:
+            self._check(hint, f"parameter {name!r}")
         self._check(result, "result")
         try:
             fields = [_field(place, one, hints) for place, one in enumerate(parameters)]
@@ -136,18 +137,18 @@ class Signature:
         try:
             self._read_arguments(payload)
         except UNREADABLE as problem:
-            raise self._misfit(problem, len(values)) from None
+            raise self._misfit(problem) from None
         return payload
 
     def read(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as they are called with, or `InvalidArguments`; from an array or a map."""
         read = self._read_arguments
-        if payload and payload[0] in _MAPS:
+        if payload and payload[0] in MAPS:
             read = self._read_named
         try:
             values = astuple(read(payload))
         except UNREADABLE as problem:
-            raise self._misfit(problem, None) from None
+            raise self._misfit(problem) from None
         border = self._named_from
         if border == len(values):
             return values, _NOTHING
@@ -175,7 +176,7 @@ class Signature:
         for place, value in enumerate(values):
             if value is unset:
                 if self._defaults[place] is inspect.Parameter.empty:
-                    raise self._missing(names[place])
+                    raise missing(self.name, names[place])
                 values[place] = self._defaults[place]
         return values
 
@@ -191,29 +192,14 @@ class Signature:
                 )
         return InvalidArguments(f"The arguments of {self.name} cannot be written down: {problem}.")
 
-    def _misfit(self, problem: Exception, given: int | None) -> InvalidArguments:
-        text = str(problem)
-        found = _PLACE.search(text)
-        if found is not None and int(found[1]) < len(self._names):
-            name = self._names[int(found[1])]
-            inside = f" (at {name}{found[2]})" if found[2] else ""
-            return InvalidArguments(
-                f"The argument {name!r} of {self.name} does not fit: "
-                f"{text[: found.start()]}{inside}."
-            )
-        found = _NAMED_PLACE.search(text)
-        if found is not None and found[1] in self._names:
-            inside = f" (at {found[1]}{found[2]})" if found[2] else ""
-            return InvalidArguments(
-                f"The argument {found[1]!r} of {self.name} does not fit: "
-                f"{text[: found.start()]}{inside}."
-            )
-        if given is not None and given < self._required:
-            return self._missing(self._names[given])
-        return InvalidArguments(f"The arguments do not fit {self.name}: {text.rstrip('.')}.")
+    def _misfit(self, problem: Exception) -> InvalidArguments:
+        return misfit(problem, self.name, self._names, self._required)
 
-    def _missing(self, name: str) -> InvalidArguments:
-        return InvalidArguments(f"{self.name} lacks its argument {name!r}.")
+    def describe(self) -> bytes:
+        """Tell others what arguments fit (`client/shapes.py`); empty: whatever they are."""
+        if self._described is None:
+            self._described = described(self.name, self._parameters)
+        return self._described
 
     # Results
 

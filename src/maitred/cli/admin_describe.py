@@ -89,6 +89,7 @@ def _told(queue: Queue) -> dict[str, object]:
         "counts": root["counts"],
         "namespace_queues": queue.root.namespace_queues,
         "namespace_queues_max": queue.root.namespace_queues_max,
+        "served_seconds_ago": queue.root.served_seconds_ago,
         "totals": totals(queue.found)._asdict(),
         "partitions": [
             {"partition": at, "state": UNREACHABLE, "error": one.told()}
@@ -157,6 +158,12 @@ def _print_totals(queue: Queue) -> None:
             fg="red",
         )
     root = queue.root
+    if not summed.workers and root.served_seconds_ago is None:
+        click.secho(
+            "served      never in the last day; tasks are taken in unchecked, and wait", fg="yellow"
+        )
+    elif not summed.workers and root.served_seconds_ago:
+        click.echo(f"served      {units.duration(root.served_seconds_ago)} ago, by a worker")
     click.echo(
         f"queues      {root.namespace_queues:,} of {root.namespace_queues_max:,} in the namespace"
     )

@@ -43,6 +43,10 @@ NOTABLE = 0.5
 """Share of a namespace's quota of queues from which on its use is told; JSON always has it."""
 
 
+NEVER_SHOWN = 10
+"""Queues without a worker that are named below the table; JSON tells it of each."""
+
+
 class Page(NamedTuple):
     """Some of the queues, and where the next page begins."""
 
@@ -235,6 +239,12 @@ _COLUMNS = (
 )
 
 
+def _served(entry: Entry) -> float | None:
+    """Seconds since a worker served it, as its root says; it is the first that was asked."""
+    root = entry.found[0]
+    return None if isinstance(root, Silent) else root.served_seconds_ago
+
+
 def _quota(summed: Totals) -> units.Shown | None:
     """How full the fuller of the queue's own quotas is."""
     quotas = (
@@ -254,7 +264,7 @@ def _told(entry: Entry) -> dict[str, Any]:
     return (
         named
         | {"read": counts.read, "write": counts.write, "version": counts.version}
-        | {"partitions_asked": len(entry.found)}
+        | {"partitions_asked": len(entry.found), "served_seconds_ago": _served(entry)}
         | totals(entry.found)._asdict()
     )
 
@@ -270,6 +280,15 @@ def _notice(answer: Answer, *, whole: bool) -> None:
     ]
     if used:
         click.echo(f"\nQueues that a namespace may have: {'; '.join(used)}.", err=True)
+    never = [
+        _name(entry.queue)
+        for entry in entries
+        if entry.counts is not None and _served(entry) is None and not totals(entry.found).workers
+    ]
+    if never:
+        more = f" and {len(never) - NEVER_SHOWN:,} more" if len(never) > NEVER_SHOWN else ""
+        named = ", ".join(never[:NEVER_SHOWN])
+        click.echo(f"\nNever served by a worker in the last day: {named}{more}.", err=True)
     if not whole and any(entry.counts is not None and entry.counts.read > 1 for entry in entries):
         click.echo(
             "\nOf queues with several partitions only the root was asked; --totals asks them all.",

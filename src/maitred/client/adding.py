@@ -17,6 +17,7 @@ added is not known, and each caller is told so.
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from maitred.client.client import AsyncClient
     from maitred.client.queues import QueueView
+    from maitred.client.signatures import SignatureLookup
 
 SPREAD_TASKS: Final = 32
 """Tasks of one message, before a batch is spread over a further partition."""
@@ -90,15 +92,27 @@ class Adding:
         "_client",
         "_loop",
         "_sending",
+        "_signatures",
         "_user",
         "loop",
         "most_bytes",
         "piece_bytes",
+        "unchecked_until",
         "view",
     )
 
-    def __init__(self, client: AsyncClient, view: QueueView, user: str = "") -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        view: QueueView,
+        signatures: SignatureLookup,
+        user: str = "",
+    ) -> None:
         self._client = client
+        self._signatures = signatures
+        self.unchecked_until = -inf
+        """The loop's time until which arguments that fit the caller's own handler are added without
+        asking what the queue's handlers take."""
         self._user = user
         """For whom a gateway adds them; clients are known by their connections."""
         self.view = view
@@ -117,6 +131,19 @@ class Adding:
         self.most_bytes = min((node.payload_bytes for node in known), default=0)
         frame_bytes = min((node.frame_bytes for node in known), default=PIECE_BYTES)
         self.piece_bytes = max(1, min(PIECE_BYTES, frame_bytes // 2 - PIECE_OVERHEAD_BYTES))
+
+    async def check(
+        self,
+        payloads: Sequence[bytes],
+        signature: bytes | None = None,
+        *,
+        require_worker: bool = False,
+    ) -> None:
+        """Raise `NoHandlerFits`, `NoWorker` or `UnknownQueue` for tasks that are not to be added;
+        see `SignatureLookup.check`."""
+        self.unchecked_until = await self._signatures.check(
+            self.view.id, payloads, signature, require_worker=require_worker
+        )
 
     def add(self, conditions: Conditions, payload: bytes) -> asyncio.Future[Place]:
         """Add one task; the future tells its place when it is durable."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from maitred.client.adding import Adding
 from maitred.client.connecting import Connecting
 from maitred.client.queues import TASKS, QueueView
+from maitred.client.signatures import SignatureLookup
 from maitred.errors import (
     DeadlineExceeded,
     MaitredError,
@@ -99,6 +100,7 @@ class Gateway:
         self._tls = tls
         self._asking = asking or self._ask
         self._addings: OrderedDict[tuple[str, str, str], Adding] = OrderedDict()
+        self._signatures: SignatureLookup | None = None
         self._doors: list[Door] = []
         self._connecting: asyncio.Task[None] | None = None
         self._problem: MaitredError | None = None
@@ -211,10 +213,19 @@ class Gateway:
         return cast("Introspected", await self._node().request(Introspect(0, 0, text)))
 
     async def add(
-        self, namespace: str, queue: str, conditions: Conditions, payload: bytes, user: str = ""
+        self,
+        namespace: str,
+        queue: str,
+        conditions: Conditions,
+        payload: bytes,
+        user: str = "",
+        *,
+        require_worker: bool = False,
     ) -> Place:
-        """Add a task for the user; its place when it is durable."""
-        return await self._adding(namespace, queue, user).add(conditions, payload)
+        """Add a task for the user, if a handler takes it; its place when it is durable."""
+        adding = self._adding(namespace, queue, user)
+        await adding.check([payload], require_worker=require_worker)
+        return await adding.add(conditions, payload)
 
     def _adding(self, namespace: str, queue: str, user: str) -> Adding:
         key = (namespace, queue, user)
@@ -227,7 +238,9 @@ class Gateway:
                 self.loop,
                 self.surroundings.random,
             )
-            adding = self._addings[key] = Adding(client, view, user)
+            if self._signatures is None:
+                self._signatures = SignatureLookup(client)
+            adding = self._addings[key] = Adding(client, view, self._signatures, user)
             if len(self._addings) > QUEUES_MAX:
                 self._addings.popitem(last=False)
         return adding

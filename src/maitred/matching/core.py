@@ -27,6 +27,7 @@ from maitred.matching.presence import Attendance, Presence
 from maitred.matching.queries import Wanted, WantedLines
 from maitred.matching.records import SEQUENCES_PER_RANGE
 from maitred.matching.rosters import Subscriber
+from maitred.matching.signatures import SIGNATURES_ROW, QueueSignatures
 from maitred.matching.task import (
     OVER,
     SegmentState,
@@ -151,6 +152,7 @@ class Core:
         """Sessions of workers that were suspected within `SUSPECT_SECONDS`, and when."""
         self.wanted = WantedLines()
         self.presence = Presence(now, self.first_sequence, settings.queries.pass_seconds)
+        self.signatures = QueueSignatures(settings.signatures_seconds)
         self._rosters_at = inf
         """When a gateway hears of workers that came too soon after others."""
         self.secret = secret
@@ -322,6 +324,27 @@ class Core:
     def _keep_result(self, sequence: int, ended: Ended, now: float) -> None:
         body = encode_ended((ended.status, ended.attempts, ended.body))
         self.ledger.keep_result(sequence, ended.until - now, body, now)
+
+    def announce(self, signature: bytes, now: float) -> None:
+        """A worker that attends has a handler with this signature."""
+        self.signatures.announce(signature, now + self.ledger.wall)
+        self.keep_signatures(now)
+
+    def keep_signatures(self, now: float) -> None:
+        """Have the signatures written with the next commit, if they have changed or aged."""
+        row = self.signatures.due(now + self.ledger.wall)
+        if row is not None:
+            self.ledger.keep_result(SIGNATURES_ROW, self.signatures.row_seconds, row, now)
+
+    def served_seconds_ago(self, now: float) -> float | None:
+        """Return since when no worker serves the queue, 0 while one does; None: none is known."""
+        if self.presence.anybody or self.offers.slots:
+            return 0.0
+        heard = [now - at for _, at in self.workers.values()]
+        seen = self.signatures.last_seen(now + self.ledger.wall)
+        if seen is not None:
+            heard.append(now + self.ledger.wall - seen)
+        return max(0.0, min(heard)) if heard else None
 
     def _heard(self, session: bytes, worker: str, now: float) -> None:
         self.presence.spoke(session, now)

@@ -32,6 +32,7 @@ from maitred.matching.presence import SUSPECT_SECONDS, Attendance
 from maitred.matching.queries import Wanted
 from maitred.matching.recalling import Recalling
 from maitred.matching.rosters import Subscriber
+from maitred.matching.signatures import SIGNATURES_ROW
 from maitred.matching.task import (
     OVER,
     READY,
@@ -217,7 +218,11 @@ class Partition(Recalling):
 
     def results_unwritten(self, now: float) -> int:
         """Count the results that would be lost with this owner."""
-        pending = sum(len(one.results) for one in self.ledger.all_pending())
+        pending = sum(
+            result.sequence != SIGNATURES_ROW
+            for one in self.ledger.all_pending()
+            for result in one.results
+        )
         return pending + len(self.outcomes.in_memory_only(now))
 
     def leave(self) -> tuple[list[Token], list[Ticket]]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from maitred.node.driving import Owned
     from maitred.node.held import Held
     from maitred.node.partitions import Partitions
+    from maitred.node.signature_requests import SignatureRequests
     from maitred.protocol.tasks import Counts
     from maitred.settings import Queries
 
@@ -47,8 +48,9 @@ ATTEND_EARLY_SECONDS: Final = 0.1
 class QueryRequests:
     """Serves the requests about queries and their slots."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, signatures: SignatureRequests) -> None:
         self._partitions = partitions
+        self._signatures = signatures
         self._shard = partitions.shard
         self._loop = partitions.loop
         self._limits = partitions.queries.limits
@@ -230,6 +232,7 @@ class QueryRequests:
 
         held.on_stop = no_more
         partition.attend(told, now)
+        self._signatures.announced(owned, message.signature)
 
     def _running(self, message: Running, held: Held) -> None:
         """The partition need not be loaded for it: the proofs say what it made."""

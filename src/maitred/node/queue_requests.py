@@ -34,14 +34,18 @@ if TYPE_CHECKING:
     from maitred.node.driving import Owned
     from maitred.node.held import Held
     from maitred.node.partitions import Partitions
+    from maitred.node.signature_requests import SignatureRequests
     from maitred.protocol.tasks import Queues
 
 
 class QueueRequests:
     """Serves the requests about queues: describe, list, resize, dead letters."""
 
-    def __init__(self, partitions: Partitions, caretaker: Caretaker) -> None:
+    def __init__(
+        self, partitions: Partitions, caretaker: Caretaker, signatures: SignatureRequests
+    ) -> None:
         self._partitions = partitions
+        self._signatures = signatures
         self._caretaker = caretaker
         self._shard = partitions.shard
         self._loop = partitions.loop
@@ -72,6 +76,8 @@ class QueueRequests:
         if not owned.key.partition:
             description.namespace_queues = await self._store.queue_count(namespace)
             description.namespace_queues_max = self._partitions.loader.quota(namespace)
+            await self._signatures.complete(owned)
+            description.served_seconds_ago = owned.partition.served_seconds_ago(self._loop.time())
         held.answer(description)
 
     def _description(self, owned: Owned, dead: int) -> PartitionDescription:

@@ -20,7 +20,12 @@ from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.effects import decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
 from maitred.matching.passing import VISIT_SECONDS
-from maitred.matching.records import RowDamagedError, Terms, decode_record
+from maitred.matching.records import (
+    SEQUENCES_PER_RANGE,
+    RowDamagedError,
+    Terms,
+    decode_record,
+)
 from maitred.matching.task import READY, Task, Ticket
 from maitred.node.namespace_turns import NamespaceTurns
 from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes
@@ -140,6 +145,8 @@ class TaskRequests:
 
     def _await(self, owned: Owned, message: Await, held: Held) -> None:
         sequence = message.sequence
+        if sequence < SEQUENCES_PER_RANGE:
+            raise owned.partition.absence(sequence)
         held.on_stop = lambda: owned.partition.wait_no_more(sequence, held)
         if not owned.partition.wait_for(sequence, held, self._loop.time()):
             self._partitions.answering(held, self._await_stored(owned, sequence, held))
@@ -227,6 +234,8 @@ class TaskRequests:
             self._looked_at = None
 
     def _revoke(self, owned: Owned, message: Revoke, held: Held) -> None:
+        if message.sequence < SEQUENCES_PER_RANGE:
+            raise owned.partition.absence(message.sequence)
         state = owned.partition.revoke(message.sequence, self._loop.time())
         if state is not None:
             self._revoked(owned, state, held)

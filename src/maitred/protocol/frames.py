@@ -112,6 +112,7 @@ class Opcode(IntEnum):
     DELETE = 0x70
     WITHDRAW = 0x71
     DAMAGED = 0x72
+    SIGNATURES = 0x74
 
 
 ANSWER: Final = 0x80

@@ -31,6 +31,9 @@ LISTED_MAX = 10_000
 PROOF_BYTES = 22
 """Of a counted reservation."""
 
+SIGNATURE_BYTES = 4_096
+"""Of one signature: a handler with forty parameters needs a fourth of it."""
+
 PIECE_MAX = 2**20
 """Bytes of one piece of an answer that is relayed."""
 
@@ -38,6 +41,7 @@ Token = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """A reservation: random, so that whoever shows it was given it."""
 Proven = Annotated[bytes, Meta(min_length=16 + PROOF_BYTES, max_length=16 + PROOF_BYTES)]
 """A counted reservation: its token, and then the proof that the worker was given with it."""
+AnnouncedSignature = Annotated[bytes, Meta(max_length=SIGNATURE_BYTES)]
 Host = Annotated[str, Meta(max_length=300)]
 User = Annotated[str, Meta(max_length=200)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -220,6 +224,8 @@ class Attend(PartitionRequest, array_like=True, gc=False):
     """Why not more: a word of `docs/capacity.md`."""
     blocked: Natural = 0
     """How often handlers have blocked its event loop since it was started."""
+    signature: AnnouncedSignature = b""
+    """The shape of the handler's parameters (`client/shapes.py`); empty: it takes anything."""
 
 
 class Attended(Answer, array_like=True, gc=False):

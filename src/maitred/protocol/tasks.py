@@ -117,6 +117,28 @@ class Revoked(Answer, array_like=True, gc=False):
     """`cancelling`: it runs, and its worker will be told. `over`: too late."""
 
 
+class Signatures(PartitionRequest, array_like=True, gc=False):
+    """To the root: what arguments do the handlers of this queue take?"""
+
+    opcode = Opcode.SIGNATURES
+    permission = "produce"
+    repeatable = True
+
+    must_exist: bool = False
+    """Whether to refuse a queue that does not exist with `unknown-queue`, which names the nearest;
+    otherwise the answer is that no worker served it."""
+
+
+class SignaturesFound(Answer, array_like=True, gc=False):
+    """Of the workers that serve the queue now or did within `signatures_seconds`."""
+
+    signatures: list[bytes]
+    """The shapes of their handlers' parameters (`client/shapes.py`). An empty one takes anything:
+    then nothing can be refused. None at all: no worker served the queue."""
+    served_seconds_ago: float | None = None
+    """Since when no worker serves it, 0 while one does; None: none did within that time."""
+
+
 # Workers
 
 
@@ -411,6 +433,9 @@ class PartitionDescription(Struct, kw_only=True):
     """Rows that could not be read and were set aside."""
     damaged_tasks: int = 0
     """Tasks in them that are not over."""
+    served_seconds_ago: float | None = None
+    """Since when no worker serves the queue, 0 while one does; None: none did within
+    `signatures_seconds`. Told by root partitions only."""
 
 
 class Resize(PartitionRequest, array_like=True, gc=False):
@@ -598,6 +623,7 @@ AnyTaskRequest = (
     | Queues
     | DeleteQueue
     | Withdraw
+    | Signatures
 )
 AnyTaskAnswer = (
     Added
@@ -615,6 +641,7 @@ AnyTaskAnswer = (
     | QueuesFound
     | DeletedQueue
     | Withdrawn
+    | SignaturesFound
 )
 
 EXCHANGES: tuple[tuple[type[AnyTaskRequest], type[AnyTaskAnswer]], ...] = (
@@ -633,5 +660,6 @@ EXCHANGES: tuple[tuple[type[AnyTaskRequest], type[AnyTaskAnswer]], ...] = (
     (Queues, QueuesFound),
     (DeleteQueue, DeletedQueue),
     (Withdraw, Withdrawn),
+    (Signatures, SignaturesFound),
 )
 """Each request and its answer."""

@@ -226,6 +226,11 @@ class Queue(Schema, frozen=True, kw_only=True):
     """A queue that is not in memory for so long, with no tasks, dead letters and results, and as
     many partitions as a new one has, is deleted from the store. Using it again makes it anew."""
 
+    signatures_seconds: Wait = 86_400.0
+    """How long the node remembers what arguments a queue's handlers take after their last worker
+    has gone, and so keeps the queue. Producers refuse what fits none of them. 0: only while workers
+    are there, and not through restarts."""
+
     queries: Queries = field(default_factory=Queries)
     forwarding: Forwarding = field(default_factory=Forwarding)
     scaling: Scaling = field(default_factory=Scaling)

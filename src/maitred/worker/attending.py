@@ -201,6 +201,7 @@ class Attending:
             min(self._capacity.limit, statistics.slots),
             self._capacity.reason,
             statistics.blocked,
+            signature=served.signature,
         )
         held = self._client.hold(message, self._seconds)
         self._held[held] = served

@@ -55,6 +55,9 @@ class Raw(Signature):
     def read(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (payload,), {}
 
+    def describe(self) -> bytes:
+        return b""
+
 
 class Forwarding:
     """The handler."""

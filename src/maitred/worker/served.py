@@ -30,6 +30,7 @@ class Served:
         "on_offer",
         "origins",
         "read",
+        "signature",
         "view",
     )
 
@@ -46,6 +47,8 @@ class Served:
             gather = gathering if self.is_async else gathering_in_thread
             self.function = gather(self.asked, most_bytes)
         self.read = handler.signature.read
+        self.signature = handler.signature.describe()
+        """What the node tells producers of the arguments."""
         self.health = Health()
         """How its queries end here, beside those of other workers."""
         self.held_back = False

@@ -70,6 +70,11 @@ PARAMETERS: Final[dict[str, tuple[str, str, Json]]] = {
     ),
     "timeout": ("query", "Seconds for one attempt; 0: no limit", _TIME),
     "retention": ("query", "How many seconds the result is kept; 60 unless told", _TIME),
+    "require_worker": (
+        "query",
+        "1: refuse the task if no worker serves the queue, or did in the last day",
+        {"type": "integer", "enum": [0, 1]},
+    ),
     "wait": (
         "query",
         "How many seconds to wait for the result",
@@ -156,6 +161,7 @@ SCHEMAS: Final[Json] = {
             "stored": _STORED,
             "namespace_stored": _STORED,
             "workers": {"type": "array", "items": _TEXT},
+            "served_seconds_ago": {"type": ["number", "null"]},
             "partitions": {"type": "array", "items": {"type": "object"}},
         }
     ),
@@ -211,7 +217,7 @@ ANSWERS: Final[dict[str, dict[int, tuple[str, str]]]] = {
 """Of each route that answers in our formats: the good ones."""
 
 _ALWAYS: Final = (400, 403, 405, 406, 408, 413, 415, 417, 429, 431, 500, 502, 503, 504, 505)
-_NAMED: Final = (401, 404, 409, 410)
+_NAMED: Final = (401, 404, 409, 410, 422)
 
 
 def document(*, with_users: bool, closed: frozenset[str] = frozenset()) -> Json:

@@ -21,7 +21,10 @@ PREFIX: Final = "Maitred-"
 
 def _headers(route: Route) -> list[tuple[str, bytes]]:
     named = [name for name in route.parameters if route.body or name.startswith(PREFIX)]
-    return [(name, (PREFIX + name.removeprefix(PREFIX)).lower().encode()) for name in named]
+    return [
+        (name, (PREFIX + name.removeprefix(PREFIX)).lower().replace("_", "-").encode())
+        for name in named
+    ]
 
 
 HEADERS: Final = {route.handler: _headers(route) for route in ROUTES}

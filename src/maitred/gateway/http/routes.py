@@ -58,7 +58,7 @@ ROUTES: Final = (
         f"{QUEUE}/tasks",
         "add_task",
         "Add a task, which is run at least once from now on",
-        ("delay", "priority", "expires", "retries", "timeout", "retention"),
+        ("delay", "priority", "expires", "retries", "timeout", "retention", "require_worker"),
         body=True,
         permission="produce",
     ),

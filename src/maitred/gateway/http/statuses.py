@@ -38,6 +38,7 @@ STATUSES: Final[dict[type[MaitredError], int]] = {
     errors.PayloadTooLarge: 413,
     errors.UnsupportedMediaType: 415,
     errors.ExpectationFailed: 417,
+    errors.NoHandlerFits: 422,
     errors.Overloaded: 429,
     errors.HeadersTooLarge: 431,
     # The handler's own.
@@ -78,6 +79,7 @@ REASONS: Final = {
     413: b"Content Too Large",
     415: b"Unsupported Media Type",
     417: b"Expectation Failed",
+    422: b"Unprocessable Content",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",

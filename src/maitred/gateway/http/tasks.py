@@ -26,6 +26,8 @@ WAIT_MAX_SECONDS: Final = 8.0
 """Longest that one request waits for a result: many programs and proxies give up after ten seconds.
 Whoever waits longer asks again."""
 
+REQUIRE_WORKER: Final = "require_worker"
+
 _read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 
 
@@ -44,11 +46,18 @@ class Tasks:
         packed = is_msgpack(request.headers.get(b"content-type"), request.body)
         payload = arguments(request.body, packed=packed)
         request.body = b""
-        wanted = conditions(
-            {name: _option(name, text) for name, text in (request.query or {}).items()}
-        )
+        options = dict(request.query or {})
+        required = options.pop(REQUIRE_WORKER, "0")
+        wanted = conditions({name: _option(name, text) for name, text in options.items()})
         user = request.identity.name if request.identity is not None else ""
-        place = await self._gateway.add(namespace, queue, wanted, payload, user)
+        place = await self._gateway.add(
+            namespace,
+            queue,
+            wanted,
+            payload,
+            user,
+            require_worker=bool(whole(REQUIRE_WORKER, required, 0, 1)),
+        )
         path = _path(namespace, queue, place.partition, place.sequence)
         body = form.value(
             {
@@ -119,6 +128,7 @@ class Tasks:
                 told_by.namespace_stored if told_by else StoredAmount()
             ),
             "workers": sorted({worker for one in answered for worker in one.workers}),
+            "served_seconds_ago": told_by.served_seconds_ago if told_by else None,
             "partitions": [_told(number, one) for number, one in enumerate(found)],
         }
         connection.answer(request, 200, form.content_type, form.value(body))

@@ -375,6 +375,8 @@ def node_settings(random: Random, idle: Random) -> Node:
         hold_seconds=random.choice((0.0, 0.02, 0.2)),
         finish_seconds=random.choice((0.0, 0.02, 0.2)),
         memory_seconds=0.0,
+        # Rows of signatures would keep queues from being forgotten.
+        signatures_seconds=0.0,
         # So short that queues are forgotten and made anew while they are used.
         idle_seconds=idle.choice((0.1, 1.0, 300.0)),
         forget_seconds=idle.choice((0.1, 1.0, 3600.0)),

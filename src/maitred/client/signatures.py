@@ -1,0 +1,177 @@
+"""Asks the node which arguments the handlers of a queue take, and refuses those that none does.
+
+One question to the root of the queue, at most every `FRESH_SECONDS`, is shared by all who add tasks
+to it. A refusal rests on an answer that is at most `RECHECK_SECONDS` old, since a worker with a new
+handler may just have come. Whoever gets no answer adds the task unchecked: then the worker decides,
+as it does in the end for every task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from math import inf
+from typing import TYPE_CHECKING, Final, cast
+
+from maitred.client.shapes import ArgumentCheck, argument_check
+from maitred.errors import MaitredError, NoHandlerFits, NoWorker
+from maitred.protocol.tasks import Signatures, SignaturesFound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maitred.client.client import AsyncClient
+    from maitred.routing.names import QueueId
+
+ROOT: Final = 0
+
+FRESH_SECONDS: Final = 10.0
+"""So long what a queue's handlers take is not asked again. Until then tasks for a handler that has
+just come are checked by the old ones, and, if there was none, not at all."""
+
+RECHECK_SECONDS: Final = 0.5
+"""A refusal rests on no older answer. Callers who get everything wrong cost two questions a second,
+whatever their number."""
+
+ASK_SECONDS: Final = 1.0
+"""How long a task waits for the answer before it is added unchecked."""
+
+QUEUES_MAX: Final = 1_000
+"""Queues whose answers are remembered; the longest unused is forgotten first."""
+
+CHECKS_MAX: Final = 1_000
+"""Decoders that are remembered, over all queues; each takes some kilobytes."""
+
+
+class KnownSignatures:
+    """What the node said of one queue."""
+
+    __slots__ = ("announced", "at", "checks", "served")
+
+    def __init__(
+        self,
+        at: float,
+        announced: frozenset[bytes],
+        checks: list[ArgumentCheck],
+        *,
+        served: bool,
+    ) -> None:
+        self.at = at
+        self.announced = announced
+        self.checks = checks
+        """Empty: nothing can be refused."""
+        self.served = served
+
+    def takes(self, signature: bytes | None) -> bool:
+        """Whether all arguments that fit this signature may be added unchecked."""
+        return not self.checks or signature in self.announced
+
+    def refusal(self, payloads: Sequence[bytes]) -> NoHandlerFits | None:
+        """Say why the first of these that fits no handler does not fit the newest of them."""
+        for payload in payloads:
+            first = self.checks[0].misfit(payload)
+            if first is None:
+                continue
+            if all(one.misfit(payload) is not None for one in self.checks[1:]):
+                return first
+        return None
+
+
+class SignatureLookup:
+    """Remembers what the node said, for one client."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._known: OrderedDict[QueueId, KnownSignatures] = OrderedDict()
+        self._checks: OrderedDict[bytes, ArgumentCheck | None] = OrderedDict()
+        self._asking: dict[QueueId, asyncio.Task[KnownSignatures]] = {}
+
+    async def check(
+        self,
+        queue: QueueId,
+        payloads: Sequence[bytes],
+        signature: bytes | None = None,
+        *,
+        require_worker: bool = False,
+    ) -> float:
+        """Raise `NoHandlerFits` if one of these fits no handler of the queue, and `NoWorker` or
+        `UnknownQueue` if a worker is required and none served it lately.
+
+        Whoever has a handler says its signature: its arguments have been checked by that. Returns
+        the loop's time until which arguments of this signature need not be checked again.
+        """
+        known = await self._ask(queue, FRESH_SECONDS)
+        if known.takes(signature):
+            refusal = None
+        else:
+            refusal = known.refusal(payloads)
+            if refusal is not None:
+                known = await self._ask(queue, RECHECK_SECONDS)
+                refusal = None if known.takes(signature) else known.refusal(payloads)
+        if require_worker and not known.served:
+            await self._raise_unserved(queue)
+        if refusal is not None:
+            others = len(known.checks) - 1
+            refusal.remedy = (
+                "Correct it, or start a worker whose handler takes it."
+                if not others
+                else f"So it is with {others} other handlers of the last day. Correct it, or start "
+                "a worker whose handler takes it."
+            )
+            raise refusal
+        return known.at + FRESH_SECONDS if known.takes(signature) else -inf
+
+    async def _raise_unserved(self, queue: QueueId) -> None:
+        """Ask anew: the first worker may have come since, and the nearest names are worth it."""
+        answer = await self._client.request(Signatures(*queue, ROOT, 0, must_exist=True))
+        if cast("SignaturesFound", answer).served_seconds_ago is None:
+            raise NoWorker(
+                f"No worker has served the queue {queue.namespace}/{queue.queue} in the last day.",
+                remedy="Start one, or add the task without require_worker: it waits then.",
+            )
+
+    async def _ask(self, queue: QueueId, oldest_seconds: float) -> KnownSignatures:
+        known = self._known.get(queue)
+        if known is not None and self._loop.time() < known.at + oldest_seconds:
+            self._known.move_to_end(queue)
+            return known
+        asking = self._asking.get(queue)
+        if asking is None:
+            asking = self._asking[queue] = self._loop.create_task(self._asked(queue))
+        return await asyncio.shield(asking)
+
+    async def _asked(self, queue: QueueId) -> KnownSignatures:
+        try:
+            known = await self._answered(queue)
+            self._known[queue] = known
+            self._known.move_to_end(queue)
+            if len(self._known) > QUEUES_MAX:
+                self._known.popitem(last=False)
+            return known
+        finally:
+            del self._asking[queue]
+
+    async def _answered(self, queue: QueueId) -> KnownSignatures:
+        message = Signatures(*queue, ROOT, 0)
+        try:
+            answer = cast("SignaturesFound", await self._client.request(message, ASK_SECONDS))
+        except MaitredError:
+            # An older node, or one that cannot be reached: then adding the task says so.
+            return KnownSignatures(self._loop.time(), frozenset(), [], served=False)
+        checks = [self._check_of(one) for one in answer.signatures]
+        understood = [one for one in checks if one is not None]
+        return KnownSignatures(
+            self._loop.time(),
+            frozenset(answer.signatures),
+            understood if len(understood) == len(checks) else [],
+            served=answer.served_seconds_ago is not None,
+        )
+
+    def _check_of(self, announced: bytes) -> ArgumentCheck | None:
+        checks = self._checks
+        if announced not in checks:
+            checks[announced] = argument_check(announced)
+            if len(checks) > CHECKS_MAX:
+                checks.popitem(last=False)
+        return checks[announced]
