@@ -516,6 +516,7 @@ class TaskForgotten(MaitredError):
     """The task is over, and what came of it is no longer known: its result is no longer kept."""
 
     code = "task-forgotten"
+    outcome = "over"
 
 
 class InvalidResult(MaitredError):

@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct, msgpack
 
-from maitred.errors import InvalidArguments, NoHandlerFits
+from maitred.errors import InvalidArguments, NoHandlerFits, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,8 +80,8 @@ class ArgumentCheck:
     __slots__ = ("_names", "_read_array", "_read_map", "_required", "function")
 
     def __init__(self, shape: HandlerShape) -> None:
-        self.function = shape.function
-        self._names = tuple(name for name, _, _ in shape.parameters)
+        self.function = printable(shape.function)
+        self._names = tuple(printable(name) for name, _, _ in shape.parameters)
         self._required = sum(required for _, _, required in shape.parameters)
         self._read_array = msgpack.Decoder(_fields(shape.parameters, array=True)).decode
         self._read_map = msgpack.Decoder(_fields(shape.parameters)).decode
