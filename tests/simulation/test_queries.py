@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
 
 from maitred.simulation.errors import Violation
-from maitred.simulation.scenarios.queries import KINDS, queries_of
+from maitred.simulation.scenarios.queries import KINDS, QueriesRun, queries_of
 from maitred.simulation.scenarios.queries_record import QueryPromise, QueryRecord, QueryStory
 from maitred.simulation.soak import run_seed, run_seed_proved
 
@@ -37,6 +38,33 @@ def test_a_storm_keeps_it_and_the_same_seed_gives_the_same_run() -> None:
     once, again = (run_seed(partial(queries_of, "storm"), 3, name="storm") for _ in range(2))
     assert once.ok, str(once)
     assert once == again
+
+
+def test_gateways_ask_nothing_long_once_it_is_calm() -> None:
+    """Seeds 9100136 and 9200010: queries of ten seconds had every slot when each gateway was
+    expected to get an answer within five."""
+    stories: list[QueryStory] = []
+    calm_at: list[float] = []
+
+    async def scenario(world: World) -> None:
+        run = QueriesRun(world, KINDS["calm"], "idle")
+        stories_of, calm = run.record.stories, run.gateways[0].calm_down
+
+        def calm_down() -> None:
+            calm_at.append(world.loop.now)
+            calm()
+
+        run.gateways[0].calm_down = calm_down  # type: ignore[method-assign]
+        await run.run()
+        stories.extend(stories_of)
+
+    outcome = run_seed(scenario, 0, name="calm")
+    assert outcome.ok, str(outcome)
+    before = [story for story in stories if story.asked_at <= calm_at[0]]
+    after = [story for story in stories if story.asked_at > calm_at[0]]
+    assert max(story.runs_seconds for story in before) >= 2.0
+    assert len(after) > 10
+    assert max(story.runs_seconds for story in after) <= 0.05
 
 
 # What the record objects to: a scenario that could not fail would prove nothing.
@@ -95,6 +123,18 @@ def test_more_under_way_than_allowed_are_found() -> None:
     made.ends(0, run, 4.0, completed=True)
     made.ends(2, other, 4.0, completed=True)
     made.begins(asked(made).number, "one", 9, 4.0)
+
+
+def test_while_the_trouble_lasts_nobody_knows_what_is_under_way() -> None:
+    """Seed 31000102: a worker hung for more than five seconds, and only its return counted."""
+    made = record(limit=1, unheard_seconds=2.0)
+    made.begins(asked(made).number, "one", 9, 0.0)
+    made.troubled_at = inf
+    made.begins(asked(made).number, "two", 9, 10.0)
+    made.troubled_at = 11.0
+    made.begins(asked(made).number, "two", 9, 13.0)
+    with pytest.raises(Violation, match="one too many"):
+        made.begins(asked(made).number, "two", 9, 13.1)
 
 
 def test_two_answers_are_found_and_so_is_one_without_work() -> None:

@@ -34,6 +34,9 @@ PORT: Final = 4_747
 SHARDS_MAX: Final = 4
 CLIENTS: Final = 2
 WORKERS: Final = 4
+PAUSE_SECONDS: Final = 0.4
+"""Longest pause of a worker of a client between two requests. What a run finds depends on its storm;
+what it costs, on the number of requests."""
 STORM_SECONDS: Final = 25.0
 RECOVERY_SECONDS: Final = 40.0
 """From the end of the storm until everybody has a connection to every shard. Half-open links are
@@ -219,7 +222,7 @@ class User:
                 await self._ask_and_leave(client, seconds)
             else:
                 await self._ask(client, seconds)
-            await asyncio.sleep(random.random() * 0.2)
+            await asyncio.sleep(random.random() * PAUSE_SECONDS)
 
     async def _ask_and_leave(self, client: AsyncClient, seconds: float) -> None:
         asking = asyncio.ensure_future(self._ask(client, seconds))
