@@ -35,8 +35,8 @@ SHARDS_MAX: Final = 4
 CLIENTS: Final = 2
 WORKERS: Final = 4
 PAUSE_SECONDS: Final = 0.4
-"""Longest pause of a worker of a client between two requests. What a run finds depends on its storm;
-what it costs, on the number of requests."""
+"""Longest pause between two requests. What a run finds depends on its storm; what it costs, on the
+number of requests."""
 STORM_SECONDS: Final = 25.0
 RECOVERY_SECONDS: Final = 40.0
 """From the end of the storm until everybody has a connection to every shard. Half-open links are
