@@ -23,6 +23,7 @@ from maitred.protocol.queries import (
     Watch,
     Workers,
 )
+from maitred.protocol.shared_offers import OfferMany, SetMember
 from maitred.protocol.tasks import (
     Add,
     Await,
@@ -106,6 +107,9 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             DeleteQueue("n", "q", 1, 0, 900),
             Withdraw(0, 900, "n", "q", 1),
             Signatures("n", "q", 1, 0, 900, must_exist=True),
+            # Shared offers.
+            OfferMany("n", "q", 1, 0, 900, bytes(16), "worker", 2, 1, [SetMember("q", 1, 0, 0)]),
+            OfferMany("n", "q", 1, 0, 900, bytes(16), "worker", 2, 1),
         )
     ),
 )

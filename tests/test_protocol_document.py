@@ -29,6 +29,7 @@ from maitred.protocol.queries import (
 )
 from maitred.protocol.requests import PartitionRequest, ShardRequest
 from maitred.protocol.seats import Greeting, Hello, Load, Proof, Seat, Seated
+from maitred.protocol.shared_offers import SetMember
 from maitred.protocol.tasks import (
     Counts,
     DeadLetter,
@@ -144,6 +145,7 @@ def test_the_row_of_a_request_about_tasks(opcode: int) -> None:
         ("counts", Counts),
         ("terms", Terms),
         ("task", Given),
+        ("set member", SetMember),
         ("end", End),
         ("failure", Failure),
         ("reservation", Reserved),

@@ -15,6 +15,7 @@ from maitred.matching.records import PRIORITIES, Terms
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import REQUEST_DECODERS, REQUESTS, decode_answer
 from maitred.protocol.requests import PartitionRequest, ShardRequest
+from maitred.protocol.shared_offers import OfferedMany, OfferMany, SetMember
 from maitred.protocol.tasks import (
     DONE,
     EXCHANGES,
@@ -97,6 +98,10 @@ def test_the_order_of_fields_is_the_protocol() -> None:
             assert names(answer) == ANSWER_ORDER[kind.opcode].split(), answer
     for inside, order in ORDER.items():
         assert names(inside) == order.split()
+    told = "session worker slots number members address user"
+    assert names(OfferMany) == [*names(PartitionRequest), *told.split()]
+    assert names(OfferedMany) == ["gifts", "known", "urgency", "hungry", "refused", "elsewhere"]
+    assert names(SetMember) == ["queue", "queue_type", "partition", "version"]
 
 
 def test_what_is_an_array_and_what_is_a_map() -> None:
@@ -114,6 +119,7 @@ def test_which_are_between_shards_and_which_may_be_repeated() -> None:
     assert set(REQUESTS) - repeatable == {
         Opcode.ADD,
         Opcode.OFFER,
+        Opcode.OFFER_MANY,
         Opcode.FORWARD,
         Opcode.RESIZE,
         Opcode.DEAD,

@@ -30,9 +30,10 @@ SEEDS = {
     "selection": 50,
     "nodes": 20,
     "tasks": 15,
+    "many-queues": 5,
     "queries": 5,
 }
-"""The last three are large; each kind of trouble of theirs has seeds of its own in its own tests.
+"""The last four are large; each kind of trouble of theirs has seeds of its own in its own tests.
 `make soak` has a thousand of each."""
 
 

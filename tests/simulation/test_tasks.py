@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from maitred.matching.attempt_proofs import AttemptProofs
+from maitred.matching.partition import Partition
 from maitred.simulation.errors import Violation
 from maitred.simulation.faults import Faults
-from maitred.simulation.scenarios.tasks import KINDS, Tasks, tasks_of
+from maitred.simulation.scenarios.tasks import KINDS, MANY_QUEUES, Tasks, tasks_of
 from maitred.simulation.scenarios.tasks_forger import Forger
 from maitred.simulation.scenarios.tasks_record import Promise, Record
 from maitred.simulation.soak import LIMITS, run_seed, run_seed_proved
 from maitred.simulation.world import World
+from maitred.worker.bench import Bench
+from maitred.worker.shared_offering import SharedOffering
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +57,7 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "storm"])
+@pytest.mark.parametrize("kind", [kind for kind in (*KINDS, *MANY_QUEUES) if "storm" not in kind])
 def test_each_kind_keeps_its_promise(kind: str) -> None:
     for seed in range(SEEDS):
         outcome = run_seed_proved(partial(tasks_of, kind), seed, name=kind)
@@ -79,7 +82,7 @@ def of_a_run(kind: str, seed: int) -> Tasks:
 
         async def main() -> None:
             nonlocal made
-            made = Tasks(world, KINDS[kind])
+            made = Tasks(world, (KINDS | MANY_QUEUES)[kind])
             await made.run()
 
         world.run(main())
@@ -97,6 +100,43 @@ def test_a_storm_is_one() -> None:
     assert any(story.cancelled for story in stories)
     # A few duplicates are the price of lost workers; many would be a bug.
     assert sum(run.record.duplicates for run in runs) < 0.03 * len(stories)
+
+
+def test_slots_of_many_queues_are_taken_twice_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the kinds with many queues would say little about tasks that are given back."""
+    shared = returned = 0
+    ask, seat = SharedOffering._ask, Bench.seat
+
+    async def asking(self: SharedOffering, *of: Any) -> Any:  # noqa: ANN401
+        nonlocal shared
+        shared += 1
+        return await ask(self, *of)
+
+    def seating(self: Bench, *of: Any) -> None:  # noqa: ANN401
+        nonlocal returned
+        before = self._statistics.returned
+        seat(self, *of)
+        returned += self._statistics.returned - before
+
+    monkeypatch.setattr(SharedOffering, "_ask", asking)
+    monkeypatch.setattr(Bench, "seat", seating)
+    runs = [of_a_run("many", seed) for seed in range(4)]
+    stories = [story for run in runs for story in run.record.stories]
+    assert shared > 200
+    assert returned > 5
+    assert len({story.queue for story in stories if story.runs}) == MANY_QUEUES["many"].queues
+
+
+def too_many_at_a_time(record: Record) -> None:
+    record.takes_slot("one", 2)
+    record.takes_slot("one", 2)
+    record.leaves_slot("one")
+    record.takes_slot("one", 2)
+    record.takes_slot("one", 2)
+
+
+def attempt_that_did_not_run(record: Record) -> None:
+    record.begins(record.told(retries=3).number, "one", 2, (0, 7), 1.0)
 
 
 def begun_twice(record: Record) -> None:
@@ -143,10 +183,13 @@ def out_of_order(record: Record) -> None:
         tried_too_often,
         at_two_places,
         out_of_order,
+        too_many_at_a_time,
+        attempt_that_did_not_run,
     ],
 )
 def test_the_record_objects(wrong: Callable[[Record], None]) -> None:
-    record = Record(Promise(exactly_once=True, in_order=1, overlap_after_seconds=2.0))
+    promise = Promise(exactly_once=True, in_order=1, overlap_after_seconds=2.0, counts_runs=True)
+    record = Record(promise)
     with pytest.raises(Violation):
         wrong(record)
     with pytest.raises(Violation):  # a worker would have taken the first one for a failure
@@ -179,3 +222,12 @@ def test_a_node_that_believes_every_worker_is_found_out(monkeypatch: pytest.Monk
     monkeypatch.setattr(Forger, "expects_refusals", False)  # what it does is found all the same
     outcome = run_seed(partial(tasks_of, "forgery"), 0, name="forgery")
     assert "is done, and no worker ran it" in str(outcome)
+
+
+def test_a_node_that_counts_an_attempt_for_what_is_given_back_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done, failed, _, *others = Partition._ENDS
+    monkeypatch.setattr(Partition, "_ENDS", (done, failed, failed, *others))
+    outcomes = [run_seed(partial(tasks_of, "many"), seed, name="many") for seed in range(4)]
+    assert any("began attempt" in str(outcome) for outcome in outcomes)

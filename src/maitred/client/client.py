@@ -375,6 +375,16 @@ class AsyncClient(Asks):
 
     # What is known
 
+    def place(self, partition: tuple[str, str, int, int]) -> tuple[str, int, float]:
+        """The node and the shard that a partition's requests go to, and until which time of the
+        wall clock that holds; shard -1 as long as nobody knows."""
+        route = self._router.route(partition)
+        return route.pool.name, route.shard, route.until
+
+    def wall_clock(self) -> float:
+        """The time that `place` goes by."""
+        return self._surroundings.wall_clock()
+
     def nodes(self) -> tuple[NodeView, ...]:
         """What was learned of each node, in the order of the address."""
         views = []

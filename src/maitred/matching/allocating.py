@@ -14,6 +14,7 @@ Which order holds:
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.offers import Offer
     from maitred.matching.presence import Attendance, Order
+    from maitred.matching.shared_supplies import SharedSupply
     from maitred.matching.task import Token
 
 AWAY_FIRST_SECONDS = 0.02
@@ -56,7 +58,7 @@ class Allocating(Subscribing):
         again.
         """
         lines = self.wanted
-        if lines.total or wanted.slots > self.offers.slots:
+        if lines.total or not self.offers.has(wanted.slots):
             limits = self.settings.queries
             theirs = limits.waiting_per_user
             if user_waiting is not None:
@@ -74,7 +76,7 @@ class Allocating(Subscribing):
         self._set_timer(wanted.until, wanted)
 
     def _make_room(self, wanted: Wanted, waiting: int, most: int, whose: str, now: float) -> None:
-        room = most - waiting + (0 if waiting else self.offers.slots)
+        room = most - waiting + (0 if waiting else self.offers.free)
         if room <= 0:
             raise Overloaded(
                 f"{waiting:,} {whose} wait for a worker already.",
@@ -109,27 +111,46 @@ class Allocating(Subscribing):
         else:
             self.effects.append(Allocate(wanted, (), outcome))
 
-    def _seat_queries(self, now: float) -> None:
-        """As many as there are free slots, in the order of both."""
+    def _seat_queries(self, now: float, most: float = inf) -> float:
+        """Seat as many as there are free slots, in the order of both, but no more than `most`;
+        returns how many of those are left."""
         lines, offers, doubts = self.wanted, self.offers, self.doubts
         if lines.slots_away:
-            return  # who comes later follows those who went to the parent
+            return most  # who comes later follows those who went to the parent
         if offers.aside:
             self._take_up_offers(now)
-        while lines.slots and offers.slots:
+        self._doubted_until = inf
+        doubted = partial(self._is_doubted, now) if doubts else None
+        while lines.slots and most > 0:
             wanted = lines.first()
             if wanted is None:
-                return
-            offer = offers.first()
-            if doubts and doubts.room(offer.session, self._workers, now) < 1:
+                return most
+            offer = offers.first(doubted)
+            if offer is None:
+                return most
+            if (
+                doubts
+                and offer.shared is None
+                and doubts.room(offer.session, self._workers, now) < 1
+            ):
                 offers.set_aside(offer)
                 continue
+            most -= 1
             token = self._new_token()
             proof = self._reservation_proof(token, offer, wanted, now) if wanted.permits else b""
             reservation = Reservation(token, offer, wanted, proof)
             offers.reserve(reservation)
             lines.take(reservation)
             doubts.given(offer.session, token, now, wanted.user)
+        return most
+
+    def _is_doubted(self, now: float, supply: SharedSupply) -> bool:
+        """Whether the worker refused so many slots lately that it is given none for now."""
+        if self.doubts.room(supply.session, self._workers, now) >= 1:
+            return False
+        again_at = self.doubts.room_at(supply.session, now)
+        self._doubted_until = min(self._doubted_until, again_at)
+        return True
 
     def _reservation_proof(self, token: bytes, offer: Offer, wanted: Wanted, now: float) -> bytes:
         """Let the worker prove later, to whichever shard owns this partition, that it has it."""
@@ -195,9 +216,8 @@ class Allocating(Subscribing):
 
     def _tasks_may_be_seated_at(self) -> float:
         """Until then an offer is for the queries at the parent."""
-        if not self.wanted.slots_away or not self.offers.slots:
-            return -inf
-        return self.offers.first().since + AWAY_FIRST_SECONDS
+        first = self.offers.longest_waiting() if self.wanted.slots_away else None
+        return -inf if first is None else first.since + AWAY_FIRST_SECONDS
 
     def _wanted_time_is_up(self, wanted: Wanted) -> None:
         if wanted.given:

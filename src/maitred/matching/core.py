@@ -27,6 +27,7 @@ from maitred.matching.presence import Attendance, Presence
 from maitred.matching.queries import Wanted, WantedLines
 from maitred.matching.records import SEQUENCES_PER_RANGE
 from maitred.matching.rosters import Subscriber
+from maitred.matching.shared_supplies import SharedSupplies
 from maitred.matching.signatures import SIGNATURES_ROW, QueueSignatures
 from maitred.matching.task import (
     OVER,
@@ -123,6 +124,7 @@ class Core:
         signing_key: bytes,
         quotas: tuple[Quota, ...] = (),
         memory: TaskMemory | None = None,
+        supplies: SharedSupplies | None = None,
     ) -> None:
         self.key = key
         self._signing_key = signing_key
@@ -145,13 +147,15 @@ class Core:
         buffer = settings.buffer_tasks, settings.buffer_bytes
         self.backlog = Backlog(*buffer, self.first_sequence, memory, stored=stored)
         self.later = LaterTasks(*buffer, memory, stored=stored)
-        self.offers = Offers()
+        self.offers = Offers(key, supplies or SharedSupplies())
         self.doubts: Doubts[bytes, bytes] = Doubts()
         """Workers, by session, that refused slots they had offered."""
         self._suspected: OrderedDict[bytes, float] = OrderedDict()
         """Sessions of workers that were suspected within `SUSPECT_SECONDS`, and when."""
         self.wanted = WantedLines()
         self.presence = Presence(now, self.first_sequence, settings.queries.pass_seconds)
+        self._doubted_until = inf
+        """When a worker may be believed again whose shared slots were passed over."""
         self.signatures = QueueSignatures(settings.signatures_seconds)
         self._rosters_at = inf
         """When a gateway hears of workers that came too soon after others."""
@@ -429,6 +433,7 @@ class Core:
             or self.backlog.ready
             or self.offers.slots
             or self.offers.aside
+            or self.offers.sets
             or self.wanted.total
             or self.presence.workers
             or self.presence.rosters.held

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from maitred.matching.queries import Reservation, Wanted
     from maitred.matching.records import Damaged, Later
     from maitred.matching.rosters import Pass
+    from maitred.matching.shared_supplies import SharedOffer
     from maitred.matching.task import Task, Ticket, Token
 
 EndStatus = Literal["done", "failed", "cancelled", "expired"]
@@ -82,6 +83,12 @@ class NothingFor(NamedTuple):
     """The offer's time is up: answer it without a task."""
 
     offer: Offer
+
+
+class NothingForShared(NamedTuple):
+    """Answer the shared offer without a task: its worker is not heard of any more."""
+
+    shared: SharedOffer
 
 
 class Settle(NamedTuple):
@@ -255,6 +262,7 @@ class ReadLater(NamedTuple):
 Effect = (
     Give
     | NothingFor
+    | NothingForShared
     | Settle
     | PassOffer
     | RecallOffer

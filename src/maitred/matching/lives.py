@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from maitred.matching.allocating import Allocating
@@ -14,6 +15,7 @@ from maitred.matching.effects import (
     VisitorTaken,
     VisitorUnwanted,
 )
+from maitred.matching.records import PRIORITIES
 from maitred.matching.task import (
     AWAY,
     COME_BACK,
@@ -48,31 +50,35 @@ RUN_KEPT = 0.9
 class Lives(Allocating):
     """The ways that a task can go."""
 
-    def _seat(self, now: float) -> None:
-        """As many queries and then tasks as there are offers, in the order of both."""
+    def _seat(self, now: float, most: float = inf) -> float:
+        """Seat as many queries and then tasks as there are offers, in the order of both, but no
+        more than `most`; returns how many of those are left."""
         backlog, offers = self.backlog, self.offers
-        if self.wanted.slots and (offers.slots or offers.aside):
-            self._seat_queries(now)
-        if not offers.slots or self.recovering or not (backlog.ready or self.away):
-            return
+        if self.wanted.slots and (offers.slots or offers.aside or offers.sets):
+            most = self._seat_queries(now, most)
+        if self.recovering or not (backlog.ready or self.away):
+            return most
+        if not offers.slots and not offers.any_free:
+            return most
         if self.wanted.slots_away and now < self._tasks_may_be_seated_at():
-            return
+            return most
         if self.away and self._wait_for_those_away(now):
-            return
+            return most
         if now < self._stay_until_max:
             stay_until = min(now + STAY_SECONDS, self._stay_until_max)
             self._tasks_rest_until = max(self._tasks_rest_until, stay_until)
         limit = self._limit
         issue = self._attempt_proofs.issue
-        while backlog.ready and offers.slots:
+        while backlog.ready and most > 0 and (offers.slots or offers.any_free):
             if limit is not None and not limit.allows(now):
-                return
+                return most
             task = backlog.pop()
             if task.expires and now >= task.expires:
                 backlog.push_back(task)
                 self._expire(task, now)
                 continue
             offer = offers.take(task)
+            most -= 1
             if task.origin >= 0:
                 task.state = GIVEN  # its owner hears of it when the offer is answered
                 continue
@@ -82,6 +88,23 @@ class Lives(Allocating):
             holder = offer.holder
             proof = issue(task.sequence, task.attempt + 1, holder)
             self._lease(task, holder, proof, offer.worker, now)
+        return most
+
+    def urgency(self) -> int | None:
+        """How urgent the first is that waits for a slot: see `SharedSupplies`."""
+        if self.wanted.slots and not self.wanted.slots_away:
+            wanted = self.wanted.first()
+            if wanted is not None:
+                return wanted.priority
+        if self.backlog.ready and not self.recovering:
+            for priority, line in enumerate(self.backlog.lines):
+                if line.waiting:
+                    return PRIORITIES + priority
+        return None
+
+    def seat_some(self, most: int, now: float) -> int:
+        """Seat at most so many of those that wait, since slots became free; returns how many."""
+        return most - int(self._seat(now, most))
 
     def _wait_for_those_away(self, now: float) -> bool:
         """There is an offer at home: tasks that went to the parent are called back, and go first.

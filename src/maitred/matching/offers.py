@@ -15,9 +15,11 @@ from msgspec import Struct, field
 from maitred.matching.attempt_proofs import holder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from maitred.matching.queries import Reservation
+    from maitred.matching.records import PartitionKey
+    from maitred.matching.shared_supplies import SharedOffer, SharedSupplies, SharedSupply
     from maitred.matching.task import Task, Token
 
 
@@ -44,9 +46,13 @@ class Offer(Struct, eq=False):
     """As whom the worker connects; empty where there are no users."""
     holder: bytes = b""
     """The session and the user, as proofs name them."""
+    shared: SharedOffer | None = None
+    """Where its slots were drawn, if they are on offer to other queues as well. Such an offer has
+    no free slots of its own and is answered at the end of the turn."""
 
     def __post_init__(self) -> None:
-        self.holder = holder_of(self.session, self.user)
+        if not self.holder:
+            self.holder = holder_of(self.session, self.user)
 
     @property
     def untouched(self) -> bool:
@@ -55,12 +61,19 @@ class Offer(Struct, eq=False):
 
 
 class Offers:
-    """All that wait."""
+    """All that wait, and the slots that the partition can draw because they wait for all queues of
+    a worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: PartitionKey, supplies: SharedSupplies) -> None:
+        self._key = key
+        self._supplies = supplies
+        self.sets = supplies.at(key)
+        """The workers' sets that the partition is in."""
         self._line: OrderedDict[Offer, None] = OrderedDict()
+        self._drew_last = False
+        """Whether the last slot was a shared one: if there are both, they take turns."""
         self.slots = 0
-        """Free slots of all that are open."""
+        """Free slots of all that are open; shared ones are not among them."""
         self._answerable: list[Offer] = []
         self.aside: dict[bytes, dict[Offer, None]] = {}
         """Those of workers that are not believed for now, by session: open, and given to nobody."""
@@ -69,26 +82,88 @@ class Offers:
         self._line[offer] = None
         self.slots += offer.slots
 
+    @property
+    def any_free(self) -> bool:
+        """Whether there is a free slot, shared or not."""
+        if self.slots:
+            return True
+        return bool(self.sets) and self._supplies.first(self.sets) is not None
+
+    @property
+    def free(self) -> int:
+        """How many free slots there are, shared ones too."""
+        return self.slots + (self._supplies.slots(self.sets) if self.sets else 0)
+
+    def has(self, slots: int) -> bool:
+        """Whether there are so many free slots."""
+        missing = slots - self.slots
+        if missing <= 0:
+            return True
+        return bool(self.sets) and self._supplies.slots(self.sets, missing) >= missing
+
+    def silent(self, holders: set[bytes], since: float) -> list[SharedOffer]:
+        """Shared offers of these workers that are as old, and got nothing."""
+        return [
+            offer
+            for supply in self.sets
+            if supply.holder in holders
+            for offer in supply.offers
+            if offer.since <= since and not offer.parts and not offer.gifts
+        ]
+
     def take(self, task: Task) -> Offer:
-        """Seat the task at the first offer, which there must be."""
-        offer = next(iter(self._line))
+        """Seat the task in the slot whose turn it is; there must be one."""
+        offer = (self._draw() if self.sets else None) or next(iter(self._line))
         if not offer.given and not offer.reserved:
             self._answerable.append(offer)
         offer.given.append(task)
-        self._one_less(offer)
+        if offer.shared is None:
+            self._one_less(offer)
         return offer
 
-    def first(self) -> Offer:
-        """The one whose turn it is; there must be one."""
-        return next(iter(self._line))
+    def first(self, doubted: Callable[[SharedSupply], bool] | None = None) -> Offer | None:
+        """The offer whose turn it is, for `reserve`; None if there is no free slot. A shared slot
+        is taken with this; shared slots of workers that are doubted are passed over."""
+        offer = self._draw(doubted) if self.sets else None
+        return offer or next(iter(self._line), None)
+
+    def longest_waiting(self) -> Offer | None:
+        """The first offer that is not shared."""
+        return next(iter(self._line), None)
 
     def reserve(self, reservation: Reservation) -> None:
-        """Seat a query at the first offer, as `take` does with a task."""
+        """Seat a query at the offer that `first` has named, as `take` does with a task."""
         offer = reservation.offer
         if not offer.given and not offer.reserved:
             self._answerable.append(offer)
         offer.reserved.append(reservation)
-        self._one_less(offer)
+        if offer.shared is None:
+            self._one_less(offer)
+
+    def _draw(self, doubted: Callable[[SharedSupply], bool] | None = None) -> Offer | None:
+        """A shared slot, if it is the turn of one."""
+        if self._drew_last and self._line:
+            self._drew_last = False
+            return None
+        supply = self._supplies.first(self.sets, doubted)
+        if supply is None:
+            return None
+        self._drew_last = True
+        shared = self._supplies.draw(supply, self.sets)
+        offer = shared.parts.get(self._key)
+        if offer is None:
+            offer = shared.parts[self._key] = Offer(
+                shared.token,
+                supply.session,
+                supply.worker,
+                0,
+                shared.since,
+                address=supply.address,
+                user=supply.user,
+                holder=supply.holder,
+                shared=shared,
+            )
+        return offer
 
     def _one_less(self, offer: Offer) -> None:
         self.slots -= 1
@@ -101,6 +176,9 @@ class Offers:
     def give_back(self, reservation: Reservation) -> None:
         """Nobody wants the slot after all, and nobody has heard of it yet: it goes first."""
         offer = reservation.offer
+        if offer.shared is not None:
+            self._give_back_shared(offer, offer.shared, reservation)
+            return
         if self._no_more_aside(offer):
             self.add(offer)
         offer.reserved.remove(reservation)
@@ -110,6 +188,17 @@ class Offers:
         self._line.move_to_end(offer, last=False)
         if offer.untouched:
             self._answerable.remove(offer)
+
+    def _give_back_shared(
+        self, offer: Offer, shared: SharedOffer, reservation: Reservation
+    ) -> None:
+        if not offer.is_open:
+            return
+        offer.reserved.remove(reservation)
+        self._supplies.give_back(shared)
+        if offer.untouched:
+            self._answerable.remove(offer)
+            self.close(offer)
 
     def set_aside(self, offer: Offer) -> None:
         """Nobody gets its slots for now."""
@@ -141,7 +230,9 @@ class Offers:
         if not offer.is_open:
             return False
         offer.is_open = False
-        if not self._no_more_aside(offer):
+        if offer.shared is not None:
+            del offer.shared.parts[self._key]
+        elif not self._no_more_aside(offer):
             self.slots -= offer.slots
             self._line.pop(offer, None)
         return True

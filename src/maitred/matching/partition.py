@@ -22,6 +22,7 @@ from maitred.matching.core import HeldBeat
 from maitred.matching.effects import (
     Beat,
     NothingFor,
+    NothingForShared,
     Read,
     ReadLater,
     RecallOffer,
@@ -82,9 +83,9 @@ class Partition(Recalling):
         at = min(passing, self._next_due(), self.later.read_wanted_at())
         if self.recovering:
             at = min(at, self.recovering_until)
-        elif self.away and self.offers.slots and now < self._home_by:
+        elif self.away and now < self._home_by and self.offers.any_free:
             at = min(at, self._home_by)
-        elif self._limit is not None and self.backlog.ready and self.offers.slots:
+        elif self._limit is not None and self.backlog.ready and self.offers.any_free:
             at = min(at, self._limit.next_at(now))
         if self.leases:
             at = min(at, next(iter(self.leases.values())).lease_until)
@@ -95,6 +96,8 @@ class Partition(Recalling):
             at = min(at, self._timers[0][0])
         if self.offers.aside:
             at = min(at, self._offers_taken_up_at(now))
+        if self._doubted_until < inf and self.wanted.slots:
+            at = min(at, self._doubted_until)
         at = min(at, self._rosters_at, self._unsafe_until)
         return max(at, now)
 
@@ -116,6 +119,8 @@ class Partition(Recalling):
             for offer in self.offers.unanswered():
                 if offer.holder in silent and offer.since <= heard:
                     self._offer_time_is_up(offer)
+            for shared in self.offers.silent(silent, heard):
+                self.effects.append(NothingForShared(shared))
         claims = self._claims
         while claims and next(iter(claims.values()))[3] <= now:
             claims.popitem(last=False)
@@ -230,7 +235,8 @@ class Partition(Recalling):
 
         Tickets are to be answered with their last word.
         """
-        tokens: list[Token] = [offer.token[0] for offer in self.offers.unanswered()]
+        waiting = self.offers.unanswered()
+        tokens: list[Token] = [offer.token[0] for offer in waiting if offer.shared is None]
         tokens += [
             waiting.visit[0]
             for _, _, waiting in self._timers

@@ -166,6 +166,8 @@ class Passing(Working):
             return inf
         if self.recovering:
             return inf
+        if self.backlog.ready and self.offers.any_free:
+            return inf  # held up by the rate limit, or by those that are on their way home
         if self.away and now < self._home_by:
             return self._home_by  # so that they go up again in their order
         # Nobody asks a partition that was removed: what is found there goes up in any case.

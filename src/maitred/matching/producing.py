@@ -61,7 +61,6 @@ class Producing(Lives):
         self.open_tasks += len(payloads)
         self.added.count(len(payloads), now)
         state = WAITING if delay else PARKED if self.backlog.parks(priority) else READY
-        at_once = self.offers.slots
         for sequence, payload in enumerate(payloads, first):
             task = Task(sequence, priority, terms, payload, now, state, ticket)
             if expires:
@@ -78,8 +77,9 @@ class Producing(Lives):
                 self.ledger.postpone(task, None, now)
                 self.later.add(task)
         if state is READY:
+            waiting = self.backlog.ready
             self._seat(now)
-            self.matched_at_once += at_once - self.offers.slots
+            self.matched_at_once += waiting - self.backlog.ready
             # Workers of other partitions may be free: then the parent knows, and soon.
             if self.parent is not None and 0 < self.backlog.ready <= len(payloads):
                 until = now + self.settings.hold_seconds
@@ -109,7 +109,7 @@ class Producing(Lives):
     def _workers_wait_for(self, tasks: int) -> bool:
         """Whether offers wait for so many new tasks, and no other task or query goes first."""
         return not (
-            self.offers.slots < tasks
+            not self.offers.has(tasks)
             or self.backlog.ready
             or self.backlog.any_unread
             or self.away

@@ -45,6 +45,10 @@ class Working(Producing):
         self._set_timer(until, offer)
         self._seat(now)
 
+    def worker_heard(self, session: bytes, worker: str, now: float) -> None:
+        """A worker whose slots are shared with other queues serves this one as well."""
+        self._heard(session, worker, now)
+
     def only_reserved(self, offer: Offer) -> bool:
         """Whether an offer that was just made has met nothing but queries, and can go nowhere
         else: then there is nothing to be looked at that was not before."""

@@ -19,20 +19,22 @@ if TYPE_CHECKING:
     from maitred.node.accepted import Accepted
     from maitred.node.shard import Shard
     from maitred.protocol.queries import Attend
+    from maitred.protocol.shared_offers import OfferMany
     from maitred.protocol.tasks import Offer
     from maitred.settings import WorkerAddresses
 
 
 class Announced:
-    """Checks the addresses in OFFER and ATTEND where they come in, and completes them."""
+    """Checks the addresses in OFFER, OFFER_MANY and ATTEND where they come in, and completes
+    them."""
 
     def __init__(self, shard: Shard) -> None:
         self._settings = shard.settings.worker_addresses
         self._networks = [ip_network(one, strict=False) for one in self._settings.networks]
-        for opcode in (Opcode.OFFER, Opcode.ATTEND):
+        for opcode in (Opcode.OFFER, Opcode.OFFER_MANY, Opcode.ATTEND):
             shard.also_admit(opcode, self._admit)
 
-    def _admit(self, message: Offer | Attend, connection: Accepted) -> None:
+    def _admit(self, message: Offer | OfferMany | Attend, connection: Accepted) -> None:
         announced = message.address
         if not announced:
             return

@@ -45,6 +45,9 @@ EMPTY_AT_ONCE: Final = 1_000
 FORGOTTEN_AT_ONCE: Final = 100
 """Partitions that are deleted with one commit, so that others wait for little."""
 
+SET_SECONDS: Final = 120.0
+"""How long a worker's set of partitions is remembered that has nothing on offer."""
+
 RESULTS_AT_ONCE: Final = 1_000
 """Expired results that are deleted in one go."""
 
@@ -75,6 +78,7 @@ class Caretaker:
                 due = [one for one in owned[start : start + AT_ONCE] if one.tend_at <= now]
                 await asyncio.gather(*(self._tend(one, now) for one in due))
                 await asyncio.sleep(0)
+            self._partitions.supplies.forget_unused(self._loop.time() - SET_SECONDS)
             await self._forget_results()
 
     async def _tend(self, owned: Owned, now: float) -> None:

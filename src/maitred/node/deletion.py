@@ -102,6 +102,7 @@ class Deletion:
 def _workers(owned: Owned) -> set[bytes]:
     partition = owned.partition
     sessions = {offer.session for offer in partition.offers.unanswered()}
+    sessions.update(supply.session for supply in partition.offers.sets)
     return sessions.union(partition.presence.workers)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from maitred.errors import (
     Cancelled,
@@ -23,10 +23,12 @@ from maitred.errors import (
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import session_of, user_of
 from maitred.matching.passing import VISIT_SECONDS
+from maitred.matching.shared_supplies import SharedSupplies
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.occasional_warning import OccasionalWarning
 from maitred.node.query_effects import QueryEffects
 from maitred.protocol.frames import Opcode
+from maitred.protocol.shared_offers import OfferedMany
 from maitred.protocol.tasks import (
     RETURNED,
     Await,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from maitred.matching.offers import Offer as WaitingOffer
     from maitred.matching.partition import Partition
     from maitred.matching.records import PartitionKey
+    from maitred.matching.shared_supplies import SharedOffer, SharedSupply
     from maitred.node.asking import Asked
     from maitred.node.shard import Shard
     from maitred.node.writer import Writer
@@ -125,6 +128,11 @@ class Driving:
         self._surroundings = surroundings
         self.queries = QueryEffects(self, surroundings)
         self._touched: list[Owned] = []
+        self.supplies = SharedSupplies()
+        """Slots of workers that are on offer to many partitions of this shard."""
+        self.supplies.forgotten = self._set_forgotten
+        self._gave: dict[SharedOffer, bool] = {}
+        """Shared offers to answer at the end of the turn, and whether their sets are known."""
         self._unproven_warning = OccasionalWarning(
             shard.log, "attempts refused: the caller was not given them"
         )
@@ -133,6 +141,7 @@ class Driving:
         self._carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.Give: self._give,
             effects.NothingFor: self._nothing_for,
+            effects.NothingForShared: self._nothing_for_shared,
             effects.Settle: self._settle,
             effects.PassOffer: self._pass_offer,
             effects.RecallOffer: self._recall_offer,
@@ -183,6 +192,17 @@ class Driving:
                     self._drive(owned, now)
                 except Exception as fault:  # noqa: BLE001 - the others have their turn
                     self.failed(owned, fault)
+        if self._gave:
+            self._answer_shared_offers(now)
+        if self.supplies.returned:
+            returned, self.supplies.returned = self.supplies.returned, {}
+            for supply in returned:
+                self.serve(supply, now)
+
+    def serve(self, supply: SharedSupply, now: float) -> None:
+        """Slots of this set are free: let the hungry partitions of it have them."""
+        for key in self.supplies.serve(supply, now):
+            self.touch(self.owned[key])
 
     def _drive(self, owned: Owned, now: float) -> None:
         partition = owned.partition
@@ -194,6 +214,8 @@ class Driving:
             for effect in wanted:
                 carry_out[type(effect)](owned, effect)
             if not partition.effects and not partition.presence.news:
+                if partition.offers.sets:
+                    self.supplies.note(partition)
                 return
         at = partition.look(now)
         partition.flush(now)
@@ -201,6 +223,8 @@ class Driving:
             wanted, partition.effects = partition.effects, []
             for effect in wanted:
                 carry_out[type(effect)](owned, effect)
+        if partition.offers.sets:
+            self.supplies.note(partition)
         self._writer.look_at(owned, now)
         if at != owned.timer_at:
             self._set_timer(owned, at)
@@ -255,17 +279,64 @@ class Driving:
         now: float,
         reserved: list[Reserved],
     ) -> None:
-        held, version = offer.token
-        held.answer(
-            Offered(
-                given,
-                partition.settings.lease_seconds,
-                partition.waiting,
-                round(partition.added.per_second(now), 3),
-                self.newer(owned, version),
-                reserved,
-            )
+        shared = offer.shared
+        supply = shared.supply if shared is not None else None
+        index = supply.members[owned.key] if supply is not None else 0
+        version = supply.versions[index] if supply is not None else offer.token[1]
+        offered = Offered(
+            given,
+            partition.settings.lease_seconds,
+            partition.waiting,
+            round(partition.added.per_second(now), 3),
+            self.newer(owned, version),
+            reserved,
         )
+        if shared is None or supply is None:
+            offer.token[0].answer(offered)
+            return
+        if offered.counts is not None:
+            supply.versions[index] = offered.counts.version
+        shared.gifts.append((index, offered))
+        self._gave.setdefault(shared, True)
+
+    # Shared offers
+
+    def _answer_shared_offers(self, now: float) -> None:
+        """Answer those that got something in this turn, and those whose sets were forgotten."""
+        gave, self._gave = self._gave, {}
+        for offer, known in gave.items():
+            for key in list(offer.parts):  # it drew after its turn had ended
+                owned = self.owned.get(key)
+                if owned is not None:
+                    try:
+                        self._drive(owned, now)
+                    except Exception as fault:  # noqa: BLE001 - the others have their turn
+                        self.failed(owned, fault)
+                offer.parts.pop(key, None)
+            self._gave.pop(offer, None)
+            self.answer_shared(offer, known=known)
+
+    def tell_shared(self, offer: SharedOffer) -> None:
+        """Answer it at the end of the turn: it has news."""
+        self._gave.setdefault(offer, True)
+        self.loop.call_soon(self._turn_ends)
+
+    def answer_shared(self, offer: SharedOffer, *, known: bool = True) -> None:
+        """Answer it with what it got."""
+        supply = offer.supply
+        self.supplies.close(offer)
+        urgency, hungry = self.supplies.waiting(supply)
+        gifts = cast("list[tuple[int, Offered]]", offer.gifts)
+        refused, supply.refused = supply.refused, []
+        offer.token.answer(OfferedMany(gifts, known, urgency, hungry, refused))
+
+    def _nothing_for_shared(self, _owned: Owned, effect: effects.NothingForShared) -> None:
+        if effect.shared.is_open:
+            self.answer_shared(effect.shared)
+
+    def _set_forgotten(self, offer: SharedOffer) -> None:
+        self._gave[offer] = False
+        self.loop.call_soon(self._turn_ends)
 
     def newer(self, owned: Owned, version: int) -> Counts | None:
         """The counts, if the caller's are older."""
@@ -548,6 +619,7 @@ class Driving:
         for effect in owned.partition.effects:
             if isinstance(effect, ANSWERS):
                 self._carry_out[type(effect)](owned, effect)
+        self.supplies.forget_at(owned.key)
         tokens, tickets = owned.partition.leave()
         for held in tokens:
             held.refuse(problem)

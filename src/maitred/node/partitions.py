@@ -183,6 +183,10 @@ class Partitions(Driving):
 
         return hold
 
+    def load_for(self, key: PartitionKey, kind: RequestKind, message: Any, held: Held) -> None:  # noqa: ANN401
+        """Serve the request as soon as the partition is loaded."""
+        self._load_for(key, _Waiting(kind, message, held))
+
     def _load_for(self, key: PartitionKey, request: _Waiting) -> None:
         if self.loader.silent is not None:
             request.held.refuse(self.loader.silent)
@@ -339,6 +343,7 @@ class Partitions(Driving):
             signing_key=signing_key,
             quotas=self.stored.of(key, settings),
             memory=self._memory,
+            supplies=self.supplies,
         )
         self.shard.log.debug(
             "partition loaded", queue=key.queue, partition=key.partition, backlog=acquired.backlog
@@ -428,6 +433,10 @@ class Partitions(Driving):
             for token in owned.partition.waiters():
                 token.refuse(Draining("The node is stopping.", remedy="Ask again later."))
             self.touch(owned)
+        for supply in list(self.supplies.sets.values()):
+            for offer in list(supply.offers):
+                if not offer.parts and not offer.gifts:
+                    self.answer_shared(offer)
 
     async def leave(self) -> None:
         """Write down what there is; everything else is safe already."""

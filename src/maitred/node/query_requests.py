@@ -191,6 +191,11 @@ class QueryRequests:
                 and other.partition.suspect(message.worker_session, now) is not None
             ):
                 self._partitions.touch(other)
+        for supply in self._partitions.supplies.of_session(message.worker_session):
+            if supply.key[1] == key.namespace:
+                for offer in list(supply.offers):
+                    if not offer.parts and not offer.gifts:
+                        self._partitions.answer_shared(offer)
         if key.partition:
             # The root knows who is there, and should hear of it.
             told = Suspect(key.namespace, key.queue, key.queue_type, 0, 0, message.worker_session)

@@ -107,7 +107,9 @@ class QueueRequests:
             later=len(partition.later),
             dead=dead,
             # One that came from another partition waits there, too, and is counted there.
-            offers=sum(one.slots for one in partition.offers.waiting() if not one.hops),
+            # Shared slots are counted at each partition that can draw them.
+            offers=partition.offers.free
+            - sum(one.slots for one in partition.offers.waiting() if one.hops),
             workers=sorted({name for name, _, _ in workers.values()}),
             added=partition.added.total,
             added_per_second=round(partition.added.per_second(now), 3),

@@ -36,6 +36,7 @@ from maitred.node.peers import Peer
 from maitred.node.query_requests import QueryRequests
 from maitred.node.queue_requests import QueueRequests
 from maitred.node.relays import Relays
+from maitred.node.shared_offer_requests import SharedOfferRequests
 from maitred.node.signature_requests import SignatureRequests
 from maitred.node.system_tables import SystemTables
 from maitred.node.task_requests import TaskRequests
@@ -252,6 +253,7 @@ class Shard:
         writer.begin(self._partitions)
         caretaker = Caretaker(self._partitions)
         TaskRequests(self._partitions)
+        SharedOfferRequests(self._partitions)
         signatures = SignatureRequests(self._partitions)
         QueueRequests(self._partitions, caretaker, signatures)
         DamagedRequests(self._partitions)

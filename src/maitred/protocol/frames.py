@@ -113,6 +113,7 @@ class Opcode(IntEnum):
     WITHDRAW = 0x71
     DAMAGED = 0x72
     SIGNATURES = 0x74
+    OFFER_MANY = 0x75
 
 
 ANSWER: Final = 0x80

@@ -15,6 +15,7 @@ from maitred.protocol.frames import Opcode
 from maitred.protocol.notation import Reader, bytes_map
 from maitred.protocol.queries import QUERY_EXCHANGES, AnyQueryAnswer, AnyQueryRequest
 from maitred.protocol.requests import Answer, PartitionRequest, ShardRequest
+from maitred.protocol.shared_offers import OfferedMany, OfferMany
 from maitred.protocol.tasks import EXCHANGES, AnyTaskAnswer, AnyTaskRequest
 
 if TYPE_CHECKING:
@@ -93,14 +94,15 @@ class ShardStatus(Struct, kw_only=True):
     them."""
 
 
-AnyRequest = Echo | Status | AnyTaskRequest | AnyQueryRequest | AnyAccessRequest
-AnyAnswer = Echoed | ShardStatus | AnyTaskAnswer | AnyQueryAnswer | AnyAccessAnswer
+AnyRequest = Echo | Status | OfferMany | AnyTaskRequest | AnyQueryRequest | AnyAccessRequest
+AnyAnswer = Echoed | ShardStatus | OfferedMany | AnyTaskAnswer | AnyQueryAnswer | AnyAccessAnswer
 
 REQUESTS: Final[dict[int, type[AnyRequest]]] = {
     kind.opcode: kind
     for kind in (
         Echo,
         Status,
+        OfferMany,
         *(request for request, _ in EXCHANGES),
         *(request for request, _ in QUERY_EXCHANGES),
         *(request for request, _ in ACCESS_EXCHANGES),
@@ -109,6 +111,7 @@ REQUESTS: Final[dict[int, type[AnyRequest]]] = {
 ANSWERS: Final[dict[int, type[AnyAnswer]]] = {
     Opcode.ECHO: Echoed,
     Opcode.STATUS: ShardStatus,
+    Opcode.OFFER_MANY: OfferedMany,
     **{request.opcode: answer for request, answer in EXCHANGES},
     **{request.opcode: answer for request, answer in QUERY_EXCHANGES},
     **{request.opcode: answer for request, answer in ACCESS_EXCHANGES},

@@ -58,6 +58,7 @@ class Attending:
         passes: Callable[[Served, list[Pass], float], None],
         welcomed: Callable[[], None],
         compared: Callable[[Served], None],
+        counts_changed: Callable[[], None],
     ) -> None:
         self.address = ""
         self.online = True
@@ -76,6 +77,8 @@ class Attending:
         """Called once all the roots know of us."""
         self._compared = compared
         """Called when a queue's others may do better, or worse, than was known."""
+        self._counts_changed = counts_changed
+        """Called when a queue has another number of partitions than was known."""
         self._strange: dict[str, None] = {}
         """Queues whose root has not answered yet."""
         self._loop = asyncio.get_running_loop()
@@ -209,7 +212,10 @@ class Attending:
             attended = cast("Attended", await held.answer())
         finally:
             del self._held[held]
+        before = served.view.counts.read
         served.view.learn(attended.counts)
+        if served.view.counts.read != before:
+            self._counts_changed()
         return attended
 
     def _obey(self, order: str) -> bool:

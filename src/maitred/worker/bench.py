@@ -48,6 +48,9 @@ class Bench:
         """They start when they are first needed."""
         self.closed = False
         """Whatever task arrives from now on is given back: we are stopping, or offline."""
+        self.strict = False
+        """Whether slots are on offer in several places: then what comes beyond the measured limit
+        was taken twice, and is given back. Otherwise the limit has changed since the offer."""
         self._ends = ends
         self._statistics = statistics
         self._freed = freed
@@ -56,6 +59,11 @@ class Bench:
     def free(self) -> int:
         """Slots that nobody sits in, as far as the worker can take more."""
         return 0 if self.closed else max(0, self.capacity.room)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what arrives for a slot on offer may have one."""
+        return not self.strict or self.capacity.room > 0
 
     def take(self) -> bool:
         """Have a slot for something else than a task; False if none is free."""
@@ -76,7 +84,11 @@ class Bench:
         """Begin a task, or give it back if there is no room for it."""
         statistics = self._statistics
         key = (given.sequence, given.attempt)
-        if self.closed or statistics.busy >= statistics.slots:
+        if (
+            self.closed
+            or statistics.busy >= statistics.slots
+            or (self.strict and not self.has_room)
+        ):
             statistics.returned += 1
             self._ends.add(origin, End(*key, given.proof, RETURNED, outcomes.NIL))
             return

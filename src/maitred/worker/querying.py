@@ -124,7 +124,7 @@ class Querying:
         for other in self._passes.take(token):
             self._refuse(other.who.asker, other.who.stream, reservations.twice())
         expires_at = now + terms.reservation_seconds - self.pulse.behind(now)
-        if expires_at <= now or not self._bench.take():
+        if expires_at <= now or not self._bench.has_room or not self._bench.take():
             # In the first case it was reserved before the loop was blocked.
             early = book.refuse(token)
             if early is not None:
@@ -287,7 +287,7 @@ class Querying:
         if (
             not self.warm_seconds
             or not query.again_until
-            or not query.served.on_offer
+            or not query.served.has_offers
             or query.served.health.sick
             or self._bench.free <= 0
             or not isinstance(terms, Reserved)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from maitred.app.handler import Handler
     from maitred.client.held import Held
     from maitred.client.queues import QueueView
+    from maitred.worker.shared_offering import Post
 
 
 class Served:
@@ -21,6 +22,7 @@ class Served:
         "asked",
         "asking",
         "function",
+        "grouped",
         "health",
         "held_back",
         "is_async",
@@ -29,6 +31,7 @@ class Served:
         "offers",
         "on_offer",
         "origins",
+        "posts",
         "read",
         "signature",
         "view",
@@ -55,11 +58,20 @@ class Served:
         """Whether that was said to keep slots back."""
         self.offers: dict[Held, None] = {}
         self.on_offer = 0
-        """Slots."""
+        """Slots of its own offers."""
         self.asking = 0
         """Offers that they are in."""
+        self.posts: list[Post] = []
+        """Where it shares slots with other queues."""
+        self.grouped = 0
+        """Partitions that it had when the posts were found."""
         self.origins: dict[int, Origin] = {}
         """By partition; no more than the queue has."""
+
+    @property
+    def has_offers(self) -> bool:
+        """Whether slots are on offer to it, its own or shared ones."""
+        return self.on_offer > 0 or any(post.on_offer for post in self.posts)
 
     def origin(self, partition: int) -> Origin:
         """That partition."""

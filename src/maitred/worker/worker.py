@@ -16,7 +16,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from maitred.client.queues import QueueView
-from maitred.errors import Cancelled, ConnectionLost, CutOff, DeadlineExceeded, MaitredError
+from maitred.errors import (
+    Cancelled,
+    ConnectionLost,
+    CutOff,
+    DeadlineExceeded,
+    MaitredError,
+    ProtocolViolation,
+)
 from maitred.protocol.sessions import SESSION_BYTES, session_of_secret
 from maitred.protocol.tasks import Offer, Offered
 from maitred.worker.alarm import Alarm
@@ -33,12 +40,13 @@ from maitred.worker.outage import Outage
 from maitred.worker.pulse import Pulse
 from maitred.worker.querying import Querying
 from maitred.worker.served import Served
+from maitred.worker.shared_offering import SharedOffering
 from maitred.worker.standby import StandbyHeartbeats
 from maitred.worker.statistics import Statistics
 from maitred.worker.supply import spread, to_offer, worth_it
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from maitred.app.handler import Handler
     from maitred.client.client import AsyncClient
@@ -144,8 +152,29 @@ class Worker:
             self.querying.passes,
             self._welcome,
             self._judged,
+            self._counts_changed,
         )
         self.querying.judged = self._judged
+        self._shared: SharedOffering | None = None
+        """None for a worker with one queue: its slots need not be shared."""
+        self._held_back: list[Served] = []
+        """Queues that are offered few slots, and so none that are shared."""
+        if len(self._served) > 1:
+            self._shared = SharedOffering(
+                client,
+                self._session,
+                name,
+                settings.offer_seconds,
+                served=self._served,
+                statistics=self.statistics,
+                outage=self._outage,
+                free=lambda: self._bench.free,
+                take=self._take,
+                freed=self._slot_freed,
+                spawn=self._spawn,
+                rest=self._rest,
+                connection_lost=self._connection_lost,
+            )
         self._pauses = Alarm(self._loop, self._pause_is_over)
         self._door = Door(
             self._loop,
@@ -186,6 +215,8 @@ class Worker:
             return
         self._log.info("certificate read again")
         self.address = self._door.address
+        if self._shared is not None:
+            self._shared.address = self.address
         self._attending.moved(self.address)
 
     async def run(self) -> bool:
@@ -201,6 +232,8 @@ class Worker:
         if self._standby is not None:
             self._pulse.start()
             self._standby.start()
+        if self._shared is not None:
+            self._shared.address = self.address
         self._attending.start(self._served, self.address)
         self._supply()
         await self._stopping.wait()
@@ -213,6 +246,8 @@ class Worker:
             self._beats.stop()
             self._attending.stop()
             self._pauses.stop()
+            if self._shared is not None:
+                self._shared.stop()
             self.querying.stop()
             self._counted.stop()
             self.capacity.stop()
@@ -241,11 +276,20 @@ class Worker:
         if not self._attending.online:
             self._attending.changed()
         free = self._bench.free
-        if not free:
-            self._take_offers_back()
+        one_by_one: Sequence[Served] = self._served
+        shared = self._shared
+        if shared is not None and shared.available:
+            shared.supply(free)
+            one_by_one = self._held_back
+            self._bench.strict = len(shared.posts) + len(one_by_one) > 1
+        if not one_by_one:
             return
-        wanted = to_offer(free, [served.on_offer for served in self._served])
-        for served, share_of_free in zip(self._served, wanted, strict=True):
+        if not free:
+            for served in one_by_one:
+                self._take_back(served)
+            return
+        wanted = to_offer(free, [served.on_offer for served in one_by_one])
+        for served, share_of_free in zip(one_by_one, wanted, strict=True):
             partitions = served.view.counts.read
             sick = served.health.sick
             slots = self._at_most(served, share_of_free) if sick else share_of_free
@@ -253,9 +297,12 @@ class Worker:
                 served.on_offer += slots
                 for share in spread(slots, partitions):
                     served.asking += 1
-                    offering = self._loop.create_task(self._offer(served, share))
-                    self._offering[offering] = None
-                    offering.add_done_callback(self._offering.pop)
+                    self._spawn(self._offer(served, share))
+
+    def _spawn(self, offering: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(offering)
+        self._offering[task] = None
+        task.add_done_callback(self._offering.pop)
 
     def _at_most(self, served: Served, slots: int) -> int:
         """Of these, as many as a queue may have on offer whose queries fail here."""
@@ -272,6 +319,8 @@ class Worker:
         self._slot_freed()
 
     def _take_offers_back(self) -> None:
+        if self._shared is not None:
+            self._shared.take_back()
         for served in self._served:
             self._take_back(served)
 
@@ -286,19 +335,40 @@ class Worker:
             offered = await self._ask(served, slots)
             if offered is None:
                 return
-            now = self._loop.time()
-            lease_ends_at = now + offered.lease_seconds - self._pulse.behind(now)
-            seat = self._bench.seat
-            for given in offered.tasks:
-                origin = served.origin(given.partition)
-                origin.lease_seconds = offered.lease_seconds
-                seat(served, given, origin, now, lease_ends_at)
-            for reserved in offered.reserved:
-                self.querying.reserved(served, reserved, now)
+            self._seat(served, offered, self._loop.time())
         finally:
             served.on_offer -= slots
             served.asking -= 1
             self._slot_freed()
+
+    def _seat(self, served: Served, offered: Offered, now: float) -> None:
+        """Begin what an offer got."""
+        lease_ends_at = now + offered.lease_seconds - self._pulse.behind(now)
+        seat = self._bench.seat
+        for given in offered.tasks:
+            origin = served.origin(given.partition)
+            origin.lease_seconds = offered.lease_seconds
+            seat(served, given, origin, now, lease_ends_at)
+        for reserved in offered.reserved:
+            self.querying.reserved(served, reserved, now)
+
+    def _take(self, served: Served, offered: Offered, now: float) -> None:
+        """Begin what a shared offer got for one of its queues."""
+        with suppress(ProtocolViolation):  # the tasks are good all the same
+            served.view.learn(offered.counts)
+        if served.view.counts.read != served.grouped:
+            self._counts_changed()
+        self._seat(served, offered, now)
+
+    def _counts_changed(self) -> None:
+        if self._shared is not None:
+            self._shared.changed()
+
+    def _connection_lost(self) -> None:
+        """A node that comes back may know more, or less, than before."""
+        if self._shared is not None:
+            self._shared.available = True
+        self._beats.connection_lost()
 
     async def _ask(self, served: Served, slots: int) -> Offered | None:
         view = served.view
@@ -326,7 +396,7 @@ class Worker:
                 return None
             except MaitredError as problem:
                 if isinstance(problem, ConnectionLost | CutOff):
-                    self._beats.connection_lost()
+                    self._connection_lost()
                 await self._rest(self._outage.failed(served.name, poll.partition, problem))
                 return None
             finally:
@@ -352,6 +422,8 @@ class Worker:
         if health.sick == served.held_back:
             return
         served.held_back = health.sick
+        self._held_back = [one for one in self._served if one.held_back]
+        self._counts_changed()
         facts = {"queue": served.name, "good": round(health.good, 2), "others": health.best}
         if health.sick:
             self.statistics.held_back += 1

@@ -11,7 +11,7 @@ from maitred.simulation.scenarios.queries import queries
 from maitred.simulation.scenarios.selection import selection
 from maitred.simulation.scenarios.servers import servers
 from maitred.simulation.scenarios.streams import streams
-from maitred.simulation.scenarios.tasks import tasks
+from maitred.simulation.scenarios.tasks import many_queues, tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,5 +26,6 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "selection": selection,
     "nodes": nodes,
     "tasks": tasks,
+    "many-queues": many_queues,
     "queries": queries,
 }

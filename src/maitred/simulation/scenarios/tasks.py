@@ -62,6 +62,8 @@ class Kind:
 
     workers: int = 2
     slots: int = 4
+    queues: int = 1
+    """That each worker serves, with slots that all of them share."""
     plain: bool = False
     producers_cut: bool = False
     shards_die: bool = False
@@ -78,6 +80,13 @@ class Kind:
             exactly_once=not (self.workers_die or self.network_fails),
             in_order=ordered if self.plain else 0,
             overlap_after_seconds=LEASE_SECONDS / 2,
+            counts_runs=not (
+                self.producers_cut
+                or self.shards_die
+                or self.disk_fails
+                or self.workers_die
+                or self.network_fails
+            ),
         )
 
 
@@ -92,6 +101,23 @@ KINDS: Final[dict[str, Kind]] = {
         producers_cut=True, shards_die=True, disk_fails=True, workers_die=True, network_fails=True
     ),
 }
+
+
+MANY_QUEUES: Final[dict[str, Kind]] = {
+    "many": Kind(slots=3, queues=7),
+    "many-crashes": Kind(slots=2, queues=7, shards_die=True),
+    "many-storm": Kind(
+        slots=2,
+        queues=5,
+        producers_cut=True,
+        shards_die=True,
+        disk_fails=True,
+        workers_die=True,
+        network_fails=True,
+    ),
+}
+"""The same with workers that serve many queues. Their slots are on offer at all shards at once, so
+that tasks are given back now and then."""
 
 
 class Tasks:
@@ -126,6 +152,8 @@ class Tasks:
             for number in range(2)
         ]
         self.admin = Admin(world.host("admin"), self.node.host, self.record)
+        for person in (*self.workers, *self.producers, self.admin):
+            person.queues = kind.queues
         self.forger: Forger | None = None
         if kind.ends_forged:
             self.forger = Forger(world.host("forger"), self.node.host, self.record, self._sessions)
@@ -279,12 +307,12 @@ class Tasks:
     def _check_stories(self) -> None:
         self.record.check()
         dead = {
-            (key.partition, sequence)
+            (key.queue, key.partition, sequence)
             for key, found in self.disk.contents.all().items()
             for sequence in found.dead
         }
         told = {
-            (key.partition, sequence): decode_ended(result.body)
+            (key.queue, key.partition, sequence): decode_ended(result.body)
             for key, found in self.disk.contents.all().items()
             for sequence, result in found.results.items()
         }
@@ -293,7 +321,7 @@ class Tasks:
             if story.place is None:
                 continue
             acknowledged += 1
-            status, _, body = told.get(story.place, ("", 0, b""))
+            status, _, body = told.get((story.queue, *story.place), ("", 0, b""))
             if status == "done" and not story.completed:
                 raise self.record.violation(story, "is done, and no worker ran it")
             if status == "done" and msgpack.decode(body) != story.number:
@@ -306,12 +334,13 @@ class Tasks:
     def _is_over(
         self,
         story: Story,
-        dead: set[tuple[int, int]],
-        told: Mapping[tuple[int, int], tuple[str, int, bytes]],
+        dead: set[tuple[str, int, int]],
+        told: Mapping[tuple[str, int, int], tuple[str, int, bytes]],
     ) -> bool:
-        if story.completed or story.place in dead:
+        place = (story.queue, *(story.place or (-1, -1)))
+        if story.completed or place in dead:
             return True
-        if told.get(story.place or (-1, -1), ("", 0, b""))[0] in ("cancelled", "expired"):
+        if told.get(place, ("", 0, b""))[0] in ("cancelled", "expired"):
             return story.revoked or story.may_expire
         # What was never begun and never written leaves nothing that a crash would not take away.
         return (story.revoked or story.may_expire) and bool(self.node.crashes)
@@ -344,7 +373,7 @@ class Tasks:
             for owned in partitions.owned.values():
                 partition = owned.partition
                 held = (
-                    partition.offers.slots,
+                    partition.offers.free,
                     partition.offers_away,
                     partition.tasks_away,
                     len(partition.leases),
@@ -393,10 +422,15 @@ def node_settings(random: Random, idle: Random) -> Node:
 
 async def tasks_of(kind: str, world: World) -> None:
     """A run of that kind."""
-    await Tasks(world, KINDS[kind]).run()
+    await Tasks(world, (KINDS | MANY_QUEUES)[kind]).run()
 
 
 async def tasks(world: World) -> None:
     """The scenario."""
     drawn = world.random("kind").choice([*KINDS, "storm", "storm", "crashes"])
     await tasks_of(drawn, world)
+
+
+async def many_queues(world: World) -> None:
+    """The scenario with many queues to a worker."""
+    await tasks_of(world.random("kind").choice([*MANY_QUEUES]), world)

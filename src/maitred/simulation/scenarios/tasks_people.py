@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 NAMESPACE: Final = "shop"
 QUEUE: Final = "orders"
+QUEUES: Final = (QUEUE, *(f"{QUEUE}-{number}" for number in range(1, 9)))
+"""Of which the first ones are used."""
 PARTITIONS_MAX: Final = 5
 RETENTION_SECONDS: Final = 3_600.0
 BATCH_MAX: Final = 30
@@ -48,10 +50,17 @@ class Person(Guest):
         super().__init__(host, node)
         self.record = record
 
+    queues = 1
+    """How many of the queues are used."""
+
     def app(self, handle: Callable[[int], object]) -> Handler[..., object, object]:
-        """A new app for a new process; `handle` serves the queue."""
+        """A new app for a new process; `handle` serves all queues. The first one's handler."""
         app = self.app_of(NAMESPACE)
-        return app.handler(QUEUE, retention=RETENTION_SECONDS, selection=SELECTION)(handle)
+        made = [
+            app.handler(queue, retention=RETENTION_SECONDS, selection=SELECTION)(handle)
+            for queue in QUEUES[: self.queues]
+        ]
+        return made[0]
 
 
 class Producer(Person):
@@ -99,9 +108,13 @@ class Producer(Person):
             timeout = random.choice((0.0, 0.0, 8.0))
             retries = random.choice((0, 2, 20))
         priority = random.choice((2, 2, 0, 4))
+        if self.queues > 1:
+            queue = random.choice(QUEUES[: self.queues])
+            handler = handler.app.handlers[queue]
         stories = [
             self.record.told(
                 retries=retries,
+                queue=handler.queue,
                 priority=priority,
                 delayed=bool(delay),
                 may_expire=bool(expires),
@@ -221,10 +234,12 @@ class WorkerHost(Person):
             partition, sequence = attempt.task_id.split("/")[-2:]
             place = (int(partition), int(sequence))
             run = self.record.begins(number, name, attempt.number, place, loop.time())
+            self.record.takes_slot(name, self.slots)
             try:
                 await asyncio.sleep(stories[number].runs_seconds)
             finally:
                 run.ended = True
+                self.record.leaves_slot(name)
             if attempt.number <= stories[number].fails:
                 raise ValueError(f"attempt {attempt.number}")
             self.record.completes(number)
@@ -236,7 +251,7 @@ class WorkerHost(Person):
         self.session = session_of_secret(secret)
         worker = Worker(
             client,
-            [handler],
+            list(handler.app.handlers.values()),
             WorkerSettings(slots=self.slots, offer_seconds=10.0, finish_seconds=4.0),
             name,
             self.host.surroundings,
@@ -272,11 +287,12 @@ class Admin(Person):
             await asyncio.sleep(random.expovariate(1.0))
             with suppress(MaitredError):
                 what = random.random()
-                where = (NAMESPACE, QUEUE, TASKS, random.randrange(PARTITIONS_MAX), 0)
+                queue = random.choice(QUEUES[: self.queues]) if self.queues > 1 else QUEUE
+                where = (NAMESPACE, queue, TASKS, random.randrange(PARTITIONS_MAX), 0)
                 if what < 0.6:
                     write = random.randint(1, PARTITIONS_MAX)
                     wanted = max(write, random.choice((read, write)))
-                    await client.request(Resize(NAMESPACE, QUEUE, TASKS, 0, 0, wanted, write))
+                    await client.request(Resize(NAMESPACE, queue, TASKS, 0, 0, wanted, write))
                     read = wanted
                 elif what < 0.8:
                     await client.request(Describe(*where))

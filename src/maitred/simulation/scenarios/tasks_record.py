@@ -37,6 +37,7 @@ class Story:
     fails: int = 0
     """So many of its first attempts raise."""
     runs_seconds: float = 0.0
+    queue: str = ""
     place: tuple[int, int] | None = None
     """Partition and sequence number, since it was acknowledged."""
     revoked: bool = False
@@ -60,6 +61,8 @@ class Promise:
     than to the parent may be overtaken on the way, by one that meets an offer there."""
     overlap_after_seconds: float
     """From the begin of an attempt to that of the next one elsewhere, at least."""
+    counts_runs: bool = False
+    """No attempt is counted that did not run: a task that a worker gives back has none."""
 
 
 class Record:
@@ -75,6 +78,8 @@ class Record:
         self.duplicates = 0
         self.overlaps = 0
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
+        self._running: dict[str, int] = {}
+        """Handlers that run, by worker."""
 
     def told(self, **wishes: Any) -> Story:  # noqa: ANN401 - the fields of a story
         """A new task."""
@@ -91,6 +96,8 @@ class Record:
             raise self.violation(story, f"began attempt {attempt}")
         if story.place not in (None, place):
             raise self.violation(story, f"is at {place} as well")
+        if self.promise.counts_runs and attempt > len(story.runs) + 1:
+            raise self.violation(story, f"began attempt {attempt} at {worker}")
         if story.cancelled:
             raise self.violation(story, f"begins at {worker}, and was cancelled")
         running = [run for run in story.runs if not run.ended]
@@ -116,6 +123,18 @@ class Record:
         if sequence < before:
             raise self.violation(story, f"at {place} began after {self.stories[number]}")
         self._last[line] = (sequence, story.number)
+
+    def takes_slot(self, worker: str, slots: int) -> None:
+        """A handler begins at a worker that has so many slots; each is taken once."""
+        running = self._running[worker] = self._running.get(worker, 0) + 1
+        if running > slots:
+            found = Violation(f"{worker} runs {running} tasks in {slots} slots.")
+            self.found.append(found)
+            raise found
+
+    def leaves_slot(self, worker: str) -> None:
+        """A handler has ended."""
+        self._running[worker] -= 1
 
     def completes(self, number: int) -> None:
         """The handler returns."""

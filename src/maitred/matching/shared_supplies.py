@@ -1,0 +1,387 @@
+"""Free slots of workers that are on offer to many queues at once, on one shard. Pure.
+
+A worker names a set of partitions once. From then on each of its offers is a number of slots, for
+all partitions of the set together: a *budget*. A partition that has a task or a query draws one
+slot of it; so each slot is taken once, and an idle queue costs nothing.
+
+Partitions without a slot for what waits there are *hungry*. A new offer serves the hungry ones of
+its set: the most urgent first (queries before tasks, then by priority), and those that are equally
+urgent in turn. A partition that gets a task while slots are free draws them by itself. So slots are
+free only while no partition of the set is hungry, but for one that has to wait for another reason.
+
+Neither naming a set nor a new offer looks at all partitions of the set: an offer costs as much with
+a thousand idle queues as with one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING, Final, Protocol
+
+from maitred.matching.attempt_proofs import holder_of
+from maitred.matching.records import PRIORITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from maitred.matching.offers import Offer
+    from maitred.matching.records import PartitionKey
+    from maitred.matching.task import Token
+
+URGENCIES: Final = 2 * PRIORITIES
+"""Queries of each priority, then tasks of each priority."""
+
+PLACES_MAX: Final = 500_000
+"""Partitions in all sets of a shard, some 200 bytes each. Beyond it the sets that were not used for
+longest are forgotten; their workers name them again."""
+
+COUNTED_MAX: Final = 64
+"""Hungry partitions that are counted one by one to tell a worker how many there are."""
+
+SetKey = tuple[bytes, str, int]
+"""The worker's session and user as proofs name them, the namespace, and the number of the set."""
+
+
+class Hungry(Protocol):
+    """What a partition can do with slots."""
+
+    key: PartitionKey
+
+    def urgency(self) -> int | None:
+        """Below `URGENCIES`, of the first that waits for a slot; None if nothing waits."""
+
+    def seat_some(self, most: int, now: float) -> int:
+        """Seat at most so many of those that wait; returns how many."""
+
+
+class SharedOffer:
+    """Slots of one worker, for all partitions of its set. Answered once."""
+
+    __slots__ = ("gifts", "is_open", "left", "parts", "since", "supply", "token", "until")
+
+    def __init__(
+        self, supply: SharedSupply, token: Token, slots: int, since: float, until: float
+    ) -> None:
+        self.supply = supply
+        self.token = token
+        self.left = slots
+        """Slots that no partition has drawn."""
+        self.since = since
+        self.until = until
+        """When it is answered even if there is nothing for it."""
+        self.parts: dict[PartitionKey, Offer] = {}
+        """What partitions have drawn in this turn of the loop and not yet given."""
+        self.gifts: list[object] = []
+        """What they have given, as whoever answers the offer collects it."""
+        self.is_open = True
+
+
+class SharedSupply:
+    """A worker's set of partitions on this shard, and its offers for them."""
+
+    __slots__ = (
+        "address",
+        "free",
+        "holder",
+        "key",
+        "members",
+        "offers",
+        "refused",
+        "session",
+        "used_at",
+        "user",
+        "versions",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        session: bytes,
+        user: str,
+        namespace: str,
+        number: int,
+        members: Mapping[PartitionKey, int],
+        versions: Sequence[int] = (),
+    ) -> None:
+        self.session = session
+        self.user = user
+        self.holder = holder_of(session, user)
+        self.key: SetKey = (self.holder, namespace, number)
+        self.members = OrderedDict(members)
+        """The partitions, and where each stands in the worker's list; the one that was served last,
+        last."""
+        self.versions = list(versions)
+        """Of the partition counts that the worker goes by, in the order of its list."""
+        self.worker = ""
+        """The worker's name, for people to read."""
+        self.address = ""
+        """Where gateways reach the worker; empty: nowhere."""
+        self.offers: dict[SharedOffer, None] = {}
+        """Those that are open, the oldest first."""
+        self.free = 0
+        """Slots of all open offers that no partition has drawn."""
+        self.refused: list[tuple[int, bytes]] = []
+        """Partitions that could not be loaded and why, until the worker is told."""
+        self.used_at = -inf
+
+
+class SharedSupplies:
+    """All sets of one shard."""
+
+    def __init__(self, places_max: int = PLACES_MAX) -> None:
+        self.sets: OrderedDict[SetKey, SharedSupply] = OrderedDict()
+        """The one that was used last, last."""
+        self.forgotten: Callable[[SharedOffer], None] = lambda _: None
+        """Called with each open offer of a set that is forgotten: its worker has to hear of it."""
+        self._places_max = places_max
+        self._places = 0
+        self._at: dict[PartitionKey, OrderedDict[SharedSupply, None]] = {}
+        self._loaded: set[PartitionKey] = set()
+        """Partitions that draw from here."""
+        self._free: OrderedDict[SharedSupply, None] = OrderedDict()
+        """Those that have free slots; the one that was drawn from last, last."""
+        self._lines: tuple[OrderedDict[PartitionKey, Hungry], ...] = tuple(
+            OrderedDict() for _ in range(URGENCIES)
+        )
+        """Hungry partitions by urgency; the one that was served last, last."""
+        self._urgency: dict[PartitionKey, int] = {}
+        self.returned: dict[SharedSupply, None] = {}
+        """Sets of which drawn slots were given back, for other partitions that are hungry."""
+
+    # Sets
+
+    def name(self, supply: SharedSupply) -> None:
+        """A worker names a set; one of the same number is replaced."""
+        known = self.sets.get(supply.key)
+        if known is not None:
+            self.forget(known)
+        self.sets[supply.key] = supply
+        self._places += len(supply.members)
+        for member in supply.members:
+            self._at.setdefault(member, OrderedDict())[supply] = None
+        while self._places > self._places_max and len(self.sets) > 1:
+            self.forget(next(iter(self.sets.values())))
+
+    def find(self, holder: bytes, namespace: str, number: int) -> SharedSupply | None:
+        """The set of that number, if the worker has named it here and it is not forgotten."""
+        return self.sets.get((holder, namespace, number))
+
+    def forget(self, supply: SharedSupply) -> None:
+        """Answer its offers and take it out of all places."""
+        if self.sets.get(supply.key) is not supply:
+            return
+        del self.sets[supply.key]
+        self._places -= len(supply.members)
+        for member in supply.members:
+            there = self._at[member]
+            del there[supply]
+            if not there and member not in self._loaded:
+                del self._at[member]
+        for offer in list(supply.offers):
+            self.close(offer)
+            self.forgotten(offer)
+
+    def forget_at(self, key: PartitionKey) -> None:
+        """The partition is let go: every worker that serves it names its set again, so that the
+        partition is loaded where it belongs now."""
+        for supply in list(self._at.get(key, ())):
+            self.forget(supply)
+        self.sated(key)
+        self._loaded.discard(key)
+        self._at.pop(key, None)
+
+    def forget_unused(self, before: float) -> None:
+        """Forget sets without an open offer that were last used before that moment."""
+        for supply in list(self.sets.values()):
+            if supply.used_at >= before:
+                return
+            if not supply.offers:
+                self.forget(supply)
+
+    def at(self, key: PartitionKey) -> OrderedDict[SharedSupply, None]:
+        """The sets that a partition is in, from when it is loaded until `forget_at`."""
+        self._loaded.add(key)
+        return self._at.setdefault(key, OrderedDict())
+
+    # Offers
+
+    def offer(self, offer: SharedOffer, now: float) -> None:
+        """More slots of a worker are free."""
+        supply = offer.supply
+        supply.offers[offer] = None
+        supply.used_at = now
+        if self.sets.get(supply.key) is supply:
+            self.sets.move_to_end(supply.key)
+        self._add_free(supply, offer.left)
+
+    def close(self, offer: SharedOffer) -> bool:
+        """The offer is answered, or nobody waits for the answer; False if that was so already."""
+        if not offer.is_open:
+            return False
+        offer.is_open = False
+        supply = offer.supply
+        supply.offers.pop(offer, None)
+        self._add_free(supply, -offer.left)
+        return True
+
+    def due(self, now: float) -> list[SharedOffer]:
+        """Offers whose time is up and that got nothing."""
+        return [
+            offer
+            for supply in list(self._free)
+            for offer in supply.offers
+            if offer.until <= now and not offer.parts and not offer.gifts
+        ]
+
+    def next_due(self) -> float:
+        """When the first open offer's time is up."""
+        return min((offer.until for supply in self._free for offer in supply.offers), default=inf)
+
+    def of_session(self, session: bytes) -> list[SharedSupply]:
+        """The sets of that worker."""
+        return [supply for supply in self._free if supply.session == session]
+
+    def _add_free(self, supply: SharedSupply, slots: int) -> None:
+        supply.free += slots
+        if supply.free:
+            if supply not in self._free:
+                self._free[supply] = None
+        else:
+            self._free.pop(supply, None)
+
+    # Slots
+
+    def first(
+        self,
+        there: OrderedDict[SharedSupply, None],
+        doubted: Callable[[SharedSupply], bool] | None = None,
+    ) -> SharedSupply | None:
+        """Of the sets that a partition is in, the one whose free slots have waited longest."""
+        free = self._free
+        if not free or not there:
+            return None
+        candidates: Iterable[SharedSupply]
+        if len(there) <= len(free):
+            candidates = (one for one in there if one.free)
+        else:
+            candidates = (one for one in free if one in there)
+        for supply in candidates:
+            if doubted is None or not doubted(supply):
+                return supply
+        return None
+
+    def slots(self, there: OrderedDict[SharedSupply, None], enough: float = inf) -> int:
+        """The free slots that a partition could draw; counted until there are enough."""
+        if not self._free:
+            return 0
+        found = 0
+        candidates: Iterable[SharedSupply] = there
+        if len(there) > len(self._free):
+            candidates = (supply for supply in self._free if supply in there)
+        for supply in candidates:
+            found += supply.free
+            if found >= enough:
+                break
+        return found
+
+    def draw(self, supply: SharedSupply, there: OrderedDict[SharedSupply, None]) -> SharedOffer:
+        """Take one of its free slots."""
+        for offer in supply.offers:
+            if offer.left:
+                break
+        else:
+            raise LookupError("no slot is free")
+        offer.left -= 1
+        supply.free -= 1
+        if supply.free:
+            self._free.move_to_end(supply)
+        else:
+            del self._free[supply]
+        there.move_to_end(supply)
+        return offer
+
+    def give_back(self, offer: SharedOffer) -> None:
+        """A slot that was drawn in this turn is not needed after all."""
+        if offer.is_open:
+            offer.left += 1
+            self._add_free(offer.supply, 1)
+            self.returned[offer.supply] = None
+
+    # Hunger
+
+    def note(self, partition: Hungry) -> None:
+        """What waits at the partition may have changed."""
+        key = partition.key
+        urgency = partition.urgency()
+        before = self._urgency.get(key)
+        if urgency == before:
+            return
+        if before is not None:
+            self._lines[before].pop(key, None)
+        if urgency is None:
+            self._urgency.pop(key, None)
+        else:
+            self._urgency[key] = urgency
+            self._lines[urgency][key] = partition
+
+    def sated(self, key: PartitionKey) -> None:
+        """Nothing waits there any more."""
+        before = self._urgency.pop(key, None)
+        if before is not None:
+            self._lines[before].pop(key, None)
+
+    def serve(self, supply: SharedSupply, now: float) -> dict[PartitionKey, Hungry]:
+        """Let the hungry partitions of the set draw; returns those that were asked."""
+        asked: dict[PartitionKey, Hungry] = {}
+        members = supply.members
+        for line in self._lines:
+            unable: set[PartitionKey] = set()
+            while supply.free and len(unable) < len(line):
+                takers = self._takers(line, members, unable, supply.free)
+                if not takers:
+                    break
+                share = max(1, supply.free // len(takers))
+                for partition in takers:
+                    if not supply.free:
+                        break
+                    key = partition.key
+                    asked[key] = partition
+                    line.move_to_end(key)
+                    members.move_to_end(key)
+                    if partition.seat_some(share, now):
+                        self.note(partition)
+                    else:
+                        unable.add(key)
+            if not supply.free:
+                break
+        return asked
+
+    def waiting(self, supply: SharedSupply) -> tuple[int, int]:
+        """The greatest urgency among the hungry partitions of the set and how many there are of it;
+        `URGENCIES` and 0 if there are none."""
+        members = supply.members
+        for urgency, line in enumerate(self._lines):
+            if not line:
+                continue
+            if len(line) > COUNTED_MAX:
+                return urgency, min(len(line), len(members))
+            found = sum(key in members for key in line)
+            if found:
+                return urgency, found
+        return URGENCIES, 0
+
+    @staticmethod
+    def _takers(
+        line: OrderedDict[PartitionKey, Hungry],
+        members: OrderedDict[PartitionKey, int],
+        unable: set[PartitionKey],
+        most: int,
+    ) -> list[Hungry]:
+        """The next ones in turn, found by looking through whichever of the two is shorter."""
+        if len(members) < len(line):
+            found = (line[key] for key in members if key in line and key not in unable)
+        else:
+            found = (one for key, one in line.items() if key in members and key not in unable)
+        return list(islice(found, most))

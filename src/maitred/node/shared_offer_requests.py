@@ -1,0 +1,205 @@
+"""Workers that have their free slots on offer to many partitions of this shard at once."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING
+
+from maitred.errors import MaitredError
+from maitred.matching.attempt_proofs import holder_of
+from maitred.matching.records import PartitionKey
+from maitred.matching.shared_supplies import SharedOffer, SharedSupply
+from maitred.node.held import Held
+from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes, RequestKind
+from maitred.protocol.frames import Opcode
+from maitred.protocol.refusals import encode_error
+from maitred.protocol.shared_offers import OfferedMany, OfferMany
+from maitred.protocol.tasks import Describe, Offer, Offered
+from maitred.routing.names import check_shown_name
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from msgspec import Struct
+
+    from maitred.node.accepted import Accepted
+    from maitred.node.driving import Owned
+    from maitred.node.partitions import Partitions
+    from maitred.protocol.tasks import Counts
+
+
+class SharedOfferRequests:
+    """Serves OFFER_MANY, and answers such offers when their time is up."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._supplies = partitions.supplies
+        self._shard = partitions.shard
+        self._loop = partitions.loop
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = inf
+        self._join = RequestKind(self._joined, Makes.QUEUES, _not_there)
+        self._shard.holders[Opcode.OFFER_MANY] = self._offer_many
+        self._shard.admissions[Opcode.OFFER_MANY] = self._admit
+
+    def _admit(self, message: OfferMany, connection: Accepted) -> None:
+        """Write down as whom the worker connected: proofs of attempts name the user."""
+        identity = connection.identity
+        message.user = identity.name if identity is not None else ""
+
+    def _offer_many(self, message: OfferMany, held: Held) -> None:
+        check_shown_name("worker", message.worker)
+        supplies = self._supplies
+        if message.members:
+            supply = self._named(message, held)
+        else:
+            holder = holder_of(message.session, message.user)
+            supply = supplies.find(holder, message.namespace, message.number)
+            if supply is None:
+                held.answer(OfferedMany([], known=False))
+        if supply is None:
+            return
+        supply.worker, supply.address = message.worker, message.address
+        now = self._loop.time()
+        patience = message.timeout_milliseconds * 0.001 - ANSWER_EARLY_SECONDS
+        first = PartitionKey(
+            message.namespace, message.queue, message.queue_type, message.partition
+        )
+        owned = self._partitions.owned.get(first)
+        settings = (
+            owned.partition.settings if owned is not None else self._partitions.settings_of(first)
+        )
+        until = now + min(settings.offer_seconds, max(patience, 0.0))
+        offer = SharedOffer(supply, held, message.slots, now, until)
+        held.on_stop = partial(self._withdraw, offer)
+        supplies.offer(offer, now)
+        if until < self._alarm_at:
+            self._set_alarm(until)
+        if message.members:
+            self._load(supply, message)
+        self._partitions.serve(supply, now)
+
+    def _named(self, message: OfferMany, held: Held) -> SharedSupply | None:
+        """The set that the message names; None if some of it is not ours, which it is told."""
+        shard = self._shard
+        members: dict[PartitionKey, int] = {}
+        elsewhere = []
+        for index, one in enumerate(message.members):
+            key = PartitionKey(message.namespace, one.queue, one.queue_type, one.partition)
+            owner = shard.settled.get(key)
+            if owner is None:
+                owner = shard.owner_of(Describe(*key, 0))
+            if owner == shard.number:
+                members[key] = index
+            else:
+                elsewhere.append((index, owner))
+        if elsewhere:
+            held.answer(OfferedMany([], elsewhere=elsewhere))
+            return None
+        versions = [one.version for one in message.members]
+        supply = SharedSupply(
+            message.session, message.user, message.namespace, message.number, members, versions
+        )
+        self._supplies.name(supply)
+        return supply
+
+    def _load(self, supply: SharedSupply, message: OfferMany) -> None:
+        """See to it that each partition of the set is there, made if need be."""
+        partitions = self._partitions
+        for key, index in list(supply.members.items()):
+            join = Offer(
+                *key,
+                message.timeout_milliseconds,
+                supply.versions[index],
+                message.session,
+                message.worker,
+                1,
+                user=message.user,
+            )
+            joining = Joining(partial(self._told, supply, index))
+            owned = partitions.owned.get(key)
+            if owned is None:
+                partitions.load_for(key, self._join, join, joining)
+            else:
+                self._joined(owned, join, joining)
+
+    def _joined(self, owned: Owned, message: Offer, held: Held) -> None:
+        """The partition is there."""
+        now = self._loop.time()
+        owned.last_used = now
+        partition = owned.partition
+        partition.worker_heard(message.session, message.worker, now)
+        self._supplies.note(partition)
+        counts = self._partitions.newer(owned, message.version)
+        if counts is not None:
+            held.answer(Offered([], partition.settings.lease_seconds, 0, 0.0, counts))
+
+    def _told(self, supply: SharedSupply, index: int, outcome: Struct | MaitredError) -> None:
+        """The worker should know something about one partition of its set."""
+        if isinstance(outcome, MaitredError):
+            supply.refused.append((index, encode_error(outcome)))
+        first = next(iter(supply.offers), None)
+        if first is not None:
+            if isinstance(outcome, Offered) and outcome.counts is not None:
+                supply.versions[index] = outcome.counts.version
+                first.gifts.append((index, outcome))
+            self._partitions.tell_shared(first)
+
+    def _withdraw(self, offer: SharedOffer) -> None:
+        """Nobody waits for the answer any more. Tasks that were on their way come back."""
+        if not self._supplies.close(offer):
+            return
+        now = self._loop.time()
+        for key, part in list(offer.parts.items()):
+            owned = self._partitions.owned.get(key)
+            if owned is not None:
+                owned.partition.withdraw(part, now)
+                self._partitions.touch(owned)
+
+    # Time
+
+    def _set_alarm(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._alarm_at = at
+        if at < inf:
+            self._alarm = self._loop.call_at(at, self._rings)
+
+    def _rings(self) -> None:
+        now = self._loop.time()
+        for offer in self._supplies.due(now):
+            self._partitions.answer_shared(offer)
+            supply = offer.supply
+            for key in supply.members:
+                owned = self._partitions.owned.get(key)
+                if owned is not None:
+                    owned.partition.worker_heard(supply.session, supply.worker, now)
+        self._set_alarm(self._supplies.next_due())
+
+
+class Joining(Held):
+    """Waits for a partition of a set to be loaded, and hears why it cannot be."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, told: Callable[[Struct | MaitredError], None]) -> None:
+        super().__init__()
+        self._told = told
+
+    @property
+    def wanted(self) -> bool:
+        return True
+
+    def answer(self, message: Struct) -> None:
+        self._told(message)
+
+    def refuse(self, problem: MaitredError) -> None:
+        self._told(problem)
+
+
+def _not_there(_message: Offer, counts: Counts | None) -> Offered | None:
+    """The worker goes by counts that are out of date."""
+    return Offered([], 0.0, 0, 0.0, counts) if counts else None

@@ -1,0 +1,353 @@
+"""All free slots of a worker, on offer to all of its queues.
+
+The partitions of the worker's queues are grouped by the shard that owns them. Each group is a
+*post*: a set that the shard knows by its number. An offer at a post is a number of slots for all
+partitions of it, so on one shard a slot is taken once.
+
+Between posts a slot is on offer twice as long as only one of them has work: the other one would
+take it if something came. Whatever comes twice is given back at once. Where several posts have work
+that waits, as their answers tell, that would be half of it; so freed slots are then dealt out to
+those posts alone, the most urgent first, and in proportion to their partitions that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import TYPE_CHECKING, Final, cast
+
+from maitred.errors import (
+    Cancelled,
+    ConnectionLost,
+    CutOff,
+    DeadlineExceeded,
+    MaitredError,
+    UnknownRequest,
+)
+from maitred.protocol.refusals import decode_error
+from maitred.protocol.shared_offers import MEMBERS_MAX, OfferedMany, OfferMany, SetMember
+from maitred.worker.alarm import Alarm
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from maitred.client.client import AsyncClient
+    from maitred.client.held import Held
+    from maitred.protocol.tasks import Offered
+    from maitred.worker.outage import Outage
+    from maitred.worker.served import Served
+    from maitred.worker.statistics import Statistics
+
+PARTITIONS_SHARED: Final = 64
+"""Partitions of one queue that the worker offers slots to. They are the top of the tree, to which
+tasks of the others go when no worker is free where they are."""
+
+PRESSED_SECONDS: Final = 0.05
+"""A post that had work waiting answers an offer at once. One that has not answered for so long has
+no work after all, and the slots are on offer to all posts."""
+
+FULL_SECONDS: Final = 0.02
+"""Offers are taken back when no slot has been free for so long. Most slots are free again sooner,
+and taking an offer back and making it again costs as much as a task."""
+
+HASTY_SECONDS: Final = 0.1
+"""The least time between two offers that a post answers with nothing, as one that stops does."""
+
+
+class Post:
+    """Partitions of one shard that slots are on offer to, as one set."""
+
+    __slots__ = (
+        "asking",
+        "held",
+        "hungry",
+        "members",
+        "named",
+        "number",
+        "on_offer",
+        "place",
+        "pressed_until",
+        "turn",
+        "urgency",
+    )
+
+    def __init__(
+        self,
+        place: tuple[str, int, str],
+        number: int,
+        members: Sequence[tuple[Served, int]],
+    ) -> None:
+        self.place = place
+        """The node, the shard and the namespace."""
+        self.number = number
+        self.members = tuple(members)
+        self.named = False
+        """Whether the shard has been told the members."""
+        self.on_offer = 0
+        """Slots."""
+        self.asking = 0
+        """Offers that they are in."""
+        self.held: dict[Held, None] = {}
+        self.urgency = 0
+        """Of what waited there when the last offer was answered."""
+        self.hungry = 0
+        """Partitions that had something as urgent; 0: nothing waited."""
+        self.pressed_until = -inf
+        """From then on that is not believed any more."""
+        self.turn = 0.0
+        """Slots that it was dealt, divided by its hungry partitions: the lowest is next."""
+
+
+class SharedOffering:
+    """The posts of one worker."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        session: bytes,
+        name: str,
+        offer_seconds: float,
+        *,
+        served: Sequence[Served],
+        statistics: Statistics,
+        outage: Outage,
+        free: Callable[[], int],
+        take: Callable[[Served, Offered, float], None],
+        freed: Callable[[], None],
+        spawn: Callable[[Coroutine[object, object, None]], None],
+        rest: Callable[[float], Awaitable[None]],
+        connection_lost: Callable[[], None],
+    ) -> None:
+        self.available = True
+        """Whether the node knows shared offers, as far as anybody knows."""
+        self.address = ""
+        self.posts: list[Post] = []
+        self._client = client
+        self._session = session
+        self._name = name
+        self._offer_seconds = offer_seconds
+        self._served = served
+        self._statistics = statistics
+        self._outage = outage
+        self._free = free
+        self._take = take
+        self._freed = freed
+        self._spawn = spawn
+        self._rest = rest
+        self._connection_lost = connection_lost
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._rings)
+        self._number = 0
+        self._regroup = True
+        self._routes_until = inf
+        """When a partition may have moved to another shard."""
+        self._homes: dict[tuple[object, int], int] = {}
+        """Shards of partitions that a node has corrected."""
+        self._full_since = inf
+        self._turn = 0.0
+
+    def changed(self) -> None:
+        """Partitions came or went, or a queue is to be left out or taken in again."""
+        self._regroup = True
+        self._freed()
+
+    def supply(self, free: int) -> None:
+        """Have so many free slots on offer."""
+        now = self._loop.time()
+        if self._regroup or (
+            self._routes_until < inf and self._client.wall_clock() >= self._routes_until
+        ):
+            self._group()
+        if not free:
+            if self._full_since == inf:
+                self._full_since = now
+            self._alarm.by(self._full_since + FULL_SECONDS)
+            return
+        self._full_since = inf
+        pressed = [post for post in self.posts if post.hungry and self._is_pressed(post, now)]
+        idle: Sequence[Post] = self.posts
+        if len(pressed) > 1:
+            idle = [post for post in self.posts if not post.hungry]
+            self._deal(free, pressed)
+        for post in idle:
+            more = free - post.on_offer
+            if more > post.on_offer or (more > 0 and not post.asking):
+                self._offer_at(post, more)
+
+    def take_back(self) -> None:
+        """Take all offers back; what comes all the same is given back."""
+        for post in self.posts:
+            self._take_back_at(post)
+
+    def stop(self) -> None:
+        """Set no more timers."""
+        self._alarm.stop()
+
+    # Who gets what
+
+    def _is_pressed(self, post: Post, now: float) -> bool:
+        if now >= post.pressed_until:
+            post.hungry = 0
+            return False
+        self._alarm.by(post.pressed_until)
+        return True
+
+    def _deal(self, free: int, pressed: list[Post]) -> None:
+        """Divide the free slots among the most urgent posts."""
+        urgency = min(post.urgency for post in pressed)
+        posts = [post for post in pressed if post.urgency == urgency]
+        spare = free - sum(post.on_offer for post in posts)
+        for post in posts:
+            post.turn = max(post.turn, self._turn)
+        dealt = dict.fromkeys(posts, 0)
+        for _ in range(spare):
+            post = min(posts, key=_turn)
+            self._turn = post.turn
+            post.turn += 1 / post.hungry
+            dealt[post] += 1
+        for post, slots in dealt.items():
+            if slots:
+                self._offer_at(post, slots)
+
+    def _rings(self, now: float) -> None:
+        if now >= self._full_since + FULL_SECONDS and not self._free():
+            self.take_back()
+        else:
+            self._freed()
+
+    def _take_back_at(self, post: Post) -> None:
+        for held in list(post.held):
+            held.take_back()
+
+    # Groups
+
+    def _group(self) -> None:
+        """Find the posts anew; those whose members are the same stay."""
+        self._regroup = False
+        self._routes_until = inf
+        places: dict[tuple[str, int, str], list[tuple[Served, int]]] = {}
+        for served in self._served:
+            served.posts = []
+            served.grouped = served.view.counts.read
+            if served.held_back:
+                continue  # its slots are offered one by one
+            for partition in range(min(served.grouped, PARTITIONS_SHARED)):
+                queue = served.view.id
+                node, shard, until = self._client.place((*queue, partition))
+                shard = self._homes.get((queue, partition), shard)
+                self._routes_until = min(self._routes_until, until)
+                places.setdefault((node, shard, queue.namespace), []).append((served, partition))
+        before = {(post.place, post.members): post for post in self.posts}
+        self.posts = []
+        for place, members in places.items():
+            for start in range(0, len(members), MEMBERS_MAX):
+                some = tuple(members[start : start + MEMBERS_MAX])
+                post = before.pop((place, some), None)
+                if post is None:
+                    self._number += 1
+                    post = Post(place, self._number, some)
+                self.posts.append(post)
+                for served in dict.fromkeys(served for served, _ in some):
+                    served.posts.append(post)
+        for post in before.values():
+            self._take_back_at(post)
+
+    # Offers
+
+    def _offer_at(self, post: Post, slots: int) -> None:
+        post.on_offer += slots
+        post.asking += 1
+        self._spawn(self._offer(post, slots))
+
+    async def _offer(self, post: Post, slots: int) -> None:
+        try:
+            # All may have been taken, or we were stopped, before our turn came.
+            if self._free():
+                answer = await self._ask(post, slots)
+                if answer is not None:
+                    self._answered(post, answer)
+        finally:
+            post.on_offer -= slots
+            post.asking -= 1
+            self._freed()
+
+    async def _ask(self, post: Post, slots: int) -> OfferedMany | None:
+        asked_at = self._loop.time()
+        served, partition = post.members[0]
+        message = OfferMany(
+            *served.view.id,
+            partition,
+            0,
+            self._session,
+            self._name,
+            slots,
+            post.number,
+            [] if post.named else [_member(*one) for one in post.members],
+            self.address,
+        )
+        naming, post.named = not post.named, True
+        self._statistics.offers += 1
+        held: Held | None = None
+        try:
+            held = self._client.hold(message, self._offer_seconds)
+            post.held[held] = None
+            answer = cast("OfferedMany", await held.answer())
+        except Cancelled:
+            post.named = post.named and not naming  # perhaps it was never sent
+            return None
+        except DeadlineExceeded:
+            return None
+        except UnknownRequest:
+            self.available = False  # an older node: each queue has offers of its own there
+            return None
+        except MaitredError as problem:
+            post.named = False
+            post.hungry = 0
+            if isinstance(problem, ConnectionLost | CutOff):
+                self._regroup = True
+                self._homes.clear()
+                self._connection_lost()
+            await self._rest(self._outage.failed(served.name, partition, problem))
+            return None
+        finally:
+            if held is not None:
+                post.held.pop(held, None)
+        self._outage.worked(served.name, partition)
+        if not answer.gifts and not answer.refused and not answer.elsewhere:
+            forgotten = naming and not answer.known
+            hasty = self._loop.time() - asked_at < HASTY_SECONDS
+            if hasty and (answer.known or forgotten):
+                await self._rest(HASTY_SECONDS)
+        return answer
+
+    def _answered(self, post: Post, answer: OfferedMany) -> None:
+        now = self._loop.time()
+        if not answer.known:
+            post.named = False
+        for index, offered in answer.gifts:
+            served, _ = post.members[index]
+            self._take(served, offered, now)
+        post.urgency, post.hungry = answer.urgency, answer.hungry
+        post.pressed_until = now + PRESSED_SECONDS
+        for index, shard in answer.elsewhere:
+            served, partition = post.members[index]
+            self._homes[served.view.id, partition] = shard
+            self._regroup = True
+            post.named = False
+        for index, body in answer.refused:
+            served, partition = post.members[index]
+            seconds = self._outage.failed(served.name, partition, decode_error(body))
+            self._loop.call_later(seconds, self._name_again, post)
+
+    def _name_again(self, post: Post) -> None:
+        post.named = False
+        self._take_back_at(post)
+
+
+def _member(served: Served, partition: int) -> SetMember:
+    queue = served.view.id
+    return SetMember(queue.queue, queue.type, partition, served.view.counts.version)
+
+
+def _turn(post: Post) -> float:
+    return post.turn
