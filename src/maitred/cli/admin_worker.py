@@ -108,7 +108,10 @@ def _state(row: WorkerRow) -> str:
         return f"{row.state}, does not answer"
     failed = round(100 * (1.0 - row.good))
     state = f"{row.state}, fails {failed} %" if failed >= FAILED_SHOWN else row.state
-    return f"{state}, blocked {row.blocked:,} times" if row.blocked else state
+    if row.blocked:
+        times = "once" if row.blocked == 1 else f"{row.blocked:,} times"
+        state = f"{state}, blocked {times}"
+    return state
 
 
 def _limit(row: WorkerRow) -> units.Shown | None:

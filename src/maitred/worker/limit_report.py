@@ -1,7 +1,8 @@
-"""What a worker says of its limit: a line when the reason for it changes, and not before. Pure."""
+"""What a worker says of its limit: a line when the usual reason for it changes. Pure."""
 
 from __future__ import annotations
 
+from math import exp, inf
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
@@ -13,7 +14,17 @@ LimitReason = Literal[
 ]
 
 SETTLED_SECONDS: Final = 5.0
-"""A reason is said when it has been the same for so long: limits move many times a second."""
+"""Over about so long the usual reason is found: limits move many times a second, and so do the
+reasons."""
+
+USUAL_SHARE: Final = 0.6
+"""A reason is said when it was the reason for this share of that time."""
+
+QUIET_SECONDS: Final = 10.0
+"""Between two lines about the limit, at least."""
+
+PAUSE_SECONDS: Final = 0.5
+"""Longer pauses between two looks are pauses without work, or a loop that was late."""
 
 STARVED_SHARE: Final = 0.2
 """A loop that could have run and had no CPU for this share of the time is starved."""
@@ -47,18 +58,21 @@ REMEDIES: Final[dict[LimitReason, str]] = {
 class LimitReport:
     """Of one worker's limit."""
 
-    __slots__ = ("_pending", "_said", "_since", "_starved", "late_cause", "reason")
+    __slots__ = ("_looked_at", "_said", "_said_at", "_seconds", "_starved", "late_cause", "reason")
 
     def __init__(self) -> None:
         self.reason: LimitReason = "slots"
-        """Why the limit is not higher; of a starved machine, why nothing is done faster."""
+        """The usual reason lately why the limit was not higher; of a starved machine, why nothing
+        is done faster."""
         self.late_cause: LateCause = "busy-loop"
         """Why the loop was late the last time that it was."""
         self._starved = 0.0
         """The share of the time that other processes had the CPUs, lately."""
+        self._seconds: dict[LimitReason, float] = {}
+        """For how long each was the reason, lately: older seconds count for less."""
+        self._looked_at = -inf
         self._said: LimitReason = "slots"
-        self._pending: LimitReason = "slots"
-        self._since = 0.0
+        self._said_at = -inf
 
     def stolen(self, seconds: float, elapsed: float) -> None:
         """Of so much time, other processes had the CPUs for so long while the loop could run."""
@@ -70,12 +84,20 @@ class LimitReport:
         reason: LimitReason = self.late_cause if cause == "late" else cause
         if cause in ("slots", "unused") and self._starved >= STARVED_SHARE:
             reason = "starved"
-        self.reason = reason
-        if SENTENCES[reason] == SENTENCES[self._said]:
-            self._pending = self._said
-        elif reason != self._pending:
-            self._pending, self._since = reason, now
-        elif now - self._since >= SETTLED_SECONDS:
-            self._said = reason
-            return reason
-        return None
+        # A pause without work is none of anything.
+        elapsed = min(max(0.0, now - self._looked_at), PAUSE_SECONDS)
+        self._looked_at = now
+        seconds = self._seconds
+        kept = exp(-elapsed / SETTLED_SECONDS)
+        for one in seconds:
+            seconds[one] *= kept
+        seconds[reason] = seconds.get(reason, 0.0) + elapsed
+        self.reason = usual = max(seconds, key=seconds.__getitem__)
+        if (
+            SENTENCES[usual] == SENTENCES[self._said]
+            or seconds[usual] < USUAL_SHARE * SETTLED_SECONDS
+            or now - self._said_at < QUIET_SECONDS
+        ):
+            return None
+        self._said, self._said_at = usual, now
+        return usual
