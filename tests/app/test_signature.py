@@ -72,7 +72,7 @@ def keyword(url: str, size: int = 1, *, deep: Box | None = None, name: str = "x"
 def positional_only(first: int, /, second: int = 2) -> None: ...
 
 
-def untyped(first, second=None): ...  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+def untyped(first: Any, second: Any = None) -> Any: ...  # noqa: ANN401 - whatever comes
 
 
 def there_and_back(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:  # noqa: ANN401
@@ -221,6 +221,19 @@ def bare():  # type: ignore[no-untyped-def]  # noqa: ANN201
     yield 1
 
 
+def unannotated(first: int, second=None): ...  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+
+
+def thing() -> object: ...
+
+
+class Desk:
+    def price(self, symbol: str) -> None: ...
+
+    @classmethod
+    def all(cls, symbol: str) -> None: ...
+
+
 def misnamed() -> list[int]:  # type: ignore[misc]
     yield 1
 
@@ -269,14 +282,19 @@ def test_arguments_may_come_by_name() -> None:
     ("function", "words"),
     [
         (misnamed, "is a generator, and says"),
-        (unwritable, "result is or has a Path"),
+        (unannotated, "parameter 'second' has no annotation"),
+        (Desk.price, "is a method, and its callers have nothing to pass as 'self'"),
+        (Desk.all.__func__, "is a method, and its callers have nothing to pass as 'cls'"),  # type: ignore[attr-defined]
+        (lambda it: it, "parameter 'it' has no annotation"),
+        (thing, "result is or contains the type object"),
+        (unwritable, "result is or contains the type Path"),
         (Box, "is no function"),
         (functools.partial(plain, "u"), "is no function"),
         (variadic, r"takes \*urls"),
         (named, r"takes \*\*urls"),
-        (path, "parameter 'place' is or has a Path"),
-        (nested, "parameter 'places' is or has a Path"),
-        (result, "result is or has a Path"),
+        (path, "parameter 'place' is or contains the type Path"),
+        (nested, "parameter 'places' is or contains the type Path"),
+        (result, "result is or contains the type Path"),
         (two_structs, "parameter 'one' cannot be written down"),
         (hidden, "annotations cannot be read"),
         (gap, "'two' has no default"),
@@ -288,6 +306,10 @@ def test_what_cannot_be_a_handler_is_refused_at_once(
     with pytest.raises(InvalidHandler, match=words) as caught:
         Signature(function)
     assert caught.value.code == "invalid-handler"
+
+
+def test_a_bound_method_is_a_function_like_others() -> None:
+    assert Signature(Desk().price).read(encode(["x"])) == (("x",), {})
 
 
 @given(some.text(), some.integers(-(2**63), 2**64 - 1))

@@ -268,9 +268,26 @@ class Signature:
                 remedy="What they name has to be there when the decorator runs: import it outside "
                 "of TYPE_CHECKING, and define it before the handler.",
             ) from None
+        self._check_annotated(parameters, hints)
         if hints.get("return") is type(None):
             hints["return"] = None
         return parameters, hints
+
+    def _check_annotated(
+        self, parameters: list[inspect.Parameter], hints: Mapping[str, Any]
+    ) -> None:
+        bare = next((one.name for one in parameters if one.name not in hints), None)
+        if bare is None:
+            return
+        if bare == parameters[0].name and bare in ("self", "cls"):
+            raise self._refused(
+                f"it is a method, and its callers have nothing to pass as {bare!r}",
+                remedy="Write a function that calls the method.",
+            )
+        raise self._refused(
+            f"its parameter {bare!r} has no annotation",
+            remedy=f"Annotate it, as in `{bare}: int`; `Any` takes whatever msgpack carries.",
+        )
 
     def _check(self, hint: object, what: str) -> None:
         try:
@@ -279,8 +296,8 @@ class Signature:
             raise self._refused(f"its {what} cannot be written down: {problem}") from None
         if custom is not None:
             raise self._refused(
-                f"its {what} is or has a {getattr(custom, '__name__', custom)!s}, "
-                "which cannot be written down",
+                f"its {what} is or contains the type {getattr(custom, '__name__', custom)!s}, "
+                "which cannot be serialised",
                 remedy="Use builtins, dataclasses, msgspec Structs, or what else msgspec supports.",
             )
 
