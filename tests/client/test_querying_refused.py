@@ -247,3 +247,28 @@ def test_what_is_refused_for_what_it_is_is_not_told(run: Run, how: str) -> None:
             assert scene.node.refused == []
 
     run(main())
+
+
+def test_a_slot_that_the_worker_kept_and_gave_up_is_no_refusal(run: Run) -> None:
+    """No partition gave it out, so none has a reason to believe the worker less."""
+
+    async def main() -> None:
+        async with table() as scene:
+            kept = b"kept by a worker"
+
+            def serve(seating: Seating) -> None:
+                if seating.seat.token == kept:
+                    seating.refuse(SlotTaken("On offer again."))
+                else:
+                    seating.end(value=1, again=kept)
+
+            scene.worker.serve = serve
+            assert await scene.client.query("q") == 1
+            assert await scene.client.query("q") == 1
+            tokens = [one.seat.token for one in scene.worker.seats]
+            assert len(tokens) == 3
+            assert tokens[1] == kept
+            await scene.querying.close(1.0)
+            assert scene.node.refused == []
+
+    run(main())

@@ -112,8 +112,10 @@ class Seating:
         *,
         streamed: bool = False,
         load: Load | None = None,
+        again: bytes = b"",
     ) -> None:
-        seated = Seated(how, msgpack.encode(value), streamed, load=load)
+        seated = Seated(how, msgpack.encode(value), streamed, load=load, again=again)
+        seated.again_seconds = 60.0 if again else 0.0
         self.link.send(0, self.stream, SEATED, encode(seated))
 
     def fail(self, kind: str, message: str, traceback: str = "") -> None:

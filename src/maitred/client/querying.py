@@ -286,7 +286,7 @@ class Querying:
         if not running.tries and not len(line.demand):
             warm = self._warm.take((ask.namespace, ask.queue, ask.user), self.loop.time())
             if warm is not None:
-                running.allocated(warm)
+                running.allocated(warm, warm=True)
                 return
         allocating.add(line, running)
 
@@ -306,7 +306,7 @@ class Querying:
         if waiting is not None:
             # Whoever waits here has asked already; what comes of that goes to the next.
             self._allocating.remove(waiting)
-            waiting.allocated(replace(running.allocation, token=token))
+            waiting.allocated(replace(running.allocation, token=token), warm=True)
             return
         self._warm.keep(key, running.allocation, token, seconds, self.loop.time())
 

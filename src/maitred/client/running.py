@@ -86,6 +86,7 @@ class Running:
         "stage",
         "tries",
         "turn",
+        "warm",
     )
 
     def __init__(self, querying: Querying, ask: Ask, entry: Entry, now: float) -> None:
@@ -107,6 +108,8 @@ class Running:
         self.lost_tokens: list[bytes] | None = None
         """The tokens of the attempts whose connection was lost: their workers may still run them.
         None if no connection was lost."""
+        self.warm = False
+        """Whether the worker kept that slot for us, and no partition gave it out."""
         self.turn: Turn | None = None
         """If the worker is picked here: what its queue's floor knows of it."""
         self.put_off: Turn | None = None
@@ -173,9 +176,10 @@ class Running:
 
     # What becomes of it
 
-    def allocated(self, allocation: Allocation) -> None:
-        """It has a slot."""
+    def allocated(self, allocation: Allocation, *, warm: bool = False) -> None:
+        """It has a slot; a warm one is of the worker's own making."""
         self.line = None
+        self.warm = warm
         self.stage = Stage.SEATING
         self.allocation = allocation
         querying = self._querying
@@ -347,7 +351,11 @@ class Running:
         self._carrier = None
         if self.turn is not None:
             self.turn.was_refused(problem)
-        elif self.stage is Stage.SENT and isinstance(problem, Unavailable | Overloaded):
+        elif (
+            self.stage is Stage.SENT
+            and not self.warm  # of which no partition knows
+            and isinstance(problem, Unavailable | Overloaded)
+        ):
             self._querying.slot_refused(self._place, self.allocation)
         if isinstance(problem, WorkerLost):
             self.happen(Accident.LINK_LOST, problem)

@@ -167,7 +167,7 @@ class Querying:
             if reservation.expires_at <= now:
                 # The loop was blocked: the alarm that ends reservations is late as well.
                 self._expired(reservation)
-                self._refuse(asker, stream, reservations.expired())
+                self._refuse(asker, stream, reservation.problem)
                 return None
             terms, again_until = reservation.terms, reservation.again_until
             self._begin(asker, stream, seat, reservation.where, terms, now, again_until=again_until)
@@ -383,7 +383,7 @@ class Querying:
 
     def _expired(self, reservation: Reservation[Served]) -> None:
         """No query came for it in time: its slot is free."""
-        if reservation.fetch_at != inf:  # else it was only kept, in case
+        if not reservation.is_kept:
             self._statistics.unused += 1
             self._log.debug("nobody came for a reserved slot", queue=reservation.where.name)
         self._over(reservation.where, reservation.terms)

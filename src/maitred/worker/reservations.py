@@ -12,6 +12,7 @@ has it back for every one that leaves without a query.
 from __future__ import annotations
 
 from collections import OrderedDict
+from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from maitred.errors import InvalidReservation, SlotTaken, Unavailable
@@ -51,7 +52,18 @@ class Reservation(Generic[Where]):
         self.where = where
         self.expires_at = expires_at
         self.fetch_at = fetch_at
-        """When to ask the node whether the query is being relayed; None: that was done."""
+        """When to ask the node whether the query is being relayed; None: that was done. Never for a
+        slot that was only kept for the gateway that had it."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the worker made it itself, and keeps the slot for the gateway that had it."""
+        return self.fetch_at == inf
+
+    @property
+    def problem(self) -> MaitredError:
+        """What a query is told that comes for it too late."""
+        return cooled() if self.is_kept else expired()
 
 
 class Early(Generic[Who]):
@@ -174,7 +186,7 @@ class Reservations(Generic[Where, Who]):
         for token, one in list(self.known.items()):
             if one.expires_at <= now:
                 del self.known[token]
-                self._remember(token, expired)
+                self._remember(token, cooled if one.is_kept else expired)
                 found.expired.append(one)
             elif one.fetch_at is not None and one.fetch_at <= now:
                 one.fetch_at = None
@@ -230,6 +242,11 @@ def replaced() -> MaitredError:
 def expired() -> MaitredError:
     """Nobody came in time."""
     return InvalidReservation("The reservation is over; the query came too late.")
+
+
+def cooled() -> MaitredError:
+    """The slot was kept for a few milliseconds only: answer and query took longer than that."""
+    return SlotTaken("The slot that was kept for this gateway is on offer again.")
 
 
 def taken() -> MaitredError:
