@@ -1,9 +1,10 @@
-"""`maitred admin`: for people who look after queues, queries, workers and API tokens."""
+"""`maitred admin`: for people who look after queues, queries, workers, API tokens and backups."""
 
 from __future__ import annotations
 
 import click
 
+from maitred.cli.admin_backup import backup, restore
 from maitred.cli.admin_damaged import damaged
 from maitred.cli.admin_dead import dead
 from maitred.cli.admin_delete import delete
@@ -19,7 +20,7 @@ from maitred.cli.groups import HintingGroup
 
 @click.group(cls=HintingGroup)
 def admin() -> None:
-    """Look after queues and their tasks, queries, workers and API tokens."""
+    """Look after queues and their tasks, queries, workers, API tokens and backups."""
 
 
 @admin.group(cls=HintingGroup)
@@ -38,3 +39,5 @@ admin.add_command(query)
 admin.add_command(token)
 admin.add_command(worker)
 admin.add_command(reload)
+admin.add_command(backup)
+admin.add_command(restore)

@@ -59,6 +59,13 @@ _EPILOG = (
 )
 @click.option("--log-format", metavar="FORMAT", help="auto, human or json.  [default: auto]")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, ...  [default: info]")
+@click.option(
+    "--accept-loss",
+    "accepted",
+    metavar="FILE",
+    multiple=True,
+    help="Go on without what is lost with this file of the data directory; it is recorded.",
+)
 @click.option("--set", "others", metavar="NAME=VALUE", multiple=True, help="Any other setting.")
 @click.option("--example", is_flag=True, help="Start workers as well that serve quotes and trades.")
 @click.option("--json", "as_json", is_flag=True, help="Say where the node is as a line of JSON.")
@@ -66,6 +73,7 @@ def up(
     file: str | None,
     *,
     others: tuple[str, ...],
+    accepted: tuple[str, ...],
     example: bool,
     as_json: bool,
     **options: object,
@@ -96,9 +104,8 @@ def up(
 
     async def run() -> int:
         shards = settings.shards or cores()
-        return await Supervisor(settings, shards, log, pool, SettingsSource(read, file)).run(
-            announce
-        )
+        source = SettingsSource(read, file)
+        return await Supervisor(settings, shards, log, pool, source, accepted).run(announce)
 
     sys.exit(asyncio.run(run()))
 

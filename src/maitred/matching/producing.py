@@ -146,8 +146,8 @@ class Producing(Lives):
             sentence = f"The task {name} is over, and what came of it is no longer kept."
         else:
             sentence = (
-                f"The task {name} is no longer known: if it was added, it is over, or was deleted "
-                "with its queue."
+                f"The task {name} is no longer known: if it was added, it is over, was deleted "
+                "with its queue, or was lost with files of the store."
             )
         return TaskForgotten(
             sentence,

@@ -52,6 +52,17 @@ class _Identity(Struct):
 
 
 @contextmanager
+def locked_directory(location: str) -> Iterator[Path]:
+    """Keep every node out of the directory, which is made if need be; raises `CannotStart`."""
+    path = Path(location).absolute()
+    lock = _take(path)
+    try:
+        yield path
+    finally:
+        os.close(lock)
+
+
+@contextmanager
 def data_directory(location: str) -> Iterator[DataDirectory]:
     """Take the directory for this node; raises `CannotStart` with the reason."""
     path = Path(location).absolute()

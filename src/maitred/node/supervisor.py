@@ -31,10 +31,11 @@ from maitred.node.reservation import Reservation, resolve
 from maitred.node.shard import Place
 from maitred.node.source_ports import open_source_port
 from maitred.security.exposed_files import warn_of_exposed_files
+from maitred.store.sqlite_recovery import prepare
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from uuid import UUID
 
     from maitred.logs import Logger
@@ -91,11 +92,13 @@ class Supervisor:
         log: Logger,
         companion: Companion | None = None,
         source: SettingsSource | None = None,
+        accepted_losses: Sequence[str] = (),
     ) -> None:
         self._settings = settings
         self._shards = shards
         self._log = log
         self._companion = companion
+        self._accepted_losses = accepted_losses
         self._keepers: list[Keeper] = []
         self._gateway: GatewayKeeper | None = None
         file = None if source is None else SettingsFile(settings, source)
@@ -139,6 +142,8 @@ class Supervisor:
         settings, shards = self._settings, self._shards
         data = held.enter_context(data_directory(settings.data))
         self._look_at_files(data)
+        if settings.store is None:
+            prepare(data.path, self._accepted_losses, self._log)
         endpoints = resolve(settings.host)
         reservation = held.enter_context(Reservation(endpoints))
         port = reservation.block(settings.port, shards, spare=1 if shards > 1 else 0)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import sqlite3
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
 
 from maitred.errors import CannotStart, MaitredError, StoreUnavailable
 from maitred.matching.records import Acquired, PartitionKey, StoredUse
@@ -26,6 +27,14 @@ from maitred.store.interface import (
     QueueContents,
     Refusal,
     StoreUse,
+)
+from maitred.store.manifest import (
+    DATABASE,
+    KnownFile,
+    Manifest,
+    check,
+    read_manifest,
+    write_manifest,
 )
 from maitred.store.private_files import open_private
 from maitred.store.sqlite_documents import read_document, replace_document, write_private
@@ -41,13 +50,19 @@ if TYPE_CHECKING:
 
 LOCK_FILE: Final = "tasks.lock"
 
+USERS_FILE: Final = "tasks.users"
+"""Locked by every process that has the databases open, so that each knows whether it is the only
+one."""
+
+GENERATION_SECONDS: Final = 60.0
+"""How often the generation of a file is raised while it is written. An older copy of a file is
+noticed if it is older than that. It costs two commits and the manifest."""
+
 KEY_FILE: Final = "tasks.key"
 """Beside the databases rather than in one of them: it is one key for all of them."""
 
 OLDEST: Final = (3, 38)
 """Of SQLite: has JSON built in, strict tables and RETURNING."""
-
-_NAME: Final = re.compile(r"tasks-(\d+)\.db")
 
 
 class Place(NamedTuple):
@@ -73,20 +88,82 @@ class SqliteDirectory:
         self._files: dict[int, SqliteFile] = {}
         """By number, in that order: all shards must look in the same one first."""
         self._places: dict[PartitionKey, Place] = {}
+        self._users = -1
+        self._is_checked = False
+        self._range_floor = 0
+        self._raised_at = time.monotonic()
         try:
             with translated_at_start(path):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with translated_at_start(path / LOCK_FILE), self._locked():
-                self._open(own, at_start=True)
-                self._open_new(self._new(), at_start=True)
+                self._join(own)
         except BaseException:
             self.close()
             raise
 
+    def _join(self, own: int) -> None:
+        """Open all files, if they are those that were left. Under the lock."""
+        self._users = open_private(self._path / USERS_FILE, os.O_RDWR | os.O_CREAT)
+        alone = _is_alone(self._users)
+        found = read_manifest(self._path)
+        check(self._path, found, alone=alone)
+        self._is_checked = True
+        manifest = found or Manifest(str(uuid4()))
+        self._range_floor = manifest.range_floor
+        self._open_all({own, *self._new()}, manifest, at_start=True, settles=not alone)
+        if alone:
+            for number, file in self._files.items():
+                manifest.files[_name(number)].generation = file.next_generation()
+            manifest.open = True
+            manifest.restored = None
+            write_manifest(self._path, manifest)
+        fcntl.flock(self._users, fcntl.LOCK_SH)
+
     def close(self) -> None:
+        """Close all files. If no other process has them open, say before that they are closed; if
+        that cannot be said, leave them open to the end of the process."""
+        if self._users < 0:
+            self._close_files()
+            return
+        try:
+            with suppress(MaitredError), self._locked():
+                fcntl.flock(self._users, fcntl.LOCK_UN)
+                if self._is_checked and _is_alone(self._users):
+                    self._say_closed()
+                self._close_files()
+        finally:
+            os.close(self._users)
+            self._users = -1
+
+    def _say_closed(self) -> None:
+        manifest = read_manifest(self._path)
+        if manifest is not None and manifest.open:
+            for file in self._files.values():
+                file.carry_over()
+            manifest.open = False
+            write_manifest(self._path, manifest)
+
+    def _close_files(self) -> None:
         for file in self._files.values():
             file.close()
         self._files = {}
+
+    def _raise_generations(self) -> None:
+        """Raise the generations of the files that were written, every now and then."""
+        now = time.monotonic()
+        if now - self._raised_at < GENERATION_SECONDS:
+            return
+        self._raised_at = now
+        written = {number: file for number, file in self._files.items() if file.is_written}
+        if not written:
+            return
+        with self._locked():
+            manifest = read_manifest(self._path)
+            if manifest is None:
+                return
+            for number, file in written.items():
+                manifest.files[_name(number)].generation = file.next_generation()
+            write_manifest(self._path, manifest)
 
     def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
         found: dict[PartitionKey, Acquired | Refusal] = {}
@@ -146,7 +223,9 @@ class SqliteDirectory:
             made.append(key)
         if made:
             file = self._files[self._own]
-            range_id = 1 + max(one.watermark() for one in self._files.values())
+            range_id = 1 + max(
+                self._range_floor, *(one.watermark() for one in self._files.values())
+            )
             for key, number in file.make(made, range_id).items():
                 self._places[key] = Place(file, number)
                 found[key] = Acquired(range_id, None, 0, clean=True)
@@ -211,6 +290,7 @@ class SqliteDirectory:
         """Sum up all files. A file never shrinks, so what is free inside our own one is room too:
         otherwise a node whose backlog once filled the disk would refuse tasks for ever."""
         self._look_around()
+        self._raise_generations()
         found: dict[tuple[str, str], StoredUse] = {}
         for file in self._files.values():
             for queue, use in file.use():
@@ -315,18 +395,40 @@ class SqliteDirectory:
 
     def _new(self) -> set[int]:
         with translated(self._path):
-            names = [_NAME.fullmatch(file.name) for file in self._path.iterdir()]
+            names = [DATABASE.fullmatch(file.name) for file in self._path.iterdir()]
         return {int(name[1]) for name in names if name} - self._files.keys()
 
-    def _open_new(self, new: set[int], *, at_start: bool = False) -> None:
-        for number in sorted(new):
-            self._open(number, at_start=at_start)
+    def _open_new(self, new: set[int]) -> None:
+        """Open files that another process made since. Under the lock."""
+        if new:
+            manifest = read_manifest(self._path)
+            if manifest is not None:
+                known = {number for number in new if _name(number) in manifest.files}
+                self._open_all(known, manifest, at_start=False)
 
-    def _open(self, number: int, *, at_start: bool) -> None:
-        path = self._path / f"tasks-{number}.db"
-        with (translated_at_start if at_start else translated)(path):
-            self._files[number] = SqliteFile.open(path, self._busy_seconds)
+    def _open_all(
+        self, numbers: set[int], manifest: Manifest, *, at_start: bool, settles: bool = True
+    ) -> None:
+        """Open them, and give those an identity that have none; the manifest names them first."""
+        unknown = {_name(number) for number in numbers} - manifest.files.keys()
+        for name in sorted(unknown):
+            manifest.files[name] = KnownFile(str(uuid4()), 0)
+        if unknown:
+            write_manifest(self._path, manifest)
+        for number in sorted(numbers):
+            path = self._path / _name(number)
+            with (translated_at_start if at_start else translated)(path):
+                file = self._files[number] = SqliteFile.open(path, self._busy_seconds)
+                file.identify(manifest.store, manifest.files[path.name].identity)
         self._files = dict(sorted(self._files.items()))
+        if not settles:
+            return
+        new = {number for number in numbers if not manifest.files[_name(number)].generation}
+        for number in new:
+            known = manifest.files[_name(number)]
+            known.generation = self._files[number].next_generation()
+        if new:
+            write_manifest(self._path, manifest)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -339,3 +441,17 @@ class SqliteDirectory:
             yield
         finally:
             os.close(lock)
+
+
+def _name(number: int) -> str:
+    return f"tasks-{number}.db"
+
+
+def _is_alone(users: int) -> bool:
+    """Whether no other process has the databases open; if so, none can begin to until the lock of
+    the directory is free."""
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -9,6 +9,7 @@ Everything here blocks, and belongs into the store's own thread.
 
 from __future__ import annotations
 
+import ctypes
 import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -82,6 +83,11 @@ class SqliteFile:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
+        self.is_written = False
+        """Whether anything was written since the generation was raised."""
+        # Python closes a connection that it forgets, and SQLite then removes the write-ahead log,
+        # whose absence means that commits are lost. Only `close` may do that.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
     @classmethod
     def open(cls, path: Path, busy_seconds: float = BUSY_SECONDS) -> SqliteFile:
@@ -106,6 +112,22 @@ class SqliteFile:
 
     def close(self) -> None:
         self._connection.close()
+
+    def identify(self, store: str, identity: str) -> None:
+        """Give the file its identity, unless it has one."""
+        with translated(self.path):
+            self._connection.execute(_STATEMENTS["identify"], (store, identity))
+
+    def next_generation(self) -> int:
+        """Raise the generation, durably."""
+        self.is_written = False
+        return int(self._written("next_generation", ())[0][0])
+
+    def carry_over(self) -> None:
+        """Have nothing in the write-ahead log that is not in the file. The log stays as it is: an
+        empty one would mean that commits are lost."""
+        with translated(self.path):
+            self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
 
     def find(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
         """The numbers of those that are in this file."""
@@ -163,6 +185,7 @@ class SqliteFile:
 
     def write(self, entries: Sequence[_Entry]) -> list[PartitionKey]:
         """Write them, durably; returns who was overtaken and therefore left out."""
+        self.is_written = True
         aside = any(changes.damaged or changes.damaged_gone for _, changes in entries)
         try:
             with translated(self.path, writing=True):

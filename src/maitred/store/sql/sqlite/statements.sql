@@ -2,6 +2,13 @@
 -- would give Python's lock away and have to win it back (writing.sql). A text has a length that it
 -- may have, so sizes are asked for first, and what is large is fetched in portions, or alone.
 
+-- name: identify
+-- A file that has an identity keeps it.
+INSERT OR IGNORE INTO identity (id, store, file, generation) VALUES (1, ?, ?, 0)
+
+-- name: next_generation
+UPDATE identity SET generation = generation + 1 RETURNING generation
+
 -- name: find
 -- It takes [[namespace, queue, type, partition], ...]; answers with places in that list, and ids.
 SELECT json_group_array(json_array(wanted.key, p.id))

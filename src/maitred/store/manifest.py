@@ -1,0 +1,237 @@
+"""Which files a data directory must have, and that each is the one that was left there.
+
+A database that is missing, emptied or swapped looks like an empty one: its tasks would be gone
+without a word. So every database knows its store, its own identity and a generation, and so does
+the manifest beside them. A generation is raised in the database first and in the manifest then, so
+after a crash in between the database is ahead, and never behind. A database that is behind is an
+older copy.
+
+While any process has the databases open, the manifest says so: then each has a write-ahead log with
+commits that may be nowhere else, and one without it is not as it was left. The last process that
+closes them carries the logs over and says that they are closed before SQLite removes the logs.
+
+`problems` decides; everything else here is I/O.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import DecodeError, Struct, field, json
+
+from maitred.errors import CannotStart
+from maitred.store.sqlite_documents import write_private
+from maitred.store.sqlite_errors import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+MANIFEST_FILE: Final = "tasks.manifest"
+BACKUP_FILE: Final = "backup.json"
+DATABASE: Final = re.compile(r"tasks-(\d+)\.db")
+
+RANGE_JUMP: Final = 2**20
+"""How far range ids are raised when tasks were lost. Numbers that were given out after a backup
+must not be given out again, and how many those were is not known. A partition that is loaded once a
+second gets this far in twelve days."""
+
+
+class KnownFile(Struct):
+    """A database as it was left."""
+
+    identity: str
+    generation: int
+    """0: it is being made, and may not be there yet."""
+
+
+class HistoryEntry(Struct, omit_defaults=True):
+    """Something that a person did to the files."""
+
+    at: float
+    what: str
+    file: str = ""
+
+
+class RestoredFrom(Struct):
+    """The backup that the directory was restored from."""
+
+    taken_at: float
+    restored_at: float
+
+
+class Manifest(Struct):
+    """What is known of the files of a store."""
+
+    store: str
+    files: dict[str, KnownFile] = field(default_factory=dict)
+    open: bool = False
+    """Whether a process has the databases open, or had when it died."""
+    range_floor: int = 0
+    """New partitions get range ids above this."""
+    restored: RestoredFrom | None = None
+    """Set by a restore, until the first start after it."""
+    history: list[HistoryEntry] = field(default_factory=list)
+
+
+class Seen(NamedTuple):
+    """A database as it is found."""
+
+    store: str = ""
+    identity: str = ""
+    """Empty: it was never given one."""
+    generation: int = 0
+    is_empty: bool = False
+    is_readable: bool = True
+    has_log: bool = False
+    """Whether there is a write-ahead log with anything in it."""
+
+
+class Problem(NamedTuple):
+    """Why a file is not what was left."""
+
+    file: str
+    what: str
+    """Continues a sentence that begins with the file."""
+    keeps: bool = False
+    """Whether the file is the right one, though some of its commits are missing."""
+
+
+def problems(
+    manifest: Manifest | None, found: Mapping[str, Seen], *, alone: bool = True
+) -> list[Problem]:
+    """Compare the files with the manifest. `alone`: no other process has them open."""
+    if manifest is None:
+        named = sorted(name for name, seen in found.items() if seen.identity)
+        if not named:
+            return []
+        return [Problem(MANIFEST_FILE, f"is missing, though {named[0]} was listed in it")]
+    said = []
+    for name, known in sorted(manifest.files.items()):
+        if known.generation:
+            problem = _problem(manifest, name, known, found.get(name), alone=alone)
+            if problem is not None:
+                said.append(problem)
+    for name, seen in sorted(found.items()):
+        if name not in manifest.files and not seen.is_empty:
+            said.append(Problem(name, "is not a file that this directory had"))
+    return said
+
+
+def _problem(
+    manifest: Manifest, name: str, known: KnownFile, seen: Seen | None, *, alone: bool
+) -> Problem | None:
+    if seen is None:
+        return Problem(name, "is missing")
+    if seen.is_empty:
+        return Problem(name, "is empty, and was not when it was left")
+    if not seen.is_readable:
+        return Problem(name, "is no database, or it is damaged")
+    if not seen.identity:
+        return Problem(name, "is not the file that was left: it has no identity")
+    if seen.store != manifest.store:
+        return Problem(name, "belongs to another data directory")
+    if seen.identity != known.identity:
+        others = [one for one, other in manifest.files.items() if other.identity == seen.identity]
+        return Problem(name, f"is not the file that was left: it is {(others or ['unknown'])[0]}")
+    if seen.generation < known.generation:
+        return Problem(
+            name,
+            f"is an older copy: it is at generation {seen.generation}, and was left at "
+            f"{known.generation}",
+            keeps=True,
+        )
+    if alone and manifest.open and not seen.has_log:
+        return Problem(
+            name,
+            f"was not closed in order, and its write-ahead log {name}-wal is missing or empty, "
+            "with the last commits",
+            keeps=True,
+        )
+    return None
+
+
+def refuse(directory: Path, found: Iterable[Problem]) -> None:
+    """Raise `CannotStart` if there are any problems."""
+    said = list(found)
+    if not said:
+        return
+    sentence = "; ".join(f"{one.file} {one.what}" for one in said)
+    flags = " ".join(f"--accept-loss {one.file}" for one in said)
+    raise CannotStart(
+        f"The data directory {directory} is not as it was left: {sentence}.",
+        remedy="Put the right files back, or restore a backup with `maitred admin restore`. If "
+        f"what is missing is lost, accept that with `maitred up {flags}`.",
+    )
+
+
+def check(directory: Path, manifest: Manifest | None, *, alone: bool) -> None:
+    """Raise `CannotStart` unless the files are those that were left."""
+    if manifest is None and (directory / BACKUP_FILE).exists():
+        raise CannotStart(
+            f"{directory} is a backup, not a data directory.",
+            remedy="Restore it with `maitred admin restore`, and start that.",
+        )
+    refuse(directory, problems(manifest, look(directory), alone=alone))
+
+
+def look(directory: Path) -> dict[str, Seen]:
+    """Look at all databases, without changing anything."""
+    with translated(directory):
+        names = sorted(file.name for file in directory.iterdir() if DATABASE.fullmatch(file.name))
+    return {name: _seen(directory / name) for name in names}
+
+
+def _seen(path: Path) -> Seen:
+    with translated(path):
+        if not path.stat().st_size:
+            return Seen(is_empty=True)
+        log = path.with_name(f"{path.name}-wal")
+        has_log = log.exists() and log.stat().st_size > 0
+    try:
+        # A connection that only reads leaves the log as it is, also when it is the last one.
+        with closing(read_only(path)) as connection:
+            known = connection.execute(
+                "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'identity'"
+            ).fetchone()
+            row = (
+                known
+                and connection.execute("SELECT store, file, generation FROM identity").fetchone()
+            )
+    except sqlite3.DatabaseError:
+        return Seen(is_readable=False, has_log=has_log)
+    store, identity, generation = row or ("", "", 0)
+    return Seen(store, identity, generation, has_log=has_log)
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """Open a database for reading; nothing of it is changed, and no log is carried over."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """Read the manifest; None if there is none. Raises `CannotStart` if it is damaged."""
+    path = directory / MANIFEST_FILE
+    with translated(path):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+    try:
+        return json.decode(content, type=Manifest)
+    except DecodeError as problem:
+        raise CannotStart(
+            f"{path} does not say which files the directory has: {problem}.",
+            remedy="Put it back from a copy, or start with `maitred up --accept-loss "
+            f"{MANIFEST_FILE}` to take the files as they are.",
+        ) from None
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write the manifest durably; the caller holds the lock of the directory."""
+    path = directory / MANIFEST_FILE
+    with translated(path):
+        write_private(path, json.format(json.encode(manifest), indent=1) + b"\n")

@@ -1,0 +1,231 @@
+"""Backups of SQLite stores: made under load, verified, and recognised when they are restored."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maitred.errors import CannotStart, InvalidArgument, MaitredError, StoreUnavailable
+from maitred.matching.attempt_proofs import AttemptProofs
+from maitred.matching.records import SEQUENCES_PER_RANGE, Changes
+from maitred.store.interface import Acquisition
+from maitred.store.manifest import RANGE_JUMP, read_manifest
+from maitred.store.sqlite_backup import back_up, read_backup, restore
+from maitred.store.sqlite_recovery import prepare
+from tests.cli.running import maitred, maitred_json
+from tests.node.in_process import RecordedLog
+from tests.store.samples import KEY, dead, later, result
+from tests.store.test_manifest import backlogs, filled, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.matching.records import Acquired
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def silent(_done: int, _total: int, _what: str) -> None:
+    """Nobody looks at the progress."""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    filled(directory)
+    (directory / "tokens.document").write_bytes(b"1\nhashes")
+    (directory / "node.json").write_bytes(b'{"node": "6d616974-7265-4000-8000-000000000001"}')
+    return directory
+
+
+def test_a_backup_is_what_was_there(data: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    store = opened(data)
+    (got,) = store.acquire([Acquisition(KEY)])
+    store.commit(
+        [
+            Changes(
+                KEY,
+                got.range_id,  # type: ignore[union-attr]
+                5,
+                later=[later(9, 5.0)],
+                dead=[dead(7)],
+                results=[result(8, 9.0)],
+            )
+        ]
+    )
+    made = back_up(data, tmp_path / "backup", lambda done, total, _: told.append((done, total)))
+    store.close()
+    assert [made.total(one) for one in ("tasks", "later", "dead", "results")] == [9, 1, 1, 1]
+    names = sorted(one.name for one in (tmp_path / "backup").iterdir())
+    assert names == ["backup.json", "node.json", "tasks-0.db", "tasks-1.db", "tokens.document"]
+    assert all(one.stat().st_mode & 0o077 == 0 for one in (tmp_path / "backup").iterdir())
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1] > 0
+    assert read_backup(tmp_path / "backup") == made
+    assert not list(tmp_path.glob(".backup-*"))
+    with pytest.raises(InvalidArgument, match="exists"):
+        back_up(data, tmp_path / "backup", silent)
+
+
+def test_a_restored_backup_starts_and_says_what_it_is(data: Path, tmp_path: Path) -> None:
+    made = back_up(data, tmp_path / "backup", silent)
+    with pytest.raises(CannotStart, match="is a backup, not a data directory"):
+        opened(tmp_path / "backup")
+    new = tmp_path / "new"
+    new.mkdir()
+    restore(tmp_path / "backup", new, silent, replaces=False)
+    assert (new / "node.json").read_bytes() == (data / "node.json").read_bytes()
+    assert (new / "tokens.document").read_bytes() == b"1\nhashes"
+    for at in range(2):
+        log = RecordedLog()
+        prepare(new, (), log)
+        assert log.events("warning") == (["the store is a restored backup"] if at == 0 else [])
+        assert backlogs(new) == [4, 4]
+    manifest = read_manifest(new)
+    assert manifest is not None
+    assert manifest.store == made.store
+    assert "restored a backup of" in manifest.history[-1].what
+
+
+def test_who_holds_a_task_of_before_cannot_end_one_of_after(data: Path, tmp_path: Path) -> None:
+    """Numbers that were given out after the backup are not given out again, and the key is new."""
+    back_up(data, tmp_path / "backup", silent)
+    store = opened(data)
+    (before,) = [store.acquire([Acquisition(KEY)]) for _ in range(5)][-1]
+    held = before.range_id * SEQUENCES_PER_RANGE  # type: ignore[union-attr]
+    proof = AttemptProofs(store.signing_key(), KEY).issue(held, 1, b"holder")
+    store.close()
+    with pytest.raises(InvalidArgument, match="has a store already"):
+        restore(tmp_path / "backup", data, silent, replaces=False)
+    restore(tmp_path / "backup", data, silent, replaces=True)
+    put_away = [one.name for one in data.glob("replaced-*/*")]
+    assert sorted(name for name in put_away if not name.endswith(("-wal", "-shm"))) == [
+        "tasks-0.db",
+        "tasks-1.db",
+        "tasks.key",
+        "tasks.manifest",
+        "tokens.document",
+    ]
+    store = opened(data)
+    after: list[Acquired] = store.acquire(
+        [Acquisition(KEY), Acquisition(KEY._replace(queue="new"))]
+    )  # type: ignore[assignment]
+    for one in after:
+        assert one.range_id > before.range_id + RANGE_JUMP // 2  # type: ignore[union-attr]
+    assert not AttemptProofs(store.signing_key(), KEY).verify(held, 1, b"holder", proof)
+    store.close()
+    assert backlogs(data) == [4, 4]
+
+
+def test_backups_under_load_are_whole(tmp_path: Path) -> None:
+    """A process commits as fast as it can to two partitions at once; each backup has both alike."""
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "tests.store.committer", "sqlite", str(data)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        try:
+            safe = 0
+            for number in range(3):
+                for _ in range(20):
+                    safe = int(writer.stdout.readline())
+                made = back_up(data, tmp_path / f"backup-{number}", silent)
+                assert made.total("segments") == made.total("tasks") >= 2 * safe
+                new = tmp_path / f"new-{number}"
+                new.mkdir()
+                restore(tmp_path / f"backup-{number}", new, silent, replaces=False)
+                kept, other = backlogs(new)
+                assert kept == other >= safe
+        finally:
+            writer.kill()
+    # The node that was backed up and killed goes on, too.
+    assert min(backlogs(data)) >= safe
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-4096])
+
+
+@pytest.mark.parametrize("harm", [flip, cut, Path.unlink], ids=["flipped", "cut", "missing"])
+def test_a_damaged_backup_is_refused_before_anything_is_touched(
+    data: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    back_up(data, tmp_path / "backup", silent)
+    harm(tmp_path / "backup" / "tasks-1.db")
+    with pytest.raises(InvalidArgument, match="not the file that was backed up"):
+        restore(tmp_path / "backup", data, silent, replaces=True)
+    assert backlogs(data) == [4, 4]
+
+
+def test_a_damaged_file_is_not_passed_off_as_a_backup(data: Path, tmp_path: Path) -> None:
+    """The root page of an index is garbled, which a start does not notice."""
+    path = data / "tasks-1.db"
+    with closing(sqlite3.connect(path)) as connection:
+        ((page,),) = connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'later_by_due'"
+        )
+    content = bytearray(path.read_bytes())
+    content[4096 * (page - 1) : 4096 * page] = b"\x55" * 4096
+    path.write_bytes(content)
+    with pytest.raises(MaitredError) as refused:
+        back_up(data, tmp_path / "backup", silent)
+    assert isinstance(refused.value, StoreUnavailable)
+    assert "tasks-1.db" in str(refused.value)
+    assert not (tmp_path / "backup").exists()
+    assert not list(tmp_path.glob(".backup-*"))
+
+
+def test_a_restore_that_was_interrupted_is_not_taken_for_a_store(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(data, tmp_path / "backup", silent)
+
+    def killed(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("maitred.store.sqlite_backup.write_manifest", killed)
+    with pytest.raises(KeyboardInterrupt):
+        restore(tmp_path / "backup", data, silent, replaces=True)
+    monkeypatch.undo()
+    with pytest.raises(CannotStart, match=r"tasks\.manifest is missing"):
+        opened(data)
+    restore(tmp_path / "backup", data, silent, replaces=True)
+    assert backlogs(data) == [4, 4]
+
+
+def test_files_of_a_backup_that_are_copied_by_hand_are_noticed(data: Path, tmp_path: Path) -> None:
+    back_up(data, tmp_path / "backup", silent)
+    opened(data).close()
+    shutil.copy(tmp_path / "backup" / "tasks-0.db", data / "tasks-0.db")
+    with pytest.raises(CannotStart, match=r"tasks-0\.db is an older copy"):
+        opened(data)
+
+
+def test_the_commands(data: Path, tmp_path: Path) -> None:
+    target, new = tmp_path / "backup", tmp_path / "new"
+    made = maitred_json("admin", "backup", str(target), "--data", str(data))
+    assert (made["tasks"], made["databases"], made["directory"]) == (8, 2, str(target))
+    done = maitred("admin", "restore", str(target), "--data", str(new))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("8 tasks, 0 dead letters and 0 results of ")
+    assert "100%" in done.stderr
+    again = maitred("admin", "restore", str(target), "--data", str(new))
+    assert again.returncode == 2
+    assert "--replace" in again.stderr
+    assert json.loads((target / "backup.json").read_bytes())["store"]
+    assert backlogs(new) == [4, 4]
