@@ -116,6 +116,23 @@ async def test_signatures_outlive_their_workers_and_the_node(
 
 
 @in_a_loop
+async def test_signatures_that_come_at_once_are_one_row(tmp_path: Path, engine: Engine) -> None:
+    """Ten workers with new handlers within one commit."""
+    made = [msgpack.encode([f"version {number}", []]) for number in range(10)]
+    async with shop(tmp_path, engine, finish_seconds=0.05) as one:
+        async with one.client() as client:
+            await attend(client, 99, made[0])
+            await known(client)  # from now on the row of an earlier owner is known
+            for state in ("online", "offline"):
+                await asyncio.gather(*(attend(client, *one, state) for one in enumerate(made)))
+            assert set((await known(client)).signatures) == set(made)
+        assert await one.restart()
+        async with one.client() as client:
+            assert set((await known(client)).signatures) == set(made)
+    assert not one.node.log.events("error")
+
+
+@in_a_loop
 async def test_a_producer_with_another_version_is_refused_what_no_worker_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
