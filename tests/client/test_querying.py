@@ -9,6 +9,7 @@ import pytest
 from msgspec import msgpack
 
 from maitred.client.querying import Rows, Whole
+from maitred.client.running import TAKEN_MAX
 from maitred.errors import (
     Cancelled,
     Closed,
@@ -334,8 +335,32 @@ def test_nothing_begun_means_another_slot(run: Run) -> None:
             scene.worker.serve = serve
             assert await scene.client.query("q") == "done"
             (row,) = scene.querying.table.rows()
-            assert (row.attempts, row.status) == (4, "done")
+            # A slot that was taken by something else was no attempt.
+            assert (row.attempts, row.status) == (3, "done")
             assert len({seat.seat.token for seat in scene.worker.seats}) == 4
+
+    run(main())
+
+
+def test_a_slot_that_was_taken_costs_neither_an_attempt_nor_a_pause(run: Run) -> None:
+    async def main() -> None:
+        async with table() as scene:
+            left = TAKEN_MAX + 2
+
+            def serve(seating: Seating) -> None:
+                nonlocal left
+                if left:
+                    left -= 1
+                    seating.refuse(SlotTaken("Gone."))
+                else:
+                    seating.end(value="done")
+
+            scene.worker.serve = serve
+            running = scene.querying.begin(scene.ask())
+            await running.answer()
+            (row,) = scene.querying.table.rows()
+            assert (row.attempts, row.status) == (1, "done")
+            assert running.tries == 2  # from then on it pauses, in case the worker lies
 
     run(main())
 

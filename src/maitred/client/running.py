@@ -23,6 +23,7 @@ from maitred.errors import (
     ProtocolViolation,
     QueryFailed,
     ResultTooLarge,
+    SlotTaken,
     Unavailable,
     WorkerLost,
 )
@@ -58,6 +59,10 @@ _read_failure: Final = msgpack.Decoder(Failure).decode
 SEAT_OVERHEAD_BYTES: Final = 256
 """Of a query's frame, besides its payload."""
 
+TAKEN_MAX: Final = 8
+"""So often a query asks again at once because its slot was taken by something else. A worker that
+is honest refuses one for this reason now and then; another one is not asked in haste for ever."""
+
 _OVER: Final = Stage.OVER
 _NONE: Final = Allocation(0, b"", b"", "", "")
 
@@ -83,6 +88,7 @@ class Running:
         "put_off",
         "sequence",
         "since",
+        "slots_taken",
         "stage",
         "tries",
         "turn",
@@ -102,7 +108,9 @@ class Running:
         self.counted = (ask.user, ask.namespace, ask.queue)
         """What it counts for, whatever a hook makes of it."""
         self.tries = 0
-        """How often it had to be asked for again."""
+        """How often it had to be asked for again; from the second time on, it pauses before."""
+        self.slots_taken = 0
+        """How often its slot was taken by something else in the same moment."""
         self.allocation = _NONE
         """The last one that it got."""
         self.lost_tokens: list[bytes] | None = None
@@ -357,6 +365,12 @@ class Running:
             and isinstance(problem, Unavailable | Overloaded)
         ):
             self._querying.slot_refused(self._place, self.allocation)
+        if isinstance(problem, SlotTaken) and self.stage is Stage.SENT:
+            # It goes back to its place, as if it had never got the slot.
+            self.entry.attempts -= 1
+            self.slots_taken += 1
+            if self.slots_taken <= TAKEN_MAX:
+                self.tries -= 1
         if isinstance(problem, WorkerLost):
             self.happen(Accident.LINK_LOST, problem)
         elif isinstance(problem, DeadlineExceeded):

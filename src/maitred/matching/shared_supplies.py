@@ -262,6 +262,10 @@ class SharedSupplies:
         free = self._free
         if not free or not there:
             return None
+        if doubted is None:
+            supply = next(iter(there))  # as nearly always
+            if supply.free:
+                return supply
         candidates: Iterable[SharedSupply]
         if len(there) <= len(free):
             candidates = (one for one in there if one.free)
@@ -316,7 +320,7 @@ class SharedSupplies:
         key = partition.key
         urgency = partition.urgency()
         before = self._urgency.get(key)
-        if urgency == before:
+        if urgency == before and (before is None or self._lines[before][key] is partition):
             return
         if before is not None:
             self._lines[before].pop(key, None)

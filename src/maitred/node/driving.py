@@ -202,7 +202,11 @@ class Driving:
     def serve(self, supply: SharedSupply, now: float) -> None:
         """Slots of this set are free: let the hungry partitions of it have them."""
         for key in self.supplies.serve(supply, now):
-            self.touch(self.owned[key])
+            owned = self.owned.get(key)
+            if owned is not None:
+                self.touch(owned)
+            else:
+                self.supplies.sated(key)  # it failed, and was not let go in order
 
     def _drive(self, owned: Owned, now: float) -> None:
         partition = owned.partition

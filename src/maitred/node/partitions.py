@@ -442,6 +442,7 @@ class Partitions(Driving):
         """Write down what there is; everything else is safe already."""
         for owned in list(self.owned.values()):
             self._drive(owned, self.loop.time())
+        self._answer_shared_offers(self.loop.time())
         await self._writer.finish(self)
         await self._keep_results()
         for owned in list(self.owned.values()):

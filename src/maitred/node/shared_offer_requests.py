@@ -120,10 +120,10 @@ class SharedOfferRequests:
             )
             joining = Joining(partial(self._told, supply, index))
             owned = partitions.owned.get(key)
-            if owned is None:
-                partitions.load_for(key, self._join, join, joining)
-            else:
+            if owned is not None:
                 self._joined(owned, join, joining)
+            elif not partitions.has(key):  # else it is being loaded, and finds the set then
+                partitions.load_for(key, self._join, join, joining)
 
     def _joined(self, owned: Owned, message: Offer, held: Held) -> None:
         """The partition is there."""
