@@ -79,7 +79,7 @@ def test_a_gradual_change_shows_before_after_and_when() -> None:
         (("--hosts", "a:1,b:2,a:1"), "duplicate-host", "'a:1' is named twice"),
         (("--hosts", "a:1,,b:2"), "invalid-name", "The host is empty"),
         (("--partitions", "-1"), "invalid-partition", "not -1"),
-        (("--partitions", "4", "--batch-size", "5"), "invalid-partition", "5 is more than the 4"),
+        (("--batch-size", "100001"), "invalid-partition", "100,001 is more than the 100,000"),
         (("--batch-size", "-2"), "invalid-partition", "-2 is negative"),
         (("--batch-size", "many"), "invalid-gradual-change", "'many' is neither a number"),
         (("--batch-size", "1.5"), "invalid-gradual-change", "neither a number"),

@@ -159,15 +159,26 @@ def test_gradual_movement_keeps_neighbours_apart() -> None:
     assert all(a < b for a, b in pairwise(moments)), "each partition flips by itself"
 
 
+def test_a_batch_may_be_larger_than_the_queue() -> None:
+    """The batch size is the node's, for all its queues; most have fewer partitions."""
+    ring = HashRing(HOSTS)
+    found = routes(ring, QUEUE, 4, batch_size=8)
+    placed = [place(ring, QUEUE, partition, 8) for partition in range(4)]
+    assert [(one.key, one.index, one.node) for one in found] == [
+        (one.key, one.index, one.node) for one in placed
+    ]
+    assert len(flips(ring, QUEUE, 4, GradualChange(0, 8, 0.0, 1.0))) == 4
+
+
 def test_bad_input() -> None:
     ring = HashRing(HOSTS)
     with pytest.raises(UnknownAlgorithm, match="Did you mean 'steady'") as unknown:
         routes(ring, QUEUE, 4, placement="stady")
     assert unknown.value.code == "unknown-algorithm"
-    with pytest.raises(InvalidPartition, match="8 is more than the 4 partitions"):
-        routes(ring, QUEUE, 4, batch_size=8)
-    with pytest.raises(InvalidPartition, match="8 is more than the 4 partitions"):
-        flips(ring, QUEUE, 4, GradualChange(0, 8, 0.0, 1.0))
+    with pytest.raises(InvalidPartition, match="100,001 is more than the 100,000 partitions"):
+        routes(ring, QUEUE, 4, batch_size=100_001)
+    with pytest.raises(InvalidPartition, match="100,001 is more than the 100,000 partitions"):
+        flips(ring, QUEUE, 4, GradualChange(0, 100_001, 0.0, 1.0))
     with pytest.raises(InvalidPartition, match="not 0"):
         routes(ring, QUEUE, 0)
     with pytest.raises(InvalidPartition, match="there is no -1"):

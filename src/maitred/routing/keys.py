@@ -102,17 +102,21 @@ def check_partitions(partitions: int) -> int:
     return partitions
 
 
-def check_batch_size(batch_size: int, partitions: int = PARTITIONS_MAX) -> int:
-    """Return the batch size if that many partitions can fill it, else raise `InvalidPartition`."""
+def check_batch_size(batch_size: int) -> int:
+    """Return the batch size; raises `InvalidPartition` if no queue can have so many partitions.
+
+    It holds for all queues of a node, so that most of them have fewer partitions than a batch.
+    """
     if type(batch_size) is not int:
         raise InvalidPartition(f"The batch size {batch_size!r} is not a whole number.")
     if batch_size < 0:
         raise InvalidPartition(
             f"The batch size {batch_size} is negative.", remedy="0 turns spread routing off."
         )
-    if batch_size > partitions:
+    if batch_size > PARTITIONS_MAX:
         raise InvalidPartition(
-            f"The batch size {batch_size} is more than the {partitions} partitions there are.",
-            remedy=f"Use at most {partitions}; 0 turns spread routing off.",
+            f"The batch size {batch_size:,} is more than the {PARTITIONS_MAX:,} partitions that a "
+            "queue can have.",
+            remedy=f"Use at most {PARTITIONS_MAX}; 0 turns spread routing off.",
         )
     return batch_size

@@ -53,7 +53,7 @@ def routes(
 ) -> list[Route]:
     """The route of every partition of the queue."""
     check_partitions(partitions)
-    check_batch_size(batch_size, partitions)
+    check_batch_size(batch_size)
     shard_of_key = sharding(shards, ignore_msb)
     return [
         Route(

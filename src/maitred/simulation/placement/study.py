@@ -15,7 +15,7 @@ from random import Random
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from maitred.errors import InvalidArgument
+from maitred.errors import InvalidArgument, InvalidPartition
 from maitred.routing import GradualChange, HashRing, QueueId, own_key, place_all, sharding
 from maitred.routing.keys import check_batch_size, check_partitions
 from maitred.routing.placement import placement_named
@@ -87,7 +87,12 @@ class PlacementSettings:
         check_partitions(self.partitions_per_queue)
         check_sharding(self.shards, IGNORE_MSB)
         for batch_size in (*self.batch_sizes, self.gradual_batch_size):
-            check_batch_size(batch_size, self.partitions_per_queue)
+            if check_batch_size(batch_size) > self.partitions_per_queue:
+                raise InvalidPartition(
+                    f"The batch size {batch_size} is more than the {self.partitions_per_queue} "
+                    "partitions of a queue: no batch would be full.",
+                    remedy=f"Use at most {self.partitions_per_queue}; 0 is basic routing.",
+                )
         for placement in self.placements:
             placement_named(placement)
         if not (self.clusters and self.batch_sizes and self.placements):
