@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maitred.matching.effects import Ended
+from maitred.matching.presence import RETURN_SECONDS
 from maitred.matching.records import Terms
 from tests.matching.driver import (
     DONE,
@@ -260,3 +261,24 @@ def test_leases_end_in_the_order_in_which_they_were_renewed() -> None:
     driver.pass_time(5.1)
     assert list(driver.partition.leases) == [first.sequence]
     assert driver.partition.tasks[second.sequence].attempt == 1
+
+
+def test_only_workers_that_are_there_are_described() -> None:
+    driver = Driver(lease_seconds=10.0)
+    partition = driver.partition
+
+    def here() -> set[bytes]:
+        return set(partition.workers_here())
+
+    driver.add()
+    run = driver.take_one(1)  # its task is running
+    offer = driver.offer(2)
+    attending = driver.attend(3)
+    assert here() == {session_of(1), session_of(2), session_of(3)}
+    driver.finish(run)
+    driver.withdraw(offer)
+    assert here() == {session_of(3)}
+    driver.attend_no_more(attending)
+    driver.pass_time(RETURN_SECONDS + 0.1)
+    assert here() == set()
+    assert session_of(1) in partition.workers, "it is remembered, and may come back"

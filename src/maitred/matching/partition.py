@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import msgpack
 
 from maitred.errors import OutcomeUnknown
+from maitred.matching.attempt_proofs import session_of
 from maitred.matching.core import HeldBeat
 from maitred.matching.effects import (
     Beat,
@@ -195,6 +196,25 @@ class Partition(Recalling):
             return False
         suspected[session] = now
         return True
+
+    def workers_here(self) -> dict[bytes, tuple[str, float]]:
+        """The workers that are here, by session, with their names and when they were heard of: they
+        attend, offer slots, or run tasks. `workers` also remembers those that are gone."""
+        attending = self.presence.workers
+        sessions = {
+            *(one.session for one in self.offers.unanswered()),
+            *(session_of(task.holder) for task in self.leases.values()),
+            *attending,
+        }
+        here = {}
+        for session in sessions:
+            name, heard = self.workers.get(session, ("", -inf))
+            attendance = attending.get(session)
+            if attendance is not None:
+                name, heard = attendance.worker, max(heard, attendance.heard)
+            if name:
+                here[session] = (name, heard)
+        return here
 
     # The end
 

@@ -89,7 +89,7 @@ class QueueRequests:
             running[session] = running.get(session, 0) + 1
         workers = {
             session: (name, running.get(session, 0), round(now - heard, 1))
-            for session, (name, heard) in partition.workers.items()
+            for session, (name, heard) in partition.workers_here().items()
         }
         counts = partition.counts
         return PartitionDescription(
