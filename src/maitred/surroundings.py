@@ -6,6 +6,8 @@ the simulation, where both are seeded.
 
 Secrets are a third thing: what nobody may guess comes from the operating system, and in the
 simulation from the seed. CPU times are a fourth: in the simulation there are none.
+
+Signals are a fifth: `StopSignals` counts those that ask a process to stop.
 """
 
 from __future__ import annotations
@@ -66,3 +68,27 @@ class Surroundings:
     def real(cls) -> Surroundings:
         """The machine's clock, and randomness seeded by the operating system."""
         return cls(wall_clock=time.time, random=random.Random(), cpu_times=cpu_times)
+
+
+ECHO_SECONDS: Final = 0.3
+"""A signal that comes again within this time is the same request to stop: `timeout` sends one to
+its command and another one to the command's group. A person who insists needs longer."""
+
+
+class StopSignals:
+    """The signals that asked one process to stop: the first drains, a second one forces."""
+
+    def __init__(self) -> None:
+        self.counted: list[int] = []
+        """The numbers of the signals that count, in order."""
+        self._first_at = 0.0
+
+    def count(self, number: int, now: float) -> int:
+        """Count the signal unless it is an echo of the first; return how many have counted by now,
+        or 0 for an echo."""
+        if not self.counted:
+            self._first_at = now
+        elif number == self.counted[0] and now - self._first_at < ECHO_SECONDS:
+            return 0
+        self.counted.append(number)
+        return len(self.counted)

@@ -108,7 +108,7 @@ def test_a_second_signal_ends_all_at_once(node: RunningNode) -> None:
     pids = workers(node)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)  # so that they cannot drain
-    node.send(signal.SIGTERM)
+    node.send(signal.SIGINT)
     node.wait_for_event("stopping; finishing what is under way")
     node.send(signal.SIGTERM)
     assert node.wait() == 128 + signal.SIGTERM

@@ -349,11 +349,13 @@ def test_what_takes_too_long_is_cut_off_and_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+    ("first", "second", "status"),
+    [(signal.SIGTERM, signal.SIGINT, 130), (signal.SIGINT, signal.SIGTERM, 143)],
+    ids=["INT", "TERM"],
 )
-def test_a_second_signal_ends_it_at_once(second: int, status: int) -> None:
+def test_a_second_signal_ends_it_at_once(first: int, second: int, status: int) -> None:
     with running_node("--drain-seconds", "600", shards=1) as node:
-        answer = asyncio.run(_echo_while_stopping(node, 60_000, (signal.SIGTERM, second)))
+        answer = asyncio.run(_echo_while_stopping(node, 60_000, (first, second)))
         assert answer is None
         assert node.wait() == status
         assert_gone(node)

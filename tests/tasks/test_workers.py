@@ -134,7 +134,7 @@ def test_a_second_signal_forces(stage: Stage, tmp_path: Path) -> None:
     worker = stage.start_worker()
     task = gated_thread.sync.enqueue(1, str(gate))
     wait_until(lambda: bool(stage.journal.lines("began")), "it runs")
-    worker.send(signal.SIGTERM)
+    worker.send(signal.SIGINT)
     worker.errors.wait_for('"stopping"')
     worker.send(signal.SIGTERM)
     assert worker.wait(5) == 128 + signal.SIGTERM

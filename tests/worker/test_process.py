@@ -131,7 +131,7 @@ def test_a_second_signal_forces(tmp_path: Path) -> None:
         with app.sync:
             nap.enqueue(str(tmp_path / "begun"), str(tmp_path / "never"))
         wait_for(tmp_path / "begun")
-        worker.process.send_signal(signal.SIGINT)
+        worker.process.send_signal(signal.SIGTERM)
         worker.errors.wait_for("stopping")
         worker.process.send_signal(signal.SIGINT)
         assert worker.wait() == 130

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from maitred.errors import Overloaded, Unavailable
-from maitred.surroundings import Surroundings
+from maitred.surroundings import StopSignals, Surroundings
 from maitred.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -57,8 +57,13 @@ async def work(
     stopping = asyncio.Event()
     workers: list[Worker] = []
 
+    signals = StopSignals()
+
     def stop(number: int) -> None:
-        if stopping.is_set():
+        counted = signals.count(number, loop.time())
+        if not counted:
+            return
+        if counted > 1:
             log.warning("forced to stop", signal=signal.Signals(number).name)
             forced(number)
         stopping.set()
