@@ -305,6 +305,13 @@ class Unavailable(MaitredError, ConnectionError):
     code = "unavailable"
 
 
+class NodeUnreachable(Unavailable):
+    """The node that owns the queue, or the shard of it, has been away for longer than the client's
+    `away_seconds`; nothing was done."""
+
+    code = "node-unreachable"
+
+
 class NoWorker(Unavailable):
     """Nobody serves the queue, and nobody came within its grace; nothing was done."""
 

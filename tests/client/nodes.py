@@ -28,8 +28,9 @@ QUICK: dict[str, Any] = {
     "backoff_longest_seconds": 0.1,
     "connect_seconds": 2.0,
     "heartbeat_seconds": 30.0,
+    "away_seconds": 60.0,
 }
-"""Settings with which nothing takes long."""
+"""Settings with which nothing takes long, and a node that is started again is waited for."""
 
 
 class RunningNode:

@@ -358,17 +358,25 @@ def test_a_gateway_on_its_own() -> None:
         assert process.wait(30) == 0
 
 
-def test_it_waits_for_its_node_and_says_so() -> None:
+def test_it_waits_for_its_node_and_is_announced_when_it_can_serve() -> None:
+    """Until then it listens, and says why it cannot serve."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"maitred://127.0.0.1:{nobody.getsockname()[1]}"
-        with standing_alone("--url", url) as (base, process):
+        with running("gateway", "--json", "--port", "0", "--url", url) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            entry: dict[str, Any] = {}
+            while entry.get("event") != "gateway listens":
+                entry = json.loads(process.stderr.readline())
+            base = entry["address"]
             assert call(base, "GET", "/health")[0] == 200
             status, said, headers = call(base, "GET", "/ready")
             assert (status, said["error"]["code"]) == (503, "unavailable")
             assert headers["retry-after"]
             assert call(base, "POST", "/v1/default/queues/echo/query", [])[0] == 503
             process.send_signal(signal.SIGINT)
+            assert process.stdout.read() == "", "it was not announced"
             assert process.wait(30) == 0
 
 
@@ -384,7 +392,7 @@ def test_a_second_signal_forces_it() -> None:
         connection.request("POST", "/v1/default/queues/sleep/query", "[60]", JSON)
         path = "/v1/default/queries?queue=sleep&status=running"
         wait_until(lambda: bool(call(base, "GET", path)[1]["queries"]), "it runs")
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         while "stopping; finishing" not in process.stderr.readline():
             pass

@@ -348,6 +348,7 @@ class Kitchen:
             for name, value in settings.items()
             for part in ("--set", f"gateway.querying.{name}={value}")
         ]
+        sets += ["--set", "gateway.away_seconds=60"]
         alone = standing_alone("--url", self.stage.url, *sets)
         base, process = await asyncio.to_thread(alone.__enter__)
         stack.callback(alone.__exit__, None, None, None)

@@ -119,7 +119,9 @@ class Task(Generic[Result]):
                 self._app.namespace, self.queue, TASKS, self.partition, 0, self.sequence
             )
             try:
-                answer = await session.client.request(message, min(left, SLICE_SECONDS))
+                answer = await session.client.request(
+                    message, min(left, SLICE_SECONDS), patient=True
+                )
                 return cast("Outcome", answer)
             except _AGAIN as cut:
                 problem: MaitredError = cut

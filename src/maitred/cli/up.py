@@ -210,7 +210,8 @@ def _print(running: Running, settings: Node, *, with_example: bool) -> None:
     )
     click.echo(f"auth     {users}")
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
-    click.echo(f"http     {_http(running, settings) or 'off'}")
+    none = "the gateway does not reach the node: see the log" if running.gateway_pid else "off"
+    click.echo(f"http     {_http(running, settings) or none}")
     if running.source_port:
         click.echo(f"drivers  {host}:{running.source_port} for ScyllaDB's, by their source port")
     door = _http(running, settings)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -20,6 +21,7 @@ import click
 from maitred.cli.admin_ask import connecting
 from maitred.cli.admin_worker_ask import present
 from maitred.errors import CannotStart, InvalidArgument, MaitredError
+from maitred.node.launch import send_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,8 +77,7 @@ class ExamplePool:
         """Let them finish what they have."""
         self._is_stopping = True
         for process in self._processes:
-            with suppress(ProcessLookupError):
-                process.terminate()
+            send_signal(process, signal.SIGTERM)
         try:
             async with asyncio.timeout(KILL_SECONDS):
                 await asyncio.gather(*self._watching)
@@ -87,8 +88,7 @@ class ExamplePool:
     def kill(self) -> None:
         self._is_stopping = True
         for process in self._processes:
-            with suppress(ProcessLookupError):
-                process.kill()
+            send_signal(process, signal.SIGKILL)
 
     async def _started(self, name: str, url: str) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(

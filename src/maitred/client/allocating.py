@@ -19,6 +19,7 @@ from maitred.errors import (
     DeadlineExceeded,
     InvalidArgument,
     MaitredError,
+    NodeUnreachable,
     NoWorker,
     PermissionDenied,
     ProtocolViolation,
@@ -57,6 +58,9 @@ SELECTION: Final = "weighted"
 
 _AGAIN: Final = (ConnectionLost, CutOff, Unavailable, DeadlineExceeded, Cancelled)
 """Nothing was allocated, or nobody knows; unused slots are free again soon."""
+
+_FINAL: Final = (NoWorker, NodeUnreachable)
+"""Kinds of `Unavailable` that come after a grace: asking again at once changes nothing."""
 
 
 class Line:
@@ -212,7 +216,7 @@ class Allocating:
             seconds = max(LEAST_SECONDS, group.deadline - now)
             if line.at_once:
                 seconds = min(seconds, AT_ONCE_SECONDS)
-            held = self._client.hold(message, seconds)
+            held = self._client.hold(message, seconds, patient=False)
         except MaitredError as problem:
             self._failed(line, group, problem)
             return
@@ -248,7 +252,7 @@ class Allocating:
 
     def _failed(self, line: Line, group: Group[Running], problem: MaitredError) -> None:
         demand = line.demand
-        again = isinstance(problem, _AGAIN) and not isinstance(problem, NoWorker)
+        again = isinstance(problem, _AGAIN) and not isinstance(problem, _FINAL)
         if again and not line.at_once and not self._closed:
             if demand.failed(group):
                 settings = self._client.settings

@@ -43,6 +43,9 @@ class Call:
     grace_seconds = 0.0
     """How much longer we wait for the answer than the node was told to take."""
 
+    patient = False
+    """Whether it waits for a node that is away until its deadline, instead of being refused."""
+
     def __init__(
         self,
         message: AnyRequest,
@@ -137,3 +140,11 @@ class Call:
         self.stop_waiting()
         if self.connection is not None:
             self.connection.give_up(self.stream, self)
+
+
+class PatientCall(Call):
+    """A call that waits for a node that is away."""
+
+    __slots__ = ()
+
+    patient = True

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from maitred.client.asks import Asks
-from maitred.client.call import Call
+from maitred.client.call import Call, PatientCall
 from maitred.client.dialing import Terms
 from maitred.client.held import GRACE_SECONDS, Held, HeldCall
 from maitred.client.pool import HOPELESS, Pool
@@ -26,6 +26,8 @@ from maitred.errors import (
     DeadlineExceeded,
     InvalidArgument,
     MaitredError,
+    NodeUnreachable,
+    NoWorker,
     Overloaded,
     ProtocolViolation,
     StorageQuotaExceeded,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from maitred.client.address import Address
     from maitred.client.connection import Connection
     from maitred.protocol.messages import AnyRequest
+    from maitred.routing.names import QueueId
     from maitred.settings import Client as ClientSettings
     from maitred.surroundings import Surroundings
 
@@ -124,9 +127,10 @@ class AsyncClient(Asks):
             raise reason from None
         return self
 
-    async def covered(self) -> None:
-        """Wait until there is a connection to every shard of every node."""
-        while any(pool.missing for pool in self._router.pools.values()):
+    async def covered(self, *, one_node: bool = False) -> None:
+        """Wait until there is a connection to every shard of every node, or of `one_node`."""
+        enough = any if one_node else all
+        while not enough(not pool.missing for pool in self._router.pools.values()):
             if self._router.closed:
                 raise closed()
             await self._news()
@@ -221,18 +225,22 @@ class AsyncClient(Asks):
         timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
         *,
         node: str | None = None,
+        patient: bool = False,
     ) -> AnyAnswer:
         """Send it to where it belongs, and wait for the answer, `timeout` seconds in all.
 
         The message's `timeout_milliseconds` is set to what is left when it is sent. What belongs to
-        a shard instead of a partition goes to the `node` of that address or identity.
+        a shard instead of a partition goes to the `node` of that address or identity. A request
+        that is `patient` waits for a node that is away until its time is over; others are refused
+        when the node has been away for the setting `away_seconds`.
         """
         loop = self._loop
         router = self._router
         now = loop.time()
         seconds = self._timeout_seconds if timeout is None else checked_timeout(timeout)
         pool = None if node is None else router.the_pool(node)
-        call = Call(message, now + seconds, loop.create_future(), pool)
+        kind = PatientCall if patient else Call
+        call = kind(message, now + seconds, loop.create_future(), pool)
         tries = 0
         doubt: MaitredError | None = None
         try:
@@ -256,7 +264,7 @@ class AsyncClient(Asks):
                 tries += 1
                 await self._before_next_try(call, failure, tries)
                 now = loop.time()
-                call = Call(message, call.deadline, loop.create_future(), pool)
+                call = kind(message, call.deadline, loop.create_future(), pool)
         except asyncio.CancelledError:
             call.give_up()
             raise
@@ -266,16 +274,23 @@ class AsyncClient(Asks):
             raise _in_doubt(doubt, problem) from problem
 
     def hold(
-        self, message: AnyRequest, timeout: float, grace_seconds: float = GRACE_SECONDS
+        self,
+        message: AnyRequest,
+        timeout: float,
+        grace_seconds: float = GRACE_SECONDS,
+        *,
+        patient: bool = True,
     ) -> Held:
         """Begin a request that waits at the node, and that can be taken back without a loss.
 
         It is sent once: whoever waits for long decides himself when to ask again. Raises if it
-        cannot be sent at all; everything later comes when its answer is awaited.
+        cannot be sent at all; everything later comes when its answer is awaited. One that is
+        `patient` waits for a node that is away.
         """
         now = self._loop.time()
         deadline = now + checked_timeout(timeout)
-        call = HeldCall(message, deadline, self._loop.create_future(), grace_seconds)
+        future = self._loop.create_future()
+        call = HeldCall(message, deadline, future, grace_seconds, patient=patient)
         self._router.dispatch(call, now)
         return Held(call, self._read)
 
@@ -289,7 +304,7 @@ class AsyncClient(Asks):
                 if home is not None:
                     self._router.learn(call, home)
             if frame.opcode == Opcode.ERROR:
-                return error_of(frame)
+                return self._explained(call, error_of(frame))
             if frame.opcode == opcode + ANSWER:
                 return decode_answer(opcode, frame.body)
             raise ProtocolViolation(  # noqa: TRY301 - counted like the others
@@ -300,14 +315,33 @@ class AsyncClient(Asks):
                 call.connection.counts.violations += 1
             return problem
 
+    def _explained(self, call: Call, problem: MaitredError) -> MaitredError:
+        """The error as the caller should hear it: a shard that the others of its node cannot reach,
+        and that we could not reach for a while, is away rather than being restarted."""
+        pool, now = call.pool, self._loop.time()
+        if (
+            pool is not None
+            and not call.patient
+            and isinstance(problem, Unavailable)
+            and not isinstance(problem, NoWorker)
+            and pool.is_away(call.shard, now)
+        ):
+            return pool.unreachable(call.shard, now, problem.sentence)
+        return problem
+
+    def why_away(self, queue: QueueId) -> NodeUnreachable | None:
+        """Why nothing can be asked of the queue's root now, if there is no connection to it."""
+        pool, shard, _ = self._router.route((*queue, 0))
+        return pool.unreachable(shard, self._loop.time()) if pool.lacks(shard) else None
+
     async def _before_next_try(self, call: Call, problem: MaitredError, tries: int) -> None:
         """Wait a little; raises the problem if it is none that another try could help."""
         # What was not done may be done now. What may have been done, only if twice does no harm.
         # A store that is full or away heals in its own time, so whoever asked hears of it at once;
-        # and a quota has room again when workers have worked.
+        # and a quota has room again when workers have worked. A node that is away was waited for.
         nothing_done = isinstance(problem, Unavailable | Overloaded)
         nothing_done = nothing_done and not isinstance(
-            problem, StoreUnavailable | StorageQuotaExceeded | TooManyQueues
+            problem, NodeUnreachable | StoreUnavailable | StorageQuotaExceeded | TooManyQueues
         )
         unknown = isinstance(problem, ConnectionLost | CutOff)
         if not nothing_done and not (unknown and call.message.repeatable):

@@ -2,8 +2,9 @@
 
 Requests beyond what may be under way wait in a line, first come first served, and are sent as
 answers make room. A connection that has been silent for a while is asked with OPTIONS, as CQL's
-drivers do; one that does not answer that is given up. It is asked at once if a request expired and
-nothing at all has arrived since it was sent: then the line is dead rather than the node slow.
+drivers do; one that does not answer that is given up. It is asked sooner if it owes an answer and
+nothing has arrived since the request was sent, and at once if that request expired: then the line
+is dead, or the node hangs. A request that waits at the node for long causes one such question.
 """
 
 from __future__ import annotations
@@ -59,11 +60,13 @@ class Connection(Caller):
         "_heartbeat_seconds",
         "_probing",
         "_settings",
+        "asked_at",
         "calls_max",
         "counts",
         "description",
         "draining",
         "heard",
+        "hung",
         "last_words",
         "line",
         "number",
@@ -83,6 +86,10 @@ class Connection(Caller):
         self._heartbeat: asyncio.TimerHandle | None = None
         self._heartbeat_seconds = settings.heartbeat_seconds
         self._probing = False
+        self.asked_at = -inf
+        """When the last call was sent."""
+        self.hung = False
+        """Whether it was given up because it did not answer the question whether it lives."""
         self.calls_max = settings.in_flight
         self.payload_bytes = 0
         self.line: OrderedDict[Call, None] = OrderedDict()
@@ -160,7 +167,8 @@ class Connection(Caller):
         self._heartbeat_seconds = min(
             self._settings.heartbeat_seconds, description.idle_seconds * IDLE_SHARE
         )
-        self._heartbeat = self.loop.call_later(self._heartbeat_seconds, self._look_at_silence)
+        first = min(self._heartbeat_seconds, self._settings.silence_seconds)
+        self._heartbeat = self.loop.call_later(first, self._look_at_silence)
 
     # Calls
 
@@ -185,7 +193,7 @@ class Connection(Caller):
             self._check_size(message, body)
         call.stream = self.ask(message.opcode, body, call, call.deadline + call.grace_seconds)
         call.connection = self
-        call.sent_at = now
+        call.sent_at = self.asked_at = now
         self.counts.requests += 1
         if call.shard != self.shard and call.pool is not None:
             call.pool.counts(call.shard).fallbacks += 1
@@ -289,12 +297,14 @@ class Connection(Caller):
     def _look_at_silence(self) -> None:
         self._heartbeat = None
         now = self.loop.time()
+        silence = self._settings.silence_seconds
         due = self.arrived_at + self._heartbeat_seconds
-        if now >= due:
+        owes = self.asked_at >= self.arrived_at and self.in_flight
+        if now >= due or (owes and now >= self.arrived_at + silence):
             self.probe()
             due = now + self._heartbeat_seconds
         if not self.closing:
-            self._heartbeat = self.loop.call_at(due, self._look_at_silence)
+            self._heartbeat = self.loop.call_at(min(due, now + silence), self._look_at_silence)
 
     def probe(self) -> None:
         """Ask; `_Question` gives the connection up if there is no answer."""
@@ -342,6 +352,7 @@ class _Question:
         self._connection.probed()
 
     def expired(self) -> None:
+        self._connection.hung = True
         self._connection.fail(ConnectionLost("it has been silent for too long"))
 
     def lost(self, problem: Exception | None) -> None:

@@ -30,7 +30,7 @@ lives."""
 class HeldCall(Call):
     """A call that outlives its deadline by a grace."""
 
-    __slots__ = ("grace_seconds",)
+    __slots__ = ("grace_seconds", "patient")
 
     def __init__(
         self,
@@ -38,9 +38,12 @@ class HeldCall(Call):
         deadline: float,
         future: asyncio.Future[Frame],
         grace_seconds: float,
+        *,
+        patient: bool,
     ) -> None:
         super().__init__(message, deadline, future)
         self.grace_seconds = grace_seconds
+        self.patient = patient
 
 
 class Held:

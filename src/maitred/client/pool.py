@@ -1,13 +1,16 @@
 """The connections to one node: what `coverage` decides, done.
 
 A request goes over the connection of the shard that it belongs to. If that shard has none just now,
-any other connection will do: the node passes it on. If there is none at all it waits.
+any other connection will do: the node passes it on. If there is none at all it waits, for as long
+as the outage may be a restart; from then on requests are refused at once, until a connection is
+opened again. A shard that hangs is refused in the same way, since whoever passes a request on to it
+would wait in vain; and so is one that other shards cannot reach either.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import DecodeError, json
 from msgspec.structs import replace
@@ -19,6 +22,7 @@ from maitred.errors import (
     ConnectionLost,
     InvalidArgument,
     MaitredError,
+    NodeUnreachable,
     ProtocolViolation,
     Unauthenticated,
     Unavailable,
@@ -27,6 +31,7 @@ from maitred.errors import (
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
 from maitred.routing.keys import check_batch_size
+from maitred.wire.caller import TIMER_SLACK_SECONDS
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,6 +50,14 @@ if TYPE_CHECKING:
 HOPELESS = (Unauthenticated, UnsupportedVersion)
 """Refusals that trying again in the next seconds does not change. Connecting goes on, in case it
 does later; requests are told at once."""
+
+
+class Loss(NamedTuple):
+    """How a shard lost its connection."""
+
+    heard_at: float
+    """When the shard was last heard."""
+    hung: bool
 
 
 class Pool:
@@ -79,6 +92,13 @@ class Pool:
         """All that coverage knows of, by number."""
         self._retired: dict[Connection, None] = {}
         """Those that finish what they have."""
+        self._lost: dict[int, Loss] = {}
+        """Shards that had a connection and have none now."""
+        self._heard_at = loop.time()
+        """When the node was last heard, while there is no connection; before the first one, when
+        the attempts at it began."""
+        self._patience: asyncio.TimerHandle | None = None
+        """Rings when a node that is away counts as unreachable."""
         self._next_number = 0
         self._dialing: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -86,6 +106,7 @@ class Pool:
 
     def start(self) -> None:
         """Begin to connect."""
+        self._heard_at = self._loop.time()
         self._tick()
 
     # Requests
@@ -94,10 +115,15 @@ class Pool:
         """Send it, or let it wait. Raises if it cannot be taken."""
         connection = self.by_shard.get(call.shard)
         if connection is None:
+            if not self.by_shard and isinstance(self.problem, HOPELESS):
+                raise type(self.problem)(self.problem.sentence, remedy=self.problem.remedy)
+            if not call.patient and self.lacks(call.shard) and self.is_away(call.shard, now):
+                raise self.unreachable(call.shard, now)
             if not self.by_shard:
-                if isinstance(self.problem, HOPELESS):
-                    raise type(self.problem)(self.problem.sentence, remedy=self.problem.remedy)
                 call.wait_in(self.line, self.room)
+                if self._patience is None:
+                    moment = self._heard_at + self._terms.settings.away_seconds
+                    self._patience = self._loop.call_at(moment, self._lose_patience)
                 return
             connection = min(self.by_shard.values(), key=_in_flight)
         connection.submit(call, now, self.room)
@@ -110,6 +136,74 @@ class Pool:
     def missing(self) -> bool:
         """Whether there is a shard without a connection, as far as anybody knows."""
         return self.description is None or len(self.by_shard) < self.description.shards
+
+    # Outages
+
+    def lacks(self, shard: int) -> bool:
+        """Whether there is no way to the shard now: no connection, or the shard hangs."""
+        if not self.by_shard:
+            return True
+        loss = self._lost.get(shard)
+        return loss is not None and loss.hung
+
+    def is_away(self, shard: int, now: float) -> bool:
+        """Whether there has been no connection to the shard for longer than a restart takes."""
+        if shard in self.by_shard:
+            return False
+        heard_at = self._heard_at
+        if self.by_shard:
+            loss = self._lost.get(shard)
+            if loss is None:
+                return False
+            heard_at = loss.heard_at
+        return now - heard_at + TIMER_SLACK_SECONDS >= self._terms.settings.away_seconds
+
+    def unreachable(self, shard: int, now: float, said: str = "") -> NodeUnreachable:
+        """The error for a request that is not sent to the shard because that is away. `said` is the
+        reason that another shard of the node gave."""
+        loss = self._lost.get(shard)
+        if self.by_shard and loss is not None:
+            away, heard_at = f"Shard {shard} of {self.name}", loss.heard_at
+            because = f" ({said.rstrip('.')})" if said else " and hangs" if loss.hung else ""
+        else:
+            away, heard_at, because = self.name, self._heard_at, self.because()
+        remedy = self.problem.remedy if self.problem is not None else None
+        return NodeUnreachable(
+            f"{away} has been away for {now - heard_at:.1f} s{because}. Nothing was done.",
+            remedy=remedy or "Try again later: connections are made again by themselves.",
+        )
+
+    def _lose_patience(self) -> None:
+        """Refuse the calls that wait for a node that is not being restarted after all."""
+        self._patience = None
+        now = self._loop.time()
+        for call in [one for one in self.line if not one.patient]:
+            call.stop_waiting()
+            call.fail(self.unreachable(call.shard, now))
+
+    def _note_loss(self, connection: Connection) -> None:
+        """Remember when the shard of a connection that is gone was last heard."""
+        now = self._loop.time()
+        heard_at = connection.arrived_at if connection.hung else now
+        if connection.shard not in self.by_shard:
+            self._lost[connection.shard] = Loss(heard_at, connection.hung)
+        if not self.by_shard:
+            self._heard_at = max(loss.heard_at for loss in self._lost.values())
+        elif connection.hung:
+            for other in self.by_shard.values():
+                other.probe()
+
+    def _is_back(self, *, from_outage: bool) -> None:
+        """Forget the losses that are over. A node that was away as a whole and is back has its
+        other shards again as well, or soon."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        for shard in self._lost.keys() & self.by_shard.keys():
+            del self._lost[shard]
+        if from_outage:
+            back = Loss(self._loop.time(), hung=False)
+            self._lost = dict.fromkeys(self._lost, back)
 
     def because(self) -> str:
         """The last reason why there is no connection, for a sentence."""
@@ -151,6 +245,7 @@ class Pool:
 
     def _closed_one(self, connection: Connection) -> None:
         self._perform(self._coverage.closed(connection.number, self._loop.time()))
+        self._note_loss(connection)
         self._resubmit(connection.line)
 
     async def _dial(self, dial: Dial) -> None:
@@ -214,6 +309,7 @@ class Pool:
         anonymous = replace(description, shard=0)
         if anonymous != self.description:
             self.description, self.homes = anonymous, homes
+            self._lost.clear()
             self._router.forget()
 
     def _perform(self, decisions: list[Decision]) -> None:
@@ -231,7 +327,10 @@ class Pool:
             else:
                 self._timer = self._loop.call_at(decision.moment, self._tick)
         covering = sorted(self._coverage.covering.items())
+        was_away = not self.by_shard
         self.by_shard = {shard: self._held[number] for shard, number in covering}
+        if self.by_shard:
+            self._is_back(from_outage=was_away)
         for connection in excess:
             self._retired[connection] = None
             connection.retire()
@@ -258,8 +357,9 @@ class Pool:
     def stop(self) -> list[asyncio.Task[None]]:
         """No new connections; returns what has to end before everything is quiet."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._patience):
+            if timer is not None:
+                timer.cancel()
         for task in self._dialing:
             task.cancel()
         return list(self._dialing)

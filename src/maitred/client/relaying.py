@@ -118,7 +118,7 @@ class Relaying:
             stop,
         )
         left = max(LEAST_SECONDS, self._running.deadline - self._loop.time())
-        self._held = self._client.hold(message, left)
+        self._held = self._client.hold(message, left, patient=False)
         self._held.tell(self._told)
 
     def _told(self, outcome: AnyAnswer | MaitredError) -> None:

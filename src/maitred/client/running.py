@@ -72,6 +72,7 @@ class Running:
 
     __slots__ = (
         "_carrier",
+        "_doubt",
         "_outcome",
         "_querying",
         "_rows",
@@ -124,6 +125,8 @@ class Running:
         """The turn that goes on if the node has no slot that is free now."""
         self._querying = querying
         self._carrier: Carrier | None = None
+        self._doubt: str | None = None
+        """How a worker was lost that may have run it; it is idempotent then, and asks again."""
         self._stream = 0
         self._rows: Rows | None = None
         self._outcome: Whole | Rows | MaitredError | None = None
@@ -381,12 +384,15 @@ class Running:
             self.happen(Accident.REFUSED, problem)
 
     def refused_by_node(self, problem: MaitredError) -> None:
-        """The node gives it no slot, and says why."""
+        """The node gives it no slot, and says why; or the node cannot be asked."""
         turn, self.put_off = self.put_off, None
         if turn is not None:
             self._querying.directing.resume(turn)
-            return
-        self.happen(Accident.REFUSED, problem)
+        elif self._doubt is None:
+            self.happen(Accident.REFUSED, problem)
+        else:
+            sentence = f"{self._doubt} No other worker could be asked: {problem.sentence}"
+            self._finish("lost", WorkerLost(sentence, remedy=problem.remedy))
 
     def lost(self, why: str, *, hung: bool) -> None:
         """The way to the worker is gone."""
@@ -410,8 +416,13 @@ class Running:
         self._querying.suspect(self._place, self.allocation.session)
 
     def expired(self) -> None:
-        """Its time is over."""
-        self.happen(Accident.DEADLINE, self._too_late())
+        """Its time is over; if it waited for a node that is away, that is the reason."""
+        line = self.line
+        away = None if line is None else self._querying.client.why_away(line.view.id)
+        if away is not None:
+            self.refused_by_node(away)
+        else:
+            self.happen(Accident.DEADLINE, self._too_late())
 
     # How it ends
 
@@ -423,6 +434,7 @@ class Running:
         if verdict is Verdict.AGAIN:
             if accident in LOST and self.stage is Stage.SENT:
                 self.lost_tokens = [*(self.lost_tokens or ()), self.allocation.token][-LOST_MAX:]
+                self._doubt = problem.sentence
             self._again()
             return
         self._stop_carrier(Outcome.LOST if verdict is Verdict.LATE else Outcome.CANCELLED)

@@ -70,7 +70,7 @@ class Watching:
         while True:
             try:
                 message = Watch(0, 0, querying.session, querying.name)
-                answer = await self._client.request(message, HOLD_SECONDS, node=node)
+                answer = await self._client.request(message, HOLD_SECONDS, node=node, patient=True)
             except DeadlineExceeded:
                 continue
             except Closed:

@@ -96,6 +96,10 @@ class Gateway:
         self.querying: Asking | None = None
         """None until a node was found."""
         self.connected = asyncio.Event()
+        """Set when a node was found: from then on requests are asked of it."""
+        self.reaches_shards = asyncio.Event()
+        """Set when every shard of a node was reached, and with them the offers of workers: only
+        then a gateway is announced."""
         self._url = url
         self._tls = tls
         self._asking = asking or self._ask
@@ -108,7 +112,7 @@ class Gateway:
     # Begin and end
 
     def connect(self) -> None:
-        """Find the node, for as long as it takes; `connected` tells when."""
+        """Find the node, for as long as it takes; `connected` and `reaches_shards` tell when."""
         self._connecting = self.loop.create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -120,6 +124,7 @@ class Gateway:
                     tls=self._tls,
                     surroundings=self.surroundings,
                     backoff_longest_seconds=COME_BACK_SECONDS,
+                    away_seconds=self.settings.gateway.away_seconds,
                 )
                 break
             except (Unavailable, Overloaded, DeadlineExceeded) as problem:
@@ -132,6 +137,8 @@ class Gateway:
         self.connected.set()
         if told:
             self.log.info("node found", node=str(self.client.address))
+        await self.client.covered(one_node=True)
+        self.reaches_shards.set()
 
     def _ask(self, client: AsyncClient) -> Asking:
         from maitred.client.querying import Querying

@@ -33,7 +33,7 @@ from maitred.security.audit_log import audit_log
 from maitred.security.exposed_files import warn_of_exposed_files
 from maitred.security.tls import DiallerTls, ListenerTls, client_context
 from maitred.security.users import GATEWAY
-from maitred.surroundings import Surroundings
+from maitred.surroundings import StopSignals, Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from maitred.node.node_reloading import SettingsSource
     from maitred.settings import Node, Tls, User
 
-FIRST_SECONDS: Final = 10.0
-"""How long the gateway of a node waits for its first connection before it says that it is ready:
-the shards are up by then. Later it comes back by itself."""
+FIRST_SECONDS: Final = 30.0
+"""How long the gateway of a node tries to reach all shards before it says that it cannot: they are
+started at the same time, on a machine that may have much else to do. It goes on trying."""
 
 
 COLLECT_AFTER: Final = 20_000
@@ -91,20 +91,22 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
     door = HttpDoor(port=start.port, tls=None if tls is None else tls.listening, reuse=True)
     await gateway.open(door)
     gateway.connect()
-    connected = asyncio.create_task(gateway.connected.wait())
+    reached = asyncio.create_task(gateway.reaches_shards.wait())
     failed = asyncio.create_task(gateway.failed())
     await asyncio.wait(
-        (heard, connected, failed),
+        (heard, reached, failed),
         timeout=FIRST_SECONDS,
         return_when=asyncio.FIRST_COMPLETED,
     )
-    connected.cancel()
+    reached.cancel()
+    # The node's own gateway is let in, unless something is between the two. Then it is not
+    # announced, and its listener answers that there is no node.
     if failed.done():
-        # The node's own gateway is let in, unless something is between the two: told, and
-        # the door says that there is no node.
         log.error("the node does not let its gateway in", error=failed.exception())
+    elif not gateway.reaches_shards.is_set():
+        log.error("the gateway does not reach its node; trying on", seconds=FIRST_SECONDS)
     spare_the_collector()
-    await channel.say(Ready())
+    await channel.say(Ready(serves=gateway.reaches_shards.is_set()))
     if await until_stopped(heard, stop):
         log.warning("supervisor gone; closing the doors")
     failed.cancel()
@@ -178,15 +180,22 @@ async def stand_alone(
 ) -> bool:
     """Serve until a signal comes; False if something was cut off.
 
-    A second signal calls `forced` with its number, which is to end the process.
+    The listener is open at once, and answers 503 until a node is found; `announce` is called when
+    every shard of a node was reached. A second signal calls `forced` with its number, which is to
+    end the process.
     """
     raise_file_limit()
     warn_of_exposed_files(settings, source.file, log)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
+    signals = StopSignals()
+
     def stop(number: int) -> None:
-        if stopping.is_set():
+        counted = signals.count(number, loop.time())
+        if not counted:
+            return
+        if counted > 1:
             log.warning("forced to stop", signal=signal.Signals(number).name)
             forced(number)
         stopping.set()
@@ -211,10 +220,15 @@ async def stand_alone(
     watching = asyncio.create_task(NodeReloading(file, lambda: [_Alone(gateway)], log).watch())
     failed = asyncio.create_task(gateway.failed())
     stopped = asyncio.create_task(stopping.wait())
+    reached = asyncio.create_task(gateway.reaches_shards.wait())
     spare_the_collector()
-    log.info("gateway is open", address=address)
-    announce(address)
+    log.info("gateway listens", address=address)
+    await asyncio.wait((reached, failed, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if reached.done():
+        log.info("gateway is open", address=address)
+        announce(address)
     await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
+    reached.cancel()
     watching.cancel()
     if failed.done():
         stopped.cancel()

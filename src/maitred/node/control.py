@@ -54,6 +54,9 @@ class Stop(Struct, tag="stop"):
 class Ready(Struct, tag="ready"):
     """It listens."""
 
+    serves: bool = True
+    """False: a gateway that does not reach its node; it is not announced."""
+
 
 class Failed(Struct, tag="failed"):
     """It cannot go on."""

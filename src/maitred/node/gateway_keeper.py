@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MODULE: Final = "maitred.gateway.process"
 
+PORT_MAX: Final = 65_535
+
 ATTEMPTS: Final = 20
 """At a free port, where a host has several addresses and each must have it."""
 
@@ -89,12 +91,20 @@ class GatewayKeeper(Keeper):
         return RestartPolicy(slowly, asyncio.get_running_loop().time())
 
 
-def hold_port(settings: Node, held: ExitStack) -> int:
+def http_port(settings: Node, shards: int) -> int:
+    """The port of the HTTP door unless the settings say one: as far from the node's port as 4780 is
+    from 4747, and behind the ports of all shards and of drivers. 0, a free one, beside a node that
+    takes free ports itself, and where there is no such number."""
+    if settings.gateway.port is not None:
+        return settings.gateway.port
+    wanted = settings.port + max(HTTP_PORT - PORT, shards + 2)
+    return wanted if settings.port and wanted <= PORT_MAX else 0
+
+
+def hold_port(settings: Node, shards: int, held: ExitStack) -> int:
     """The port of the HTTP door, held like those of shards; raises `CannotStart`."""
     gateway = settings.gateway
-    wanted = gateway.port
-    if wanted is None:
-        wanted = HTTP_PORT if settings.port == PORT else 0
+    wanted = http_port(settings, shards)
     reservation = held.enter_context(Reservation(resolve(gateway.host)))
     problem: OSError | None = None
     for _ in range(1 if wanted else ATTEMPTS):

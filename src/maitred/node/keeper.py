@@ -88,6 +88,11 @@ class Keeper:
         """Of its process; 0 if it has none."""
         return self._process.pid if self._process is not None else 0
 
+    @property
+    def serves(self) -> bool:
+        """Whether its process was able to serve when it became ready."""
+        return self._process is not None and self._process.serves
+
     async def start(self) -> None:
         """The first start; raises a typed error if it fails."""
         _, ended = await self._launch()

@@ -83,6 +83,8 @@ class ShardProcess:
     ) -> None:
         self.pid = process.pid
         self.ready = asyncio.Event()
+        self.serves = False
+        """Whether it was able to serve when it became ready."""
         self._process = process
         self._writer = writer
         self._problem: MaitredError | None = None
@@ -137,6 +139,7 @@ class ShardProcess:
             while (said := await reader.readline()).endswith(b"\n"):
                 report = decode_report(said)
                 if isinstance(report, Ready):
+                    self.serves = report.serves
                     self.ready.set()
                 elif isinstance(report, Failed):
                     self._problem = report.error()
@@ -193,8 +196,16 @@ class ShardProcess:
 
     def kill(self) -> None:
         """End it at once."""
+        send_signal(self._process, signal.SIGKILL)
+
+
+def send_signal(process: Process, number: int) -> None:
+    """Send a signal to a child unless it has ended. `Process.send_signal` would first look whether
+    it has, and if so take its exit status away from the loop, which then tells of an unknown child
+    process and of the status 255."""
+    if process.returncode is None:
         with suppress(ProcessLookupError):
-            self._process.kill()
+            os.kill(process.pid, number)
 
 
 def _interpreter_options() -> list[str]:

@@ -32,6 +32,7 @@ from maitred.node.shard import Place
 from maitred.node.source_ports import open_source_port
 from maitred.security.exposed_files import warn_of_exposed_files
 from maitred.store.sqlite_recovery import prepare
+from maitred.surroundings import StopSignals
 
 if TYPE_CHECKING:
     import socket
@@ -65,7 +66,7 @@ class Running:
     data: Path
     http_host: str = ""
     http_port: int = 0
-    """Of the HTTP door; 0: there is none."""
+    """Of the HTTP door; 0: there is none, or its gateway does not reach the node."""
     gateway_pid: int = 0
 
 
@@ -105,7 +106,7 @@ class Supervisor:
         self._settings_path = None if source is None else source.file
         self._reloading = NodeReloading(file, self._kept, log)
         self._source_port_sockets: list[socket.socket] = []
-        self._signals: list[int] = []
+        self._signals = StopSignals()
         self._first_signal = asyncio.Event()
         self._second_signal = asyncio.Event()
 
@@ -117,7 +118,7 @@ class Supervisor:
             place, data, lock = self._take(held)
             self._keepers = self._make_keepers(place, lock)
             if self._settings.gateway.enabled:
-                http_port = hold_port(self._settings, held)
+                http_port = hold_port(self._settings, self._shards, held)
                 self._gateway = GatewayKeeper(
                     place, self._settings, self._log, http_port, self._reloading.wanted
                 )
@@ -205,6 +206,7 @@ class Supervisor:
         ]
 
     def _running(self, place: Place, data: Path) -> Running:
+        gateway = self._gateway
         return Running(
             node=place.node,
             host=place.host,
@@ -214,8 +216,8 @@ class Supervisor:
             pids=tuple(keeper.pid for keeper in self._keepers),
             data=data,
             http_host=self._settings.gateway.host,
-            http_port=self._gateway.port if self._gateway is not None else 0,
-            gateway_pid=self._gateway.pid if self._gateway is not None else 0,
+            http_port=gateway.port if gateway is not None and gateway.serves else 0,
+            gateway_pid=gateway.pid if gateway is not None else 0,
         )
 
     # Start, keep, stop
@@ -267,7 +269,7 @@ class Supervisor:
             self._log.warning("forced to stop at once")
             await self._kill()
             await stopping
-            return exits.FORCED + self._signals[1]
+            return exits.FORCED + self._signals.counted[1]
         if not all(stopping.result()):
             self._log.warning("stopped; some work was cut off")
             return exits.CUT_OFF
@@ -289,8 +291,9 @@ class Supervisor:
                 loop.add_signal_handler(number, self._signalled, number)
 
     def _signalled(self, number: int) -> None:
-        self._signals.append(number)
-        (self._second_signal if self._first_signal.is_set() else self._first_signal).set()
+        counted = self._signals.count(number, asyncio.get_running_loop().time())
+        if counted:
+            (self._first_signal if counted == 1 else self._second_signal).set()
 
     async def _before_signal(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do it, or leave off at the first signal; false then."""

@@ -18,7 +18,7 @@ Status = Literal[
 UNDER_WAY: Final[frozenset[str]] = frozenset({"waiting", "running", "streaming"})
 
 FOLLOWS: Final[dict[str, frozenset[str]]] = {
-    "waiting": frozenset({"running", "cancelled", "refused", "late"}),
+    "waiting": frozenset({"running", "cancelled", "refused", "lost", "late"}),
     "running": frozenset(
         {"waiting", "streaming", "done", "failed", "cancelled", "refused", "lost", "late"}
     ),
@@ -31,7 +31,8 @@ FOLLOWS: Final[dict[str, frozenset[str]]] = {
     "late": frozenset(),
 }
 """Which status may follow which. `running` begins when the query is sent to its worker; it waits
-again if the worker says that nothing was begun, or if it may run elsewhere."""
+again if the worker says that nothing was begun, or if it may run elsewhere; one that was lost with
+its worker before, and finds no other, is `lost`."""
 
 
 class Stage(Enum):

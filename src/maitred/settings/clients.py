@@ -80,9 +80,20 @@ class Client(Schema, frozen=True):
     """A first attempt at a node that takes longer gets company: the shard that the kernel picked
     may hang, and the next one may not."""
 
+    away_seconds: Wait = 2.0
+    """How long a node, or a shard of it, may be away before requests for it are refused at once
+    with `node-unreachable`. Until then they wait for it, as long as their timeout lets them: a
+    shard that died is started again within half a second, and most restarts are not even noticed.
+    It counts from when the node was last heard, so only requests at the beginning of an outage
+    wait. Requests of a worker, and waiting for a task's result, are not refused but wait."""
+
+    silence_seconds: Seconds = 2.0
+    """A connection that owes an answer, and on which nothing arrived for so long, is asked whether
+    it lives."""
+
     heartbeat_seconds: Seconds = 20.0
-    """A connection on which nothing arrived for so long is asked whether it lives. Well below the
-    idle limits of nodes and of most things between."""
+    """A connection on which nothing arrived for so long is asked the same, though it owes nothing.
+    Well below the idle limits of nodes and of most things between."""
 
     heartbeat_timeout_seconds: Seconds = 5.0
     """A connection that does not answer that question is given up."""
@@ -90,8 +101,9 @@ class Client(Schema, frozen=True):
     backoff_first_seconds: Seconds = 0.05
     """Before the second attempt at a connection; doubled each time, with jitter, until..."""
 
-    backoff_longest_seconds: Seconds = 5.0
-    """... this. A thousand clients of a restarted node come back spread over as long."""
+    backoff_longest_seconds: Seconds = 1.5
+    """... this. A thousand clients of a restarted node come back spread over as long. Longer spares
+    the node, and clients notice later that it is back."""
 
     port_blocked_seconds: Seconds = 300.0
     """A shard's own port that could not be reached is not tried again for so long, as drivers do:

@@ -17,6 +17,7 @@ from maitred.settings.basis import (
     Schema,
     Seconds,
     Text,
+    Wait,
 )
 from maitred.settings.clients import Querying
 from maitred.settings.queues import Queue  # noqa: TC001 - msgspec reads the annotations
@@ -84,8 +85,14 @@ class Gateway(Schema, frozen=True, kw_only=True):
     """Loopback unless told: an open port is a decision."""
 
     port: Port | None = None
-    """Where the HTTP door listens; 0 asks the system for a free one. Unless told 4780, beside a
-    node on another port than 4747 a free one: two nodes of a machine do not meet there."""
+    """Where the HTTP door listens; 0 asks the system for a free one. Unless told 4780, and beside a
+    node on another port than 4747 the node's port + 33 (more with over 31 shards, whose own ports
+    would reach that far), so that two nodes of a machine do not meet there. A node on port 0 has a
+    free one."""
+
+    away_seconds: Wait = 2.0
+    """How long the node, or a shard of it, may be away before requests for it are answered with 503
+    at once; until then they wait for it. As `away_seconds` of a client, which says more."""
 
     connections: Count = 10_000
     """Open at a time; more are refused with 503."""

@@ -98,7 +98,9 @@ class Ends:
         while True:
             message = Finish(*origin.queue, partition, 0, self._session, ends)
             try:
-                answer = cast("Finished", await self._client.request(message, self._seconds))
+                answer = cast(
+                    "Finished", await self._client.request(message, self._seconds, patient=True)
+                )
             except UnknownQueue:
                 # It was deleted, or forgotten since all its tasks were over: these as well.
                 self._statistics.late += len(ends)

@@ -212,7 +212,7 @@ class Relay:
         if self._query is not None:
             seconds += max(0.0, self._query.deadline - asyncio.get_running_loop().time())
         try:
-            delivered = await self._fetching.client.request(message, seconds)
+            delivered = await self._fetching.client.request(message, seconds, patient=True)
         except MaitredError:
             return False  # the gateway hears of it from the node
         return not cast("Delivered", delivered).stop

@@ -60,6 +60,8 @@ and has said what it runs. What was let in until then may run besides."""
 ANSWERED_SECONDS: Final = 5.0
 """Within this time of calm every gateway has an answer. The long queries have ended before."""
 SHARDS_MAX: Final = 3
+NODE_AWAY: Final = ("unavailable", "node-unreachable")
+"""Codes that callers are told while the node, or a shard of it, cannot be reached."""
 PAST_SECONDS: Final = 300.0
 """The longest that any query takes, and some more."""
 
@@ -87,13 +89,13 @@ class Kind:
         if policy != "idle" or self.limit is not None:
             outcomes |= {"overloaded"}
         if self.gateways_die:  # and their connections to workers are cut
-            outcomes |= {"worker-lost", "connection-lost", "unavailable"}
+            outcomes |= {"worker-lost", "connection-lost", *NODE_AWAY}
         if not self.plain:  # all workers may be drained at the same time, or run out of time
             outcomes |= {"no-worker", "worker-lost"}
         if self.workers_die or self.network_fails:
-            outcomes |= {"worker-lost", "unavailable", "connection-lost"}
+            outcomes |= {"worker-lost", "connection-lost", *NODE_AWAY}
         if self.shards_die or self.network_fails:
-            outcomes |= {"unavailable", "connection-lost", "draining", "not-owner", "unknown-queue"}
+            outcomes |= {"connection-lost", "draining", "not-owner", "unknown-queue", *NODE_AWAY}
             outcomes |= {"worker-lost", "no-worker", "cut-off", "store-unavailable"}
         if self.relayed:
             outcomes |= {"worker-lost"}

@@ -67,16 +67,19 @@ class TaskNode:
             for process in processes:
                 with suppress(ProcessKilled):
                     await process.wait()
-        else:
-            self.crashes += 1
+        await self.kill()
+        self.shards = shards
+        self.start()
+
+    async def kill(self) -> None:
+        """SIGKILL for the supervisor and every shard: the node stays away until it is started."""
+        self.crashes += any(not process.dead for process in self.host.processes)
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         for process in list(self.host.processes):
             process.kill()
         self.running.clear()
-        self.shards = shards
-        self.start()
 
     def kill_one(self, random: Random) -> None:
         """SIGKILL for one of the shards that run."""
