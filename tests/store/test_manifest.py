@@ -256,6 +256,25 @@ def test_a_log_with_the_last_commits_is_missing(
     assert backlogs(tmp_path)[1] == 6
 
 
+def test_a_byte_of_the_log_is_wrong(tmp_path: Path) -> None:
+    """SQLite takes that for the end of the log, and says nothing."""
+    filled(tmp_path)
+    more = "for _ in range(20): store.commit([Changes(OTHER, got.range_id, 6)])"
+    crashed(tmp_path, more)
+    path = tmp_path / "tasks-1.db-wal"
+    whole = path.read_bytes()
+    prepare(tmp_path, (), RecordedLog())
+    # Everything but the last commit: whether that one was ever acknowledged cannot be told.
+    for at in range(200, len(whole) - 2 * (24 + 4096), 4096 + 24):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        (tmp_path / "tasks-1.db-shm").unlink(missing_ok=True)
+        with pytest.raises(CannotStart, match=r"tasks-1\.db (has a damaged|is an older)"):
+            prepare(tmp_path, (), RecordedLog())
+    path.write_bytes(whole)
+    (tmp_path / "tasks-1.db-shm").unlink(missing_ok=True)
+    assert backlogs(tmp_path) == [5, 6]
+
+
 def test_a_file_that_was_never_here(tmp_path: Path) -> None:
     filled(tmp_path)
     store = opened(tmp_path / "elsewhere", 7)

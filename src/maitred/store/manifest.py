@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import struct
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -38,6 +39,14 @@ RANGE_JUMP: Final = 2**20
 """How far range ids are raised when tasks were lost. Numbers that were given out after a backup
 must not be given out again, and how many those were is not known. A partition that is loaded once a
 second gets this far in twelve days."""
+
+
+_INDEX: Final = struct.Struct("=16sI")
+"""The beginning of the index of a write-ahead log, up to the number of valid frames."""
+_LOG_HEADER: Final = struct.Struct(">8xI4x8s8x")
+"""Of a write-ahead log: the size of a page, and the salts of its frames."""
+_FRAME: Final = struct.Struct(">4xI8s8x")
+"""Of a frame: the size of the database after it, if it ends a commit, and the salts."""
 
 
 class KnownFile(Struct):
@@ -88,6 +97,8 @@ class Seen(NamedTuple):
     is_readable: bool = True
     has_log: bool = False
     """Whether there is a write-ahead log with anything in it."""
+    lost_commits: int = 0
+    """Commits in the log that SQLite does not see, since the log is damaged before them."""
 
 
 class Problem(NamedTuple):
@@ -151,6 +162,13 @@ def _problem(
             "with the last commits",
             keeps=True,
         )
+    if alone and seen.lost_commits:
+        return Problem(
+            name,
+            f"has a damaged write-ahead log: at least {seen.lost_commits} commits in "
+            f"{name}-wal cannot be read",
+            keeps=True,
+        )
     return None
 
 
@@ -201,10 +219,38 @@ def _seen(path: Path) -> Seen:
                 known
                 and connection.execute("SELECT store, file, generation FROM identity").fetchone()
             )
+            lost = lost_commits(path) if has_log else 0
     except sqlite3.DatabaseError:
         return Seen(is_readable=False, has_log=has_log)
     store, identity, generation = row or ("", "", 0)
-    return Seen(store, identity, generation, has_log=has_log)
+    return Seen(store, identity, generation, has_log=has_log, lost_commits=lost)
+
+
+def lost_commits(path: Path) -> int:
+    """Count commits in a write-ahead log behind the place where SQLite stops to read it.
+
+    SQLite takes the first frame with a wrong checksum for the end of the log. After a power failure
+    it may be right: the last commit, which was not acknowledged, may be there in part. Every
+    earlier one was synced, so a second commit behind that place was acknowledged, and is lost.
+    What is left of an earlier use of the log has another salt. The index (`-shm`) says how far
+    SQLite got; a connection must have read the database just before.
+    """
+    index = path.with_name(f"{path.name}-shm")
+    log = path.with_name(f"{path.name}-wal")
+    commits = 0
+    try:
+        with index.open("rb") as file:
+            _, frames = _INDEX.unpack(file.read(_INDEX.size))
+        with log.open("rb") as file:
+            page, salts = _LOG_HEADER.unpack(file.read(_LOG_HEADER.size))
+            at = _LOG_HEADER.size + frames * (_FRAME.size + page)
+            while file.seek(at) and len(frame := file.read(_FRAME.size)) == _FRAME.size:
+                size, seen = _FRAME.unpack(frame)
+                commits += bool(size) and seen == salts
+                at += _FRAME.size + page
+    except (OSError, struct.error):
+        return 0
+    return commits if commits > 1 else 0
 
 
 def read_only(path: Path) -> sqlite3.Connection:
