@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from benchmarks import node, ring, simulation, tokens
+from benchmarks import many_queues, node, ring, simulation, tokens
 from benchmarks.contest.__main__ import measure as measure_contest
 from benchmarks.contest.__main__ import publish as publish_contest
 from benchmarks.contest.scale import SHORT
@@ -29,6 +29,7 @@ def main() -> int:
         ("tokens", tokens),
         ("simulation", simulation),
         ("node", node),
+        ("many_queues", many_queues),
     ):
         print(f"\n{name}", flush=True)
         measured = benchmark.measure()

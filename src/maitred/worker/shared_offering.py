@@ -51,7 +51,8 @@ FULL_SECONDS: Final = 0.02
 and taking an offer back and making it again costs as much as a task."""
 
 HASTY_SECONDS: Final = 0.1
-"""The least time between two offers that a post answers with nothing, as one that stops does."""
+"""The least time between two offers that a post answers with nothing: a node that is stopping does
+so, and one that thinks that partitions are elsewhere."""
 
 
 class Post:
@@ -313,11 +314,10 @@ class SharedOffering:
             if held is not None:
                 post.held.pop(held, None)
         self._outage.worked(served.name, partition)
-        if not answer.gifts and not answer.refused and not answer.elsewhere:
-            forgotten = naming and not answer.known
-            hasty = self._loop.time() - asked_at < HASTY_SECONDS
-            if hasty and (answer.known or forgotten):
-                await self._rest(HASTY_SECONDS)
+        # A set that was forgotten is named again at once, unless it was named just now.
+        nothing = not answer.gifts and not answer.refused and (answer.known or naming)
+        if nothing and self._loop.time() - asked_at < HASTY_SECONDS:
+            await self._rest(HASTY_SECONDS)
         return answer
 
     def _answered(self, post: Post, answer: OfferedMany) -> None:

@@ -1,9 +1,11 @@
-"""How many slots to offer where. Pure.
+"""How many slots to offer where, if queues do not share them. Pure.
 
-With one queue it is simple: whatever is free and not on offer yet. With several, an offer to one of
-them must not keep a slot from the others, so the same slot may be on offer in several places: each
-queue gets its share of the free slots, and at least one, as long as any is free. If more tasks come
-than there is room for, they are given back; when nothing is free, all offers are taken back.
+With one queue it is simple: whatever is free and not on offer yet. Several queues share all slots
+(`shared_offering.py`), but not at a node of an older release, and not while a queue is offered few
+because its queries fail. An offer to one queue must not keep a slot from the others then, so the
+same slot may be on offer in several places: each queue gets its share of the free slots, and at
+least one, as long as any is free. If more tasks come than there is room for, they are given back;
+when nothing is free, all offers are taken back.
 
 Every offer that is answered costs another one, so what is freed while plenty is on offer need not
 be offered at once: a query that finds one slot of many free makes one message, not two.
