@@ -472,19 +472,26 @@ def test_a_watcher_that_did_not_run_itself_finds_the_block_afterwards() -> None:
 async def test_lines_about_blocks_are_bounded_and_name_the_cause() -> None:
     log, statistics, now = RecordedLog(), Statistics(1), 1_000.0
     reports = BlockReports(statistics, log, lambda: (), lambda: now)
+    here, reports._loop = reports._loop, uvloop.new_event_loop()
+    reports._loop.close()  # no task runs on it
     for _ in range(50):
         reports.blocked(1.0, 0.0, 0.0)
         reports.not_renewed(Unavailable("gone"))
         reports.not_renewed(Unavailable("gone"))
         reports.freed(2.0)
     assert len(log.events("info")) == 1
-    assert [event for event in log.events("warning") if "blocks" in event]
+    assert len([event for event in log.events("warning") if "has no turn" in event]) == 1
     now += QUIET_SECONDS
     reports.blocked(14.0, 14.0, 13.9)
     assert "holds the GIL" in log.events("warning")[-1]
     assert log.lines[-1][2]["unsaid"] == 49
     now += QUIET_SECONDS
     reports.blocked(14.0, 14.0, 0.1)
-    assert "did not run" in log.events("warning")[-1]
-    assert "handler" not in log.lines[-1][2], "no handler is to blame"
-    assert (statistics.blocked, statistics.blocked_seconds) == (52, 100.0)
+    assert "no thread of this worker ran" in log.events("warning")[-1]
+    assert "handler" not in log.lines[-1][2], "no handler is on the loop"
+    now += QUIET_SECONDS
+    reports._loop = here
+    reports.blocked(1.0, 0.0, 0.0)
+    assert "a handler blocks" in log.events("warning")[-1]
+    assert log.lines[-1][2]["handler"].startswith("test_lines"), "a task of a handler's own"
+    assert (statistics.blocked, statistics.blocked_seconds) == (53, 100.0)

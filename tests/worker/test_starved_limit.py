@@ -203,14 +203,20 @@ def times(thread: float, process: float, kept_waiting: float | None = 0.0) -> Cp
 
 def test_what_other_threads_of_the_worker_computed_is_not_stolen() -> None:
     """Sixteen threads that let go of the GIL fill two CPUs, and the loop has to wait for one."""
-    found = explain(0.1, 0.15, times(0.0, 0.0), times(0.01, 0.3, 0.12))
+    found = explain(0.1, 0.15, times(0.0, 0.0), times(0.01, 0.3, 0.12), on_loop=True)
     assert (found.own_seconds, found.stolen_seconds) == (0.1, 0.0)
     assert found.cause == "busy-threads"
 
 
 def test_stolen_time_is_never_more_than_there_was() -> None:
-    found = explain(0.1, 0.15, times(0.0, 0.0), times(0.0, 0.0, 9.0))
+    found = explain(0.1, 0.15, times(0.0, 0.0), times(0.0, 0.0, 9.0), on_loop=True)
     assert (found.own_seconds, found.stolen_seconds) == (0.0, 0.15)
+
+
+def test_what_blocks_is_a_thread_if_no_handler_is_on_the_loop() -> None:
+    idle = times(0.0, 0.0)
+    assert explain(0.1, 0.15, idle, idle, on_loop=True).cause == "blocked-loop"
+    assert explain(0.1, 0.15, idle, idle, on_loop=False).cause == "busy-threads"
 
 
 def test_this_system_tells_cpu_times() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -30,8 +31,12 @@ STACK_LETTERS: Final = 4_000
 """Of a stack; its end says where the handler is, so the beginning is cut."""
 
 HELD_SHARE: Final = 0.5
-"""A process that used this much of the time in which its threads did not run was busy: one of them
-held the GIL. Otherwise the process was stopped, or had no CPU time."""
+"""A process that computed for this much of the time in which its watching thread did not run was
+busy: another thread held the GIL. With less, the process may have been stopped as well, or had no
+CPU time."""
+
+_PACKAGE: Final = str(Path(__file__).parent.parent)
+"""Where our own coroutines are."""
 
 _OURS: Final = ("maitred/worker/execution.py", "maitred/worker/query.py")
 """Where handlers are called. What is above that in a stack is the same for all of them."""
@@ -78,29 +83,34 @@ class BlockReports:
         self._quiet_until = now + QUIET_SECONDS
         facts: dict[str, Any] = {"seconds": round(seconds, 2), "unsaid": self._unsaid}
         self._unsaid = 0
-        if overslept < seconds * HELD_SHARE:
-            self._log.warning(
-                "a handler blocks the event loop; heartbeats go on from another thread",
-                **facts,
-                **self._culprit(),
-                remedy="Make it a plain function, which runs in a thread, or await "
-                "maitred.offload() for the part that blocks.",
+        facts |= self._culprit()
+        held = overslept >= seconds * HELD_SHARE
+        if held and cpu_seconds >= overslept * HELD_SHARE:
+            event = "a handler holds the GIL; no thread ran, and no lease was renewed"
+            facts["remedy"] = (
+                "Run it in a process: await maitred.offload() with a ProcessPoolExecutor. "
+                "The stack was taken afterwards."
             )
-        elif cpu_seconds >= overslept * HELD_SHARE:
-            self._log.warning(
-                "a handler holds the GIL; no thread ran, and no lease was renewed",
-                **facts,
-                **self._culprit(),
-                remedy="Run it in a process: await maitred.offload() with a ProcessPoolExecutor. "
-                "The stack was taken afterwards.",
+        elif held:
+            event = "no thread of this worker ran, and no lease was renewed"
+            facts["cpu_seconds"] = round(cpu_seconds, 2)
+            facts["remedy"] = (
+                "Was the process stopped, or is the machine too busy? If a handler holds the GIL, "
+                "run it in a process. The stack was taken afterwards."
+            )
+        elif "handler" in facts:
+            event = "a handler blocks the event loop; heartbeats go on from another thread"
+            facts["remedy"] = (
+                "Make it a plain function, which runs in a thread, or await maitred.offload() for "
+                "the part that blocks."
             )
         else:
-            self._log.warning(
-                "this process did not run, and renewed no lease",
-                **facts,
-                cpu_seconds=round(cpu_seconds, 2),
-                remedy="Was it stopped, or is the machine too busy?",
+            event = "the event loop has no turn; heartbeats go on from another thread"
+            facts["remedy"] = (
+                "No handler on the loop blocks it: threads that compute hold the GIL, or the "
+                "machine is too busy."
             )
+        self._log.warning(event, **facts)
 
     def freed(self, seconds: float) -> None:
         """The loop goes on, after so long."""
@@ -117,11 +127,13 @@ class BlockReports:
     def _culprit(self) -> dict[str, Any]:
         """The handler that runs on the loop, and its stack."""
         task = asyncio.current_task(self._loop)
-        facts: dict[str, Any] = {"handler": None}
+        facts: dict[str, Any] = {}
         if task is not None:
-            facts["handler"] = getattr(
-                task.get_coro(), "__qualname__", None
-            )  # one of its own tasks
+            coroutine = task.get_coro()
+            code = getattr(coroutine, "cr_code", None)
+            if code is not None and not code.co_filename.startswith(_PACKAGE):
+                # A task that a handler has made, unless it is found below.
+                facts["handler"] = getattr(coroutine, "__qualname__", None)
             for served, attempt in self._attempts():
                 if attempt.runs_as(task):
                     name = getattr(served.asked, "__qualname__", served.name)

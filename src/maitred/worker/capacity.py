@@ -319,7 +319,9 @@ class Capacity:
         if self._cpu_times is not None and self._cpu is not None:
             elapsed = max(seconds, 0.0) + TICK_SECONDS
             before, self._cpu = self._cpu, self._cpu_times()
-            lateness = explain(seconds, elapsed, before, self._cpu)
+            in_threads = self.threads.active + self.threads.waiting
+            on_loop = not in_threads or self.inside > in_threads
+            lateness = explain(seconds, elapsed, before, self._cpu, on_loop=on_loop)
             self._statistics.starved_seconds += lateness.stolen_seconds
             self._report.stolen(lateness.stolen_seconds, elapsed)
             seconds = lateness.own_seconds

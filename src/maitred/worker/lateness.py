@@ -28,8 +28,11 @@ class Lateness(NamedTuple):
     """Of its own part."""
 
 
-def explain(late: float, elapsed: float, before: CpuTimes, after: CpuTimes) -> Lateness:
-    """A timer of the loop was late by so much, in an interval of so many seconds.
+def explain(
+    late: float, elapsed: float, before: CpuTimes, after: CpuTimes, *, on_loop: bool
+) -> Lateness:
+    """A timer of the loop was late by so much, in an interval of so many seconds; whether any
+    handler was on the loop.
 
     What the worker's other threads computed meanwhile may be what kept the loop waiting, so that
     much of it is not counted as stolen. Where the system does not tell how long a thread was kept
@@ -47,6 +50,7 @@ def explain(late: float, elapsed: float, before: CpuTimes, after: CpuTimes) -> L
     cause: LateCause = "blocked-loop"
     if computed >= own / 2:
         cause = "busy-loop"
-    elif by_others >= own / 2:
+    elif by_others >= own / 2 or not on_loop:
+        # A thread that has the GIL and no CPU computes nothing, and the loop waits for it as well.
         cause = "busy-threads"
     return Lateness(own, stolen, cause)
