@@ -205,6 +205,36 @@ def test_an_end_comes_too_late_when_another_has_the_task(how: int) -> None:
     assert driver.finish(again, how=DONE).late == []
 
 
+def test_done_counts_though_the_same_worker_was_given_the_next_attempt() -> None:
+    """The worker was stopped, or a handler held the GIL; the offer that the next attempt came by
+    was its own."""
+    driver = Driver(lease_seconds=10.0)
+    driver.add(terms=SOON)
+    run = driver.take_one(1)
+    driver.pass_time(11.1)
+    again = driver.take_one(1)
+    assert (again.sequence, again.attempt) == (run.sequence, 2)
+    assert driver.finish(run, body=b"late but done").late == []
+    ended = driver.outcome(run.sequence)
+    assert ended is not None
+    assert (ended.status, ended.body) == ("done", b"late but done")
+    assert driver.finish(again, how=RETURNED).late == [run.sequence]
+    driver.pass_time(2.0)
+    assert driver.take() == []
+    assert driver.store.empty
+
+
+@pytest.mark.parametrize("how", [FAILED, RETURNED, TIMED_OUT, STOPPED])
+def test_what_failed_is_late_though_the_same_worker_has_the_next_attempt(how: int) -> None:
+    driver = Driver(lease_seconds=10.0)
+    driver.add(terms=SOON)
+    run = driver.take_one(1)
+    driver.pass_time(11.1)
+    again = driver.take_one(1)
+    assert driver.finish(run, how=how).late == [run.sequence]
+    assert driver.finish(again, how=DONE).late == []
+
+
 def test_results_are_kept_as_long_as_was_asked() -> None:
     driver = Driver()
     driver.add(terms=Terms(retention=30.0))

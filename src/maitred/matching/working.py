@@ -184,12 +184,13 @@ class Working(Producing):
         if not given or attempt != task.attempt + 1:
             if (
                 how == DONE
-                and (not given or attempt > task.attempt + 1)
+                and (not given or task.holder == holder or attempt > task.attempt + 1)
                 and attempt > task.reported
             ):
                 # Given up for lost, or given out before a crash: done is done all the same. So is
                 # a later attempt than the one that another worker is said to have: that one is
-                # over.
+                # over. So is an earlier attempt of the worker that was given the next one: it was
+                # stopped for longer than the lease, and has finished what it had.
                 self._end(task, "done", body, ticket, now)
                 return True
             if attempt != task.attempt + 1:
