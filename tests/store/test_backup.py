@@ -9,13 +9,14 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from maitred.errors import CannotStart, InvalidArgument, MaitredError, StoreUnavailable
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.records import SEQUENCES_PER_RANGE, Changes
+from maitred.store import sqlite_backup
 from maitred.store.interface import Acquisition
 from maitred.store.manifest import RANGE_JUMP, read_manifest
 from maitred.store.sqlite_backup import back_up, read_backup, restore
@@ -190,22 +191,38 @@ def test_a_damaged_file_is_not_passed_off_as_a_backup(data: Path, tmp_path: Path
     assert not list(tmp_path.glob(".backup-*"))
 
 
+@pytest.mark.parametrize("fresh", [True, False], ids=["new", "replaced"])
+@pytest.mark.parametrize("step", ["put_away", "_bring", "raise_numbers", "write_manifest"])
+@pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_restore_that_was_interrupted_is_not_taken_for_a_store(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, step: str, at: int, *, fresh: bool
 ) -> None:
+    """Wherever it ends: before the nth call of each step, and after it."""
     back_up(data, tmp_path / "backup", silent)
+    target = tmp_path / "new" if fresh else data
+    target.mkdir(exist_ok=True)
+    real = getattr(sqlite_backup, step)
+    calls = 0
 
-    def killed(*_arguments: object) -> None:
-        raise KeyboardInterrupt
+    def interrupted(*arguments: Any) -> None:  # noqa: ANN401
+        nonlocal calls
+        calls += 1
+        if calls == (at + 1) // 2 and at % 2:
+            raise KeyboardInterrupt
+        real(*arguments)
+        if calls == (at + 1) // 2:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr("maitred.store.sqlite_backup.write_manifest", killed)
-    with pytest.raises(KeyboardInterrupt):
-        restore(tmp_path / "backup", data, silent, replaces=True)
-    monkeypatch.undo()
-    with pytest.raises(CannotStart, match=r"tasks\.manifest is missing"):
-        opened(data)
-    restore(tmp_path / "backup", data, silent, replaces=True)
-    assert backlogs(data) == [4, 4]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_backup, step, interrupted)
+        try:
+            restore(tmp_path / "backup", target, silent, replaces=True)
+        except KeyboardInterrupt:
+            with pytest.raises(CannotStart, match="was interrupted"):
+                opened(target)
+            patch.undo()
+            restore(tmp_path / "backup", target, silent, replaces=True)
+    assert backlogs(target) == [4, 4]
 
 
 def test_files_of_a_backup_that_are_copied_by_hand_are_noticed(data: Path, tmp_path: Path) -> None:

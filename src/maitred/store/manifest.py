@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MANIFEST_FILE: Final = "tasks.manifest"
 BACKUP_FILE: Final = "backup.json"
+RESTORING_FILE: Final = "tasks.restoring"
+"""There from the first change that a restore makes until its last."""
 DATABASE: Final = re.compile(r"tasks-(\d+)\.db")
 
 RANGE_JUMP: Final = 2**20
@@ -192,6 +194,11 @@ def check(directory: Path, manifest: Manifest | None, *, alone: bool) -> None:
         raise CannotStart(
             f"{directory} is a backup, not a data directory.",
             remedy="Restore it with `maitred admin restore`, and start that.",
+        )
+    if (directory / RESTORING_FILE).exists():
+        raise CannotStart(
+            f"A restore into {directory} was interrupted.",
+            remedy="Repeat it: `maitred admin restore BACKUP --replace`.",
         )
     refuse(directory, problems(manifest, look(directory), alone=alone))
 

@@ -30,7 +30,7 @@ OTHERS: Final = 0o077
 """Whatever group and others may do."""
 
 _OURS: Final = re.compile(
-    r"lock|node\.(json|new)|tasks\.(lock|key|new|manifest|users)|tasks-\d+\.db(-wal|-shm|-journal)?"
+    r"lock|node\.(json|new)|tasks\.(lock|key|new|manifest|users|restoring)|tasks-\d+\.db(-wal|-shm|-journal)?"
     r"|[^/]+\.document|[^/]+\.new"
 )
 """Names of files that a node makes."""

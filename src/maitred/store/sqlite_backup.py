@@ -28,6 +28,7 @@ from maitred.store.manifest import (
     BACKUP_FILE,
     DATABASE,
     MANIFEST_FILE,
+    RESTORING_FILE,
     HistoryEntry,
     KnownFile,
     Manifest,
@@ -220,11 +221,11 @@ def restore(backup: Path, data: Path, tell: Tell, *, replaces: bool) -> Backup:
                 "then moved into a folder beside it.",
             )
         now = time.time()
+        write_private(data / RESTORING_FILE, b"")
         used = [highest_range(data / name) for name in there if DATABASE.fullmatch(name)]
         previous = _previous(data) if there else None
         if there:
-            # The manifest goes first: without it no start takes what is left for a whole store.
-            put_away(data, sorted(there, key=lambda name: name != MANIFEST_FILE), "replaced", now)
+            put_away(data, there, "replaced", now)
         manifest = Manifest(known.store, range_floor=known.range_floor)
         manifest.restored = RestoredFrom(known.taken_at, now)
         if previous is not None:
@@ -240,6 +241,8 @@ def restore(backup: Path, data: Path, tell: Tell, *, replaces: bool) -> Backup:
         )
         raise_numbers(data, manifest, *used)
         write_manifest(data, manifest)
+        (data / RESTORING_FILE).unlink()
+        _sync(data)
     return known
 
 

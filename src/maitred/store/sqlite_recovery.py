@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from maitred.errors import InvalidArgument
@@ -39,15 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from maitred.store.opening import Log
+
 PARTS: Final = ("", "-wal", "-shm")
 """The files of one database."""
-
-
-class Log(Protocol):
-    """What of a logger is used here."""
-
-    def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
-    def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
 
 def prepare(directory: Path, accepted: Sequence[str], log: Log) -> None:
