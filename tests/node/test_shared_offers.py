@@ -238,13 +238,17 @@ async def test_an_offer_that_is_taken_back_gets_nothing(tmp_path: Path) -> None:
         queues = names_at(here, 0, 3)
         offer = worker.hold(many(queues, 4), SECONDS)
         await known(here)
+        described = await producer.request(Describe("n", queues[1], 1, 0, 0), SECONDS)
+        assert isinstance(described, PartitionDescription)
+        assert (described.offers, described.workers) == (4, ["ant"])
+        assert described.served_seconds_ago == 0
         offer.take_back()
         with pytest.raises(Cancelled):
             await offer.answer()
         await add(producer, queues[1])
         described = await producer.request(Describe("n", queues[1], 1, 0, 0), SECONDS)
         assert isinstance(described, PartitionDescription)
-        assert (described.running, described.offers, described.workers) == (0, 0, ["ant"])
+        assert (described.running, described.offers, described.workers) == (0, 0, [])
 
 
 @in_a_loop

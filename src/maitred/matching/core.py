@@ -342,7 +342,7 @@ class Core:
 
     def served_seconds_ago(self, now: float) -> float | None:
         """Return since when no worker serves the queue, 0 while one does; None: none is known."""
-        if self.presence.anybody or self.offers.slots:
+        if self.presence.anybody or self.offers.any_free:
             return 0.0
         heard = [now - at for _, at in self.workers.values()]
         seen = self.signatures.last_seen(now + self.ledger.wall)

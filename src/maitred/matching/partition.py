@@ -203,6 +203,7 @@ class Partition(Recalling):
         attending = self.presence.workers
         sessions = {
             *(one.session for one in self.offers.unanswered()),
+            *(one.session for one in self.offers.sets if one.offers),
             *(session_of(task.holder) for task in self.leases.values()),
             *attending,
         }
