@@ -28,6 +28,7 @@ from maitred.protocol.tasks import (
     Add,
     Await,
     Counts,
+    DamagedRows,
     DeadLetters,
     DeleteQueue,
     Describe,
@@ -110,6 +111,7 @@ PARTS: Final[tuple[tuple[int, bytes], ...]] = (
             # Shared offers.
             OfferMany("n", "q", 1, 0, 900, bytes(16), "worker", 2, 1, [SetMember("q", 1, 0, 0)]),
             OfferMany("n", "q", 1, 0, 900, bytes(16), "worker", 2, 1),
+            DamagedRows("n", "q", 1, 0, 900, "retry", [("segment", 2**32)]),
         )
     ),
 )

@@ -83,6 +83,7 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.DELETE: [*PARTITION, True],
     Opcode.WITHDRAW: [*STATUS, "shop", "mails", 1, True],
     Opcode.SIGNATURES: [*PARTITION, True],
+    Opcode.DAMAGED: [*PARTITION, "retry", [["segment", 7]], 5, True, b"body"],
     Opcode.OFFER_MANY: [
         *PARTITION,
         SESSION,

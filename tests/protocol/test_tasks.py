@@ -64,6 +64,7 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.DELETE: "force",
     Opcode.WITHDRAW: "namespace queue queue_type drop",
     Opcode.SIGNATURES: "must_exist",
+    Opcode.DAMAGED: "action rows most ignore_checksum body",
 }
 ANSWER_ORDER: dict[int, str] = {
     Opcode.ADD: "first counts",
@@ -80,6 +81,7 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.DELETE: "partitions tasks dead workers",
     Opcode.WITHDRAW: "tasks workers queries",
     Opcode.SIGNATURES: "signatures served_seconds_ago",
+    Opcode.DAMAGED: "rows total tasks",
 }
 MAPS = {PartitionDescription, DeadLetter}
 
@@ -123,6 +125,7 @@ def test_which_are_between_shards_and_which_may_be_repeated() -> None:
         Opcode.FORWARD,
         Opcode.RESIZE,
         Opcode.DEAD,
+        Opcode.DAMAGED,
         Opcode.DELETE,
         Opcode.WORKERS,
         Opcode.RELAY,
