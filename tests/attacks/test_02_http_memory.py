@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from maitred.gateway.http import budget
+from maitred.gateway.http import budget, door
 from maitred.gateway.http.connection import PIPELINED_MAX, Connection
 from maitred.gateway.http.heads import CHUNKS_MAX
-from maitred.gateway.http.reading import TURN_REQUESTS
+from maitred.gateway.http.reading import (
+    CHUNKED_PORTION_BYTES,
+    DISCARDED_MAX,
+    TURN_PIECES,
+    TURN_REQUESTS,
+)
 from maitred.settings import Gateway, Node, User
 from tests.gateway.fakes import Answer, Caller, Opened, get, open_door, post, query, until
 from tests.gateway.test_users import basic
@@ -103,15 +108,35 @@ def test_a_small_body_of_a_refused_request_is_thrown_away_and_the_connection_goe
     async def scenario() -> None:
         async with open_door(with_users()) as place:
             caller = await place.dial()
-            whole = query("echo", b"[1, 2, 3]")
+            whole = query("echo", b'["%b"]' % (b"x" * (DISCARDED_MAX - 4)))
             caller.send(whole[:-4])
             await until(lambda: place.door.metrics.bytes_in == len(whole) - 4, "it arrived")
+            assert sum(held(place).values()) < 1_000
             caller.send(whole[-4:])
             answer = await caller.answer()
             assert (answer.status, "connection" in answer.headers) == (401, False)
             caller.send(query("echo", b"[1]", ALICE))
             assert (await caller.answer()).body == b"1"
             assert not place.asking.asked[1:]
+            caller.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_caller_who_goes_on_sending_is_cut_off() -> None:
+    """What he had begun to send is taken and thrown away, as much as the largest body has."""
+
+    async def scenario() -> None:
+        async with open_door(with_users(body_bytes=2 * LARGE)) as place:
+            caller = await place.dial()
+            caller.send(unfinished())
+            assert (await refused(caller)).status == 401
+            (connection,) = place.door.connections
+            connection.data_received(b"x" * LARGE)
+            assert not connection.transport.is_closing()
+            connection.data_received(b"x" * (LARGE + 1))
+            assert connection.transport.is_closing()
+            await until(lambda: not place.door.connections, "it is gone")
             caller.close()
 
     asyncio.run(scenario())
@@ -138,7 +163,7 @@ def test_nothing_more_is_read_while_a_secret_is_verified(monkeypatch: pytest.Mon
             caller.send(b'["' + body)
             for _ in range(100):  # turns of the loop in which it could be read
                 await asyncio.sleep(0)
-            assert held(place)["stranger_bytes"] < 1_000
+            assert sum(held(place).values()) < 1_000
             known.set_result(None)
             assert len((await caller.answer()).body) == 2_000_002
             assert held(place) == NOTHING
@@ -174,6 +199,32 @@ def test_unfinished_bodies_have_one_limit_together(users: bool) -> None:
                 caller.close()
             await until(lambda: held(place) == NOTHING, "it comes back")
             bystander.close()
+
+    asyncio.run(scenario())
+
+
+def test_strangers_cannot_take_the_room_of_those_who_were_let_in() -> None:
+    """Unfinished heads fill the strangers' limit; the body of a user still finds its own."""
+
+    async def scenario() -> None:
+        settings = with_users(stranger_bytes=LARGE, partial_bytes=LARGE + 5_000)
+        async with open_door(settings) as place:
+            user = await place.dial()
+            user.send(query("echo", b"[0]", ALICE))
+            assert (await user.answer()).body == b"0"
+            strangers = [await place.dial() for _ in range(30)]
+            for caller in strangers:
+                caller.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 5_000)
+            await until(lambda: place.door.metrics.memory_refused >= 15, "the others are refused")
+            assert LARGE / 2 < held(place)["stranger_bytes"] <= LARGE
+            assert held(place)["partial_bytes"] == 0
+            whole = query("echo", b'["%b"]' % (b"x" * (LARGE - 4)), ALICE)
+            user.send(whole[:-1])
+            await until(lambda: held(place)["partial_bytes"] >= LARGE - 1, "the body arrived")
+            user.send(whole[-1:])
+            assert len((await user.answer()).body) == LARGE - 2
+            for caller in (user, *strangers):
+                caller.close()
 
     asyncio.run(scenario())
 
@@ -310,9 +361,31 @@ def test_a_connection_with_thousands_of_requests_waits_for_its_turn() -> None:
             connection.data_received(get("/health") * 5_000)
             assert wire.paused
             assert len(served) < 2 * TURN_REQUESTS + 10  # and what was in the same portion
-            await until(lambda: len(served) == 5_000, "all are served")
+            answers = wire.written.count
+            await until(lambda: answers(b"HTTP/1.1 200 OK") == 5_000, "all are answered")
+            assert len(served) == 5_000
             assert [wire.paused] == [False]
-            assert wire.written.count(b"HTTP/1.1 200 OK") == 5_000
+            connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_with_thousands_of_chunks_waits_for_its_turn() -> None:
+    """A read of 64 KiB in chunks of one byte is ten thousand calls, and others wait meanwhile."""
+
+    async def scenario() -> None:
+        async with open_door() as place:
+            wire = Wire()
+            connection = Connection(place.door)
+            connection.connection_made(cast("Any", wire))
+            headers = ("Transfer-Encoding: chunked", "Content-Type: application/json")
+            connection.data_received(post(ECHO, b"", *headers, length=False))
+            connection.data_received(b"1\r\nx\r\n" * 10_000)
+            assert wire.paused
+            portion = CHUNKED_PORTION_BYTES // len(b"1\r\nx\r\n") + 1
+            assert 0 < connection._chunks < TURN_PIECES + portion
+            await until(lambda: connection._chunks == 10_000, "all are parsed")
+            await until(lambda: not wire.paused, "more is read")
             connection.connection_lost(None)
 
     asyncio.run(scenario())
@@ -367,6 +440,26 @@ def test_memory_goes_back_to_the_kernel_after_a_flood(monkeypatch: pytest.Monkey
         budgets.partial.held = count
         budgets.look()
     assert given == [1]
+
+
+def test_the_listener_looks_again_and_again_whether_memory_is_to_go_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(budget, "give_back", lambda: given.append(1))
+    monkeypatch.setattr(budget, "TRIM_BYTES", LARGE // 2)
+    monkeypatch.setattr(door, "SWEEP_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        async with open_door() as place:
+            caller = await place.dial()
+            caller.send(unfinished())
+            await until(lambda: place.door.budgets._peak >= LARGE // 2, "the flood is seen")
+            assert not given
+            caller.close()
+            await until(lambda: bool(given), "the memory goes back")
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("status", [401, 200])

@@ -386,6 +386,29 @@ def test_users_from_elsewhere_get_in_within_two_seconds(networks: int, names: in
     assert share_in_time(flood(1_000, networks, names), users, seconds) >= 0.95
 
 
+def test_networks_that_failed_wait_behind_those_that_did_not() -> None:
+    """A flood that is slow enough for its networks to have nothing waiting now and then, so that
+    each of its attempts is as new as a user's."""
+    seconds = 20
+    users = [Try(f"192.0.2.{n}", f"user {n}", 5 + n / 4, -n) for n in range(1, 4 * seconds - 20)]
+    assert share_in_time(flood(60, 50, 1_000_000), users, seconds) >= 0.95
+
+
+def test_a_flood_from_more_networks_than_may_wait_displaces_itself() -> None:
+    limits = Limits()
+    failures = LoginLimits(limits)
+    most = limits.verifications
+    queue: LoginQueue[Try] = LoginQueue(most, limits.verifications_per_address, failures.standing)
+    for number in range(3 * most):
+        queue.add(Try(f"10.0.{number}", "alice", 0.0, number), 0.0)
+    assert len(queue) == most
+    honest = Try(HOME, "bob", 0.0, -1)
+    displaced = queue.add(honest, 0.0)
+    assert displaced is not None
+    assert displaced.network.startswith("10.0.")
+    assert queue.take(0.0) is honest
+
+
 @pytest.mark.parametrize("names", [1, 20])
 def test_users_behind_the_same_address_get_in_within_two_seconds(names: int) -> None:
     """The flood is in some names, the users have others."""

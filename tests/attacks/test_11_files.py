@@ -6,13 +6,15 @@ import asyncio
 import os
 import stat
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from maitred.cli.main import cli
-from maitred.errors import CannotStart
+from maitred.errors import CannotStart, MaitredError
+from maitred.gateway.process import stand_alone
 from maitred.node.identity import data_directory
+from maitred.node.node_reloading import SettingsSource
 from maitred.security.exposed_files import exposures, warn_of_exposed_files
 from maitred.settings import Node, Tls
 from maitred.store.private_files import tighten
@@ -174,6 +176,22 @@ def test_a_key_that_others_can_use_draws_a_warning(
     warn_of_exposed_files(settings, None, log)
     told = [(fields["setting"], fields["others_can"]) for _, _, fields in log.lines]
     assert told == ([] if others is None else [("tls.key", others)])
+
+
+def test_a_gateway_on_its_own_warns_as_well(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("secret")
+    key.chmod(0o644)
+    settings = Node(tls=Tls(certificate=str(tmp_path / "missing.pem"), key=str(key)))
+    log = RecordedLog()
+    source = SettingsSource(lambda: settings)
+
+    async def main() -> None:
+        await stand_alone("maitred://127.0.0.1:1", settings, cast("Any", log), print, print, source)
+
+    with pytest.raises(MaitredError):  # there is no certificate
+        asyncio.run(main())
+    assert [fields["setting"] for _, _, fields in log.lines] == ["tls.key"]
 
 
 def test_a_settings_file_counts_if_there_are_secrets_in_it(tmp_path: Path) -> None:

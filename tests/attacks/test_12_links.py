@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock
 
@@ -20,7 +20,7 @@ from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.door import HttpDoor
 from maitred.protocol.frames import ANSWER, HEADER, REQUEST, RESPONSE, Opcode
 from maitred.security.tls import server_context
-from maitred.settings import Client, Node, Querying, Tls
+from maitred.settings import Client, Limits, Node, Querying, Tls
 from maitred.settings import Gateway as GatewaySettings
 from maitred.settings import Worker as WorkerSettings
 from maitred.surroundings import Surroundings
@@ -39,9 +39,9 @@ HUGE: int = 250 * 2**20
 PATIENCE_SECONDS = 10
 
 
-def header(version: int, opcode: int) -> bytes:
-    """The beginning of a frame that announces a quarter of a gigabyte."""
-    return HEADER.pack(version, 0, 0, opcode, HUGE)
+def header(version: int, opcode: int, size: int = HUGE) -> bytes:
+    """The beginning of a frame that announces a quarter of a gigabyte, or another size."""
+    return HEADER.pack(version, 0, 0, opcode, size)
 
 
 # Before anything is proved
@@ -91,7 +91,8 @@ async def test_a_workers_listener_takes_no_large_frame_before_the_proof() -> Non
         a_worker(fake, app) as worker,
         a_gateway(worker, hello=False) as gateway,
     ):
-        gateway.transport.write(header(REQUEST, Opcode.HELLO))
+        # A frame that a gateway may send once it has proved that the node sent it.
+        gateway.transport.write(header(REQUEST, Opcode.HELLO, WorkerSettings().link_frame_bytes))
         assert isinstance(await gateway.error(0), FrameTooLarge)
         await gateway.gone()
 
@@ -160,6 +161,65 @@ async def test_a_failed_handshake_at_a_nodes_port_is_told(
         assert event == "a TLS handshake failed"
         assert fields["peer"].startswith(f"{HOST}:")
         assert fields["error"].code == "tls-failed"
+
+
+async def until_ended(reader: asyncio.StreamReader) -> None:
+    """Wait until the other end of a connection has closed it."""
+    with suppress(ConnectionError):
+        assert not await reader.read()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@in_a_loop
+async def test_handshakes_that_never_end_keep_nobody_out_of_a_nodes_port(
+    papers: Path,
+    tmp_path: Path,
+    loop: str,  # noqa: ARG001 - which loop
+) -> None:
+    """A peer that connects and says nothing is no connection yet, but has a descriptor."""
+    most = 5
+    limits = Limits(connections=most, handshake_seconds=30.0)
+    async with node(tmp_path, tls=server_context(tls_of(papers)), limits=limits) as one:
+        handshakes = one.shard._handshakes
+        assert handshakes is not None
+        silent = [await asyncio.open_connection(HOST, one.port) for _ in range(3 * most)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for reader, _ in silent[: 2 * most]:  # the oldest give way
+                await until_ended(reader)
+        await until(lambda: len(handshakes) == most)
+        assert one.shard.errors[TlsFailed.code] == 2 * most
+        ((_, event, fields),) = [line for line in one.log.lines if line[0] == "warning"]
+        assert event == "a TLS handshake gave way to a new one"
+        assert fields["error"].code == "too-many-connections"
+        trusting = ssl.create_default_context(cafile=str(papers / "ca.pem"))
+        _, writer = await asyncio.open_connection(HOST, one.port, ssl=trusting)
+        await until(lambda: len(one.shard.connections) == 1)
+        for _, other in (*silent, (None, writer)):
+            other.close()
+        await until(lambda: not one.shard.connections)
+
+
+@in_a_loop
+async def test_handshakes_that_never_end_keep_nobody_out_of_the_http_listener(
+    papers: Path,
+) -> None:
+    most = 5
+    settings = Node(gateway=GatewaySettings(port=0, connections=most, header_seconds=30.0))
+    log = RecordedLog()
+    gateway = Gateway(f"maitred://{HOST}:1", settings, Surroundings.real(), log)
+    door = HttpDoor(tls=server_context(tls_of(papers)))
+    port = int((await gateway.open(door)).rpartition(":")[2])
+    silent = [await asyncio.open_connection(HOST, port) for _ in range(3 * most)]
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        for reader, _ in silent[: 2 * most]:
+            await until_ended(reader)
+    trusting = ssl.create_default_context(cafile=str(papers / "ca.pem"))
+    reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    for _, other in (*silent, (reader, writer)):
+        other.close()
+    await gateway.close()
 
 
 @pytest.mark.parametrize("loop", LOOPS)

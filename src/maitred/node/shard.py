@@ -224,6 +224,7 @@ class Shard:
                 settings.limits.handshake_seconds,
                 log,
                 lambda: self.count_error(TlsFailed.code),
+                most=settings.limits.connections,
             )
         )
         self._source_port_socket = source_port_socket

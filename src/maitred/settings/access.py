@@ -30,7 +30,8 @@ class Limits(Schema, frozen=True, kw_only=True):
     """Largest payload of a task or a query. Larger things belong into a store, with a reference."""
 
     connections: Count = 10_000
-    """Connections of one shard; some 10 KiB each when idle."""
+    """Connections of one shard; some 10 KiB each when idle. As many TLS handshakes may be under way
+    besides; at that limit the oldest handshake gives way to a new one."""
 
     in_flight: Annotated[int, Meta(ge=1, le=32_768)] = 1_024
     """Unanswered requests of one connection; CQL's stream ids allow 32,768. At a millisecond each,

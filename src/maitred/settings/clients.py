@@ -218,7 +218,7 @@ class Worker(Schema, frozen=True, kw_only=True):
 
     links: Count = 1_024
     """Connections of gateways at a time; each gateway has one. More are refused, but one that has
-    proved nothing yet gives way to a new one."""
+    proved nothing yet gives way to a new one. As many TLS handshakes may be under way besides."""
 
     link_frame_bytes: Annotated[int, Meta(ge=1024, le=256 * 2**20)] = 16 * 2**20
     """Largest query that is taken from a gateway; as large as what a node takes."""

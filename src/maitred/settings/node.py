@@ -95,7 +95,8 @@ class Gateway(Schema, frozen=True, kw_only=True):
     at once; until then they wait for it. As `away_seconds` of a client, which says more."""
 
     connections: Count = 10_000
-    """Open at a time; more are refused with 503."""
+    """Open at a time; more are refused with 503. As many TLS handshakes may be under way besides;
+    at that limit the oldest handshake gives way to a new one."""
 
     header_bytes: Annotated[int, Meta(ge=1024, le=2**24)] = 32 * 1024
     """Largest request line with headers; proxies send a few hundred bytes."""

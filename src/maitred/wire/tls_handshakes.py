@@ -5,6 +5,10 @@ nothing: the protocol never hears of it. So the listener here is a plain one. Ea
 it accepts is taken from the loop and given back to it as an accepted socket with TLS, which is an
 operation that fails visibly. That also means that the context is looked up for every connection:
 one that is replaced counts from then on.
+
+A connection whose handshake is under way is none of those that the listener counts, but it has a
+descriptor and some memory. So handshakes have a limit as well. At the limit the oldest one gives
+way: peers that connect and say nothing keep no other peer out, which needs two exchanges.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Final, cast
 
-from maitred.errors import ConnectionLost, TlsFailed
+from maitred.errors import ConnectionLost, TlsFailed, TooManyConnections
 from maitred.wire.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -37,14 +41,18 @@ class TlsHandshakes:
         seconds: float,
         log: ComplaintLog,
         count: Callable[[], None],
+        *,
+        most: int,
     ) -> None:
-        """A handshake that takes longer than so many `seconds` fails. `count` is called for each
-        one that came to nothing."""
+        """A handshake that takes longer than so many `seconds` fails; at most so many (`most`) are
+        under way. `count` is called for each one that came to nothing."""
         self._context = context
         self._seconds = seconds
         self._complaints = Complaints(asyncio.get_running_loop(), log, TOLD_SECONDS)
         self._count = count
-        self._under_way: dict[asyncio.Task[None], None] = {}
+        self._most = most
+        self._under_way: dict[asyncio.Task[None], str] = {}
+        """By task, the oldest first: whose handshakes they are."""
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -60,17 +68,38 @@ class TlsHandshakes:
 
     def begin(self, arrived: socket.socket, factory: Callable[[], asyncio.Protocol]) -> None:
         """Shake hands on a connection that was accepted, and hand it over to its protocol."""
-        task = asyncio.get_running_loop().create_task(self._shake_hands(arrived, factory))
-        self._under_way[task] = None
-        task.add_done_callback(self._under_way.pop)
-
-    async def _shake_hands(
-        self, arrived: socket.socket, factory: Callable[[], asyncio.Protocol]
-    ) -> None:
-        peer = "?"
         try:
             host, port, *_ = arrived.getpeername()
-            peer = f"{host}:{port}"
+        except OSError as problem:  # it has left already
+            arrived.close()
+            self.failed("?", problem)
+            return
+        if len(self._under_way) >= self._most:
+            self._give_way()
+        peer = f"{host}:{port}"
+        task = asyncio.get_running_loop().create_task(self._shake_hands(arrived, peer, factory))
+        self._under_way[task] = peer
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.pop(task, None)
+
+    def _give_way(self) -> None:
+        """End the oldest handshake."""
+        task = next(iter(self._under_way))
+        peer = self._under_way.pop(task)
+        task.cancel()
+        self._count()
+        problem = TooManyConnections(
+            f"{self._most:,} TLS handshakes are under way, as many as allowed.",
+            remedy="Look who connects and says nothing, or allow more connections.",
+        )
+        self._complaints.say("a TLS handshake gave way to a new one", peer, problem)
+
+    async def _shake_hands(
+        self, arrived: socket.socket, peer: str, factory: Callable[[], asyncio.Protocol]
+    ) -> None:
+        try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 factory, arrived, ssl=self._context(), ssl_handshake_timeout=self._seconds
             )

@@ -78,7 +78,11 @@ class Door:
         if encrypted or settings.certificate is not None:
             self._tls = tls = WorkerTls(settings.certificate, settings.key)
             self._handshakes = TlsHandshakes(
-                lambda: tls.context, settings.link_seconds, self._log, self._count_tls_failure
+                lambda: tls.context,
+                settings.link_seconds,
+                self._log,
+                self._count_tls_failure,
+                most=settings.links,
             )
             factory = self._handshakes.before(factory)
         elif not settings.public_without_tls and not is_loopback(settings.host):

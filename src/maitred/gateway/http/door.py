@@ -169,7 +169,11 @@ class HttpDoor:
         # Before a handshake is over there is no connection whose clock could run.
         seconds = self.settings.header_seconds
         self._handshakes = TlsHandshakes(
-            lambda: context, seconds, self.log, self.metrics.count_tls_failure
+            lambda: context,
+            seconds,
+            self.log,
+            self.metrics.count_tls_failure,
+            most=self.settings.connections,
         )
         return self._handshakes.before(factory)
 
