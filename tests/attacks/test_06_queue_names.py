@@ -20,6 +20,7 @@ from maitred.errors import (
     TooManyQueues,
     UnknownQueue,
 )
+from maitred.matching.idleness import Idleness
 from maitred.matching.records import PartitionKey
 from maitred.node import caretaker
 from maitred.protocol.queries import Allocate, Attend, Subscribe, Workers
@@ -329,6 +330,14 @@ async def test_idle_empty_queues_are_forgotten_and_others_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(caretaker, "LOOK_SECONDS", 0.01)
+    passes: list[Idleness] = []
+    end = Idleness.pass_ends
+
+    def counted(idleness: Idleness) -> None:
+        passes.append(idleness)
+        end(idleness)
+
+    monkeypatch.setattr(Idleness, "pass_ends", counted)
     short = Queue(
         idle_seconds=0.05,
         forget_seconds=0.2,
@@ -344,6 +353,11 @@ async def test_idle_empty_queues_are_forgotten_and_others_are_not(
         kept = {"kept", "scaled"}
         while {key.queue for key in await one.rows()} != kept:  # noqa: ASYNC110 - the test's limit is pytest's
             await asyncio.sleep(0.01)
+        # Nor are they forgotten later: one has a task, and a person has resized the other.
+        await until(lambda: not any(key.queue == "scaled" for key in one.in_memory()))
+        enough = len(passes) + 20  # both shards look four times in `forget_seconds`
+        await until(lambda: len(passes) >= enough)
+        assert {key.queue for key in await one.rows()} == kept
         # Whoever uses one again makes it anew, and its sequence numbers are higher.
         added = await client.request(add("q1"), SECONDS)
         assert isinstance(added, Added)

@@ -14,6 +14,7 @@ from maitred.gateway.http.statuses import status_of
 from maitred.matching.quotas import OVERDRAFT_LEAST
 from maitred.matching.records import Terms
 from maitred.matching.task_memory import FLOOR_BYTES
+from maitred.node.stored_quotas import StoredQuotas
 from maitred.protocol.tasks import (
     FAILED,
     Add,
@@ -130,6 +131,20 @@ async def test_a_restart_does_not_empty_the_count(tmp_path: Path) -> None:
     async with house(tmp_path, namespaces=quotas) as one:
         await one.add("mails", 30)
         await one.add("bills", 20, delay=1000.0)
+    async with house(tmp_path, namespaces=quotas) as one:
+        with pytest.raises(StorageQuotaExceeded):
+            await one.add("a-new-one")
+
+
+@in_a_loop
+async def test_the_first_task_after_a_restart_waits_until_the_store_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With looks that come late, a shard would take the namespace for empty."""
+    quotas = {"*": Namespace(stored_tasks=50)}
+    async with house(tmp_path, namespaces=quotas) as one:
+        await one.add("mails", 50)
+    monkeypatch.setattr(StoredQuotas, "begin", lambda _: None)
     async with house(tmp_path, namespaces=quotas) as one:
         with pytest.raises(StorageQuotaExceeded):
             await one.add("a-new-one")
