@@ -88,7 +88,7 @@ class Manifest(Struct):
     history: list[HistoryEntry] = field(default_factory=list)
 
 
-class Seen(NamedTuple):
+class FoundFile(NamedTuple):
     """A database as it is found."""
 
     store: str = ""
@@ -114,7 +114,7 @@ class Problem(NamedTuple):
 
 
 def problems(
-    manifest: Manifest | None, found: Mapping[str, Seen], *, alone: bool = True
+    manifest: Manifest | None, found: Mapping[str, FoundFile], *, alone: bool = True
 ) -> list[Problem]:
     """Compare the files with the manifest. `alone`: no other process has them open."""
     if manifest is None:
@@ -135,7 +135,7 @@ def problems(
 
 
 def _problem(
-    manifest: Manifest, name: str, known: KnownFile, seen: Seen | None, *, alone: bool
+    manifest: Manifest, name: str, known: KnownFile, seen: FoundFile | None, *, alone: bool
 ) -> Problem | None:
     if seen is None:
         return Problem(name, "is missing")
@@ -203,17 +203,17 @@ def check(directory: Path, manifest: Manifest | None, *, alone: bool) -> None:
     refuse(directory, problems(manifest, look(directory), alone=alone))
 
 
-def look(directory: Path) -> dict[str, Seen]:
+def look(directory: Path) -> dict[str, FoundFile]:
     """Look at all databases, without changing anything."""
     with translated(directory):
         names = sorted(file.name for file in directory.iterdir() if DATABASE.fullmatch(file.name))
     return {name: _seen(directory / name) for name in names}
 
 
-def _seen(path: Path) -> Seen:
+def _seen(path: Path) -> FoundFile:
     with translated(path):
         if not path.stat().st_size:
-            return Seen(is_empty=True)
+            return FoundFile(is_empty=True)
         log = path.with_name(f"{path.name}-wal")
         has_log = log.exists() and log.stat().st_size > 0
     try:
@@ -228,9 +228,9 @@ def _seen(path: Path) -> Seen:
             )
             lost = lost_commits(path) if has_log else 0
     except sqlite3.DatabaseError:
-        return Seen(is_readable=False, has_log=has_log)
+        return FoundFile(is_readable=False, has_log=has_log)
     store, identity, generation = row or ("", "", 0)
-    return Seen(store, identity, generation, has_log=has_log, lost_commits=lost)
+    return FoundFile(store, identity, generation, has_log=has_log, lost_commits=lost)
 
 
 def lost_commits(path: Path) -> int:
