@@ -13,6 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Protocol
 
 from maitred.errors import (
+    Cancelled,
     ConnectionLost,
     DeadlineExceeded,
     Draining,
@@ -132,8 +133,14 @@ class ForwardedWork:
             self.stop(problem)
 
     def stop(self, reason: MaitredError | None) -> None:
-        if self._link is not None and self._asked >= 0:
-            self._link.give_up(self._asked, self)
+        link = self._link
+        if link is not None and self._asked >= 0:
+            if isinstance(reason, Cancelled) and link.pending.get(self._asked) is self:
+                # The owner has the last word: its answer may be on its way, with tasks that a
+                # worker took, and would be lost if the caller heard of something else first.
+                link.send(0, self._asked, Opcode.CANCEL, b"")
+                return
+            link.give_up(self._asked, self)
         if self._end() and reason is not None:
             self._connection.refuse(self._stream, reason)
 
