@@ -620,7 +620,7 @@ class Driver:
         for segment, marks in self.store.around(sequence):
             if sequence not in marks and partition.is_in(segment, sequence):
                 done = partition.revoke_stored(segment, marks, sequence, self.now)
-                return "cancelled" if done else "over"
+                return "cancelled" if done else None
         later = self.store.later.get(sequence)
         if later is not None:
             partition.recall_later(later, self.now)

@@ -141,3 +141,33 @@ def test_a_task_can_die_twice() -> None:
         assert list(driver.store.dead) == [sequence]
         driver.retry_dead(sequence)
     assert len(driver.take()) == 1
+
+
+def test_the_store_forgets_how_a_task_ended_that_is_tried_again() -> None:
+    driver = Driver()
+    driver.add(terms=Terms(retries=0, retention=3_600.0))
+    run = driver.take_one()
+    driver.finish(run, how=FAILED)
+    driver.pass_time(1.0)
+    assert driver.store.results[run.sequence].expires_at > driver.now + driver.wall
+    driver.retry_dead(run.sequence)
+    assert driver.store.results[run.sequence].expires_at < driver.now + driver.wall
+    driver.finish(driver.take_one())
+    driver.pass_time(1.0)
+    assert driver.store.results[run.sequence].expires_at > driver.now + driver.wall
+
+
+def test_a_task_that_is_tried_again_and_done_at_once_has_one_result() -> None:
+    driver = Driver()
+    driver.add(terms=Terms(retries=0, retention=3_600.0))
+    run = driver.take_one()
+    driver.finish(run, how=FAILED)
+    driver.pass_time(1.0)
+    driver.auto_commit = False
+    driver.retry_dead(run.sequence)
+    driver.finish(driver.take_one())
+    driver.begin_commit(anything=True)
+    batch = driver.partition.ledger.under_way
+    assert batch is not None
+    (result,) = batch.changes.results
+    assert result.expires_at > driver.now + driver.wall

@@ -20,7 +20,7 @@ def test_ready() -> None:
     first, second = driver.add(2).sequences
     assert driver.partition.tasks[first].state is READY
     assert driver.revoke(first) == "cancelled"
-    assert driver.revoke(first) == "over"
+    assert driver.revoke(first) == "cancelled"
     assert [run.sequence for run in driver.take(slots=2)] == [second]
 
 
@@ -40,7 +40,7 @@ def test_in_the_store_alone() -> None:
     (sequence,) = driver.add().sequences
     assert sequence not in driver.partition.tasks
     assert driver.revoke(sequence) == "cancelled"
-    assert driver.revoke(sequence) == "over"
+    assert driver.revoke(sequence) == "cancelled"
     driver.pass_time(1.0)
     assert driver.store.backlog == 10
 
@@ -110,3 +110,55 @@ def test_away_at_the_parent(*, wanted: bool) -> None:
 
 def test_what_nobody_knows() -> None:
     assert Driver().revoke(17) is None
+
+
+def test_asked_again_while_the_store_is_away() -> None:
+    """Whoever heard nothing, because nothing could be written, asks again."""
+    driver = Driver()
+    (sequence,) = driver.add().sequences
+    driver.auto_commit = False
+    assert driver.revoke(sequence) == "cancelled"
+    driver.fail_commit()
+    assert driver.revoke(sequence) == "cancelled"
+    driver.commit()
+    assert driver.revoke(sequence) == "cancelled"
+    assert driver.store.empty
+
+
+@pytest.mark.parametrize("how", [DONE, FAILED])
+def test_what_has_ended_otherwise_is_over(how: int) -> None:
+    driver = Driver()
+    driver.add(terms=Terms(retries=0))
+    run = driver.take_one()
+    driver.finish(run, how=how)
+    assert driver.revoke(run.sequence) == "over"
+
+
+def test_what_has_expired_is_over() -> None:
+    driver = Driver()
+    (sequence,) = driver.add(expires=1.0).sequences
+    driver.pass_time(1.0)
+    assert driver.take() == []
+    assert driver.revoke(sequence) == "over"
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_cancellation_is_told_to_those_who_wait_when_it_is_on_disk(*, written: bool) -> None:
+    """If the process dies before that, the task goes on."""
+    driver = Driver()
+    (sequence,) = driver.add().sequences
+    waiting = driver.wait_for(sequence)
+    driver.auto_commit = False
+    driver.revoke(sequence)
+    later = driver.wait_for(sequence)
+    driver.fail_commit()
+    assert not waiting.answered
+    assert not later.answered
+    if written:
+        driver.commit()
+        assert waiting.value.status == later.value.status == "cancelled"
+    else:
+        driver.crash()
+        driver.auto_commit = True
+        driver.pass_time(5.0)
+        assert driver.take_one().sequence == sequence

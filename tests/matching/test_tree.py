@@ -106,6 +106,7 @@ def test_an_expired_task_is_not_passed_on() -> None:
     driver.answer_task(9)
     assert driver.given[0].sequence == first
     assert not driver.passed_tasks
+    driver.pass_time(1.0)
     assert waiting.value.status == "expired"
 
 

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from maitred.errors import OutcomeUnknown, StoreUnavailable
+from maitred.matching import producing
 from maitred.matching.attempt_proofs import AttemptProofs
+from maitred.matching.core import Core
 from maitred.matching.partition import Partition
+from maitred.node import task_requests
 from maitred.simulation.errors import Violation
 from maitred.simulation.faults import Faults
 from maitred.simulation.scenarios.tasks import KINDS, MANY_QUEUES, Tasks, tasks_of
@@ -21,6 +25,8 @@ from maitred.worker.shared_offering import SharedOffering
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maitred.matching.task import Ticket
 
 SEEDS = 5
 
@@ -168,6 +174,47 @@ def at_two_places(record: Record) -> None:
     record.begins(story.number, "one", 1, (0, 7), 1.0)
 
 
+def begun_after_it_was_refused(record: Record) -> None:
+    story = record.told(retries=3)
+    record.refuses(story, StoreUnavailable("It is away."))
+    record.begins(story.number, "one", 1, (0, 7), 1.0)
+
+
+def refused_after_it_was_begun(record: Record) -> None:
+    story = record.told(retries=3)
+    record.begins(story.number, "one", 1, (0, 7), 1.0)
+    record.refuses(story, OutcomeUnknown("It may have been."))
+    record.refuses(story, StoreUnavailable("It is away."))
+
+
+def ended_twice(record: Record) -> None:
+    record.ends(record.told(retries=3), {"failed", "cancelled"}, lost=True)
+
+
+def never_ended(record: Record) -> None:
+    record.ends(record.told(retries=3, revoked=True), set(), lost=True)
+
+
+def cancelled_by_nobody(record: Record) -> None:
+    record.ends(record.told(retries=3), {"cancelled"}, lost=True)
+
+
+def expired_without_a_time(record: Record) -> None:
+    record.ends(record.told(retries=3), {"expired"}, lost=True)
+
+
+def told_over_and_cancelled(record: Record) -> None:
+    record.ends(record.told(retries=3, revoked=True, answers=["over"]), {"cancelled"}, lost=True)
+
+
+def told_failed_and_done(record: Record) -> None:
+    record.ends(record.told(retries=3, completed=1, answers=["failed"]), {"done"}, lost=True)
+
+
+def told_that_it_is_forgotten(record: Record) -> None:
+    record.ends(record.told(retries=3, answers=["forgotten"]), {"failed"}, lost=True)
+
+
 def out_of_order(record: Record) -> None:
     first, second = record.told(retries=3), record.told(retries=3)
     record.begins(second.number, "one", 1, (0, 8), 1.0).ended = True
@@ -180,6 +227,15 @@ def out_of_order(record: Record) -> None:
         begun_twice,
         begun_after_it_was_done,
         begun_after_it_was_cancelled,
+        begun_after_it_was_refused,
+        refused_after_it_was_begun,
+        ended_twice,
+        never_ended,
+        cancelled_by_nobody,
+        expired_without_a_time,
+        told_over_and_cancelled,
+        told_failed_and_done,
+        told_that_it_is_forgotten,
         tried_too_often,
         at_two_places,
         out_of_order,
@@ -194,6 +250,16 @@ def test_the_record_objects(wrong: Callable[[Record], None]) -> None:
         wrong(record)
     with pytest.raises(Violation):  # a worker would have taken the first one for a failure
         record.check()
+
+
+def test_the_record_has_nothing_against_what_was_true_when_it_was_said() -> None:
+    record = Record(Promise(exactly_once=True, in_order=0, overlap_after_seconds=2.0))
+    told = ["over", "failed", "cancelling", "done"]
+    record.ends(
+        record.told(retries=3, completed=1, revived=True, answers=told), {"done"}, lost=False
+    )
+    record.ends(record.told(retries=3, completed=1), set(), lost=True)
+    record.check()
 
 
 def test_the_record_counts_what_lost_workers_explain() -> None:
@@ -220,8 +286,29 @@ def test_a_forger_is_refused_often() -> None:
 def test_a_node_that_believes_every_worker_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AttemptProofs, "verify", lambda *_: True)
     monkeypatch.setattr(Forger, "expects_refusals", False)  # what it does is found all the same
-    outcome = run_seed(partial(tasks_of, "forgery"), 0, name="forgery")
-    assert "is done, and no worker ran it" in str(outcome)
+    outcomes = [run_seed(partial(tasks_of, "forgery"), seed, name="forgery") for seed in range(4)]
+    assert "is done, and no worker ran it" in str(outcomes)
+
+
+def test_a_node_that_says_over_of_what_was_cancelled_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (producing, task_requests):
+        monkeypatch.setattr(module, "revocation_of", lambda _: "over")
+    outcomes = [run_seed(partial(tasks_of, "disk"), seed, name="disk") for seed in range(4)]
+    assert "ended as cancelled, and somebody was told over" in str(outcomes)
+
+
+def test_a_node_that_says_nothing_was_added_of_what_was_begun_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(self: Core, ticket: Ticket, _: str) -> None:
+        ticket.problem = ticket.problem or self.store_problem
+        self._part_refused(ticket)
+
+    monkeypatch.setattr(Core, "_part_unknown", refused)
+    outcomes = [run_seed(partial(tasks_of, "disk"), seed, name="disk") for seed in range(8)]
+    assert "has begun, and its producer heard StoreUnavailable" in str(outcomes)
 
 
 def test_a_node_that_counts_an_attempt_for_what_is_given_back_is_found_out(

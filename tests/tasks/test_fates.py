@@ -42,7 +42,7 @@ def test_cancelling_what_waits(stage: Stage) -> None:
     for task in (queued, later):
         with pytest.raises(TaskCancelled):
             task.result(5)
-        assert task.cancel() == "over"
+        assert task.cancel() == "cancelled"
     worker = stage.start_worker("--queue", "prints")
     assert kept.result(10) == 3
     assert kept.cancel() == "over"

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 Fate = Literal["cancelled", "cancelling", "over"]
-"""What cancelling came to: it will not begin; it runs, and its worker is told; it is too late."""
+"""What cancelling came to: it will not begin, by this call or an earlier one; it runs, and its
+worker is told; it ended otherwise."""
 
 SLICE_SECONDS: Final = 60.0
 """Longest single question for a result: well below what a request may take at most, and short

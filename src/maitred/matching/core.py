@@ -319,11 +319,17 @@ class Core:
     def _remember(self, sequence: int, ended: Ended, now: float) -> None:
         if self._waiters:
             for token in self._waiters.pop(sequence, ()):
-                self.effects.append(Tell(token, ended))
+                self._tell(token, ended, now)
         if ended.until > now:
             self.outcomes.put(sequence, ended)
             if ended.stored:
                 self._keep_result(sequence, ended, now)
+
+    def _tell(self, token: Token, ended: Ended, now: float) -> None:
+        """Tell what became of a task. What a worker has done stays done; every other end is told
+        when it is on disk: if the owner were lost before that, the task would go on."""
+        if ended.status == "done" or not self.ledger.tell_when_written(token, ended, now):
+            self.effects.append(Tell(token, ended))
 
     def _keep_result(self, sequence: int, ended: Ended, now: float) -> None:
         body = encode_ended((ended.status, ended.attempts, ended.body))

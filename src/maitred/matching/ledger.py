@@ -33,7 +33,9 @@ from maitred.matching.task import OVER, PARKED, SegmentState, Task, Ticket
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from maitred.matching.effects import Ended
     from maitred.matching.records import DamagedKind, PartitionKey
+    from maitred.matching.task import Token
     from maitred.routing.counts import PartitionCounts
 
 SEGMENT_TASKS: Final = 1_000
@@ -60,6 +62,7 @@ class Pending:
         "producers",
         "results",
         "tickets",
+        "told",
     )
 
     def __init__(self) -> None:
@@ -69,7 +72,8 @@ class Pending:
         self.later_gone: list[int] = []
         self.dead: list[Dead] = []
         self.dead_gone: list[int] = []
-        self.results: list[Result] = []
+        self.results: dict[int, Result] = {}
+        """The last one of each task: a store takes one row a task in a commit."""
         self.damaged: list[Damaged] = []
         self.damaged_gone: list[tuple[DamagedKind, int]] = []
         self.tickets: list[Ticket] = []
@@ -77,6 +81,8 @@ class Pending:
         self.producers: list[tuple[Ticket, bool]] = []
         """The same, of producers whose tasks are over and leave a dead letter or a result; and
         whether the task failed."""
+        self.told: list[tuple[Token, Ended]] = []
+        """Callers that hear of the end of a task when it is on disk."""
         self.counts: PartitionCounts | None = None
 
     def __bool__(self) -> bool:
@@ -91,6 +97,7 @@ class Pending:
             or self.damaged_gone
             or self.tickets
             or self.producers
+            or self.told
             or self.counts
         )
 
@@ -106,11 +113,12 @@ class Pending:
         self.later_gone = older.later_gone + self.later_gone
         self.dead = older.dead + self.dead
         self.dead_gone = older.dead_gone + self.dead_gone
-        self.results = older.results + self.results
+        self.results = older.results | self.results
         self.damaged = older.damaged + self.damaged
         self.damaged_gone = older.damaged_gone + self.damaged_gone
         self.tickets = older.tickets + self.tickets
         self.producers = older.producers + self.producers
+        self.told = older.told + self.told
         self.counts = self.counts or older.counts
 
 
@@ -260,8 +268,22 @@ class Ledger:
 
     def keep_result(self, sequence: int, seconds: float, body: bytes, now: float) -> None:
         """The result outlives the process."""
-        self.pending.results.append(Result(sequence, now + self.wall + seconds, body))
+        self.pending.results[sequence] = Result(sequence, now + self.wall + seconds, body)
         self._touch(now)
+
+    def forget_result(self, sequence: int, now: float) -> None:
+        """The task is not over after all: a result that the store may have expires at once."""
+        self.pending.results[sequence] = Result(sequence, 0.0, b"")
+        self._touch(now)
+
+    def tell_when_written(self, token: Token, ended: Ended, now: float) -> bool:
+        """Tell the token with the next commit, which has the end of the task or follows the one
+        that has it; False if nothing is to be written, so that it can be told now."""
+        if not self.pending and self.under_way is None:
+            return False
+        self.pending.told.append((token, ended))
+        self._touch(now)
+        return True
 
     def is_dead_going(self, sequence: int) -> bool:
         """Whether the dead letter is crossed out, though the store may not know yet."""
@@ -296,7 +318,7 @@ class Ledger:
         if isinstance(row, Dead):
             self.pending.dead.append(row)
         else:
-            self.pending.results.append(row)
+            self.pending.results[row.sequence] = row
         self._touch(now)
 
     def set_counts(self, counts: PartitionCounts, ticket: Ticket | None, now: float) -> None:
@@ -352,7 +374,7 @@ class Ledger:
             later = (task for task, _ in pending.later.values() if not task.stored)
             tasks.update((task.sequence, task) for task in later)
             letters += len(pending.dead)
-            size += rows_bytes(pending.dead, pending.results)
+            size += rows_bytes(pending.dead, pending.results.values())
         size += sum(len(task.payload) + len(task.failure) for task in tasks.values())
         size += TASK_BYTES * len(tasks)
         return StoredUse(len(tasks) + letters, size)
@@ -426,7 +448,7 @@ class Ledger:
         changes.dead_gone = pending.dead_gone
         if pending.damaged or pending.damaged_gone:
             removed += _set_aside(changes, pending)
-        changes.results = pending.results
+        changes.results = list(pending.results.values())
         changes.backlog = self.stored + len(tasks) - removed
         self.under_way = Batch(changes, written, pending, removed)
         return self.under_way

@@ -245,9 +245,9 @@ class Partition(Recalling):
     def results_unwritten(self, now: float) -> int:
         """Count the results that would be lost with this owner."""
         pending = sum(
-            result.sequence != SIGNATURES_ROW
+            sequence != SIGNATURES_ROW
             for one in self.ledger.all_pending()
-            for result in one.results
+            for sequence in one.results
         )
         return pending + len(self.outcomes.in_memory_only(now))
 
@@ -282,6 +282,7 @@ class Partition(Recalling):
                 ticket.problem = OutcomeUnknown("Some of the tasks may have been begun.")
         for pending in self.ledger.all_pending():
             tickets.update(dict.fromkeys(pending.tickets))
+            tokens += [token for token, _ in pending.told]
         for quota in self.quotas:
             quota.leave(self.ledger)
         self.backlog.forget()

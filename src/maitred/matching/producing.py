@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from maitred.errors import TaskForgotten, UnknownTask
 from maitred.matching.core import UNSAFE_SECONDS
-from maitred.matching.effects import (
-    Beat,
-    Tell,
-)
+from maitred.matching.effects import Beat
 from maitred.matching.lives import Lives
 from maitred.matching.records import SEQUENCES_PER_RANGE, TASK_BYTES
 from maitred.matching.task import (
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maitred.errors import MaitredError
+    from maitred.matching.effects import EndStatus
     from maitred.matching.records import (
         Terms,
     )
@@ -121,7 +119,7 @@ class Producing(Lives):
         """Tell the token when the task is over; False if we know nothing of it."""
         ended = self.outcomes.get(sequence, now)
         if ended is not None:
-            self.effects.append(Tell(token, ended))
+            self._tell(token, ended, now)
         elif sequence in self.tasks:
             self._waiters.setdefault(sequence, []).append(token)
         else:
@@ -173,7 +171,8 @@ class Producing(Lives):
         """Cancel it: "cancelled", "cancelling" or "over"; None if we know nothing of it."""
         task = self.tasks.get(sequence)
         if task is None:
-            return "over" if self.outcomes.get(sequence, now) is not None else None
+            ended = self.outcomes.get(sequence, now)
+            return None if ended is None else revocation_of(ended.status)
         if task.state is GIVEN or task.state is AWAY:
             task.revoked = True
             self._tell_worker(task)
@@ -185,3 +184,10 @@ class Producing(Lives):
         held = self._beats.pop(task.holder, None)
         if held is not None:
             self.effects.append(Beat(held.token, [], [task.sequence]))
+
+
+def revocation_of(status: EndStatus) -> Revocation:
+    """Return what is told to somebody who cancels a task that has ended so. One that was cancelled
+    before is cancelled: whoever asks again, since the first answer did not arrive, hears the same.
+    """
+    return "cancelled" if status == "cancelled" else "over"

@@ -9,6 +9,7 @@ from maitred.matching.effects import (
     Ended,
     Read,
     ReadLater,
+    Tell,
 )
 from maitred.matching.records import (
     RowDamagedError,
@@ -184,6 +185,8 @@ class Recalling(SettingAside):
             self._part_safe(ticket)
         for ticket, _ in batch.pending.producers:
             self._part_safe(ticket)
+        for token, ended in batch.pending.told:
+            self.effects.append(Tell(token, ended))
         pending = self.ledger.pending
         self.later.rows_crossed_out(pending.later_gone)
         for task in self.later.shrink(pending.later):
@@ -335,6 +338,7 @@ class Recalling(SettingAside):
         task.state = WAITING
         self.tasks[task.sequence] = task
         self.outcomes.forget(task.sequence)
+        self.ledger.forget_result(task.sequence, now)
         self.open_tasks += 1
         self.ledger.postpone(task, ticket, now)
         self.ledger.forget_dead(task.sequence, None, now)

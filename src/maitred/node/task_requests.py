@@ -20,6 +20,7 @@ from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.effects import decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
 from maitred.matching.passing import VISIT_SECONDS
+from maitred.matching.producing import revocation_of
 from maitred.matching.records import (
     SEQUENCES_PER_RANGE,
     RowDamagedError,
@@ -157,17 +158,20 @@ class TaskRequests:
         # In this order: it may end in between, and then the second question finds that.
         stored = await self._is_stored(owned, sequence)
         outcome = await self._stored_outcome(owned, sequence)
+        unknown = None
         if outcome is None and not stored:
             outcome = await self._dead_outcome(owned, sequence)
+            unknown = await self._unknown(owned, sequence)
         self._partitions.check(owned)
         if not held.wanted:
             return  # nobody would ever take them out of the line of those who wait
         if outcome is not None:
             held.answer(outcome)
         elif not partition.wait_for(sequence, held, self._loop.time()):
-            if not stored:
-                raise await self._unknown(owned, sequence)
-            partition.wait_for_stored(sequence, held)
+            if unknown is None:
+                partition.wait_for_stored(sequence, held)
+            else:
+                self._when_written(owned, held, unknown)
         self._partitions.touch(owned)
 
     async def _stored_outcome(self, owned: Owned, sequence: int) -> Outcome | None:
@@ -244,17 +248,24 @@ class TaskRequests:
             self._partitions.answering(held, answer)
 
     def _revoked(self, owned: Owned, state: Revocation, held: Held) -> None:
-        """What is cancelled stays so through a crash, or nobody is told."""
+        if state == "cancelling":
+            held.answer(Revoked(state))
+        else:
+            self._when_written(owned, held, Revoked(state))
+
+    def _when_written(self, owned: Owned, held: Held, answer: Revoked | MaitredError) -> None:
+        """Say that a task is over when that is on disk: it stays so through a crash, or nobody is
+        told."""
 
         def settle(_: Owned, problem: MaitredError | None) -> None:
-            if problem is not None:
-                held.refuse(problem)
+            told = problem or answer
+            if isinstance(told, MaitredError):
+                held.refuse(told)
             else:
-                held.answer(Revoked(state))
+                held.answer(told)
 
         ticket = Ticket(settle, 1)
-        if state != "cancelling":
-            owned.partition.ledger.wait_for_what_is_pending(ticket, self._loop.time())
+        owned.partition.ledger.wait_for_what_is_pending(ticket, self._loop.time())
         owned.partition.release(ticket)
 
     async def _revoke_stored(self, owned: Owned, sequence: int, held: Held) -> None:
@@ -266,16 +277,23 @@ class TaskRequests:
             now = self._loop.time()
             state = partition.revoke(sequence, now)  # it may have been read meanwhile
             if state is None and found is not None:
-                revoked = partition.revoke_stored(found.segment, found.marks, sequence, now)
-                state = "cancelled" if revoked else "over"
+                if partition.revoke_stored(found.segment, found.marks, sequence, now):
+                    state = "cancelled"
             elif state is None and later is not None:
                 partition.recall_later(later, now)
-                state = partition.revoke(sequence, now) or "over"
+                state = partition.revoke(sequence, now)
         if state is None:
-            if await self._stored_outcome(owned, sequence) is None:
-                raise await self._unknown(owned, sequence)
-            state = "over"
-        self._partitions.check(owned)
+            outcome = await self._stored_outcome(owned, sequence)
+            if outcome is None:
+                outcome = await self._dead_outcome(owned, sequence)
+            if outcome is None:
+                unknown = await self._unknown(owned, sequence)
+                self._partitions.check(owned)
+                self._when_written(owned, held, unknown)
+                self._partitions.touch(owned)
+                return
+            self._partitions.check(owned)
+            state = revocation_of(outcome.status)
         self._revoked(owned, state, held)
         self._partitions.touch(owned)
 

@@ -114,7 +114,8 @@ class Revoked(Answer, array_like=True, gc=False):
     """What became of it."""
 
     state: Literal["cancelled", "cancelling", "over"]
-    """`cancelling`: it runs, and its worker will be told. `over`: too late."""
+    """`cancelled`: it will not run, by this request or an earlier one. `cancelling`: it runs, and
+    its worker will be told. `over`: it ended otherwise."""
 
 
 class Signatures(PartitionRequest, array_like=True, gc=False):

@@ -11,10 +11,12 @@ Each seed draws one of several kinds of trouble, since each kind has another pro
 `disk`          only the disk is slow, down, full, or silent about what it wrote
 `storm`         all of this, and the network's faults, and workers that die or are cut off
 
-In all of them: every task that was acknowledged comes to an end once it is calm; then the disk has
-nothing left of any; no task is done that no worker ran, and none has a result that its handler did
-not return; what ran twice at a time did so because its lease was over. In all but the
-storm no task begins while it runs, or after it was done.
+In all of them: every task that was acknowledged comes to one end once it is calm: done, failed,
+cancelled or expired; whoever asked how it ended, or to cancel it, was told nothing else; and the
+disk has nothing left of it but that. No task runs whose producer was told that nothing was added,
+none is done that no worker ran, and none has a result that its handler did not return. What ran
+twice at a time did so because its lease was over. In all but the storm no task begins while it
+runs, or after it was done.
 """
 
 from __future__ import annotations
@@ -35,10 +37,9 @@ from maitred.simulation.scenarios.tasks_record import Promise, Record
 from maitred.simulation.store import DiskFaults, SimulatedDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
     from random import Random
 
-    from maitred.simulation.scenarios.tasks_record import Story
     from maitred.simulation.world import World
 
 STORM_SECONDS: Final = 12.0
@@ -315,35 +316,27 @@ class Tasks:
             (key.queue, key.partition, sequence): decode_ended(result.body)
             for key, found in self.disk.contents.all().items()
             for sequence, result in found.results.items()
+            if result.body  # else it is a task that is tried again
         }
         acknowledged = 0
         for story in self.record.stories:
             if story.place is None:
                 continue
             acknowledged += 1
-            status, _, body = told.get((story.queue, *story.place), ("", 0, b""))
-            if status == "done" and not story.completed:
-                raise self.record.violation(story, "is done, and no worker ran it")
+            place = (story.queue, *story.place)
+            status, _, body = told.get(place, ("", 0, b""))
+            if status == "failed" and place not in dead:
+                raise self.record.violation(story, "has failed, and no dead letter says so")
+            ends = {status} if status else set()
+            if place in dead:
+                ends.add("failed")
+            # While the disk fails, what a worker has done is acknowledged, and its result is in
+            # memory only.
+            self.record.ends(story, ends, lost=self.kind.disk_fails)
             if status == "done" and msgpack.decode(body) != story.number:
                 raise self.record.violation(story, f"has the forged result {body!r}")
-            if not self._is_over(story, dead, told):
-                raise self.record.violation(story, "was acknowledged, and is lost")
         if not acknowledged and not self.kind.disk_fails:
             raise Violation("Nothing was ever acknowledged.")
-
-    def _is_over(
-        self,
-        story: Story,
-        dead: set[tuple[str, int, int]],
-        told: Mapping[tuple[str, int, int], tuple[str, int, bytes]],
-    ) -> bool:
-        place = (story.queue, *(story.place or (-1, -1)))
-        if story.completed or place in dead:
-            return True
-        if told.get(place, ("", 0, b""))[0] in ("cancelled", "expired"):
-            return story.revoked or story.may_expire
-        # What was never begun and never written leaves nothing that a crash would not take away.
-        return (story.revoked or story.may_expire) and bool(self.node.crashes)
 
     async def _nothing_left(self) -> None:
         loop = asyncio.get_running_loop()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
 from maitred.app.attempt import current
 from maitred.client.queues import TASKS
-from maitred.errors import DeadlineExceeded, MaitredError, TaskFailed
+from maitred.errors import DeadlineExceeded, MaitredError
 from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import DeadLetters, Describe, Resize
 from maitred.settings import Worker as WorkerSettings
@@ -136,7 +137,9 @@ class Producer(Person):
         calls = [wished.call(story.number) for story in stories]
         try:
             tasks = await wished.enqueue_many(calls)
-        except MaitredError:
+        except MaitredError as problem:
+            for story in stories:
+                self.record.refuses(story, problem)
             return []
         for story, task in zip(stories, tasks, strict=True):
             story.place = (task.partition, task.sequence)
@@ -148,14 +151,20 @@ class Producer(Person):
         return later
 
     async def _await(self, task: Task[object], story: Story) -> None:
+        await self._ask(task, story, self.random.choice((0.01, 1.0, 5.0)))
+
+    async def _ask(self, task: Task[object], story: Story, seconds: float) -> None:
         try:
-            result = await task.result(timeout=self.random.choice((0.01, 1.0, 5.0)))
-        except (DeadlineExceeded, TaskFailed):
+            result = await task.result(timeout=seconds)
+        except DeadlineExceeded:
             return
         except MaitredError as problem:
-            if problem.code not in ALLOWED_AWAITING:
+            if problem.code in ENDS:
+                story.answers.append(ENDS[problem.code])
+            elif problem.code not in ALLOWED_AWAITING:
                 raise
             return
+        story.answers.append("done")
         if result != story.number:
             raise self.record.violation(story, f"has the result {result!r}")
         if not story.completed:
@@ -164,16 +173,33 @@ class Producer(Person):
     async def _cancel(self, task: Task[object], story: Story) -> None:
         await asyncio.sleep(self.random.random())
         story.revoked = True
-        with suppress(MaitredError):
-            if await task.cancel() == "cancelled":
-                story.cancelled = True
+        # Of its own, so that what a seed has found once it finds again.
+        random = Random(story.number)
+        for _ in range(random.choice((1, 2, 3))):  # whoever hears nothing asks again
+            try:
+                answer = await task.cancel()
+            except MaitredError as problem:
+                if problem.code in ENDS:
+                    story.answers.append(ENDS[problem.code])
+            else:
+                story.answers.append(answer)
+                story.cancelled |= answer == "cancelled"
+            await asyncio.sleep(random.choice((0.0, 0.1, 4.0)))
+        await self._ask(task, story, random.choice((0.01, 5.0)))
 
+
+ENDS: Final = {
+    "task-failed": "failed",
+    "task-cancelled": "cancelled",
+    "task-expired": "expired",
+    "task-forgotten": "forgotten",
+}
+"""What an error says about the end of a task."""
 
 ALLOWED_AWAITING: Final = frozenset(
-    {"task-cancelled", "task-expired", "outcome-unknown", "store-unavailable"}
-    | {"task-forgotten", "unknown-task", "store-full", "not-owner", "closed", "draining"}
+    {"outcome-unknown", "store-unavailable", "store-full", "not-owner", "closed", "draining"}
 )
-"""Why a result may not be told: it is over otherwise, or nobody who could tell could be asked."""
+"""Why a result may not be told: nobody who could tell could be asked."""
 
 
 class WorkerHost(Person):
@@ -303,5 +329,7 @@ class Admin(Person):
         """Have some dead letters tried again."""
         listed = cast("DeadLettersFound", await client.request(DeadLetters(*where, "list")))
         some = [one.sequence for one in listed.letters if self.random.random() < 0.5]
+        for sequence in some:
+            self.record.revives(where[1], (where[3], sequence))
         if some:
             await client.request(DeadLetters(*where, "retry", some))

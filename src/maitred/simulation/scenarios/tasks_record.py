@@ -7,12 +7,29 @@ at once to what must never happen; `check` asks in the end whether everybody's t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from maitred.simulation.errors import Violation
 
 if TYPE_CHECKING:
+    from maitred.errors import MaitredError
     from maitred.logs import Logger
+
+
+_TRUE_OF: Final = {
+    "done": {"done"},
+    "failed": {"failed"},
+    "cancelled": {"cancelled"},
+    "expired": {"expired"},
+    "over": {"done", "failed", "expired"},
+    "cancelling": {"done", "failed", "cancelled", "expired"},
+    "forgotten": set(),
+}
+"""Which ends an answer allows. What became of a task is kept for longer than a run takes, so nobody
+may hear that it is no longer known."""
+
+_UNTIL_REVIVED: Final = {"failed", "over"}
+"""What was true of a dead letter that is tried again."""
 
 
 @dataclass(slots=True)
@@ -44,6 +61,12 @@ class Story:
     """Somebody asked to cancel it..."""
     cancelled: bool = False
     """... and was told that it will not begin."""
+    refused: bool = False
+    """Its producer was told that nothing was added."""
+    revived: bool = False
+    """It was a dead letter, and somebody had it tried again."""
+    answers: list[str] = field(default_factory=list)
+    """What was told to those who asked how it ended, or to cancel it: `Answer`s."""
     runs: list[Run] = field(default_factory=list)
     completed: int = 0
     """How often the handler returned."""
@@ -100,6 +123,8 @@ class Record:
             raise self.violation(story, f"began attempt {attempt} at {worker}")
         if story.cancelled:
             raise self.violation(story, f"begins at {worker}, and was cancelled")
+        if story.refused:
+            raise self.violation(story, f"begins at {worker}, and was never added")
         running = [run for run in story.runs if not run.ended]
         if self.promise.exactly_once and (running or story.completed):
             raise self.violation(story, f"begins again at {worker}, attempt {attempt}, at {now}")
@@ -135,6 +160,40 @@ class Record:
     def leaves_slot(self, worker: str) -> None:
         """A handler has ended."""
         self._running[worker] -= 1
+
+    def refuses(self, story: Story, problem: MaitredError) -> None:
+        """Its producer hears an error instead of its place."""
+        if problem.outcome != "nothing":
+            return
+        story.refused = True
+        if story.runs:
+            raise self.violation(story, f"has begun, and its producer heard {problem!r}")
+
+    def revives(self, queue: str, place: tuple[int, int]) -> None:
+        """A dead letter is to be tried again."""
+        for story in self.stories:
+            if (story.queue, story.place) == (queue, place):
+                story.revived = True
+
+    def ends(self, story: Story, ends: set[str], *, lost: bool) -> None:
+        """What the disk has of a task that was acknowledged, in the end: one end, and none other
+        than whoever asked was told. With `lost` a task that was done may have none."""
+        if len(ends) > 1:
+            raise self.violation(story, f"has ended in several ways, {sorted(ends)}")
+        if not ends:
+            if not (lost and story.completed):
+                raise self.violation(story, "was acknowledged, and is lost")
+            return
+        (end,) = ends
+        if end == "done" and not story.completed:
+            raise self.violation(story, "is done, and no worker ran it")
+        if end == "cancelled" and not story.revoked:
+            raise self.violation(story, "is cancelled, and nobody asked for it")
+        if end == "expired" and not story.may_expire:
+            raise self.violation(story, "has expired, and had no such time")
+        for answer in story.answers:
+            if end not in _TRUE_OF[answer] and not (story.revived and answer in _UNTIL_REVIVED):
+                raise self.violation(story, f"ended as {end}, and somebody was told {answer}")
 
     def completes(self, number: int) -> None:
         """The handler returns."""
