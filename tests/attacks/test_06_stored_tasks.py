@@ -12,7 +12,7 @@ import maitred
 from maitred.errors import StorageQuotaExceeded, StoreFull, StoreUnavailable
 from maitred.gateway.http.statuses import status_of
 from maitred.matching.quotas import OVERDRAFT_LEAST
-from maitred.matching.records import Terms
+from maitred.matching.records import SEQUENCES_PER_RANGE, Terms
 from maitred.matching.task_memory import FLOOR_BYTES
 from maitred.node.stored_quotas import StoredQuotas
 from maitred.protocol.tasks import (
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tests.node.in_process import NodeUnderTest
 
 SESSION = b"0123456789abcdef"
+UNKNOWN = SEQUENCES_PER_RANGE + 1_000
+"""A number that a task may have had, so that the store has to be asked for it."""
 
 
 class House:
@@ -250,12 +252,14 @@ async def test_a_flood_of_questions_for_stored_tasks_keeps_no_neighbour_waiting(
 
         partitions.store.segments_around = slowly  # type: ignore[method-assign]
         flood = [
-            asyncio.ensure_future(one.client.request(Await("evil", "mails", 1, 0, 0, number), 20))
+            asyncio.ensure_future(
+                one.client.request(Await("evil", "mails", 1, 0, 0, UNKNOWN + number), 20)
+            )
             for number in range(200)
         ]
         shard = one.node.shard
         await until(lambda: shard.in_flight == 200)
-        waiting = one.client.request(Await("shop", "mails", 1, 0, 0, 7), 20)
+        waiting = one.client.request(Await("shop", "mails", 1, 0, 0, UNKNOWN), 20)
         asked = asyncio.ensure_future(waiting)
         await until(lambda: shard.in_flight == 201)
         gate.set()

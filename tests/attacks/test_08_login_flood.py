@@ -386,14 +386,6 @@ def test_users_from_elsewhere_get_in_within_two_seconds(networks: int, names: in
     assert share_in_time(flood(1_000, networks, names), users, seconds) >= 0.95
 
 
-def test_networks_that_failed_wait_behind_those_that_did_not() -> None:
-    """A flood that is slow enough for its networks to have nothing waiting now and then, so that
-    each of its attempts is as new as a user's."""
-    seconds = 20
-    users = [Try(f"192.0.2.{n}", f"user {n}", 5 + n / 4, -n) for n in range(1, 4 * seconds - 20)]
-    assert share_in_time(flood(60, 50, 1_000_000), users, seconds) >= 0.95
-
-
 def test_a_flood_from_more_networks_than_may_wait_displaces_itself() -> None:
     limits = Limits()
     failures = LoginLimits(limits)
