@@ -173,6 +173,8 @@ class GatewayHost(Attending):
         # A slot that comes for a query whose time was just over goes to the next one of the same
         # gateway, before its turn: where the order is looked at, nobody runs out of time.
         seconds = 600.0 if self.plain else random.choice((0.05, 1.0, 5.0, 20.0, 60.0))
+        if self.calm:  # each should be answered, on the slowest path as well
+            seconds = max(seconds, 20.0)
         story = self.record.asked(
             QueryStory(
                 number=0,
@@ -199,7 +201,7 @@ class GatewayHost(Attending):
         if self.hurries and random.random() < 0.1:
             ask.do_not_queue = True
         leaving = None
-        if not self.plain and random.random() < 0.15:
+        if not self.plain and not self.calm and random.random() < 0.15:
             leaving = random.choice((0.0, 0.001, 0.1, 1.0))
         try:
             running = querying.begin(ask)
