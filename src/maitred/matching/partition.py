@@ -201,14 +201,14 @@ class Partition(Recalling):
         """The workers that are here, by session, with their names and when they were heard of: they
         attend, offer slots, or run tasks. `workers` also remembers those that are gone."""
         attending = self.presence.workers
-        sessions = {
+        sessions = [
             *(one.session for one in self.offers.unanswered()),
             *(one.session for one in self.offers.sets if one.offers),
             *(session_of(task.holder) for task in self.leases.values()),
             *attending,
-        }
+        ]
         here = {}
-        for session in sessions:
+        for session in dict.fromkeys(sessions):  # in their order: simulated runs are repeatable
             name, heard = self.workers.get(session, ("", -inf))
             attendance = attending.get(session)
             if attendance is not None:
