@@ -11,7 +11,6 @@ from msgspec import msgpack
 
 from maitred import App
 from maitred.app.signature import Signature
-from maitred.client import signatures as lookups
 from maitred.errors import (
     InvalidArguments,
     NoHandlerFits,
@@ -137,9 +136,8 @@ async def test_signatures_that_come_at_once_are_one_row(tmp_path: Path, engine: 
 
 @in_a_loop
 async def test_a_producer_with_another_version_is_refused_what_no_worker_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(lookups, "RECHECK_SECONDS", 0.0)
     async with shop(tmp_path, Simulated()) as one, one.client() as client:
         async with producing(one, renamed) as before:
             await before.enqueue("nobody serves it yet")
@@ -193,8 +191,7 @@ async def test_a_node_that_does_not_say_gets_the_tasks(tmp_path: Path) -> None:
 
 
 @in_a_loop
-async def test_a_worker_can_be_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "RECHECK_SECONDS", 0.0)
+async def test_a_worker_can_be_required(tmp_path: Path) -> None:
     async with (
         shop(tmp_path, Simulated()) as one,
         one.client() as client,

@@ -1,7 +1,7 @@
 """Asks the node which arguments the handlers of a queue take, and refuses those that none does.
 
 One question to the root of the queue, at most every `FRESH_SECONDS`, is shared by all who add tasks
-to it. A refusal rests on an answer that is at most `RECHECK_SECONDS` old, since a worker with a new
+to it. A refusal rests on an answer that came after the caller's call, since a worker with a new
 handler may just have come. Whoever gets no answer adds the task unchecked: then the worker decides,
 as it does in the end for every task.
 """
@@ -29,12 +29,9 @@ FRESH_SECONDS: Final = 10.0
 """So long what a queue's handlers take is not asked again. Until then tasks for a handler that has
 just come are checked by the old ones, and, if there was none, not at all."""
 
-RECHECK_SECONDS: Final = 0.5
-"""A refusal rests on no older answer. Callers who get everything wrong cost two questions a second,
-whatever their number."""
-
-ASK_SECONDS: Final = 1.0
-"""How long a task waits for the answer before it is added unchecked."""
+ASK_SECONDS: Final = 3.0
+"""How long a task waits for the answer before it is added unchecked; a node that is away is noticed
+before. A second was too short for a machine with ten busy processes a core."""
 
 QUEUES_MAX: Final = 1_000
 """Queues whose answers are remembered; the longest unused is forgotten first."""
@@ -101,13 +98,14 @@ class SignatureLookup:
         Whoever has a handler says its signature: its arguments have been checked by that. Returns
         the loop's time until which arguments of this signature need not be checked again.
         """
+        remembered = self._known.get(queue)
         known = await self._ask(queue, FRESH_SECONDS)
         if known.takes(signature):
             refusal = None
         else:
             refusal = known.refusal(payloads)
-            if refusal is not None:
-                known = await self._ask(queue, RECHECK_SECONDS)
+            if refusal is not None and known is remembered:
+                known = await self._ask(queue, 0.0)
                 refusal = None if known.takes(signature) else known.refusal(payloads)
         if require_worker and not known.served:
             await self._raise_unserved(queue)
