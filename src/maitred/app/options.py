@@ -42,7 +42,7 @@ class Options(TypedDict, total=False):
     retention: float
     """How long the result is kept; 60 unless told."""
     require_worker: bool
-    """Of tasks: whether one is refused if no worker serves the queue, or did in the last day."""
+    """Whether a task is refused if no worker serves its queue now or served it in the last day."""
     idempotent: bool
     """Of queries: whether one may be run again elsewhere if its worker is lost."""
     do_not_queue: bool

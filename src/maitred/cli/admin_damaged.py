@@ -122,7 +122,8 @@ def list_rows(
 async def _list(
     url: str, seconds: float, queue: QueueId
 ) -> tuple[list[DamagedRow], dict[int, Silent]]:
-    """Of every partition that can be read, and of those that were removed."""
+    """Return the damaged rows of all partitions that answer, removed ones too, and the problems of
+    those that do not."""
     rows: list[DamagedRow] = []
     silent: dict[int, Silent] = {}
     async with connecting(url, seconds) as client:
@@ -365,7 +366,8 @@ async def _do(
     ignore_checksum: bool,
     body: bytes,
 ) -> tuple[list[DamagedRow], list[DamagedRow], list[RowId]]:
-    """Those that it was done to, those that still cannot be read, and those that are not there."""
+    """Return the rows that the action changed, those that still cannot be read, and the ids of
+    those that do not exist."""
     if not meant:
         rows, silent = await _list(url, seconds, queue)
         for problem in silent.values():

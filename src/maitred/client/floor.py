@@ -52,9 +52,9 @@ class Floor:
         self.subscriptions: dict[str, Subscription] = {}
         """By user."""
         self.slots: dict[str, int] = {}
-        """Of everybody on the last roster that has an address."""
+        """Slots of each worker that the last roster names with an address, by session."""
         self._members = 0
-        """How many the last roster names, with an address or without."""
+        """Workers that the last roster names, with an address or without."""
         self._shedding: Shedding | None = None
         self._settings = SheddingSettings()
         self.line: SheddingLine[Turn] = SheddingLine(self.loop.time(), self._settings)

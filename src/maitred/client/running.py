@@ -188,7 +188,7 @@ class Running:
     # What becomes of it
 
     def allocated(self, allocation: Allocation, *, warm: bool = False) -> None:
-        """It has a slot; a warm one is of the worker's own making."""
+        """Take the slot that the query got. A warm one was kept by the worker, without the node."""
         self.line = None
         self.warm = warm
         self.stage = Stage.SEATING

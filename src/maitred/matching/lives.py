@@ -293,8 +293,8 @@ class Lives(Allocating):
         self._seat(now)
 
     def _refuse(self, task: Task) -> None:
-        """It was never acknowledged, and never will be. Its producer hears that nothing was added
-        only if no attempt at it can have begun."""
+        """Drop a task that was never acknowledged and cannot be written. Its producer hears that
+        nothing was added only if no attempt at the task can have begun."""
         ticket, task.ticket = task.ticket, None
         begun = task.attempt > 0
         if task.state is READY:

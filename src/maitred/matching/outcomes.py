@@ -49,7 +49,8 @@ class Outcomes:
             self._bytes -= len(kept.pop(oldest).body)
 
     def in_memory_only(self, now: float) -> list[tuple[int, Ended]]:
-        """Those that neither expired nor were handed to the store, in the order of their ends."""
+        """Return the results that have not expired and are not in the store, in the order of their
+        ends."""
         return [
             (sequence, ended)
             for sequence, ended in self._ended.items()

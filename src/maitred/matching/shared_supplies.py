@@ -113,13 +113,13 @@ class SharedSupply:
         """The partitions, and where each stands in the worker's list; the one that was served last,
         last."""
         self.versions = list(versions)
-        """Of the partition counts that the worker goes by, in the order of its list."""
+        """Versions of the partition counts that the worker knows, in the order of its list."""
         self.worker = ""
         """The worker's name, for people to read."""
         self.address = ""
         """Where gateways reach the worker; empty: nowhere."""
         self.offers: dict[SharedOffer, None] = {}
-        """Those that are open, the oldest first."""
+        """The offers that are open, the oldest first."""
         self.free = 0
         """Slots of all open offers that no partition has drawn."""
         self.refused: list[tuple[int, bytes]] = []
@@ -141,7 +141,7 @@ class SharedSupplies:
         self._loaded: set[PartitionKey] = set()
         """Partitions that draw from here."""
         self._free: OrderedDict[SharedSupply, None] = OrderedDict()
-        """Those that have free slots; the one that was drawn from last, last."""
+        """The sets that have free slots; the one that was drawn from last, last."""
         self._lines: tuple[OrderedDict[PartitionKey, Hungry], ...] = tuple(
             OrderedDict() for _ in range(URGENCIES)
         )

@@ -29,7 +29,7 @@ class SetMember(Struct, array_like=True, frozen=True, gc=False):
     queue_type: int
     partition: int
     version: Natural
-    """Of the partition counts that the worker goes by."""
+    """The version of the partition counts that the worker knows."""
 
 
 class OfferMany(PartitionRequest, array_like=True, gc=False):

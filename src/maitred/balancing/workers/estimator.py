@@ -70,8 +70,8 @@ its limit does not rest."""
 USED_SHARE = 0.97
 """A limit of which less was used was not tested, so it does not grow."""
 UNUSED_SECONDS = 2.0
-"""A limit that was not used, with nobody waiting and a loop in time for so long, is said to be
-unused; single windows of a worker with a lot to do are as well."""
+"""The cause of a limit becomes `unused` after this time without use, without waiting queries and
+without a late loop. Single windows of a busy worker look unused as well."""
 MEAN_ENDS = 400
 """How many ends the mean service time remembers: that of exponential times is right to 5 %."""
 
