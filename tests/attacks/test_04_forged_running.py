@@ -208,3 +208,21 @@ async def test_a_worker_holds_a_permit_no_longer_than_a_query_may_run(
             wall = counting._wall_clock
             counting._wall_clock = lambda wall=wall: wall() + 60.0 + 5.0 + 61.0
         assert await at.report(at.worker, "ann", used) == LIMIT
+
+
+@both
+@in_a_loop
+async def test_a_request_that_claims_to_have_been_passed_on_is_counted_like_any_other(
+    tmp_path: Path, shards: int
+) -> None:
+    """Shards pass requests on to each other, and only the first one counts them."""
+    async with room(tmp_path, shards) as at:
+        ann = await at.here.client("ann", "s")
+        held = [shown(await at.query(ann)) for _ in range(LIMIT)]
+        offering = at.worker.hold(at.here.offer(), SECONDS)
+        for forged in ({"hops": 1}, {"hops": 1, "permits": RANDOM[:1]}, {"permits": RANDOM[:1]}):
+            with pytest.raises(Overloaded, match="under way, as many as allowed"):
+                await ann.hold(at.here.allocate(**forged), SECONDS).answer()
+        offering.take_back()
+        assert await at.report(at.worker, "ann", ended=held) == 0
+        await until(lambda: at.counted() == 0)
