@@ -9,6 +9,7 @@ from maitred.errors import UnknownRequest
 from maitred.protocol.queries import Attend, Attended
 from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import Offer
+from maitred.worker.attending import UNANSWERED_MAX
 from tests.node.in_process import RecordedLog, in_a_loop, until
 from tests.worker.querying import ReservingNode, a_gateway
 from tests.worker.running import a_worker
@@ -177,3 +178,18 @@ async def test_a_node_that_knows_nothing_of_queries_is_no_trouble() -> None:
             await until(lambda: len(node.heard(Attend)) >= 4)
             assert await (await app.handlers["echo"].enqueue("a")).result(timeout=10) == "a"
     assert not log.events("error") + log.events("warning")
+
+
+@in_a_loop
+async def test_a_root_that_never_answers_is_logged() -> None:
+    app, _ = an_app()
+    log = RecordedLog()
+
+    async def never(_: Attend) -> None:
+        await asyncio.Event().wait()
+
+    async with ReservingNode() as node:
+        node.before[Attend] = never
+        async with a_worker(node, app, log=log, attend_seconds=0.05):
+            await until(lambda: "the node does not answer; trying again" in log.events("warning"))
+            assert len(said(node, "echo")) >= UNANSWERED_MAX
