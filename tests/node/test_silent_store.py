@@ -27,8 +27,9 @@ def brief_patience() -> Iterator[None]:
     """Only while the store is known not to answer: otherwise a busy machine would be taken for a
     silent store."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (core, writer, loading):
+        for module in (core, writer):
             patch.setattr(module, "UNSAFE_SECONDS", BRIEF_SECONDS)
+        patch.setattr(loading, "SILENT_SECONDS", BRIEF_SECONDS)
         yield
 
 

@@ -19,7 +19,6 @@ from maitred.errors import (
     TooManyQueues,
     Unavailable,
 )
-from maitred.matching.core import UNSAFE_SECONDS
 from maitred.matching.fair_lines import FairLines
 from maitred.matching.limits import Limiter
 from maitred.node.writer import store_silent
@@ -33,6 +32,10 @@ if TYPE_CHECKING:
     from maitred.matching.records import Acquired, PartitionKey
     from maitred.node.shard import Shard
     from maitred.store.interface import Store
+
+SILENT_SECONDS: Final = 5.0
+"""A store that has not answered a load for so long counts as away. A commit has less time: a load
+may have to open a connection first, and a partition is loaded once in its life."""
 
 GROUP: Final = 32
 """Partitions that are loaded with one commit: a millisecond or two besides the disk's own time."""
@@ -54,7 +57,7 @@ class Loader:
         self._shard = shard
         self._store = store
         self._tell_silent = silent
-        """Called when the store has not answered a load for `UNSAFE_SECONDS`."""
+        """Called when the store has not answered a load for `SILENT_SECONDS`."""
         self.silent: MaitredError | None = None
         """What those hear who would have to wait for a load, until the store answers."""
         self._loop = shard.loop
@@ -120,7 +123,7 @@ class Loader:
     async def _load(self, group: list[_Wanted]) -> None:
         self.loads += 1
         problem: BaseException
-        silence = self._loop.call_later(UNSAFE_SECONDS, self._store_is_silent)
+        silence = self._loop.call_later(SILENT_SECONDS, self._store_is_silent)
         try:
             found = await self._store.acquire([one.acquisition for one in group])
         except MaitredError as refused:
@@ -141,7 +144,7 @@ class Loader:
                 one.future.set_exception(problem)
 
     def _store_is_silent(self) -> None:
-        self.silent = store_silent()
+        self.silent = store_silent(SILENT_SECONDS)
         self._tell_silent(self.silent)
 
     # New queues

@@ -134,7 +134,7 @@ class Writer:
         so all of them refuse what no worker takes; those that are loaded meanwhile do so soon."""
         loop = self._shard.loop
         if self._silent is None:
-            self._silent = store_silent()
+            self._silent = store_silent(UNSAFE_SECONDS)
             self._note(self._silent)
         now = loop.time()
         for owned in list(partitions.owned.values()):
@@ -229,9 +229,9 @@ class Writer:
             self._awake.set()
 
 
-def store_silent() -> StoreUnavailable:
+def store_silent(seconds: float) -> StoreUnavailable:
     """Make the error for whoever cannot be served since the store does not answer."""
     return StoreUnavailable(
-        f"The store has not answered for {UNSAFE_SECONDS:g} s.",
+        f"The store has not answered for {seconds:g} s.",
         remedy="Try again later; the node goes on by itself when the store answers.",
     )
