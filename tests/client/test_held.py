@@ -113,3 +113,18 @@ def test_what_cannot_be_held(run: Run) -> None:
                 client.hold(echo(), 1)
 
     run(main())
+
+
+def test_one_that_is_sent_in_its_grace_still_has_a_moment(run: Run) -> None:
+    """No request says that it has less than no time: the node could not read it."""
+
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            held = client.hold(echo(), 5)
+            await held.answer()
+            call = held._call
+            assert call.connection is not None
+            call.connection.send_call(call, call.deadline + 1.0)
+            assert call.message.timeout_milliseconds == 1
+
+    run(main())

@@ -182,8 +182,8 @@ class Connection(Caller):
     def send_call(self, call: Call, now: float) -> None:
         """Send it, with what is left of its time; raises if it can never be sent."""
         message = call.message
-        # At least one, since zero is over before it begins.
-        left = int((call.deadline - now) * 1000) or 1
+        # At least one, since zero is over before it begins; a call in its grace has less than none.
+        left = max(1, int((call.deadline - now) * 1000))
         message.timeout_milliseconds = min(_LONGEST, left)
         try:
             body = encode(message)
