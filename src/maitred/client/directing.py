@@ -106,7 +106,8 @@ class Directing:
         self._by_the_node(running)
 
     def at_once(self, turn: Turn) -> None:
-        """Ask the node for a slot that is free now; if there is none, the turn goes on here."""
+        """Ask the node for a slot that is free now. If the node has none, the gateway goes on
+        looking for a worker by itself (`resume`)."""
         running = turn.running
         running.turn, running.put_off = None, turn
         self._at_once(running)

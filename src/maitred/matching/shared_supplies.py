@@ -258,7 +258,7 @@ class SharedSupplies:
         there: OrderedDict[SharedSupply, None],
         doubted: Callable[[SharedSupply], bool] | None = None,
     ) -> SharedSupply | None:
-        """Of the sets that a partition is in, the one whose free slots have waited longest."""
+        """Return the set of the partition whose free slots have waited longest."""
         free = self._free
         if not free or not there:
             return None

@@ -29,8 +29,8 @@ REWRITES: Final = 24
 when each was last seen. They are kept for longer by one of these intervals."""
 
 ATTENDING_SECONDS: Final = 120.0
-"""A signature is known for at least so long after a worker attended with it: workers attend several
-times in it."""
+"""Seconds for which the partition keeps a signature, at least, after a worker announced it. A
+worker attends several times within them."""
 
 _encode: Final = msgpack.Encoder().encode
 _decode: Final = msgpack.Decoder(dict[bytes, float]).decode

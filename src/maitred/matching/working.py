@@ -56,7 +56,7 @@ class Working(Producing):
         return not waits and self.parent is None
 
     def withdraw(self, offer: Offer, now: float) -> None:
-        """Nobody waits for the answer any more. Tasks that were on their way come back."""
+        """Close an offer whose worker no longer waits, and take back the tasks it was given."""
         if not self.offers.close(offer):
             return
         if offer.away:

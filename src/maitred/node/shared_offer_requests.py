@@ -148,7 +148,7 @@ class SharedOfferRequests:
             self._partitions.tell_shared(first)
 
     def _withdraw(self, offer: SharedOffer) -> None:
-        """Nobody waits for the answer any more. Tasks that were on their way come back."""
+        """Close an offer whose worker no longer waits, and take back the tasks it was given."""
         if not self._supplies.close(offer):
             return
         now = self._loop.time()

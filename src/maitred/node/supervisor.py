@@ -66,7 +66,7 @@ class Running:
     data: Path
     http_host: str = ""
     http_port: int = 0
-    """Of the HTTP door; 0: there is none, or its gateway does not reach the node."""
+    """Port of the HTTP API; 0 if the node has none, or if its gateway does not reach the node."""
     gateway_pid: int = 0
 
 

@@ -32,7 +32,7 @@ PROOF_BYTES = 22
 """Of a counted reservation."""
 
 SIGNATURE_BYTES = 4_096
-"""Of one signature: a handler with forty parameters needs a fourth of it."""
+"""Longest signature that a worker may announce. One with forty parameters needs a quarter of it."""
 
 PIECE_MAX = 2**20
 """Bytes of one piece of an answer that is relayed."""
@@ -299,7 +299,7 @@ class WorkerRow(Struct, kw_only=True):
     limit: int | None = None
     """How many it takes at a time; nothing: it does not say."""
     limit_reason: str = ""
-    """Why not more."""
+    """Why the limit is not higher: a word of `docs/capacity.md`."""
     blocked: int = 0
     """How often handlers have blocked its event loop."""
 

@@ -44,7 +44,7 @@ class OfferMany(PartitionRequest, array_like=True, gc=False):
     """For people to read."""
     slots: Annotated[int, Meta(ge=1, le=TASKS_MAX)]
     number: Natural
-    """Of the set. The worker chooses it; sets of other sessions and users are others."""
+    """Number of the set. The worker chooses it; it counts for this session and user only."""
     members: Annotated[list[SetMember], Meta(max_length=MEMBERS_MAX)] = field(default_factory=list)
     """All partitions of the set, if the shard has to hear of it; empty if it knows the set."""
     address: Annotated[str, Meta(max_length=300)] = ""
@@ -63,8 +63,8 @@ class OfferedMany(Answer, array_like=True, gc=False):
     known: bool = True
     """False: the shard knows no such set. The slots are not on offer; name the set."""
     urgency: int = URGENCIES
-    """Of the most urgent task or query that still waits for a slot at a partition of the set: the
-    priority of a query, or 5 more than that of a task; 10: nothing waits."""
+    """How urgent the first task or query is that still waits for a slot at a partition of the
+    set: the priority of a query, or 5 more than that of a task; 10 if nothing waits."""
     hungry: int = 0
     """How many partitions of the set have something that is as urgent."""
     refused: list[tuple[int, bytes]] = field(default_factory=list)

@@ -131,7 +131,7 @@ class Signatures(PartitionRequest, array_like=True, gc=False):
 
 
 class SignaturesFound(Answer, array_like=True, gc=False):
-    """Of the workers that serve the queue now or did within `signatures_seconds`."""
+    """Signatures of workers that serve the queue, or did within `signatures_seconds`."""
 
     signatures: list[bytes]
     """The shapes of their handlers' parameters (`client/shapes.py`). An empty one takes anything:
@@ -488,7 +488,7 @@ class DeadLetter(Struct, kw_only=True):
 
 
 class DeadLettersFound(Answer, array_like=True, gc=False):
-    """Those that were listed, or those that the action was done to."""
+    """The dead letters that were listed, or that the action changed."""
 
     letters: list[DeadLetter]
     total: int
@@ -535,7 +535,7 @@ class DamagedRow(Struct, kw_only=True):
 
 
 class DamagedRowsFound(Answer, array_like=True, gc=False):
-    """Those that were listed, or those that the action was asked for."""
+    """The damaged rows that were listed, or that the action named."""
 
     rows: list[DamagedRow]
     total: int
