@@ -42,6 +42,76 @@ def test_a_task_that_is_done_before_its_group_is_written_never_reaches_a_batch()
     assert driver.partition.never_written == 50
 
 
+def test_a_caller_hears_at_once_of_a_task_that_was_never_written() -> None:
+    driver = Driver(hold_seconds=0.02)
+    driver.offer()
+    driver.add()
+    run = driver.given[-1]
+    early = driver.wait_for(run.sequence)
+    driver.auto_commit = False
+    # Something else waits to be written, which is none of this caller's business.
+    driver.add(delay=5.0)
+    driver.finish(run)
+    assert early.value.status == "done"
+    assert driver.wait_for(run.sequence).value.status == "done"
+
+
+def test_a_caller_hears_that_a_stored_task_is_done_when_that_is_on_disk() -> None:
+    """If shard and worker were lost before, the task would run again, and might expire instead."""
+    driver = Driver(finish_seconds=0.2)
+    driver.add()
+    run = driver.take_one()
+    early = driver.wait_for(run.sequence)
+    driver.auto_commit = False
+    driver.finish(run)
+    late = driver.wait_for(run.sequence)
+    assert not early.answered
+    assert not late.answered
+    # The callers wait, so the end is not held back for `finish_seconds`.
+    assert driver.begin_commit()
+    later = driver.wait_for(run.sequence)
+    driver.write()
+    driver.turn()
+    assert not any(one.answered for one in (early, late, later))
+    driver.heard_of_commit()
+    driver.turn()
+    assert [one.value.status for one in (early, late, later)] == ["done"] * 3
+    assert driver.wait_for(run.sequence).value.status == "done"
+
+
+def test_a_caller_hears_that_a_task_is_done_that_was_being_written_when_that_is_on_disk() -> None:
+    driver = Driver(hold_seconds=0.0)
+    driver.auto_commit = False
+    driver.add()
+    driver.begin_commit()
+    run = driver.take_one()
+    waiting = driver.wait_for(run.sequence)
+    driver.finish(run)
+    driver.write()
+    driver.heard_of_commit()
+    driver.turn()
+    assert not waiting.answered  # The store has the task, and not its end.
+    assert driver.begin_commit()
+    driver.write()
+    driver.heard_of_commit()
+    driver.turn()
+    assert waiting.value.status == "done"
+
+
+def test_a_caller_waits_for_the_end_of_a_task_while_commits_fail() -> None:
+    driver = Driver()
+    driver.add()
+    run = driver.take_one()
+    waiting = driver.wait_for(run.sequence)
+    driver.auto_commit = False
+    driver.finish(run)
+    driver.fail_commit()
+    assert not waiting.answered
+    driver.auto_commit = True
+    driver.pass_time(60.0)
+    assert waiting.value.status == "done"
+
+
 def test_a_task_that_takes_longer_is_written_when_the_hold_ends() -> None:
     driver = Driver(hold_seconds=0.02)
     driver.offer()

@@ -319,16 +319,16 @@ class Core:
     def _remember(self, sequence: int, ended: Ended, now: float) -> None:
         if self._waiters:
             for token in self._waiters.pop(sequence, ()):
-                self._tell(token, ended, now)
+                self._tell(sequence, token, ended)
         if ended.until > now:
             self.outcomes.put(sequence, ended)
             if ended.stored:
                 self._keep_result(sequence, ended, now)
 
-    def _tell(self, token: Token, ended: Ended, now: float) -> None:
-        """Tell what became of a task. What a worker has done stays done; every other end is told
-        when it is on disk: if the owner were lost before that, the task would go on."""
-        if ended.status == "done" or not self.ledger.tell_when_written(token, ended, now):
+    def _tell(self, sequence: int, token: Token, ended: Ended) -> None:
+        """Tell what became of a task when that is on disk: if the owner and the worker were lost
+        before, the task would go on, and might end otherwise."""
+        if not self.ledger.tell_when_written(sequence, token, ended):
             self.effects.append(Tell(token, ended))
 
     def _keep_result(self, sequence: int, ended: Ended, now: float) -> None:

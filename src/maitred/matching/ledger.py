@@ -56,6 +56,7 @@ class Pending:
         "damaged_gone",
         "dead",
         "dead_gone",
+        "ends",
         "later",
         "later_gone",
         "marked",
@@ -81,8 +82,11 @@ class Pending:
         self.producers: list[tuple[Ticket, bool]] = []
         """The same, of producers whose tasks are over and leave a dead letter or a result; and
         whether the task failed."""
+        self.ends: set[int] = set()
+        """Tasks whose ends these changes write. A crash before that would give the task another
+        end, so callers hear of the end when it is on disk."""
         self.told: list[tuple[Token, Ended]] = []
-        """Callers that hear of the end of a task when it is on disk."""
+        """These callers."""
         self.counts: PartitionCounts | None = None
 
     def __bool__(self) -> bool:
@@ -118,6 +122,7 @@ class Pending:
         self.damaged_gone = older.damaged_gone + self.damaged_gone
         self.tickets = older.tickets + self.tickets
         self.producers = older.producers + self.producers
+        self.ends |= older.ends
         self.told = older.told + self.told
         self.counts = self.counts or older.counts
 
@@ -200,11 +205,13 @@ class Ledger:
         """
         sequence = task.sequence
         if task.writing:
+            self.pending.ends.add(sequence)
             self._wait_for(ticket)
             self._deferred.append((self._removed, task))
             return
         in_hand = self.fresh.pop(sequence, None) or self.held.pop(sequence, None)
         if in_hand is None or task.stored:
+            self.pending.ends.add(sequence)
             self._removed(task, now)
             self._wait_for(ticket)
         else:
@@ -234,6 +241,7 @@ class Ledger:
         """A task that is in the store alone is over."""
         segment.left -= 1
         self.pending.marked.setdefault(segment, []).append(sequence)
+        self.pending.ends.add(sequence)
         self._wait_for(ticket)
         self._touch(now)
 
@@ -264,6 +272,7 @@ class Ledger:
         """It becomes a dead letter."""
         body = encode_record(self.record(task))
         self.pending.dead.append(Dead(task.sequence, now + self.wall, reason, body))
+        self.pending.ends.add(task.sequence)
         self._touch(now)
 
     def keep_result(self, sequence: int, seconds: float, body: bytes, now: float) -> None:
@@ -276,13 +285,16 @@ class Ledger:
         self.pending.results[sequence] = Result(sequence, 0.0, b"")
         self._touch(now)
 
-    def tell_when_written(self, token: Token, ended: Ended, now: float) -> bool:
-        """Tell the token with the next commit, which has the end of the task or follows the one
-        that has it; False if nothing is to be written, so that it can be told now."""
-        if not self.pending and self.under_way is None:
+    def tell_when_written(self, sequence: int, token: Token, ended: Ended) -> bool:
+        """Tell the token when the end of the task is on disk, which is then soon; False if nothing
+        of it has to be written any more, so that the token can be told now."""
+        if sequence in self.pending.ends:
+            self.pending.told.append((token, ended))
+            self._urgent = True
+        elif self.under_way is not None and sequence in self.under_way.pending.ends:
+            self.under_way.pending.told.append((token, ended))
+        else:
             return False
-        self.pending.told.append((token, ended))
-        self._touch(now)
         return True
 
     def is_dead_going(self, sequence: int) -> bool:

@@ -119,7 +119,7 @@ class Producing(Lives):
         """Tell the token when the task is over; False if we know nothing of it."""
         ended = self.outcomes.get(sequence, now)
         if ended is not None:
-            self._tell(token, ended, now)
+            self._tell(sequence, token, ended)
         elif sequence in self.tasks:
             self._waiters.setdefault(sequence, []).append(token)
         else:

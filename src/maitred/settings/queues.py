@@ -196,7 +196,8 @@ class Queue(Schema, frozen=True, kw_only=True):
 
     finish_seconds: Wait = 0.02
     """How long finished tasks may wait to be crossed out in the store, many at once. A worker hears
-    that its task is finished when this is done; nobody waits for it."""
+    that its task is finished when this is done, and does not wait for it. A task whose caller waits
+    for the result is crossed out with the next commit."""
 
     recovery_seconds: Wait = 3.0
     """After a crash, how long workers have to say what they are still working on before it is given
