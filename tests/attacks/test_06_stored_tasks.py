@@ -7,15 +7,18 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import msgpack
 
 import maitred
-from maitred.errors import StorageQuotaExceeded, StoreFull, StoreUnavailable
+from maitred.errors import StorageQuotaExceeded, StoreFull, StoreUnavailable, TaskForgotten
 from maitred.gateway.http.statuses import status_of
+from maitred.matching.failures import FAILURE_BYTES
 from maitred.matching.quotas import OVERDRAFT_LEAST
 from maitred.matching.records import SEQUENCES_PER_RANGE, Terms
 from maitred.matching.task_memory import FLOOR_BYTES
 from maitred.node.stored_quotas import StoredQuotas
 from maitred.protocol.tasks import (
+    DONE,
     FAILED,
     Add,
     Added,
@@ -25,6 +28,7 @@ from maitred.protocol.tasks import (
     Finish,
     Offer,
     Offered,
+    Outcome,
     PartitionDescription,
 )
 from maitred.settings import Limits, Namespace, Queue
@@ -184,8 +188,67 @@ async def test_tasks_that_fail_at_once_do_not_get_round_the_quota(tmp_path: Path
         assert taken <= most
 
 
+@in_a_loop
+async def test_results_do_not_get_round_the_quota(tmp_path: Path) -> None:
+    """A producer with a worker of its own has results kept for years."""
+    quotas = {"evil": Namespace(stored_bytes=2**20)}
+    size, tasks = 400_000, 60
+    most = 2**20 + OVERDRAFT_LEAST.bytes
+    async with house(tmp_path, namespaces=quotas) as one:
+        for _ in range(tasks // 5):
+            await _end_in_time(one, 5, Terms(retention=1e8), DONE, bytes(size))
+        described = await one.described()
+        assert described.backlog == described.running == 0
+        assert described.finished == tasks
+        assert described.not_kept >= tasks - most // size
+        async with asyncio.timeout(30):
+            while not (await one.described()).namespace_stored.bytes:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert (await one.described()).namespace_stored.bytes <= most
+        last = await one.client.request(Await("evil", "mails", 1, 0, 0, described.read_level), 20)
+        assert isinstance(last, Outcome)
+        assert last.status == "done"  # from memory
+        assert any("not kept" in event for _, event, _ in one.node.log.lines)
+    async with house(tmp_path, namespaces=quotas) as one:
+        with pytest.raises(TaskForgotten):
+            await one.client.request(Await("evil", "mails", 1, 0, 0, described.read_level), 20)
+
+
+@in_a_loop
+async def test_failures_do_not_get_round_the_quota(tmp_path: Path) -> None:
+    """Each dead letter has the error of its last attempt, which the worker chose."""
+    quotas = {"evil": Namespace(stored_bytes=2**20)}
+    failure = msgpack.encode(("ValueError", "x" * 400_000, ""))
+    most = 2**20 + OVERDRAFT_LEAST.bytes
+    async with house(tmp_path, namespaces=quotas) as one:
+        for _ in range(12):
+            await _end_in_time(one, 5, Terms(retries=0), FAILED, failure)
+        await one.until_stored(60)
+        described = await one.described()
+        assert described.dead == 60
+        assert described.namespace_stored.bytes <= most + 60 * FAILURE_BYTES
+        assert described.not_kept >= 60 - most // len(failure)
+
+
 async def _fail(one: House, slots: int, terms: Terms) -> int:
     """Offer slots, add as many tasks, and fail them all."""
+    return await _end(one, slots, terms, FAILED, b"\xc0")
+
+
+async def _end_in_time(one: House, slots: int, terms: Terms, how: int, body: bytes) -> None:
+    """The same; a commit that ends during a look counts twice until the next one."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                assert await _end(one, slots, terms, how, body) == slots
+            except StorageQuotaExceeded:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+async def _end(one: House, slots: int, terms: Terms, how: int, body: bytes) -> int:
+    """Offer slots, add as many tasks, and end them all like this."""
     offer = Offer("evil", "mails", 1, 0, 0, 1, SESSION, "evil", slots)
     offered = asyncio.ensure_future(one.client.request(offer, 20))
     try:
@@ -198,7 +261,7 @@ async def _fail(one: House, slots: int, terms: Terms) -> int:
         offered.cancel()
         await asyncio.gather(offered, return_exceptions=True)
     assert isinstance(answer, Offered)
-    ends = [End(task.sequence, task.attempt, task.proof, FAILED) for task in answer.tasks]
+    ends = [End(task.sequence, task.attempt, task.proof, how, body) for task in answer.tasks]
     await one.client.request(Finish("evil", "mails", 1, 0, 0, SESSION, ends), 20)
     return len(ends)
 

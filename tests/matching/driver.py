@@ -141,6 +141,7 @@ class Driver:
         """Every slot that a query got: the reservation, and whose."""
         self.given_back: list[effects.GiveBack] = []
         self.unproven: list[effects.Unproven] = []
+        self.not_kept: list[effects.NotKept] = []
         self.next_look = inf
         self._handlers: dict[type, Callable[[Any], None]] = {
             effects.Give: self._give,
@@ -164,6 +165,7 @@ class Driver:
             effects.Tell: lambda effect: effect.token.answer(effect.ended),
             effects.Beat: lambda effect: effect.token.answer((effect.lost, effect.revoked)),
             effects.Unproven: self.unproven.append,
+            effects.NotKept: self.not_kept.append,
             effects.Read: self._read,
             effects.ReadLater: self._read_later,
         }

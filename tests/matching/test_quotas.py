@@ -5,11 +5,20 @@ from __future__ import annotations
 from math import inf
 
 import pytest
+from msgspec import msgpack
 
-from maitred.errors import StorageQuotaExceeded, StoreFull
+from maitred.errors import StorageQuotaExceeded, StoreFull, TaskForgotten
+from maitred.matching.failures import FAILURE_BYTES, cut_failure
 from maitred.matching.ledger import Ledger
 from maitred.matching.quotas import OVERDRAFT_LEAST, Quotas, size_text
-from maitred.matching.records import ROW_BYTES, TASK_BYTES, PartitionKey, StoredUse, Terms
+from maitred.matching.records import (
+    ROW_BYTES,
+    TASK_BYTES,
+    PartitionKey,
+    StoredUse,
+    Terms,
+    decode_record,
+)
 from maitred.settings import Namespace, Queue
 from tests.matching.driver import FAILED, Driver
 
@@ -98,6 +107,76 @@ def test_retries_dead_letters_and_results_are_never_refused_and_count() -> None:
     assert driver.quota.stored.bytes >= 3 * ROW_BYTES
 
 
+def test_results_beyond_the_quota_stay_in_memory_and_their_tasks_are_over_all_the_same() -> None:
+    driver = Driver(quota=(inf, 1000), memory_seconds=1.0, results_bytes=8 * 2**20)
+    most = 1000 + OVERDRAFT_LEAST.bytes
+    sequences = []
+    for _ in range(40):
+        driver.offer(slots=1)
+        sequences += driver.add(1, terms=LONG).sequences
+        driver.finish(driver.given[-1], body=bytes(2**20))
+        driver.pass_time(0.5)
+        driver.look_at_store()
+        assert driver.store.use().bytes <= most
+    assert len(driver.store.results) == 15
+    assert driver.partition.not_kept == len(driver.not_kept) == 25
+    assert not driver.partition.open_tasks
+    assert driver.wait_for(sequences[-1]).value.status == "done"  # from memory
+    assert driver.wait_for(sequences[20]).value is None  # neither in memory nor in the store
+    assert isinstance(driver.partition.absence(sequences[20]), TaskForgotten)
+    driver.store.results.clear()  # they expire
+    driver.look_at_store()
+    driver.offer(slots=1)
+    driver.add(1, terms=LONG)
+    driver.finish(driver.given[-1], body=bytes(2**20))
+    driver.pass_time(0.5)
+    assert len(driver.store.results) == 1
+
+
+def test_a_stop_writes_no_more_results_than_the_quota_has_room_for() -> None:
+    driver = Driver(quota=(inf, 1000))
+    for _ in range(20):
+        driver.offer(slots=1)
+        driver.add(1)
+        driver.finish(driver.given[-1], body=bytes(2**20))
+    driver.pass_time(0.5)
+    kept = 0
+    while taken := driver.partition.keep_results(driver.now, 4, 2**30):
+        kept += taken
+        driver.commit()
+    assert kept == len(driver.store.results) == 15
+    assert driver.partition.results_unwritten(driver.now) == 5
+
+
+@pytest.mark.parametrize("retries", [0, 100])
+def test_failures_beyond_the_quota_are_cut_and_no_task_is_lost(retries: int) -> None:
+    """As dead letters and as tasks that wait for their next attempt."""
+    driver = Driver(quota=(inf, 100_000))
+    text = msgpack.encode(("ValueError", "x" * 2**20, "y" * 2**20))
+    driver.add(40, terms=Terms(retries=retries, backoff_first=1e6, backoff_longest=1e6))
+    for number in range(40):
+        driver.finish(driver.take_one(), how=FAILED, body=text)
+        if number % 3 == 0:
+            driver.pass_time(0.5)
+            driver.look_at_store()
+    driver.pass_time(0.5)
+    assert driver.store.use().bytes <= 100_000 + OVERDRAFT_LEAST.bytes + 40 * FAILURE_BYTES
+    rows = driver.store.later if retries else driver.store.dead
+    assert len(rows) == 40
+    last = decode_record(rows[max(rows)].body, max(rows))
+    kind, message, trace = msgpack.decode(last.failure)
+    assert (kind, message[:3], trace) == ("ValueError", "xxx", "")
+    assert len(last.failure) <= FAILURE_BYTES
+    assert driver.partition.not_kept == len(driver.not_kept) > 30
+
+
+@pytest.mark.parametrize("told", [b"\x93", b"\xff" * 9, msgpack.encode(("é" * 900, "é" * 900, ""))])
+def test_a_failure_is_cut_whatever_its_worker_sent(told: bytes) -> None:
+    cut = cut_failure(told)
+    assert len(cut) <= FAILURE_BYTES
+    assert [type(part) for part in msgpack.decode(cut)] == [str, str, str]
+
+
 def test_after_a_crash_the_count_is_what_the_store_holds() -> None:
     driver = Driver(quota=(100, inf))
     driver.add(60)
@@ -175,7 +254,10 @@ def test_below_the_least_room_on_the_disk_only_what_workers_wait_for_is_taken() 
     made.look_ended({}, 700)
     assert isinstance(disk.refusal(1, 1, 1.0, at_once=False), StoreFull)
     assert disk.refusal(1, 1, 1.0, at_once=True) is None
+    assert disk.has_room(200, 1.0)  # a result or a failure
+    assert not disk.has_room(201, 1.0)
     made.look_ended({}, 400)  # what was acknowledged needs the rest
+    assert not disk.has_room(1, 2.0)
     assert isinstance(disk.refusal(1, 1, 2.0, at_once=True), StoreFull)
     made.look_ended({}, None)  # an engine that cannot tell
     assert disk.refusal(1, 10**15, 3.0, at_once=False) is None

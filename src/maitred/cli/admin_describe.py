@@ -173,6 +173,11 @@ def _print_totals(queue: Queue) -> None:
             "the task",
             fg="yellow",
         )
+    if summed.not_kept:
+        click.secho(
+            f"not kept    {summed.not_kept:,} results and error texts: no room within the quotas",
+            fg="yellow",
+        )
     click.echo(f"stored      {_stored(queue.root.queue_stored)}")
     click.echo(f"namespace   {_stored(queue.root.namespace_stored)}")
     if summed.unreachable:

@@ -26,6 +26,8 @@ class Totals(NamedTuple):
     finished_per_second: float = 0.0
     workers: int = 0
     unproven: int = 0
+    not_kept: int = 0
+    """Results kept in memory only, and failures that were cut, since a quota had no room."""
     stored_tasks: int = 0
     """In the store, dead letters included, of all partitions, whoever answered."""
     stored_bytes: int = 0
@@ -66,6 +68,7 @@ def totals(found: Iterable[PartitionDescription | Silent]) -> Totals:
         finished_per_second=sum(one.finished_per_second for one in answered),
         workers=len(workers(answered)),
         unproven=sum(one.unproven for one in answered),
+        not_kept=sum(one.not_kept for one in answered),
         stored_tasks=stored.tasks if stored else 0,
         stored_bytes=stored.bytes if stored else 0,
         stored_tasks_quota=stored.most_tasks if stored else None,

@@ -13,6 +13,7 @@ from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.backlog import Backlog
 from maitred.matching.effects import (
     Ended,
+    NotKept,
     Settle,
     Tell,
     encode_ended,
@@ -25,7 +26,7 @@ from maitred.matching.offers import Offer, Offers
 from maitred.matching.outcomes import Outcomes
 from maitred.matching.presence import Attendance, Presence
 from maitred.matching.queries import Wanted, WantedLines
-from maitred.matching.records import SEQUENCES_PER_RANGE
+from maitred.matching.records import SEQUENCES_PER_RANGE, TASK_BYTES
 from maitred.matching.rosters import Subscriber
 from maitred.matching.shared_supplies import SharedSupplies
 from maitred.matching.signatures import SIGNATURES_ROW, QueueSignatures
@@ -203,6 +204,8 @@ class Core:
         self.failed = self.lost = self.matched_at_once = self.never_written = 0
         self.unproven = 0
         """Attempts that callers spoke of without proving that they were given them."""
+        self.not_kept = 0
+        """Results that stayed in memory and failures that were cut, since a quota had no room."""
         self.passed_tasks = self.passed_offers = 0
         self._random = random
         self._waiters: dict[int, list[Token]] = {}
@@ -334,6 +337,28 @@ class Core:
     def _keep_result(self, sequence: int, ended: Ended, now: float) -> None:
         body = encode_ended((ended.status, ended.attempts, ended.body))
         self.ledger.keep_result(sequence, ended.until - now, body, now)
+
+    def _is_stored(self, sequence: int, retention: float, body: bytes, now: float) -> bool:
+        """Return whether the store keeps the result of a task that ends now. One that is kept for
+        so long only stays in memory if a quota has no room for it."""
+        if retention <= self.memory_seconds:
+            return False
+        if self._take_room(TASK_BYTES + len(body), now):
+            return True
+        self._count_not_kept("result", sequence, len(body))
+        return False
+
+    def _take_room(self, size: int, now: float) -> bool:
+        """Return whether all quotas have room for so many bytes, and count them if so."""
+        if not all(quota.has_room(size, now) for quota in self.quotas):
+            return False
+        for quota in self.quotas:
+            quota.bytes += size
+        return True
+
+    def _count_not_kept(self, what: Literal["result", "failure"], sequence: int, size: int) -> None:
+        self.not_kept += 1
+        self.effects.append(NotKept(what, sequence, size))
 
     def announce(self, signature: bytes, now: float) -> None:
         """A worker that attends has a handler with this signature."""

@@ -240,6 +240,16 @@ class Unproven(NamedTuple):
     """How many of the message were refused."""
 
 
+class NotKept(NamedTuple):
+    """Log that the store has no room for a result, which stays in memory, or that a failure was
+    cut."""
+
+    what: Literal["result", "failure"]
+    sequence: int
+    size: int
+    """Bytes of the result or the failure."""
+
+
 class Read(NamedTuple):
     """Read segments, and say what there was."""
 
@@ -284,6 +294,7 @@ Effect = (
     | SetAside
     | Beat
     | Unproven
+    | NotKept
     | Read
     | ReadLater
 )

@@ -15,7 +15,8 @@ from maitred.matching.effects import (
     VisitorTaken,
     VisitorUnwanted,
 )
-from maitred.matching.records import PRIORITIES
+from maitred.matching.failures import FAILURE_BYTES, cut_failure
+from maitred.matching.records import PRIORITIES, TASK_BYTES
 from maitred.matching.task import (
     AWAY,
     COME_BACK,
@@ -210,7 +211,7 @@ class Lives(Allocating):
             self._end(task, "cancelled", b"", ticket, now)
             return
         task.attempt += 1
-        task.failure = body
+        task.failure = self._failure_to_keep(task, body, now)
         task.holder = b""
         if self._cannot_be_kept(task):
             self._refuse(task)
@@ -225,6 +226,15 @@ class Lives(Allocating):
         task.due = task.ready = now + backoff * (0.5 + 0.5 * self._random.random())
         self.ledger.postpone(task, ticket, now)
         self.later.add(task)
+
+    def _failure_to_keep(self, task: Task, body: bytes, now: float) -> bytes:
+        """Return the failure as it is stored with the task: cut, if a quota has no room for it."""
+        if len(body) <= FAILURE_BYTES:
+            return body
+        if self._take_room(TASK_BYTES + len(task.payload) + len(body), now):
+            return body
+        self._count_not_kept("failure", task.sequence, len(body))
+        return cut_failure(body)
 
     def _end(
         self, task: Task, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
@@ -251,7 +261,7 @@ class Lives(Allocating):
             self.never_written += 1
         retention = task.terms.retention
         failed = status == "failed"
-        stored = retention > self.memory_seconds
+        stored = self._is_stored(sequence, retention, body, now)
         leaves_a_trace = stored or failed
         if leaves_a_trace and (failed or self.store_problem is None):
             ledger.keep_waiting(task, failed=failed)

@@ -33,6 +33,7 @@ from maitred.matching.offers import Offer
 from maitred.matching.presence import SUSPECT_SECONDS, Attendance
 from maitred.matching.queries import Wanted
 from maitred.matching.recalling import Recalling
+from maitred.matching.records import TASK_BYTES
 from maitred.matching.rosters import Subscriber
 from maitred.matching.signatures import SIGNATURES_ROW
 from maitred.matching.task import (
@@ -230,11 +231,13 @@ class Partition(Recalling):
 
     def keep_results(self, now: float, most: int, most_bytes: int) -> int:
         """Have results that are in memory only written with the next commit: the next owner then
-        answers for them. Takes at most `most` of them, and bodies of `most_bytes` or one; returns
-        how many."""
+        answers for them. Takes at most `most` of them, bodies of `most_bytes` or one, and no more
+        than the quotas have room for; returns how many."""
         taken = 0
         for sequence, ended in self.outcomes.in_memory_only(now)[:most]:
             if taken and most_bytes < len(ended.body):
+                break
+            if not self._take_room(TASK_BYTES + len(ended.body), now):
                 break
             most_bytes -= len(ended.body)
             taken += 1

@@ -10,10 +10,11 @@ A new task is checked with a few comparisons of integers. Between looks the esti
 new tasks: a task that ends before it was written takes no room, but nobody subtracts it. Before a
 task is refused, the estimate is therefore made anew from what the partitions really hold.
 
-Only new tasks are refused. What was acknowledged always finds its way into the store: retries, dead
-letters and results are written whatever the quotas say, and count. Nor is a task refused for which
-a worker waits, since most such tasks are never written; but beyond `OVERDRAFT` these are refused as
-well, or a producer with a worker of its own could fill the disk with tasks that fail at once.
+Only new tasks are refused. What was acknowledged always finds its way into the store: retries and
+dead letters are written whatever the quotas say, and count. Nor is a task refused for which a
+worker waits, since most such tasks are never written; but beyond `OVERDRAFT` these are refused as
+well, or a producer with a worker of its own could fill the disk with tasks that fail at once. For
+the same reason a result that would exceed the overdraft stays in memory only, and a failure is cut.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ LOOK_SECONDS: Final = 1.0
 """How often a shard asks the store what it holds."""
 
 OVERDRAFT: Final = 0.1
-"""So much beyond a quota, as a share of it, tasks are admitted for which a worker waits."""
+"""So much beyond a quota, as a share of it, tasks are admitted for which a worker waits, and
+results and failures are stored."""
 
 OVERDRAFT_LEAST: Final = StoredUse(1_000, 16 * 2**20)
 """But at least so many, where a quota is small."""
@@ -131,9 +133,7 @@ class Quota:
 
         `at_once` says that workers wait for all of them.
         """
-        if now - self._recounted_at >= RECOUNT_SECONDS:
-            self._recounted_at = now
-            self.recount()
+        self._recount_if_due(now)
         most_tasks, most_bytes = (
             (self.hard_tasks, self.hard_bytes) if at_once else (self.most_tasks, self.most_bytes)
         )
@@ -141,6 +141,18 @@ class Quota:
             return None
         self.refused += tasks
         return self._refusal(self)
+
+    def has_room(self, size: int, now: float) -> bool:
+        """Return whether a result or a failure of so many bytes may be stored."""
+        if self.bytes + size <= self.hard_bytes:
+            return True
+        self._recount_if_due(now)
+        return self.bytes + size <= self.hard_bytes
+
+    def _recount_if_due(self, now: float) -> None:
+        if now - self._recounted_at >= RECOUNT_SECONDS:
+            self._recounted_at = now
+            self.recount()
 
     # Looks
 
@@ -162,7 +174,8 @@ class Quota:
             unwritten = ledger.unwritten()
             tasks += unwritten.tasks
             size += unwritten.bytes
-        self.tasks, self.bytes = tasks, size
+        # A look may have seen rows go that were written as gone only after it began.
+        self.tasks, self.bytes = max(0, tasks), max(0, size)
 
 
 class Quotas:

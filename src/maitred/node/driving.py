@@ -136,6 +136,9 @@ class Driving:
         self._unproven_warning = OccasionalWarning(
             shard.log, "attempts refused: the caller was not given them"
         )
+        self._not_kept_warning = OccasionalWarning(
+            shard.log, "not kept: the store has no room within the quotas"
+        )
         self._damaged_warning = OccasionalWarning(shard.log, "damaged rows set aside")
         self._unread_warning = OccasionalWarning(shard.log, "backlog not read")
         self._carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
@@ -156,6 +159,7 @@ class Driving:
             effects.SetAside: self._set_aside,
             effects.Beat: self._beat,
             effects.Unproven: self._unproven,
+            effects.NotKept: self._not_kept,
             effects.Read: self._read,
             effects.ReadLater: self._read_later,
             **self.queries.carry_out,
@@ -526,6 +530,17 @@ class Driving:
             attempts=effect.attempts,
             session=session.hex()[:8],
             user=user,
+        )
+
+    def _not_kept(self, owned: Owned, effect: effects.NotKept) -> None:
+        self._not_kept_warning.say(
+            self.loop.time(),
+            namespace=owned.key.namespace,
+            queue=owned.key.queue,
+            partition=owned.key.partition,
+            what=effect.what,
+            task=effect.sequence,
+            bytes=effect.size,
         )
 
     # Reading

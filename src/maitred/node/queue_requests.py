@@ -130,6 +130,7 @@ class QueueRequests:
             allocated=partition.allocated.total,
             allocated_per_second=round(partition.allocated.per_second(now), 3),
             unproven=partition.unproven,
+            not_kept=partition.not_kept,
             queue_stored=self._partitions.stored.queue_amount(owned.key, partition.settings),
             namespace_stored=self._partitions.stored.namespace_amount(owned.key),
         )

@@ -423,6 +423,8 @@ class PartitionDescription(Struct, kw_only=True):
     allocated_per_second: float = 0.0
     unproven: int = 0
     """Ends and heartbeats that were refused because their proof was wrong."""
+    not_kept: int = 0
+    """Results that are kept in memory only and failures that were cut: a quota had no room."""
     queue_stored: StoredAmount = field(default_factory=StoredAmount)
     """Summed over all partitions of the queue, about a second ago."""
     namespace_stored: StoredAmount = field(default_factory=StoredAmount)
