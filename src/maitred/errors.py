@@ -237,6 +237,12 @@ class TooManyNewQueues(Overloaded):
     code = "too-many-new-queues"
 
 
+class TooManyGateways(Overloaded):
+    """A query table is not watched: its user, its address or the node has as many as allowed."""
+
+    code = "too-many-gateways"
+
+
 class AtCapacity(Overloaded):
     """The worker serves as many as it measured that it can; nothing was done."""
 

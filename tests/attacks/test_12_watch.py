@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from maitred.errors import TooManyGateways
+from maitred.node import watching
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import Order, QueriesFound, QueryFilter, Reported, Watched
 from maitred.security.users import GATEWAY as OUR_GATEWAY
@@ -155,3 +157,54 @@ async def test_the_nodes_own_gateway_hears_the_filter(tmp_path: Path) -> None:
         (order,) = ours.orders
         assert (order.filter.user, order.filter.queue) == ("alice", "menu")
         ours.running.cancel()
+
+
+def sessions(count: int) -> list[bytes]:
+    return [number.to_bytes(16, "big") for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@in_a_loop
+async def test_one_user_cannot_take_all_places(
+    tmp_path: Path, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "USER_GATEWAYS_MAX", 4)
+    monkeypatch.setattr(watching, "RETURN_SECONDS", 0.0)
+    async with stage(tmp_path, shards=shards, users=USERS) as here:
+        boss, eve = await here.client("boss", "s"), await here.client("eve", "s")
+        held = [asyncio.ensure_future(eve.request(watch(one), 60)) for one in sessions(4)]
+        await watched(here, 4)
+        for client in (eve, await here.client("eve", "s")):
+            with pytest.raises(TooManyGateways, match="eve"):
+                await client.request(watch(GATEWAY), 1)
+        ann = Eve(await here.client("ann", "s"), row(1))
+        await watched(here, 5)
+        found = await boss.request(queries(user="ann"), SECONDS)
+        assert isinstance(found, QueriesFound)
+        assert [one.sequence for one in found.rows] == [1]
+        # A place that she leaves is hers again.
+        held[0].cancel()
+        await watched(here, 4)
+        held.append(asyncio.ensure_future(eve.request(watch(GATEWAY), 60)))
+        await watched(here, 5)
+        for one in (ann.running, *held):
+            one.cancel()
+
+
+@in_a_loop
+async def test_one_address_cannot_take_all_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever users' names it has; the node's own gateway has a place all the same."""
+    monkeypatch.setattr(watching, "ADDRESS_GATEWAYS_MAX", 3)
+    async with stage(tmp_path, users=USERS) as here:
+        eve, ann = await here.client("eve", "s"), await here.client("ann", "s")
+        held = [asyncio.ensure_future(eve.request(watch(one), 60)) for one in sessions(3)]
+        await watched(here, 3)
+        with pytest.raises(TooManyGateways, match=r"127\.0\.0\.1"):
+            await ann.request(watch(), 1)
+        ours = await here.client(OUR_GATEWAY, GATEWAY_SECRET)
+        held.append(asyncio.ensure_future(ours.request(watch(OTHER), 60)))
+        await watched(here, 4)
+        for one in held:
+            one.cancel()

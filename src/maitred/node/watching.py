@@ -12,11 +12,13 @@ filter may concern it, and the rest of the filter is applied here to what it rep
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from math import inf
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from msgspec import structs
 
-from maitred.errors import InvalidArgument, Overloaded, PermissionDenied
+from maitred.errors import InvalidArgument, PermissionDenied, TooManyGateways
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Order,
@@ -53,6 +55,15 @@ EARLY_SECONDS: Final = 0.2
 GATEWAYS_MAX: Final = 10_000
 """That are watched at a time; every client that asks queries by itself is one."""
 
+USER_GATEWAYS_MAX: Final = GATEWAYS_MAX // 10
+"""Of one user: nobody who may query takes the places of all others."""
+
+ADDRESS_GATEWAYS_MAX: Final = GATEWAYS_MAX // 5
+"""Of one IPv4 address or one /64 of IPv6 addresses; several users may share one."""
+
+MAKE_ROOM_SECONDS: Final = 0.1
+"""The least time between two searches for gateways that are gone, so that refusals stay cheap."""
+
 GATEWAY_LETTERS: Final = 8
 """Digits of a gateway's session in hexadecimal by which people name it."""
 
@@ -71,13 +82,24 @@ session is not enough to speak for another user's gateway."""
 class _Gateway:
     """One that has a table."""
 
-    __slots__ = ("held", "left_at", "name", "orders", "session", "timer", "user", "within")
+    __slots__ = (
+        "held",
+        "left_at",
+        "name",
+        "network",
+        "orders",
+        "session",
+        "timer",
+        "user",
+        "within",
+    )
 
     def __init__(self, message: Watch) -> None:
         self.user = message.user
         self.session = message.session.hex()
         self.name = message.name
         self.within = message.within
+        self.network = message.network
         self.held: Held | None = None
         self.left_at = 0.0
         self.orders: list[Order] = []
@@ -137,6 +159,11 @@ class Watching:
         self._loop = shard.loop
         self._secret = surroundings.secret
         self._gateways: dict[Key, _Gateway] = {}
+        self._of_users: Counter[str] = Counter()
+        """Places by user; those of the node's own gateway and of callers without a name are under
+        an empty name."""
+        self._of_networks: Counter[str] = Counter()
+        self._made_room_at = -inf
         self._gathering: dict[int, _Gathering] = {}
         """By the numbers of their orders."""
         shard.holders[Opcode.WATCH] = self._watch
@@ -151,6 +178,7 @@ class Watching:
 
     def _admit_watch(self, message: Watch, connection: Accepted) -> None:
         message.user = _user_of(connection)
+        message.network = "" if _is_ours(connection) else connection.source.network
         message.within = connection.permissions.namespaces("query")
 
     def _admit_report(self, message: Report, connection: Accepted) -> None:
@@ -186,11 +214,10 @@ class Watching:
         key = (message.user, message.session)
         gateway = self._gateways.get(key)
         if gateway is None:
-            if len(self._gateways) >= GATEWAYS_MAX:
-                self._forget_gone()
-            if message.user and len(self._gateways) >= GATEWAYS_MAX:
-                raise Overloaded("Too many gateways are watched already.")
+            self._check_places(message)
             gateway = self._gateways[key] = _Gateway(message)
+            self._of_users[gateway.user] += 1
+            self._of_networks[gateway.network] += 1
         earlier = gateway.held
         if earlier is not None:
             self._answer(gateway, [])
@@ -204,6 +231,36 @@ class Watching:
         patience = message.timeout_milliseconds * 0.001 - EARLY_SECONDS
         gateway.timer = self._loop.call_later(max(patience, 0.0), self._time_is_up, gateway, held)
 
+    def _check_places(self, message: Watch) -> None:
+        """Raise `TooManyGateways` unless there is a place for another gateway."""
+        now = self._loop.time()
+        if self._refusal(message) and now - self._made_room_at >= MAKE_ROOM_SECONDS:
+            self._made_room_at = now
+            self._forget_gone()
+        refusal = self._refusal(message)
+        if refusal:
+            raise TooManyGateways(
+                refusal,
+                remedy="Queries are answered all the same; operators do not see those of this "
+                "client. Have fewer clients that ask queries by themselves, or ask through the "
+                "node's gateway.",
+                retry_after=RETURN_SECONDS,
+            )
+
+    def _refusal(self, message: Watch) -> str:
+        if not message.network:
+            return ""
+        if message.user and self._of_users[message.user] >= USER_GATEWAYS_MAX:
+            return f"The user {message.user} has {USER_GATEWAYS_MAX:,} query tables already."
+        if self._of_networks[message.network] >= ADDRESS_GATEWAYS_MAX:
+            return (
+                f"{ADDRESS_GATEWAYS_MAX:,} query tables of clients at {message.network} are "
+                "watched already."
+            )
+        if len(self._gateways) >= GATEWAYS_MAX:
+            return f"{GATEWAYS_MAX:,} query tables are watched already."
+        return ""
+
     def _time_is_up(self, gateway: _Gateway, held: Held) -> None:
         if gateway.held is held:
             self._answer(gateway, [])
@@ -214,6 +271,16 @@ class Watching:
             self._not_held(gateway)
             if self._gateways.get(key) is gateway:
                 del self._gateways[key]
+                self._count_gone(gateway)
+
+    def _count_gone(self, gateway: _Gateway) -> None:
+        for places, name in (
+            (self._of_users, gateway.user),
+            (self._of_networks, gateway.network),
+        ):
+            places[name] -= 1
+            if not places[name]:
+                del places[name]
 
     def _not_held(self, gateway: _Gateway) -> None:
         gateway.held = None
@@ -230,11 +297,10 @@ class Watching:
 
     def _forget_gone(self) -> None:
         longest_ago = self._loop.time() - RETURN_SECONDS
-        self._gateways = {
-            key: gateway
-            for key, gateway in self._gateways.items()
-            if gateway.held is not None or gateway.left_at > longest_ago
-        }
+        for key, gateway in list(self._gateways.items()):
+            if gateway.held is None and gateway.left_at <= longest_ago:
+                del self._gateways[key]
+                self._count_gone(gateway)
 
     def _report(self, message: Report) -> Reported:
         self._only_first(message)
@@ -340,7 +406,12 @@ def _has_more(wanted: QueryFilter) -> bool:
 def _user_of(connection: Accepted) -> str:
     """The user whose queries this gateway's table has; empty if it has those of many users."""
     identity = connection.identity
-    return "" if identity is None or identity.name == GATEWAY else identity.name
+    return "" if identity is None or _is_ours(connection) else identity.name
+
+
+def _is_ours(connection: Accepted) -> bool:
+    """Whether the node's own gateway is at the other end; only a node with users can tell."""
+    return connection.identity is not None and connection.identity.name == GATEWAY
 
 
 def _age(row: QueryRow) -> tuple[float, str, int]:

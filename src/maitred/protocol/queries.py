@@ -476,6 +476,9 @@ class Watch(ShardRequest, array_like=True, gc=False):
     """The user whose table it is; empty for the node's own gateway. The node fills it in."""
     within: list[str] | None = None
     """Namespaces that the user may ask; nothing: all. The node fills it in."""
+    network: str = ""
+    """The IPv4 address or the /64 of the IPv6 address that it comes from; empty for the node's own
+    gateway. The node fills it in."""
 
 
 class Order(Struct, array_like=True, gc=False):
