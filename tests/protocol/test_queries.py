@@ -91,7 +91,7 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.RELAY: "token ordinal seat stop",
     Opcode.FETCH: "token running",
     Opcode.DELIVER: "token ordinal kind body more",
-    Opcode.WATCH: "session name user within",
+    Opcode.WATCH: "session name user within network",
     Opcode.REPORT: "session number rows user",
     Opcode.QUERIES: "action filter within",
 }
