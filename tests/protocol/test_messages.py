@@ -112,7 +112,7 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.RELAY: [*PARTITION, SESSION, 1, b"seat", True],
     Opcode.FETCH: [*PARTITION, SESSION, True],
     Opcode.DELIVER: [*PARTITION, SESSION, 1, 0x61, b"piece", True],
-    Opcode.WATCH: [*STATUS, SESSION, "gateway", "ann", ["namespace"]],
+    Opcode.WATCH: [*STATUS, SESSION, "gateway", "ann", ["namespace"], "10.0.0.1"],
     Opcode.REPORT: [*STATUS, SESSION, 1, [ROW], "ann"],
     Opcode.QUERIES: [*STATUS, "cancel", FILTER, ["namespace"]],
 }
