@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import socket
 import time
 from contextlib import asynccontextmanager
@@ -67,6 +68,12 @@ async def until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it never happened"
         await asyncio.sleep(0.001)
+
+
+def instances(kind: type) -> int:
+    """How many objects of this class exist, those that only the garbage collector would free too;
+    of a class whose objects it looks after."""
+    return sum(type(one) is kind for one in gc.get_objects())
 
 
 def own_seconds() -> float:

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -331,13 +332,22 @@ async def test_heartbeats_keep_the_lease_of_what_waits_for_a_thread() -> None:
 class LatePulse(Pulse):
     """Of a loop that has just been blocked."""
 
-    seconds = 0.0
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._seconds = 0.0
+        self.in_time_until = -inf
+
+    @property
+    def seconds(self) -> float:
+        return self._seconds
+
+    @seconds.setter
+    def seconds(self, seconds: float) -> None:
+        self.offset += seconds - self._seconds
+        self._seconds = seconds
 
     def behind(self, now: float) -> float:  # noqa: ARG002
-        return self.seconds
-
-    def time(self) -> float:
-        return super().time() + self.seconds
+        return self._seconds
 
 
 def asking_app(begun: list[int]) -> App:

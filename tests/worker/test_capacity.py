@@ -97,11 +97,9 @@ def test_a_fixed_limit_stays_and_the_mean_is_measured_all_the_same() -> None:
     assert one.mean_service_seconds == 0.0
     now = 0.0
     for _ in range(5_000):
-        one.begun()
-        one.observe(1, 0, now)
+        one.begun(1, 0, now)
         now += 0.02
-        one.observe(0, 0, now)
-        one.ended(now, good=True)
+        assert one.ended(0, 0, now, good=True) == 8
         now += 0.01
     one.lagged(9.0)
     one.claimed(100, pressed=True)
@@ -120,11 +118,11 @@ def test_the_knee_is_found_by_what_comes_out() -> None:
             place = min(range(40), key=served_until.__getitem__)
             served_until[place] = max(now, served_until[place]) + 0.02
             ends.append(served_until[place])
-            one.begun()
             inside += 1
+            one.begun(inside, 0, now)
         now = ends.pop(0)
         inside -= 1
-        one.ended(now, good=True)
+        one.ended(inside, 0, now, good=True)
     assert 30 <= one.limit(now) <= 60
 
 
@@ -133,12 +131,12 @@ def test_a_limit_that_is_used_by_what_is_under_way_is_used() -> None:
     one, now = Knee(256, 0.0), 0.0
     for _ in range(60):
         half = one.limit(now) // 2
-        for _ in range(half):
-            one.begun()
+        for begun in range(half):
+            one.begun(begun + 1, 0, now)
             one.claimed(2 * half)
         now += 0.02
-        for _ in range(half):
-            one.ended(now, good=True)
+        for left in reversed(range(half)):
+            one.ended(left, 0, now, good=True)
     assert one.limit(now) > 100
 
 
@@ -164,7 +162,7 @@ class Counted:
 
     def end(self, attempt: Attempt, *, good: bool = True) -> None:
         self.statistics.busy -= 1
-        self.capacity.ended(attempt, good=good)
+        self.capacity.ended(attempt, self.capacity.loop.time(), good=good)
 
 
 @in_a_loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
@@ -13,7 +14,8 @@ from maitred import App, current
 from maitred.errors import Cancelled, InvalidReservation, SlotTaken
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT, Failure, Offer
-from tests.node.in_process import RecordedLog, in_a_loop, until
+from maitred.worker.query import Query
+from tests.node.in_process import RecordedLog, in_a_loop, instances, until
 from tests.worker.querying import ReservingNode, a_gateway, encode
 from tests.worker.running import a_worker
 
@@ -93,6 +95,24 @@ async def test_queries_are_run_and_answered() -> None:
         offers = [offer for offer in node.heard(Offer) if offer.queue == "echo"]
         assert {offer.address for offer in offers} == {worker.address}
     assert current().query_id == current().user == ""
+
+
+@in_a_loop
+async def test_a_query_that_has_ended_is_freed_without_the_garbage_collector() -> None:
+    desk = Desk()
+    async with (
+        ReservingNode() as node,
+        a_worker(node, desk.app) as worker,
+        a_gateway(worker) as gateway,
+    ):
+        gc.disable()
+        try:
+            before = instances(Query)
+            streams = [gateway.seat(node.reserve("echo"), "a") for _ in range(5)]
+            assert [await gateway.result(stream) for stream in streams] == ["a"] * 5
+            await until(lambda: instances(Query) <= before)
+        finally:
+            gc.enable()
 
 
 @in_a_loop

@@ -115,7 +115,7 @@ class StarvedMachine:
             capacity.begun(attempt, self.loop.time())
             await asyncio.sleep(0.0)
             self.handler()
-            capacity.ended(attempt, good=True)
+            capacity.ended(attempt, capacity.loop.time(), good=True)
             statistics.busy -= 1
             self.done += 1
             self.lowest = min(self.lowest, capacity.limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +28,9 @@ from maitred.protocol.tasks import (
     Heartbeat,
     Offer,
 )
+from maitred.worker.execution import Execution
 from tests.app.fake_node import FakeNode
-from tests.node.in_process import RecordedLog, in_a_loop
+from tests.node.in_process import RecordedLog, in_a_loop, instances, until
 from tests.worker.running import a_worker
 
 
@@ -82,6 +84,20 @@ class Shop:
             return object()
 
         self.adding, self.holding, self.threads, self.failing = adding, holding, threads, failing
+
+
+@in_a_loop
+async def test_an_attempt_that_has_ended_is_freed_without_the_garbage_collector() -> None:
+    shop = Shop()
+    async with FakeNode() as node, a_worker(node, shop.app, "adding"):
+        gc.disable()
+        try:
+            before = instances(Execution)
+            task = await shop.adding.enqueue(1, 2)
+            assert await task.result(timeout=10) == 3
+            await until(lambda: instances(Execution) <= before)
+        finally:
+            gc.enable()
 
 
 @in_a_loop

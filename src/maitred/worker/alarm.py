@@ -21,7 +21,7 @@ SLACK_SECONDS: Final = 0.001
 class Alarm:
     """Rings at the earliest moment; `look` gets the time, and returns the next moment or None."""
 
-    __slots__ = ("_at", "_look", "_loop", "_timer")
+    __slots__ = ("_look", "_loop", "_timer", "at")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, look: Callable[[float], float | None]
@@ -29,14 +29,15 @@ class Alarm:
         self._loop = loop
         self._look = look
         self._timer: asyncio.TimerHandle | None = None
-        self._at = inf
+        self.at = inf
+        """The earliest moment that was named; `by` with a later one has no effect."""
 
     def by(self, moment: float) -> None:
         """Ring no later than this."""
-        if moment < self._at:
+        if moment < self.at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._at = moment
+            self.at = moment
             self._timer = self._loop.call_at(moment, self._ring)
 
     def stop(self) -> None:
@@ -44,11 +45,11 @@ class Alarm:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
-        self._at = inf
+        self.at = inf
 
     def _ring(self) -> None:
         self._timer = None
-        self._at = inf
+        self.at = inf
         following = self._look(self._loop.time() + SLACK_SECONDS)
         if following is not None:
             self.by(following)

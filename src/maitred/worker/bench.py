@@ -132,7 +132,7 @@ class Bench:
     def ended(self, execution: Execution, ending: Ending) -> None:
         """The handler has ended, and its slot is free."""
         self._statistics.busy -= 1
-        self.capacity.ended(execution, good=ending[0] == DONE)
+        self.capacity.ended(execution, self.loop.time(), good=ending[0] == DONE)
         if not execution.told:
             self.tell(execution, ending)
         self._freed()

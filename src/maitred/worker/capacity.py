@@ -124,7 +124,8 @@ class Capacity:
     @property
     def room(self) -> int:
         """Slots that may be offered."""
-        return min(self.limit, self._slots) - self._statistics.busy
+        limit, slots = self.limit, self._slots
+        return (limit if limit < slots else slots) - self._statistics.busy  # noqa: FURB136
 
     @property
     def most(self) -> int:
@@ -135,28 +136,26 @@ class Capacity:
 
     def begun(self, attempt: Attempt, now: float) -> None:
         """A handler is called."""
-        self.inside += 1
-        gauge = self._gauge
-        gauge.begun()
-        gauge.observe(self.inside - self.waiting, self.waiting, now)
+        self.inside = inside = self.inside + 1
+        waiting = self.waiting
+        self._gauge.begun(inside - waiting, waiting, now)
         claimed = self._claims + self._statistics.busy - self._by_pass
-        if claimed > self.inside:  # otherwise it was just told
-            gauge.claimed(claimed)
+        if claimed > inside:  # otherwise it was just told
+            self._gauge.claimed(claimed)
         attempt.meter = self
         if self._timer is None:
             self._start()
 
-    def ended(self, attempt: Attempt, *, good: bool) -> None:
+    def ended(self, attempt: Attempt, now: float, *, good: bool) -> None:
         """It has ended, however."""
-        now = self.loop.time()
         self.inside -= 1
         if attempt.counted:
             attempt.counted = False
             self.waiting -= 1
         attempt.meter = None
-        self._gauge.observe(self.inside - self.waiting, self.waiting, now)
-        self._gauge.ended(now, good=good)
-        self._look(now)
+        limit = self._gauge.ended(self.inside - self.waiting, self.waiting, now, good=good)
+        if limit != self.limit:
+            self._set_limit(limit)
 
     def enter_thread(self, attempt: Attempt) -> Call:
         """It is to run in one of the worker's own threads."""
@@ -287,9 +286,12 @@ class Capacity:
     def _look(self, now: float) -> None:
         limit = self._gauge.limit(now)
         if limit != self.limit:
-            grown, self.limit = limit > self.limit, limit
-            if grown:
-                self._grown()
+            self._set_limit(limit)
+
+    def _set_limit(self, limit: int) -> None:
+        grown, self.limit = limit > self.limit, limit
+        if grown:
+            self._grown()
 
     def _start(self) -> None:
         if self._cpu is None and self._cpu_times is not None:

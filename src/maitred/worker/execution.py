@@ -195,6 +195,7 @@ class Execution(Attempt):
             self._bench.lapsed(self)
 
     def _end(self, ending: Ending) -> None:
+        self._task = None  # its context has us: only the garbage collector would free either
         if self._timer is not None:
             self._timer.cancel()
         if self._why is not None and ending[0] != DONE:  # it raised because it was told to stop

@@ -336,9 +336,15 @@ class GatewayLink(Link):
         """The last word on a query that was begun."""
         self.streams.pop(stream, None)
         body = encode_seated(seated)
-        self.write(_pack(RESPONSE, 0, stream, _SEATED, len(body)) + body)
-        if len(self._gathered) >= TOGETHER or not self.streams:
+        frame = _pack(RESPONSE, 0, stream, _SEATED, len(body)) + body
+        gathered = self._gathered
+        gathered.append(frame)
+        self._gathered_bytes += len(frame)
+        if len(gathered) >= TOGETHER or not self.streams or self._gathered_bytes >= GATHERED_BYTES:
             self.flush()  # the gateway need not wait for all of them, or it is the only one
+        elif not self._flush_soon:
+            self._flush_soon = True
+            self.loop.call_soon(self._flush_in_turn)
 
     def _report(self, load: Load) -> None:
         """How the worker is. Who does not take what was sent before needs no more of it."""

@@ -32,25 +32,30 @@ class Gauge(Protocol):
     def cause(self) -> LimitCause:
         """Why the limit is not higher."""
 
-    def begun(self) -> None: ...
+    def begun(self, serving: int, waiting: int, now: float) -> None:
+        """One more is served; like `observe`."""
+
     def observe(self, serving: int, waiting: int, now: float) -> None: ...
     def claimed(self, in_flight: int, *, pressed: bool = False) -> None: ...
     def lagged(self, seconds: float) -> None: ...
-    def ended(self, now: float, *, good: bool) -> None: ...
+    def ended(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
+        """One has ended; like `observe` and `limit`."""
+
     def limit(self, now: float) -> int: ...
 
 
 class Measured:
     """By serving and waiting."""
 
-    __slots__ = ("_estimator", "claimed", "lagged", "limit", "observe")
+    __slots__ = ("_estimator", "begun", "claimed", "ended", "lagged", "limit", "observe")
 
     def __init__(self, slots: int, now: float) -> None:
         self._estimator = LimitEstimator(slots, slots, now)
-        self.observe = self._estimator.observe
+        self.begun = self.observe = self._estimator.observe
         self.claimed = self._estimator.claimed
         self.lagged = self._estimator.lagged
         self.limit = self._estimator.limit
+        self.ended = self._estimator.observe_end
 
     @property
     def mean_service_seconds(self) -> float:
@@ -59,13 +64,6 @@ class Measured:
     @property
     def cause(self) -> LimitCause:
         return self._estimator.cause
-
-    def begun(self) -> None:
-        """Counted by `observe`."""
-
-    def ended(self, now: float, *, good: bool) -> None:  # noqa: ARG002
-        if good:
-            self._estimator.ended()
 
 
 class Fixed:
@@ -89,8 +87,8 @@ class Fixed:
     def cause(self) -> LimitCause:
         return "slots"
 
-    def begun(self) -> None:
-        """Counted by `observe`."""
+    def begun(self, serving: int, waiting: int, now: float) -> None:
+        self.observe(serving, waiting, now)
 
     def observe(self, serving: int, waiting: int, now: float) -> None:  # noqa: ARG002
         self._seconds += self._serving * max(0.0, now - self._since)
@@ -103,13 +101,15 @@ class Fixed:
     def lagged(self, seconds: float) -> None:
         """Nothing follows from it."""
 
-    def ended(self, now: float, *, good: bool) -> None:  # noqa: ARG002
+    def ended(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
+        self.observe(serving, waiting, now)
         if good:
             self._ends += 1
             if self._ends > 2 * MEAN_ENDS:
                 kept = exp(-1.0)
                 self._ends *= kept
                 self._seconds *= kept
+        return self._slots
 
     def limit(self, now: float) -> int:  # noqa: ARG002
         return self._slots
@@ -129,15 +129,17 @@ class Knee(Fixed):
     def cause(self) -> LimitCause:
         return "knee" if self._prober.limit < self._slots else "slots"
 
-    def begun(self) -> None:
+    def begun(self, serving: int, waiting: int, now: float) -> None:
         self._prober.started()
+        self.observe(serving, waiting, now)
 
     def claimed(self, in_flight: int, *, pressed: bool = False) -> None:  # noqa: ARG002
         self._prober.claimed(in_flight)
 
-    def ended(self, now: float, *, good: bool) -> None:
-        super().ended(now, good=good)
+    def ended(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
+        super().ended(serving, waiting, now, good=good)
         self._prober.ended(now, good=good)
+        return self.limit(now)
 
     def limit(self, now: float) -> int:  # noqa: ARG002
         return min(self._slots, self._prober.limit)

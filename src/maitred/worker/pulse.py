@@ -10,6 +10,7 @@ takes. `Pulse.time` is on the same scale and is read anew each time, from any th
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -26,15 +27,16 @@ LATE_SECONDS: Final = 2 * PULSE_SECONDS
 class Pulse:
     """The stamps of one loop. Unless started, the loop counts as always in time."""
 
-    __slots__ = ("_before", "_clock", "_late", "_loop", "_offset", "_timer", "at")
+    __slots__ = ("_before", "_late", "_loop", "_timer", "at", "clock", "in_time_until", "offset")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] | None = None
     ) -> None:
         self._loop = loop
-        self._clock = clock or loop.time
+        self.clock = clock or loop.time
         """Monotonic; its zero may be another one than the loop's."""
-        self._offset = loop.time() - self._clock()
+        self.offset = loop.time() - self.clock()
+        """What `clock` is short of the loop's time."""
         self.at = loop.time()
         """The last stamp."""
         self._before = self.at
@@ -42,15 +44,18 @@ class Pulse:
         self._late = False
         """Whether the last stamp came so late that what is read in its turn may be old."""
         self._timer: asyncio.TimerHandle | None = None
+        self.in_time_until = inf
+        """Up to then `behind` is 0, so that nobody needs to ask for each message."""
 
     def time(self) -> float:
         """The loop's time at this moment, not at the beginning of its turn."""
-        return self._clock() + self._offset
+        return self.clock() + self.offset
 
     def start(self) -> None:
         """Stamp now, and from now on."""
-        self._offset = self._loop.time() - self._clock()
+        self.offset = self._loop.time() - self.clock()
         self.at = self._before = self._loop.time()
+        self.in_time_until = self.at + LATE_SECONDS
         self._timer = self._loop.call_later(PULSE_SECONDS, self.stamp)
 
     def stop(self) -> None:
@@ -58,13 +63,15 @@ class Pulse:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self.in_time_until = inf
 
     def stamp(self) -> None:
         """The loop has a turn."""
         now = self._loop.time()
-        self._offset = now - self._clock()
+        self.offset = now - self.clock()
         self._before, self.at = self.at, now
         self._late = now - self._before > LATE_SECONDS
+        self.in_time_until = -inf if self._late else now + LATE_SECONDS
         self._timer = self._loop.call_later(PULSE_SECONDS, self.stamp)
 
     def behind(self, now: float) -> float:

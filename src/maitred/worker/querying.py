@@ -123,7 +123,9 @@ class Querying:
             return  # given back before we heard of it, or told twice
         for other in self._passes.take(token):
             self._refuse(other.who.asker, other.who.stream, reservations.twice())
-        expires_at = now + terms.reservation_seconds - self.pulse.behind(now)
+        expires_at = now + terms.reservation_seconds
+        if now > self.pulse.in_time_until:
+            expires_at -= self.pulse.behind(now)
         if expires_at <= now or not self._bench.has_room or not self._bench.take():
             # In the first case it was reserved before the loop was blocked.
             early = book.refuse(token)
@@ -256,9 +258,9 @@ class Querying:
 
     # The end of a query
 
-    def judge(self, served: Served, begun_at: float, *, done: bool) -> None:
+    def judge(self, served: Served, begun_at: float, now: float, *, done: bool) -> None:
         """A query ended by what its handler did; not because of whoever asked it."""
-        now, health = self.loop.time(), served.health
+        health = served.health
         if done:
             health.done(now - begun_at, now)
         else:
@@ -266,18 +268,19 @@ class Querying:
         if health.good < 1.0 and self.judged is not None:
             self.judged(served)
 
-    def ended(self, query: Query, *, good: bool) -> None:
+    def ended(self, query: Query, now: float, *, good: bool) -> None:
         """Its handler has ended, and its slot is free."""
         self.running.pop(query, None)
         if query.sender is not None:
             self.capacity.left(query.sender)
-        self.capacity.ended(query, good=good)
-        if isinstance(query.terms, Reserved):
-            self._over(query.served, query.terms)
-        if query.told or not good or not self._kept_warm(query):
+        self.capacity.ended(query, now, good=good)
+        terms = query.terms
+        if isinstance(terms, Reserved) and terms.proof and self.counted is not None:
+            self.counted.is_over(query.served, terms)
+        if query.told or not good or not self._kept_warm(query, now):
             self._bench.leave()
 
-    def _kept_warm(self, query: Query) -> bool:
+    def _kept_warm(self, query: Query, now: float) -> bool:
         """The gateway may have the slot again at once: whoever else wants one finds those on offer.
 
         So nobody who waits is overtaken, and most queries of a gateway that asks one by one need no
@@ -289,27 +292,26 @@ class Querying:
             or not query.again_until
             or not query.served.has_offers
             or query.served.health.sick
-            or self._bench.free <= 0
+            or self._bench.closed
+            or self.capacity.room <= 0
             or not isinstance(terms, Reserved)
         ):
             return False
-        now = self.loop.time()
         expires_at = now + self.warm_seconds
         if expires_at > query.again_until:
             return False
-        query.again = token = self._token()
+        if not self._tokens:
+            self._draw_tokens()
+        query.again = token = self._tokens.pop()
         kept = replace(terms, token=token)
         self._book.add(Reservation(kept, query.served, expires_at, inf, query.again_until))
-        self._alarm.by(expires_at)
+        if expires_at < self._alarm.at:
+            self._alarm.by(expires_at)
         return True
 
-    def _token(self) -> bytes:
-        if not self._tokens:
-            drawn = self._secret(TOKENS_AT_ONCE * TOKEN_BYTES)
-            self._tokens = [
-                drawn[at : at + TOKEN_BYTES] for at in range(0, len(drawn), TOKEN_BYTES)
-            ]
-        return self._tokens.pop()
+    def _draw_tokens(self) -> None:
+        drawn = self._secret(TOKENS_AT_ONCE * TOKEN_BYTES)
+        self._tokens = [drawn[at : at + TOKEN_BYTES] for at in range(0, len(drawn), TOKEN_BYTES)]
 
     def stop(self) -> None:
         """Give up what runs still. Nothing is said: the end of the link says that we are gone."""
@@ -363,7 +365,8 @@ class Querying:
         except Exception as problem:  # noqa: BLE001 - somebody's class
             query.fail(outcomes.raised(problem))
             return
-        self._alarm.by(query.deadline)
+        if query.deadline < self._alarm.at:
+            self._alarm.by(query.deadline)
         query.begin(served, seat, terms, args, named)
 
     def _refuse(self, asker: Asker, stream: int, problem: MaitredError) -> None:

@@ -11,7 +11,7 @@ has it back for every one that leaves without a query.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -100,9 +100,10 @@ class Reservations(Generic[Where, Who]):
         """By token; each has a slot."""
         self.early: dict[bytes, Early[Who]] = {}
         self.early_bytes = 0
-        self._over: OrderedDict[bytes, Callable[[], MaitredError]] = OrderedDict()
-        """Token, and what is said to whoever comes with it. The oldest first. (Taking the first one
-        out of an ordinary dict means looking for it among those that were taken out before.)"""
+        self._over: dict[bytes, Callable[[], MaitredError]] = {}
+        """Token, and what is said to whoever comes with it."""
+        self._over_in_order: deque[bytes] = deque()
+        """The same tokens, the oldest first. (An ordered dict takes twice as long for each.)"""
         self._most_early = most_early
         self._most_early_bytes = most_early_bytes
 
@@ -204,9 +205,12 @@ class Reservations(Generic[Where, Who]):
 
     def _remember(self, token: bytes, what: Callable[[], MaitredError]) -> None:
         over = self._over
+        if token not in over:
+            order = self._over_in_order
+            order.append(token)
+            if len(order) > REMEMBERED:
+                del over[order.popleft()]
         over[token] = what
-        if len(over) > REMEMBERED:
-            over.popitem(last=False)
 
 
 def unknown() -> MaitredError:
