@@ -75,7 +75,7 @@ async def table(
             assert querying.table.under_way == 0
             assert not querying._pauses
             assert not querying._allocating._pauses
-            lines = querying._allocating._lines.values()
+            lines = querying._allocating.lines.values()
             await until(lambda: all(line.demand.idle for line in lines))
 
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     Problem = TypeVar("Problem", bound=MaitredError)
     Key = tuple[str, str, int, str, bool, bool]
+    Place = tuple[str, str, str]
+    """Namespace, queue and user."""
 
 LINES_MAX: Final = 10_000
 """Queues, priorities and users that are remembered though nobody waits there."""
@@ -97,7 +99,9 @@ class Allocating:
         self._random = random
         self._surplus = surplus
         self._learned = learned
-        self._lines: dict[Key, Line] = {}
+        self.lines: dict[Key, Line] = {}
+        self._by_place: dict[Place, list[Line]] = {}
+        """Of each place, the lines whose queries may wait, the highest priority first."""
         self._views: dict[tuple[str, str], QueueView] = {}
         self._touched: dict[Line, None] = {}
         self._pauses: dict[Group[Running], asyncio.TimerHandle] = {}
@@ -115,23 +119,37 @@ class Allocating:
     ) -> Line:
         """Where such a query waits; typed errors for what can be no queue."""
         key = (namespace, queue, priority, user, do_not_queue, at_once)
-        line = self._lines.get(key)
+        line = self.lines.get(key)
         if line is not None:
             return line
         view = self._views.get((namespace, queue))
         if view is None:
             view = QueueView(QueueId(namespace, queue, TASKS), SELECTION, self._loop, self._random)
             self._views[(namespace, queue)] = view
-        if len(self._lines) >= LINES_MAX:
+        if len(self.lines) >= LINES_MAX:
             self._forget()
-        line = self._lines[key] = Line(key, view)
+        line = self.lines[key] = Line(key, view)
+        if not do_not_queue and not at_once:
+            lines = self._by_place.setdefault((namespace, queue, user), [])
+            lines.append(line)
+            lines.sort(key=_priority)
         return line
 
     def _forget(self) -> None:
-        for key in [key for key, line in self._lines.items() if line.demand.idle]:
-            del self._lines[key]
-        used = {line.view.id[:2] for line in self._lines.values()}
+        for line in [line for line in self.lines.values() if line.demand.idle]:
+            self._forget_line(line)
+        used = {line.view.id[:2] for line in self.lines.values()}
         self._views = {key: view for key, view in self._views.items() if key in used}
+
+    def _forget_line(self, line: Line) -> None:
+        if self.lines.get(line.key) is not line:
+            return
+        del self.lines[line.key]
+        if not line.do_not_queue and not line.at_once:
+            place = (*line.key[:2], line.user)
+            self._by_place[place].remove(line)
+            if not self._by_place[place]:
+                del self._by_place[place]
 
     def add(self, line: Line, running: Running) -> None:
         """It waits for a slot from now on."""
@@ -139,11 +157,10 @@ class Allocating:
         running.line = line
         self._touch(line)
 
-    def first(self, namespace: str, queue: str, user: str) -> Running | None:
+    def first(self, place: Place) -> Running | None:
         """Whose turn it is among those of a user who wait for the queue."""
-        for priority in range(PRIORITIES):
-            line = self._lines.get((namespace, queue, priority, user, False, False))
-            if line is not None and len(line.demand):
+        for line in self._by_place.get(place, ()):
+            if line.demand.by_query:
                 return line.demand.first()
         return None
 
@@ -171,7 +188,7 @@ class Allocating:
         for pause in self._pauses.values():
             pause.cancel()
         self._pauses.clear()
-        for line in self._lines.values():
+        for line in self.lines.values():
             for held in line.held.values():
                 held.take_back()
 
@@ -270,14 +287,18 @@ class Allocating:
             self._touch(line)
         elif isinstance(problem, UnknownQueue | PermissionDenied) and demand.idle:
             # Names that are no queues come without end; nothing is to be remembered of them.
-            self._lines.pop(line.key, None)
-            if not any(one.view is line.view for one in self._lines.values()):
+            self._forget_line(line)
+            if not any(one.view is line.view for one in self.lines.values()):
                 self._views.pop(line.key[:2], None)
 
     def _again(self, line: Line, group: Group[Running]) -> None:
         self._pauses.pop(group, None)
         line.demand.again(group)
         self._touch(line)
+
+
+def _priority(line: Line) -> int:
+    return line.priority
 
 
 def check_priority(priority: object) -> None:

@@ -73,8 +73,9 @@ def asked(
     if namespace is None:
         if not isinstance(queue, str):
             raise InvalidArgument(f"A queue is named by text, not {queue!r:.80}.")
-        before, slash, after = queue.partition("/")
-        namespace, queue = (before, after) if slash else (NAMESPACE, queue)
+        namespace = NAMESPACE
+        if "/" in queue:
+            namespace, _, queue = queue.partition("/")
     return Ask(
         namespace=namespace,
         queue=queue,

@@ -163,7 +163,8 @@ class Querying:
             self._watching.start()
         now = self.loop.time()
         table = self.table
-        table.check_room()
+        if table.under_way >= table.most_under_way:
+            table.check_room()
         entry = table.enter(ask, self.wall_clock())
         running = Running(self, ask, entry, now)
         try:
@@ -280,11 +281,12 @@ class Querying:
     def _ask_the_node(self, running: Running) -> None:
         ask = running.ask
         allocating = self._allocating
-        line = allocating.line(
-            ask.namespace, ask.queue, ask.priority, ask.user, do_not_queue=ask.do_not_queue
-        )
-        if not running.tries and not len(line.demand):
-            warm = self._warm.take((ask.namespace, ask.queue, ask.user), self.loop.time())
+        namespace, queue, user = ask.namespace, ask.queue, ask.user
+        line = allocating.lines.get(
+            (namespace, queue, ask.priority, user, ask.do_not_queue, False)
+        ) or allocating.line(namespace, queue, ask.priority, user, do_not_queue=ask.do_not_queue)
+        if not running.tries and not line.demand.by_query:
+            warm = self._warm.take((namespace, queue, user), self.loop.time())
             if warm is not None:
                 running.allocated(warm, warm=True)
                 return
@@ -302,7 +304,7 @@ class Querying:
         """Its slot may be used once more, for a moment."""
         ask = running.ask
         key = (ask.namespace, ask.queue, ask.user)
-        waiting = self._allocating.first(*key)
+        waiting = self._allocating.first(key)
         if waiting is not None:
             # Whoever waits here has asked already; what comes of that goes to the next.
             self._allocating.remove(waiting)

@@ -66,16 +66,17 @@ class Group(Generic[Query]):
 class Demand(Generic[Query]):
     """One line."""
 
-    __slots__ = ("_by_query", "_groups", "_most")
+    __slots__ = ("_groups", "_most", "by_query")
 
     def __init__(self, most_slots: int) -> None:
         self._most = most_slots
         self._groups: dict[Group[Query], None] = {}
-        self._by_query: dict[Query, Group[Query]] = {}
+        self.by_query: dict[Query, Group[Query]] = {}
+        """The queries that wait."""
 
     def __len__(self) -> int:
         """Queries that wait."""
-        return len(self._by_query)
+        return len(self.by_query)
 
     @property
     def idle(self) -> bool:
@@ -104,7 +105,7 @@ class Demand(Generic[Query]):
         elif since < group.since:
             group.since = since
         group.members[query] = None
-        self._by_query[query] = group
+        self.by_query[query] = group
 
     def _is_full(self) -> bool:
         return len(self._groups) >= GROUPS_MAX
@@ -116,7 +117,7 @@ class Demand(Generic[Query]):
 
     def remove(self, query: Query) -> Group[Query] | None:
         """It does not wait any more; returns its group if that is asked for in vain now."""
-        group = self._by_query.pop(query, None)
+        group = self.by_query.pop(query, None)
         if group is None:
             return None
         del group.members[query]
@@ -181,7 +182,7 @@ class Demand(Generic[Query]):
         """The node takes none of them; returns who was in the group."""
         members = list(group.members)
         for query in members:
-            self._by_query.pop(query, None)
+            self.by_query.pop(query, None)
         group.members.clear()
         self._groups.pop(group, None)
         return members
@@ -189,7 +190,7 @@ class Demand(Generic[Query]):
     def _take(self, group: Group[Query], most: int) -> list[Query]:
         members = group.members
         taken = list(members) if most >= len(members) else [*_first(members, most)]
-        by_query = self._by_query
+        by_query = self.by_query
         for query in taken:
             del members[query]
             del by_query[query]
