@@ -252,12 +252,14 @@ class Contents:
         return sum(key.namespace == namespace and not key.partition for key in self._partitions)
 
     def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
-        found = [
-            EmptyPartition(key, one.range_id, one.counts)
-            for key, one in sorted(self._partitions.items(), key=lambda item: item[0])
-            if not one.backlog and (after is None or key > after)
+        held = self._partitions
+        empty = sorted(
+            key for key, one in held.items() if not one.backlog and (after is None or key > after)
+        )
+        return [
+            EmptyPartition(key, held[key].range_id, held[key].counts)
+            for key in empty[: max(most, 0)]
         ]
-        return found[: max(most, 0)]
 
     def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
         held = [key for key, range_id in group if self._of(key).range_id == range_id]

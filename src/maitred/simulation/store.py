@@ -151,7 +151,9 @@ class SimulatedDisk:
     def delay(self, now: float) -> float:
         """One way."""
         faults, random = self.faults, self.random
-        delay = random.uniform(faults.delay_min_seconds, faults.delay_max_seconds)
+        shortest = faults.delay_min_seconds
+        # As `uniform` draws it, which is a detour for every call.
+        delay = shortest + (faults.delay_max_seconds - shortest) * random.random()
         if random.random() < faults.spike_probability:
             delay += random.uniform(0, faults.spike_seconds)
         return delay * self._slowness if now < self._slow_until else delay
