@@ -670,7 +670,7 @@ class Driver:
 
     def visit(self, sequence: int, *, origin: int = 5, seconds: float = 1.0) -> Task:
         """A child's task comes to look for an offer."""
-        task = Task(sequence, 2, TERMS, b"visitor", self.now, READY)
+        task = Task(sequence, 2, TERMS, b"visitor", self.now, READY, ready=self.now)
         task.origin = origin
         task.attempt = 1
         asked = self.ask("visit")

@@ -204,7 +204,7 @@ def test_a_visitor_of_an_offer_that_is_withdrawn_waits_on() -> None:
     driver = Driver()
     waiting = driver.offer(3, turn=False)
     asked = driver.ask("visit")
-    visitor = Task(55, 2, TERMS, b"", driver.now, READY)
+    visitor = Task(55, 2, TERMS, b"", driver.now, READY, ready=driver.now)
     visitor.origin, visitor.visit = 5, asked
     driver.visitors[visitor] = asked
     driver.partition.visit(visitor, driver.now + 1.0, driver.now)
@@ -253,7 +253,7 @@ def test_whoever_waits_for_an_answer_is_named_when_the_partition_is_given_up() -
     running = [(given.sequence, 1, driver.proof_of(given))]
     partition.heartbeat(session_of(1), "w", running, "beat", driver.now + 5, driver.now)
     for number in range(4):
-        visitor = Task(number, 2, TERMS, b"", driver.now, READY)
+        visitor = Task(number, 2, TERMS, b"", driver.now, READY, ready=driver.now)
         visitor.origin, visitor.visit = 5, (f"visit {number}", 0)
         partition.visit(visitor, driver.now + 1.0, driver.now)
     partition.wait_for(partition.first_sequence, "await", driver.now)

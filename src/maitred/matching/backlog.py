@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from maitred.matching.records import PRIORITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from maitred.matching.records import Segment
     from maitred.matching.task import Task
@@ -45,10 +45,10 @@ class Line:
     """The tasks of one priority."""
 
     __slots__ = (
-        "_back",
         "_memory",
         "_places",
         "_returned",
+        "back",
         "bytes",
         "cursor",
         "known",
@@ -64,7 +64,7 @@ class Line:
         self.bytes = 0
         """Payloads of all that are READY."""
         self._places = 0
-        self._back: set[Task] = set()
+        self.back: set[Task] = set()
         """Those that came back, and stand before all others."""
         self._returned: list[tuple[int, int, Task]] = []
         """The same in the order in which they came in the first place; some may have left."""
@@ -79,7 +79,7 @@ class Line:
     @property
     def waiting(self) -> int:
         """Those that are READY."""
-        return len(self.tasks) + len(self._back)
+        return len(self.tasks) + len(self.back)
 
     def push(self, task: Task) -> None:
         self._places += 1
@@ -89,18 +89,29 @@ class Line:
         self.bytes += size
         self._memory.used += size
 
+    def extend(self, tasks: Iterable[Task]) -> None:
+        """Push them all, in their order."""
+        line, place, size = self.tasks, self._places, 0
+        for task in tasks:
+            place += 1
+            task.place = place
+            line[task] = None
+            size += len(task.payload)
+        self._places = place
+        self._count(size)
+
     def push_back(self, task: Task) -> None:
         """To the place that it had."""
         self._places += 1
-        self._back.add(task)
+        self.back.add(task)
         self._count(len(task.payload))
         heappush(self._returned, (task.place, self._places, task))
 
     def left(self, task: Task) -> None:
         self._count(-len(task.payload))
-        if task in self._back:
-            self._back.remove(task)
-            if not self._back:
+        if task in self.back:
+            self.back.remove(task)
+            if not self.back:
                 self._returned.clear()
         else:
             del self.tasks[task]
@@ -110,22 +121,16 @@ class Line:
         returned = self._returned
         while returned:
             task = returned[0][2]
-            if task in self._back:
+            if task in self.back:
                 return task
             heappop(returned)
         return next(iter(self.tasks))
 
-    def pop(self) -> Task:
-        """Take out the first."""
-        if self._back:
-            task = self.first()
-            heappop(self._returned)
-            self._back.remove(task)
-        else:
-            task = self.tasks.popitem(last=False)[0]
-        size = len(task.payload)
-        self.bytes -= size
-        self._memory.used -= size
+    def pop_back(self) -> Task:
+        """Take out the first of those that came back; the caller counts its bytes."""
+        task = self.first()
+        heappop(self._returned)
+        self.back.remove(task)
         return task
 
     def forget(self) -> None:
@@ -137,7 +142,7 @@ class Line:
         self._memory.used += size
 
     def __iter__(self) -> Iterator[Task]:
-        yield from sorted(self._back, key=_place)
+        yield from sorted(self.back, key=_place)
         yield from self.tasks
 
     @property
@@ -208,6 +213,13 @@ class Backlog:
         self.lines[task.priority].push(task)
         self.ready += 1
 
+    def extend(self, priority: int, tasks: Iterable[Task]) -> None:
+        """Push tasks of one priority."""
+        line = self.lines[priority]
+        before = len(line.tasks)
+        line.extend(tasks)
+        self.ready += len(line.tasks) - before
+
     def push_back(self, task: Task) -> None:
         """It stands where it stood."""
         self.lines[task.priority].push_back(task)
@@ -227,9 +239,17 @@ class Backlog:
     def pop(self) -> Task:
         """The first, which there must be; the caller changes its state."""
         for line in self.lines:
-            if line.tasks or line.waiting:
-                self.ready -= 1
-                return line.pop()
+            if line.back:
+                task = line.pop_back()
+            elif line.tasks:
+                task = line.tasks.popitem(last=False)[0]
+            else:
+                continue
+            size = len(task.payload)
+            line.bytes -= size
+            self._memory.used -= size
+            self.ready -= 1
+            return task
         raise LookupError("nobody waits")
 
     def waiting(self) -> Iterator[Task]:

@@ -338,11 +338,9 @@ class Core:
         body = encode_ended((ended.status, ended.attempts, ended.body))
         self.ledger.keep_result(sequence, ended.until - now, body, now)
 
-    def _is_stored(self, sequence: int, retention: float, body: bytes, now: float) -> bool:
-        """Return whether the store keeps the result of a task that ends now. One that is kept for
-        so long only stays in memory if a quota has no room for it."""
-        if retention <= self.memory_seconds:
-            return False
+    def _is_stored(self, sequence: int, body: bytes, now: float) -> bool:
+        """Return whether the store keeps the result of a task that ends now, which is to be kept
+        for longer than `memory_seconds`. It stays in memory if a quota has no room for it."""
         if self._take_room(TASK_BYTES + len(body), now):
             return True
         self._count_not_kept("result", sequence, len(body))

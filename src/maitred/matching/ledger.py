@@ -177,9 +177,9 @@ class Ledger:
 
     # New tasks
 
-    def add(self, task: Task) -> None:
-        """It has to be written as soon as can be."""
-        self.fresh[task.sequence] = task
+    def add(self, tasks: dict[int, Task]) -> None:
+        """These, by their sequence numbers, have to be written as soon as can be."""
+        self.fresh.update(tasks)
 
     def hold(self, task: Task, until: float) -> None:
         """A worker has got it, or is about to: its writing may wait."""
@@ -195,30 +195,32 @@ class Ledger:
 
     # What becomes of them
 
-    def remove(
-        self, task: Task, ticket: Ticket | None, now: float, *, leaves_a_trace: bool = False
-    ) -> None:
-        """It is over. The ticket, if any, waits until the store knows.
+    def remove(self, task: Task, ticket: Ticket | None, now: float) -> bool:
+        """Remove a task that is over. The ticket, if any, waits until the store knows.
 
-        Of a task that was never written the store need not know, unless it `leaves_a_trace`, a dead
-        letter or a result, which is written with the next batch.
+        False if the task was never written: then the store need not know of it.
         """
         sequence = task.sequence
         if task.writing:
             self.pending.ends.add(sequence)
             self._wait_for(ticket)
             self._deferred.append((self._removed, task))
-            return
+            return True
         in_hand = self.fresh.pop(sequence, None) or self.held.pop(sequence, None)
-        if in_hand is None or task.stored:
+        if in_hand is None or task.segment is not None or task.later_stored:
             self.pending.ends.add(sequence)
             self._removed(task, now)
             self._wait_for(ticket)
-        else:
-            # A row of its own may be waiting to be written, since a commit that had it failed.
-            self.pending.later.pop(sequence, None)
-            if leaves_a_trace:
-                self._wait_for(ticket)
+            return True
+        # A row of its own may be waiting to be written, since a commit that had it failed.
+        self.pending.later.pop(sequence, None)
+        return False
+
+    def remove_with_trace(self, task: Task, ticket: Ticket | None, now: float) -> None:
+        """Remove a task that leaves a dead letter or a result. These are written with the next
+        batch, and the ticket waits for it even if the task itself was never written."""
+        if not self.remove(task, ticket, now):
+            self._wait_for(ticket)
 
     def keep_waiting(self, task: Task, *, failed: bool) -> None:
         """Have the producer of a task that is over wait until its dead letter or its result is

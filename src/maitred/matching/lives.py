@@ -20,7 +20,6 @@ from maitred.matching.records import PRIORITIES, TASK_BYTES
 from maitred.matching.task import (
     AWAY,
     COME_BACK,
-    END,
     GIVEN,
     OVER,
     PARKED,
@@ -70,9 +69,11 @@ class Lives(Allocating):
             self._tasks_rest_until = max(self._tasks_rest_until, stay_until)
         limit = self._limit
         issue = self._attempt_proofs.issue
+        # Tasks in a row that became ready at the same time are counted together.
+        since, alike = 0.0, 0
         while backlog.ready and most > 0 and (offers.slots or offers.any_free):
             if limit is not None and not limit.allows(now):
-                return most
+                break
             task = backlog.pop()
             if task.expires and now >= task.expires:
                 backlog.push_back(task)
@@ -85,10 +86,16 @@ class Lives(Allocating):
                 continue
             if limit is not None:
                 limit.count()
-            self.waits.count(now - task.ready)
+            if task.ready != since:
+                if alike:
+                    self.waits.count(now - since, alike)
+                since, alike = task.ready, 0
+            alike += 1
             holder = offer.holder
             proof = issue(task.sequence, task.attempt + 1, holder)
             self._lease(task, holder, proof, offer.worker, now)
+        if alike:
+            self.waits.count(now - since, alike)
         return most
 
     def urgency(self) -> int | None:
@@ -144,8 +151,10 @@ class Lives(Allocating):
         task.given_at = now
         task.lease_until = now + settings.lease_seconds
         self.leases[task.sequence] = task
-        if self._run_seconds <= settings.hold_seconds and not task.stored:
-            self.ledger.hold(task, now + settings.hold_seconds)
+        if task.segment is None and not task.later_stored:  # `stored`, without a call for each task
+            hold_seconds = settings.hold_seconds
+            if self._run_seconds <= hold_seconds:
+                self.ledger.hold(task, now + hold_seconds)
 
     def flush(self, now: float) -> None:
         """Answer the offers that got something; once a turn, so that it goes out together."""
@@ -241,8 +250,9 @@ class Lives(Allocating):
     ) -> None:
         """It is over, however."""
         state = task.state
-        if not task.moves(END):
+        if state is OVER:
             return
+        task.state = OVER  # `moves(END)`, without a call for each task: every other state can end
         sequence = task.sequence
         if state is READY:
             self.backlog.left(task)
@@ -261,16 +271,23 @@ class Lives(Allocating):
             self.never_written += 1
         retention = task.terms.retention
         failed = status == "failed"
-        stored = self._is_stored(sequence, retention, body, now)
+        stored = retention > self.memory_seconds and self._is_stored(sequence, body, now)
         leaves_a_trace = stored or failed
         if leaves_a_trace and (failed or self.store_problem is None):
             ledger.keep_waiting(task, failed=failed)
-        ledger.remove(task, ticket, now, leaves_a_trace=leaves_a_trace)
+        if leaves_a_trace:
+            ledger.remove_with_trace(task, ticket, now)
+        else:
+            ledger.remove(task, ticket, now)
         ended = Ended(status, task.attempt + (status == "done"), body, now + retention, stored)
         self._remember(sequence, ended, now)
-        if task.ticket is not None:
-            self._part_safe(task.ticket)
+        producer = task.ticket
+        if producer is not None:  # `_part_safe`, without a call for each task
             task.ticket = None
+            producer.left -= 1
+            producer.done += 1
+            if not producer.left:
+                self._settle(producer)
         if self.store_problem is not None:
             self._answer_producers(self.ledger.pending)
 

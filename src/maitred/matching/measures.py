@@ -61,12 +61,13 @@ class Waits:
         self._counts = [0] * (_OCTAVES * 4)
         self._total = 0
 
-    def count(self, seconds: float) -> None:
-        # Once a task: a comparison costs a third of what a call of `max` does.
+    def count(self, seconds: float, tasks: int = 1) -> None:
+        """Count tasks that have waited for so long."""
+        # For nearly every task: a comparison costs a third of what a call of `max` does.
         mantissa, exponent = frexp(seconds if seconds > _SMALLEST else _SMALLEST)  # noqa: FURB136
         # The mantissa is at least a half: the same as (exponent + 20) * 4 + (mantissa - 0.5) * 8.
-        self._counts[4 * exponent + int(8 * mantissa) + 76] += 1
-        self._total += 1
+        self._counts[4 * exponent + int(8 * mantissa) + 76] += tasks
+        self._total += tasks
         if self._total >= WAITS_DECAY_AT:
             self._counts = [count // 2 for count in self._counts]
             self._total = sum(self._counts)

@@ -113,12 +113,18 @@ class Offers:
 
     def take(self, task: Task) -> Offer:
         """Seat the task in the slot whose turn it is; there must be one."""
-        offer = (self._draw() if self.sets else None) or next(iter(self._line))
+        line = self._line
+        offer = (self._draw() if self.sets else None) or next(iter(line))
         if not offer.given and not offer.reserved:
             self._answerable.append(offer)
         offer.given.append(task)
-        if offer.shared is None:
-            self._one_less(offer)
+        if offer.shared is None:  # `_one_less`, without a call for each task
+            self.slots -= 1
+            offer.slots -= 1
+            if not offer.slots:
+                del line[offer]
+            elif len(line) > 1:
+                line.move_to_end(offer)
         return offer
 
     def first(self, doubted: Callable[[SharedSupply], bool] | None = None) -> Offer | None:

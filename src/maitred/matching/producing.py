@@ -59,30 +59,33 @@ class Producing(Lives):
         self.open_tasks += len(payloads)
         self.added.count(len(payloads), now)
         state = WAITING if delay else PARKED if self.backlog.parks(priority) else READY
-        for sequence, payload in enumerate(payloads, first):
-            task = Task(sequence, priority, terms, payload, now, state, ticket)
-            if expires:
+        tasks = {
+            sequence: Task(sequence, priority, terms, payload, now, state, ticket, now)
+            for sequence, payload in enumerate(payloads, first)
+        }
+        if expires:
+            for task in tasks.values():
                 task.expires = now + expires
-            self.tasks[sequence] = task
-            if state is READY:
-                self.ledger.add(task)
-                self.backlog.push(task)
-            elif state is PARKED:
-                self.ledger.add(task)
-                self.backlog.park(task)
-            else:
+        self.tasks.update(tasks)
+        if state is WAITING:
+            for task in tasks.values():
                 task.due = task.ready = now + delay
                 self.ledger.postpone(task, None, now)
                 self.later.add(task)
-        if state is READY:
+        else:
+            self.ledger.add(tasks)
+        if state is PARKED:
+            for task in tasks.values():
+                self.backlog.park(task)
+        elif state is READY:
+            self.backlog.extend(priority, tasks.values())
             waiting = self.backlog.ready
             self._seat(now)
             self.matched_at_once += waiting - self.backlog.ready
             # Workers of other partitions may be free: then the parent knows, and soon.
             if self.parent is not None and 0 < self.backlog.ready <= len(payloads):
                 until = now + self.settings.hold_seconds
-                for sequence in range(first, self.next_sequence):
-                    task = self.tasks[sequence]
+                for task in tasks.values():
                     if task.state is READY:
                         self.ledger.hold(task, until)
         if self.store_problem is not None:

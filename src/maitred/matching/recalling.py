@@ -277,7 +277,7 @@ class Recalling(SettingAside):
         self.open_tasks -= 1
         self.finished.count(1, now)
         retention = record.terms.retention
-        stored = self._is_stored(sequence, retention, body, now)
+        stored = retention > self.memory_seconds and self._is_stored(sequence, body, now)
         ended = Ended(status, record.attempt + (status == "done"), body, now + retention, stored)
         self._remember(sequence, ended, now)
         self._claims.pop(sequence, None)

@@ -120,7 +120,7 @@ class Task(Struct, gc=False, eq=False):
     ticket: Ticket | None = None
     """Who waits for it to be safe."""
     ready: float = 0.0
-    """Since when it could have been run."""
+    """Since when it could have been run; whoever makes the task says so."""
     attempt: int = 0
     """Attempts that came to nothing; of a visitor, the number of the next one."""
     expires: float = 0.0
@@ -150,9 +150,6 @@ class Task(Struct, gc=False, eq=False):
     later_stored: bool = False
     writing: bool = False
     """Whether a commit that is under way has it."""
-
-    def __post_init__(self) -> None:
-        self.ready = self.ready or self.added
 
     def moves(self, event: Event) -> bool:
         """Let it happen, if it can."""

@@ -445,9 +445,9 @@ class TaskRequests:
         partition = owned.partition
         now = self._loop.time()
         terms = Terms(timeout=message.task_timeout)
-        task = Task(
-            message.sequence, message.priority, terms, message.payload, now - message.waited, READY
-        )
+        since = now - message.waited
+        task = Task(message.sequence, message.priority, terms, message.payload, since, READY)
+        task.ready = since
         task.origin = message.origin
         task.attempt = message.attempt
         task.visit = (held, message.version)

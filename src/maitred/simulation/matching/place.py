@@ -291,6 +291,7 @@ class Place:
         child, task = visit.child, visit.task
         visitor = task.origin >= 0
         arrived = Task(task.sequence, task.priority, TERMS, task.payload, task.ready, READY)
+        arrived.ready = task.ready
         arrived.origin = task.origin if visitor else child.number
         arrived.attempt = task.attempt if visitor else task.attempt + 1
         arrived.visit = (visit, version)
