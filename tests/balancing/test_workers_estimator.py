@@ -76,6 +76,33 @@ def test_the_limit_finds_the_permits_from_below_and_from_above(
     assert box.estimator.parallel == pytest.approx(permits, rel=0.05, abs=0.5)
 
 
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 10_000))
+def test_the_end_of_a_query_in_one_call_is_the_same_as_in_three(seed: int) -> None:
+    random = Random(seed)
+    one, three = (LimitEstimator(8, 40, 0.0, EstimatorSettings(ends_min=2)) for _ in range(2))
+    serving = waiting = 0
+    now = 0.0
+    for _ in range(300):
+        now += random.choice((0.0, 0.0, 0.001, 0.02, -0.001))
+        if serving and random.random() < 0.5:
+            serving -= 1
+            good = random.random() < 0.8
+            limit = one.observe_end(serving, waiting, now, good=good)
+            three.observe(serving, waiting, now)
+            if good:
+                three.ended()
+            assert limit == three.limit(now)
+        else:
+            serving, waiting = serving + 1, random.randrange(3)
+            claimed = random.randrange(60)
+            for each in (one, three):
+                each.observe(serving, waiting, now)
+                each.claimed(claimed)
+    for name in LimitEstimator.__slots__:
+        assert getattr(one, name) == getattr(three, name)
+
+
 def test_the_mean_service_time_is_right_however_the_load_changes() -> None:
     box = Box(50, 50)
     box.run(2.0)

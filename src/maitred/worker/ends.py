@@ -130,7 +130,7 @@ class Ends:
 
 def pieces(ends: list[End]) -> Iterator[list[End]]:
     """Cut into messages of a size that every node takes."""
-    if len(ends) <= TASKS_MAX and sum(len(end.body) for end in ends) <= PIECE_BYTES:
+    if len(ends) <= TASKS_MAX and sum([len(end.body) for end in ends]) <= PIECE_BYTES:
         yield ends
         return
     start = size = 0

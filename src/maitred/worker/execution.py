@@ -31,12 +31,12 @@ class Execution(Attempt):
         "_bench",
         "_call",
         "_entered",
-        "_task",
         "_timer",
         "_why",
         "begun_at",
         "lease_ends_at",
         "proof",
+        "task",
         "told",
     )
 
@@ -69,17 +69,9 @@ class Execution(Attempt):
         self._why: Ending | None = None
         """How it ends, if it was stopped."""
         self._entered = False
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Calls the handler on the loop (`run`); None: a thread does."""
         self._timer: asyncio.TimerHandle | None = None
-
-    def begin(
-        self,
-        function: Callable[..., Coroutine[Any, Any, Any]],
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
-        """On the loop."""
-        self._task = self._bench.loop.create_task(self._run(function, args, named))
 
     def begin_in_thread(
         self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
@@ -98,7 +90,7 @@ class Execution(Attempt):
 
     def runs_as(self, task: asyncio.Task[Any]) -> bool:
         """Whether that task of the loop calls the handler."""
-        return self._task is task
+        return self.task is task
 
     @property
     def is_over(self) -> bool:
@@ -123,15 +115,15 @@ class Execution(Attempt):
 
     def _stop(self) -> None:
         self.cancelled = True
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
             if not self._entered:  # it will never run, not even our own part of it
-                self._task.add_done_callback(self._never_ran)
+                self.task.add_done_callback(self._never_ran)
 
     def _time_is_over(self, seconds: float) -> None:
         self._timer = None
         self._why = why = outcomes.timed_out(seconds)
-        if self._task is None:
+        if self.task is None:
             self.cancelled = True
             self._tell(why)
             return
@@ -148,15 +140,17 @@ class Execution(Attempt):
 
     # The end
 
-    async def _run(
+    async def run(
         self,
         function: Callable[..., Coroutine[Any, Any, Any]],
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> None:
+        """Call an async handler, and tell how it ended."""
         self._entered = True
-        if self.lease_ends_at <= self._bench.clock():  # `is_over`, without a call for each task
-            self._bench.lapsed(self)
+        bench = self._bench
+        if self.lease_ends_at <= bench.clock():  # `is_over`, without a call for each task
+            bench.lapsed(self)
             return
         running.set(self)  # in the task's own context, so that there is nothing to set back
         try:
@@ -170,7 +164,14 @@ class Execution(Attempt):
         except BaseException as problem:  # noqa: BLE001 - SystemExit would end the loop
             self._end(outcomes.raised(problem))
         else:
-            self._end(outcomes.returned(result, self._bench.most_bytes))
+            ending = (
+                outcomes.NOTHING if result is None else outcomes.returned(result, bench.most_bytes)
+            )
+            if self._timer is None and self._why is None:  # `_end`, without a call for each task
+                self.task = None
+                bench.ended(self, ending)
+            else:
+                self._end(ending)
 
     def _never_ran(self, _: object) -> None:
         self._end(outcomes.raised(asyncio.CancelledError()))
@@ -195,7 +196,7 @@ class Execution(Attempt):
             self._bench.lapsed(self)
 
     def _end(self, ending: Ending) -> None:
-        self._task = None  # its context has us: only the garbage collector would free either
+        self.task = None  # its context has us: only the garbage collector would free either
         if self._timer is not None:
             self._timer.cancel()
         if self._why is not None and ending[0] != DONE:  # it raised because it was told to stop

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     Ending = tuple[int, bytes]
 
 NIL: Final = b"\xc0"
+NOTHING: Final = (DONE, NIL)
+"""The handler returned None."""
 MESSAGE_LETTERS: Final = 2_000
 """Of an exception's text; it is for people, and is kept with every dead letter."""
 TRACEBACK_LETTERS: Final = 8_000
@@ -43,7 +45,7 @@ class Unfit(Exception):
 def returned(result: object, most_bytes: int, too_large: str = TOO_LARGE) -> Ending:
     """The handler returned this."""
     if result is None:
-        return DONE, NIL
+        return NOTHING
     try:
         body = encode(result)
     except UNWRITABLE as problem:

@@ -345,9 +345,11 @@ class Worker:
         """Begin what an offer got."""
         lease_ends_at = now + offered.lease_seconds - self._pulse.behind(now)
         seat = self._bench.seat
+        origin: Origin | None = None
         for given in offered.tasks:
-            origin = served.origin(given.partition)
-            origin.lease_seconds = offered.lease_seconds
+            if origin is None or origin.partition != given.partition:
+                origin = served.origin(given.partition)
+                origin.lease_seconds = offered.lease_seconds
             seat(served, given, origin, now, lease_ends_at)
         for reserved in offered.reserved:
             self.querying.reserved(served, reserved, now)
