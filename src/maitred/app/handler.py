@@ -14,6 +14,8 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from msgspec import Struct
+
 from maitred.app.options import (
     Options,
     conditions,
@@ -50,14 +52,11 @@ Called = TypeVar("Called")
 """What calling the function itself gives: the result, or a coroutine for it."""
 
 
-class Call(Generic[Parameters]):
+class Call(Struct, Generic[Parameters], eq=False, gc=False):
     """Arguments for one task of a batch, checked and written down already."""
 
-    __slots__ = ("payload", "signature")
-
-    def __init__(self, signature: Signature, payload: bytes) -> None:
-        self.signature = signature
-        self.payload = payload
+    signature: Signature
+    payload: bytes
 
 
 class Handler(Generic[Parameters, Result, Called]):

@@ -51,24 +51,14 @@ _read_anything: Final = msgspec.msgpack.Decoder().decode
 _read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 
 
-class Task(Generic[Result]):
+class Task(msgspec.Struct, Generic[Result], eq=False):
     """A task that was added, now or earlier."""
 
-    __slots__ = ("_app", "_read", "partition", "queue", "sequence")
-
-    def __init__(
-        self,
-        app: App,
-        queue: str,
-        partition: int,
-        sequence: int,
-        read: Callable[[bytes], Any] = _read_anything,
-    ) -> None:
-        self._app = app
-        self._read = read
-        self.queue = queue
-        self.partition = partition
-        self.sequence = sequence
+    _app: App
+    queue: str
+    partition: int
+    sequence: int
+    _read: Callable[[bytes], Any] = _read_anything
 
     @property
     def id(self) -> str:

@@ -74,6 +74,10 @@ class Place(NamedTuple):
     sequence: int
 
 
+_new_place: Final = tuple.__new__
+"""Makes a `Place` of a pair: what calling the class does, without Python code for each task."""
+
+
 class _Batch:
     """What was added in this turn under the same conditions."""
 
@@ -173,7 +177,10 @@ class Adding:
                 first = await self._send(conditions, part)
             if first is None:
                 return await spread(part, self._corrected(corrections))
-            return [Place(first.partition, first.sequence + n) for n in range(len(part))]
+            partition, sequence = first
+            return [
+                _new_place(Place, (partition, one)) for one in range(sequence, sequence + len(part))
+            ]
 
         async def spread(batch: Sequence[bytes], corrections: int) -> list[Place]:
             pieces = [list(batch[piece]) for piece in self._pieces(batch)]
@@ -242,7 +249,7 @@ class Adding:
             partition, sequence = first
             for future in futures:
                 if not future.done():
-                    future.set_result(Place(partition, sequence))
+                    future.set_result(_new_place(Place, (partition, sequence)))
                 sequence += 1
 
     async def _send(self, conditions: Conditions, payloads: list[bytes]) -> Place | None:
