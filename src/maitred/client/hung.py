@@ -21,27 +21,24 @@ class Hung:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._found: dict[bytes, tuple[float, set[Place]]] = {}
+        self.known: dict[bytes, tuple[float, set[Place]]] = {}
         """By session: until when it counts, and who has heard of it."""
-
-    def __bool__(self) -> bool:
-        return bool(self._found)
 
     def found(self, session: bytes, places: set[Place], now: float) -> None:
         """It hangs, and these have heard so."""
-        self._found.pop(session, None)
-        if len(self._found) >= REMEMBERED_MAX:
-            del self._found[next(iter(self._found))]
-        self._found[session] = (now + self._seconds, places)
+        self.known.pop(session, None)
+        if len(self.known) >= REMEMBERED_MAX:
+            del self.known[next(iter(self.known))]
+        self.known[session] = (now + self._seconds, places)
 
     def is_news(self, session: bytes, place: Place, now: float) -> bool:
         """Whether it hangs and this place has not heard of it; from here on it has."""
-        known = self._found.get(session)
+        known = self.known.get(session)
         if known is None:
             return False
         until, told = known
         if now >= until:
-            del self._found[session]
+            del self.known[session]
             return False
         if place in told:
             return False

@@ -63,7 +63,13 @@ TAKEN_MAX: Final = 8
 """So often a query asks again at once because its slot was taken by something else. A worker that
 is honest refuses one for this reason now and then; another one is not asked in haste for ever."""
 
+_WAITING: Final = Stage.WAITING
+_SEATING: Final = Stage.SEATING
+_SENT: Final = Stage.SENT
+_STREAMING: Final = Stage.STREAMING
 _OVER: Final = Stage.OVER
+"""Looked up once: in `Stage` each look takes as long as the call of a function."""
+
 _NONE: Final = Allocation(0, b"", b"", "", "")
 
 
@@ -103,7 +109,7 @@ class Running:
         self.since = now
         """When it came; whoever has waited longer is served first."""
         self.deadline = ask.deadline
-        self.stage = Stage.WAITING
+        self.stage = _WAITING
         self.line: Line | None = None
         """Where it waits for a slot."""
         self.counted = (ask.user, ask.namespace, ask.queue)
@@ -182,7 +188,7 @@ class Running:
 
     def taken(self, size: int) -> None:
         """So many bytes of its rows were taken."""
-        if self.stage is Stage.STREAMING and self._carrier is not None:
+        if self.stage is _STREAMING and self._carrier is not None:
             self._carrier.taken(self._stream, size)
 
     # What becomes of it
@@ -191,10 +197,14 @@ class Running:
         """Take the slot that the query got. A warm one was kept by the worker, without the node."""
         self.line = None
         self.warm = warm
-        self.stage = Stage.SEATING
+        self.stage = _SEATING
         self.allocation = allocation
         querying = self._querying
-        if querying.hung and self.turn is None and querying.still_hangs(self._place, allocation):
+        if (
+            querying.hung.known
+            and self.turn is None
+            and querying.still_hangs(self._place, allocation)
+        ):
             self.happen(Accident.NOTHING_DONE, Unavailable("The worker hangs."))
             return
         querying.links.get(allocation, self)
@@ -203,7 +213,7 @@ class Running:
         """The worker can be reached: send it, or give the slot back."""
         allocation = self.allocation
         turn = self.turn
-        if self.stage is not Stage.SEATING:
+        if self.stage is not _SEATING:
             if turn is None:
                 link.release(allocation.token)
             return
@@ -236,10 +246,14 @@ class Running:
         """What the worker gets."""
         ask = self.ask
         left = (self.deadline - now) * 1000
+        if left < 1:
+            left = 1
+        elif left > TIMEOUT_MAX_MILLISECONDS:
+            left = TIMEOUT_MAX_MILLISECONDS
         seat = Seat(
             self.allocation.token,
             self.sequence,
-            max(1, int(min(left, TIMEOUT_MAX_MILLISECONDS))),
+            int(left),
             self._querying.window_bytes,
             ask.payload,
             ask.rows,
@@ -256,7 +270,7 @@ class Running:
 
     def sent(self, carrier: Carrier, *, relayed: bool = False) -> None:
         """It is on its way to the worker."""
-        self.stage = Stage.SENT
+        self.stage = _SENT
         self._carrier = carrier
         querying, entry = self._querying, self.entry
         entry.worker = self.allocation.worker
@@ -271,7 +285,7 @@ class Running:
 
     def unreachable(self) -> None:
         """The worker cannot be reached directly."""
-        if self.stage is not Stage.SEATING:
+        if self.stage is not _SEATING:
             return
         if self.turn is None:
             self._querying.relay(self)
@@ -282,7 +296,7 @@ class Running:
 
     def gone(self, why: str) -> None:
         """The worker is no more, and never got the query."""
-        if self.stage is Stage.SEATING:
+        if self.stage is _SEATING:
             if self.turn is not None:
                 self.turn.end(Outcome.CANCELLED)
                 self._querying.cannot_reach(self.allocation, for_long=False)
@@ -294,7 +308,7 @@ class Running:
         self.entry.bytes_out += len(chunk)
         rows = self._rows
         if rows is None:
-            self.stage = Stage.STREAMING
+            self.stage = _STREAMING
             rows = self._rows = self._outcome = Rows(self, querying.window_bytes)
             querying.table.move(self.entry, "streaming", querying.wall_clock())
             rows.came(chunk)
@@ -363,12 +377,12 @@ class Running:
         if self.turn is not None:
             self.turn.was_refused(problem)
         elif (
-            self.stage is Stage.SENT
+            self.stage is _SENT
             and not self.warm  # of which no partition knows
             and isinstance(problem, Unavailable | Overloaded)
         ):
             self._querying.slot_refused(self._place, self.allocation)
-        if isinstance(problem, SlotTaken) and self.stage is Stage.SENT:
+        if isinstance(problem, SlotTaken) and self.stage is _SENT:
             # It goes back to its place, as if it had never got the slot.
             self.entry.attempts -= 1
             self.slots_taken += 1
@@ -432,7 +446,7 @@ class Running:
         if verdict is Verdict.NOTHING:
             return
         if verdict is Verdict.AGAIN:
-            if accident in LOST and self.stage is Stage.SENT:
+            if accident in LOST and self.stage is _SENT:
                 self.lost_tokens = [*(self.lost_tokens or ()), self.allocation.token][-LOST_MAX:]
                 self._doubt = problem.sentence
             self._again()
@@ -445,14 +459,14 @@ class Running:
         elif verdict is Verdict.LOST:
             self._finish("lost", problem)
         else:
-            self._finish("refused" if self.stage is not Stage.STREAMING else "lost", problem)
+            self._finish("refused" if self.stage is not _STREAMING else "lost", problem)
 
     def _again(self) -> None:
         querying = self._querying
-        was_sent = self.stage is Stage.SENT
+        was_sent = self.stage is _SENT
         self._carrier = None
         self.put_off = None
-        self.stage = Stage.WAITING
+        self.stage = _WAITING
         self.tries += 1
         if was_sent:
             querying.table.move(self.entry, "waiting", querying.wall_clock())
@@ -483,7 +497,7 @@ class Running:
             return
         self.stage = _OVER
         querying = self._querying
-        querying.left(self, waited=stage is Stage.WAITING or stage is Stage.SEATING)
+        querying.left(self, waited=stage is _WAITING or stage is _SEATING)
         if problem is None:
             querying.table.move(self.entry, status, querying.wall_clock())
         else:
@@ -520,7 +534,7 @@ class Running:
             )
         seconds = self.deadline - self.since
         doing = {
-            Stage.WAITING: "no worker was free for it",
-            Stage.SEATING: "its worker could not be reached",
+            _WAITING: "no worker was free for it",
+            _SEATING: "its worker could not be reached",
         }.get(self.stage, "it was not finished, and its worker is told to stop")
         return DeadlineExceeded(f"{self._name} did not answer within {seconds:.3g} s: {doing}.")
