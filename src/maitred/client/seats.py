@@ -154,7 +154,8 @@ class SeatLink(Link):
         fingerprint: bytes = b"",
     ) -> None:
         """With a fingerprint, the connection is by TLS, and the worker's certificate has it."""
-        super().__init__(loop, FrameDecoder(RESPONSE, HELLO_BYTES), REQUEST, TURN_FRAMES)
+        decoder = FrameDecoder(RESPONSE, HELLO_BYTES, named=False)
+        super().__init__(loop, decoder, REQUEST, TURN_FRAMES)
         self.session = session
         self.streams: dict[int, Guest] = {}
         self.frame_bytes = 0
@@ -249,7 +250,7 @@ class SeatLink(Link):
 
     def frames_received(self, frames: list[Frame], now: float) -> None:
         if not self._proved:
-            self._greet(frames.pop(0))
+            self._greet(Frame(*frames.pop(0)))
             if self.closing:
                 return
         streams = self.streams

@@ -117,7 +117,8 @@ class GatewayLink(Link):
 
     def __init__(self, door: Door) -> None:
         # One frame a turn until the gateway is known: the next one may be larger after that.
-        super().__init__(door.loop, FrameDecoder(REQUEST, HELLO_BYTES), RESPONSE, 1)
+        decoder = FrameDecoder(REQUEST, HELLO_BYTES, named=False)
+        super().__init__(door.loop, decoder, RESPONSE, 1)
         self.opened_at = self.arrived_at
         self.ready = False
         """Whether the gateway has proved that the node sent it."""
