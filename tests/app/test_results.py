@@ -15,6 +15,7 @@ from maitred.errors import (
     InvalidArgument,
     InvalidResult,
     InvalidTaskId,
+    StoreUnavailable,
     TaskCancelled,
     TaskExpired,
     TaskFailed,
@@ -201,3 +202,31 @@ def test_what_is_no_id_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidTaskId) as caught:
         app.task(wrong)
     assert caught.value.code == "invalid-task-id"
+
+
+@in_a_loop
+async def test_a_store_that_is_away_is_told_soon_and_not_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_task() as (node, task):
+        asked: list[Await] = []
+
+        def away(message: Await) -> None:
+            asked.append(message)
+            raise StoreUnavailable("The disk is away.")
+
+        node.before[Await] = away
+        monkeypatch.setattr(tasks, "AWAY_SECONDS", 0.01)
+        with pytest.raises(StoreUnavailable, match="The disk is away") as refused:
+            await task.result(timeout=600)
+        assert refused.value.outcome == "nothing"
+        assert len(asked) == 2  # one that fails once is asked again
+
+        def once(message: Await) -> None:
+            asked.append(message)
+            del node.before[Await]
+            raise StoreUnavailable("The disk is away.")
+
+        node.before[Await] = once
+        settle(node, task, "done", encode(7))  # type: ignore[arg-type]
+        assert await task.result() == 7

@@ -163,6 +163,7 @@ class Driver:
             effects.VisitorLost: lambda effect: self.visitors[effect.task].answer("lost"),
             effects.GiveBack: self.given_back.append,
             effects.Tell: lambda effect: effect.token.answer(effect.ended),
+            effects.RefuseToTell: lambda effect: effect.token.answer(effect.problem),
             effects.Beat: lambda effect: effect.token.answer((effect.lost, effect.revoked)),
             effects.Unproven: self.unproven.append,
             effects.NotKept: self.not_kept.append,

@@ -340,3 +340,111 @@ def test_who_was_told_that_nobody_knows_is_told_nothing_else() -> None:
     driver.add()
     driver.pass_time(UNSAFE_SECONDS)
     assert told(driver) == {}
+
+
+# Cancelling, and asking for results
+
+
+def waiting_for_cancel(driver: Driver, sequence: int) -> Asked:
+    """Cancel as a node does: the answer waits until the end of the task is on disk."""
+    asked = driver.ask("cancel")
+    state = driver.partition.revoke(sequence, driver.now)
+    assert state is not None
+    driver.partition.tell_of_revocation(Ticket(asked, 1), sequence, state, driver.now)
+    driver.turn()
+    return asked
+
+
+def test_a_cancel_while_the_store_is_away_does_nothing() -> None:
+    driver = Driver()
+    (sequence,) = driver.add().sequences
+    driver.pass_time(1.0)
+    driver.auto_commit = False
+    problem = driver.fail_commit()
+    with pytest.raises(StoreUnavailable) as refused:
+        driver.revoke(sequence)
+    assert refused.value is problem
+    driver.commit()
+    assert driver.take_one().sequence == sequence
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_a_task_in_the_store_alone_is_not_cancelled_while_the_store_is_away(parked: bool) -> None:
+    driver = Driver(buffer_tasks=2, buffer_bytes=1000)
+    sequences = [driver.add(delay=0.0 if parked else 600.0).sequences[0] for _ in range(20)]
+    driver.pass_time(1.0)
+    driver.auto_commit = False
+    driver.fail_commit()
+    with pytest.raises(StoreUnavailable):
+        driver.revoke(sequences[-1])
+    driver.commit()
+    assert driver.partition.open_tasks == 20
+
+
+def test_a_task_that_a_worker_has_is_cancelled_whatever_the_store_does() -> None:
+    driver = Driver()
+    (sequence,) = driver.add().sequences
+    driver.take_one()
+    driver.auto_commit = False
+    driver.fail_commit()
+    assert driver.revoke(sequence) == "cancelling"
+
+
+@pytest.mark.parametrize("says", ["nothing", "no"])
+def test_a_cancel_that_the_store_does_not_confirm_is_unknown(says: str) -> None:
+    driver = Driver()
+    (sequence,) = driver.add().sequences
+    driver.pass_time(1.0)
+    driver.auto_commit = False
+    cancelled = waiting_for_cancel(driver, sequence)
+    again = waiting_for_cancel(driver, sequence)
+    driver.begin_commit(anything=True)
+    assert not cancelled.answered
+    problem = StoreUnavailable("It does not answer.")
+    if says == "no":
+        driver.end_commit(problem)
+    else:
+        driver.partition.store_silent(problem, driver.now)
+    driver.turn()
+    assert is_unknown(cancelled)
+    assert is_unknown(again)
+    asked = waiting_for_cancel(driver, sequence)  # it did nothing itself
+    assert asked.value is problem
+    if says == "nothing":
+        driver.end_commit()
+    driver.commit()
+    driver.turn()
+    assert driver.revoke(sequence) == "cancelled"
+    assert waiting_for_cancel(driver, sequence).safe
+    assert not driver.partition.open_tasks
+
+
+@pytest.mark.parametrize("how", [DONE, FAILED])
+@pytest.mark.parametrize("says", ["nothing", "no"])
+def test_whoever_waits_for_an_end_that_the_store_does_not_confirm_hears_why(
+    says: str, how: int
+) -> None:
+    driver = Driver()
+    (sequence,) = driver.add(terms=ONCE).sequences
+    driver.pass_time(1.0)
+    run = driver.take_one()
+    driver.auto_commit = False
+    early = driver.wait_for(sequence)
+    finished = driver.finish(run, how=how)
+    driver.begin_commit(anything=True)
+    late = driver.wait_for(sequence)
+    assert not early.answered
+    problem = StoreUnavailable("It does not answer.")
+    if says == "no":
+        driver.end_commit(problem)
+    else:
+        driver.partition.store_silent(problem, driver.now)
+    driver.turn()
+    assert early.value is late.value is problem
+    assert driver.wait_for(sequence).value is problem  # at once
+    assert not finished.answered  # the worker need not run it again
+    if says == "nothing":
+        driver.end_commit()
+    driver.commit()
+    assert driver.wait_for(sequence).value.status == ("done" if how == DONE else "failed")
+    assert finished.safe

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maitred.errors import OutcomeUnknown, StoreUnavailable
+from maitred.errors import OutcomeUnknown, StoreUnavailable, UnknownTask
 from maitred.matching import core
-from maitred.node import loading, writer
-from maitred.protocol.tasks import Finish
+from maitred.node import loading, store_reads, writer
+from maitred.protocol.tasks import Await, Finish, Outcome, Revoke, Revoked
 from tests.node.in_process import in_a_loop, until
 from tests.node.test_task_faults import SESSION, stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 BRIEF_SECONDS = 0.05
@@ -27,7 +27,7 @@ def brief_patience() -> Iterator[None]:
     """Only while the store is known not to answer: otherwise a busy machine would be taken for a
     silent store."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (core, writer):
+        for module in (core, store_reads, writer):
             patch.setattr(module, "UNSAFE_SECONDS", BRIEF_SECONDS)
         patch.setattr(loading, "SILENT_SECONDS", BRIEF_SECONDS)
         yield
@@ -92,3 +92,56 @@ async def test_a_partition_that_cannot_be_loaded(tmp_path: Path) -> None:
         await until(lambda: one.partitions.loader.silent is None)
         await one.add(queue="mails")
         assert len(await one.take(2, queue="mails")) == 1
+
+
+def cancel(sequence: int) -> Revoke:
+    return Revoke("shop", "mails", 1, 0, 0, sequence)
+
+
+def result(sequence: int) -> Await:
+    return Await("shop", "mails", 1, 0, 0, sequence)
+
+
+@in_a_loop
+async def test_a_cancel_that_is_not_confirmed(tmp_path: Path) -> None:
+    async with stage(tmp_path) as one:
+        first, second = await one.add(), await one.add()
+        go = one.store.waits("commit")
+        with brief_patience(), pytest.raises(OutcomeUnknown) as refused:
+            await one.client.request(cancel(first), 30)
+        assert refused.value.outcome == "unknown"
+        with pytest.raises(StoreUnavailable) as nothing:  # at once
+            await one.client.request(cancel(second), 30)
+        assert nothing.value.outcome == "nothing"
+        with pytest.raises(StoreUnavailable):
+            await one.client.request(result(first), 30)
+        go.set()
+        await until(lambda: one.owned().partition.store_problem is None)
+        assert await one.client.request(cancel(first), 30) == Revoked("cancelled")
+        assert await one.client.request(cancel(second), 30) == Revoked("cancelled")
+        outcome = await one.client.request(result(first), 30)
+        assert isinstance(outcome, Outcome)
+        assert outcome.status == "cancelled"
+
+
+@pytest.mark.parametrize("read", ["segments_around", "later_one", "result", "dead_one"])
+@pytest.mark.parametrize("ask", [cancel, result])
+@in_a_loop
+async def test_a_read_that_is_not_answered(
+    tmp_path: Path, ask: Callable[[int], Revoke | Await], read: str
+) -> None:
+    """Of a task that is not in memory, so that the store has to be asked."""
+    async with stage(tmp_path) as one:
+        unknown = await one.add() + 1000
+        go = one.store.waits(read)
+        with brief_patience(), pytest.raises(StoreUnavailable) as refused:
+            await one.client.request(ask(unknown), 30)
+        assert refused.value.outcome == "nothing"
+        calls = one.store.calls.count(read)
+        with pytest.raises(StoreUnavailable):  # at once: the same read is still under way
+            await one.client.request(ask(unknown), 30)
+        assert one.store.calls.count(read) == calls
+        go.set()
+        await until(lambda: one.partitions.reads.silent is None)
+        with pytest.raises(UnknownTask):
+            await one.client.request(ask(unknown), 30)

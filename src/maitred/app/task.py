@@ -7,6 +7,7 @@ knows its type, makes a handle of it again, in any process.
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
@@ -20,6 +21,7 @@ from maitred.errors import (
     InvalidTaskId,
     MaitredError,
     Overloaded,
+    StoreUnavailable,
     TaskCancelled,
     TaskExpired,
     TaskFailed,
@@ -42,6 +44,10 @@ worker is told; it ended otherwise."""
 SLICE_SECONDS: Final = 60.0
 """Longest single question for a result: well below what a request may take at most, and short
 enough for whatever stands between and dislikes silence."""
+
+AWAY_SECONDS: Final = 2.0
+"""For so long a result is asked for again while the node says that its store is away: a commit that
+fails once need not disturb the caller."""
 
 _AGAIN: Final = (DeadlineExceeded, ConnectionLost, CutOff, Unavailable, Overloaded)
 _PAUSE_FIRST_SECONDS: Final = 0.1
@@ -82,8 +88,9 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
 
         Raises `TaskFailed`, `TaskCancelled` or `TaskExpired` if there is no result, `TaskForgotten`
         if the task is over and its result is no longer kept, `UnknownTask` if there is no such
-        task, and `DeadlineExceeded`, which is a `TimeoutError`, if it is not
-        there in time; then it can be asked for again.
+        task, `StoreUnavailable` if the node's store is away and only the store can tell, and
+        `DeadlineExceeded`, which is a `TimeoutError`, if it is not there in time. After the last
+        two it can be asked for again.
         """
         outcome = await self._outcome(timeout)
         if outcome.status == "done":
@@ -104,6 +111,7 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
         loop = asyncio.get_running_loop()
         end = None if seconds is None else loop.time() + seconds
         pause = _PAUSE_FIRST_SECONDS
+        store_away_at = inf
         left = SLICE_SECONDS if seconds is None else seconds
         while True:
             message = Await(
@@ -116,6 +124,10 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
                 return cast("Outcome", answer)
             except _AGAIN as cut:
                 problem: MaitredError = cut
+            if not isinstance(problem, StoreUnavailable):
+                store_away_at = inf
+            elif loop.time() > (store_away_at := min(store_away_at, loop.time())) + AWAY_SECONDS:
+                raise problem
             if not isinstance(problem, DeadlineExceeded):
                 await asyncio.sleep(pause if end is None else min(pause, end - loop.time()))
                 pause = min(2 * pause, _PAUSE_LONGEST_SECONDS)

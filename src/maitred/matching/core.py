@@ -14,6 +14,7 @@ from maitred.matching.backlog import Backlog
 from maitred.matching.effects import (
     Ended,
     NotKept,
+    RefuseToTell,
     Settle,
     Tell,
     encode_ended,
@@ -330,8 +331,11 @@ class Core:
 
     def _tell(self, sequence: int, token: Token, ended: Ended) -> None:
         """Tell what became of a task when that is on disk: if the owner and the worker were lost
-        before, the task would go on, and might end otherwise."""
-        if not self.ledger.tell_when_written(sequence, token, ended):
+        before, the task would go on, and might end otherwise. While the store cannot be written the
+        caller hears why."""
+        if self.store_problem is not None and self.ledger.is_ending(sequence):
+            self.effects.append(RefuseToTell(token, self.store_problem))
+        elif not self.ledger.tell_when_written(sequence, token, ended):
             self.effects.append(Tell(token, ended))
 
     def _keep_result(self, sequence: int, ended: Ended, now: float) -> None:

@@ -210,6 +210,13 @@ class Tell(NamedTuple):
     ended: Ended
 
 
+class RefuseToTell(NamedTuple):
+    """Tell who waits for the end of a task that the store does not confirm it."""
+
+    token: Token
+    problem: MaitredError
+
+
 class AskAgain(NamedTuple):
     """Look once more for a task that somebody waits for: the row it may be in was set aside."""
 
@@ -290,6 +297,7 @@ Effect = (
     | VisitorLost
     | GiveBack
     | Tell
+    | RefuseToTell
     | AskAgain
     | SetAside
     | Beat

@@ -51,6 +51,7 @@ class Pending:
     """Changes other than new segments: nobody's acknowledgement is in a hurry for most of them."""
 
     __slots__ = (
+        "cancelling",
         "counts",
         "damaged",
         "damaged_gone",
@@ -85,6 +86,9 @@ class Pending:
         self.ends: set[int] = set()
         """Tasks whose ends these changes write. A crash before that would give the task another
         end, so callers hear of the end when it is on disk."""
+        self.cancelling: list[tuple[Ticket, bool]] = []
+        """Released when these changes are on disk, like tickets: callers that cancel a task, and
+        whether the task was cancelled for want of another end."""
         self.told: list[tuple[Token, Ended]] = []
         """These callers."""
         self.counts: PartitionCounts | None = None
@@ -101,6 +105,7 @@ class Pending:
             or self.damaged_gone
             or self.tickets
             or self.producers
+            or self.cancelling
             or self.told
             or self.counts
         )
@@ -123,6 +128,7 @@ class Pending:
         self.tickets = older.tickets + self.tickets
         self.producers = older.producers + self.producers
         self.ends |= older.ends
+        self.cancelling = older.cancelling + self.cancelling
         self.told = older.told + self.told
         self.counts = self.counts or older.counts
 
@@ -299,6 +305,10 @@ class Ledger:
             return False
         return True
 
+    def is_ending(self, sequence: int) -> bool:
+        """Whether the task is over, and its end has to be written and is not on disk."""
+        return any(sequence in pending.ends for pending in self.all_pending())
+
     def is_dead_going(self, sequence: int) -> bool:
         """Whether the dead letter is crossed out, though the store may not know yet."""
         return any(sequence in pending.dead_gone for pending in self.all_pending())
@@ -345,6 +355,13 @@ class Ledger:
         """The ticket says nothing new, and is not answered before what was said is on disk."""
         if self.pending or self.under_way is not None:
             self._wait_for(ticket)
+            self._touch(now)
+
+    def tell_of_revocation(self, ticket: Ticket, now: float, *, cancelled: bool) -> None:
+        """The same for a caller that cancels a task. It is not kept waiting if the store fails."""
+        if self.pending or self.under_way is not None:
+            ticket.left += 1
+            self.pending.cancelling.append((ticket, cancelled))
             self._touch(now)
 
     def record(self, task: Task) -> Record:

@@ -285,6 +285,7 @@ class Partition(Recalling):
                 ticket.problem = OutcomeUnknown("Some of the tasks may have been begun.")
         for pending in self.ledger.all_pending():
             tickets.update(dict.fromkeys(pending.tickets))
+            tickets.update(dict.fromkeys(ticket for ticket, _ in pending.cancelling))
             tokens += [token for token, _ in pending.told]
         for quota in self.quotas:
             quota.leave(self.ledger)

@@ -171,7 +171,8 @@ class Producing(Lives):
         return [token for waiting in self._waiters.values() for token in waiting]
 
     def revoke(self, sequence: int, now: float) -> Revocation | None:
-        """Cancel it: "cancelled", "cancelling" or "over"; None if we know nothing of it."""
+        """Cancel it: "cancelled", "cancelling" or "over"; None if we know nothing of it. Raises
+        the store's problem, and does nothing, if that could not be written now."""
         task = self.tasks.get(sequence)
         if task is None:
             ended = self.outcomes.get(sequence, now)
@@ -180,8 +181,20 @@ class Producing(Lives):
             task.revoked = True
             self._tell_worker(task)
             return "cancelling"
+        if self.store_problem is not None:
+            raise self.store_problem.with_traceback(None)
         self._end(task, "cancelled", b"", None, now)
         return "cancelled"
+
+    def tell_of_revocation(
+        self, ticket: Ticket, sequence: int, state: Revocation, now: float
+    ) -> None:
+        """Settle the ticket of a caller that cancels when the end of the task is on disk."""
+        if self.store_problem is None:
+            self.ledger.tell_of_revocation(ticket, now, cancelled=state == "cancelled")
+        elif self.ledger.is_ending(sequence):
+            ticket.problem = self.store_problem  # an earlier caller or a worker ended the task
+        self.release(ticket)
 
     def _tell_worker(self, task: Task) -> None:
         held = self._beats.pop(task.holder, None)

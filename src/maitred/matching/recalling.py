@@ -9,6 +9,7 @@ from maitred.matching.effects import (
     Ended,
     Read,
     ReadLater,
+    RefuseToTell,
     Tell,
 )
 from maitred.matching.records import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from maitred.errors import MaitredError
     from maitred.matching.effects import EndStatus
+    from maitred.matching.ledger import Pending
     from maitred.matching.records import (
         Changes,
         Dead,
@@ -185,6 +187,8 @@ class Recalling(SettingAside):
             self._part_safe(ticket)
         for ticket, _ in batch.pending.producers:
             self._part_safe(ticket)
+        for ticket, _ in batch.pending.cancelling:
+            self._part_safe(ticket)
         for token, ended in batch.pending.told:
             self.effects.append(Tell(token, ended))
         pending = self.ledger.pending
@@ -215,6 +219,7 @@ class Recalling(SettingAside):
             if task.ticket is not None and task.state in (READY, WAITING):
                 self._refuse(task)
         self._answer_producers(self.ledger.pending)
+        self._answer_callers(self.ledger.pending, problem)
         self._refuse_unwritable(now)
 
     def store_silent(self, problem: MaitredError, now: float) -> None:
@@ -225,7 +230,24 @@ class Recalling(SettingAside):
         self._unsafe_until = now
         for pending in self.ledger.all_pending():
             self._answer_producers(pending)
+            self._answer_callers(pending, problem)
         self._refuse_unwritable(now)
+
+    def _answer_callers(self, pending: Pending, problem: MaitredError) -> None:
+        """Tell those who cancel a task or wait for its end that the store does not confirm it."""
+        cancelling, pending.cancelling = pending.cancelling, []
+        for ticket, cancelled in cancelling:
+            if cancelled:
+                self._part_unknown(
+                    ticket,
+                    "The task is cancelled, and the store does not confirm it: if the node fails "
+                    "before it does, the task may run.",
+                )
+            else:
+                ticket.problem = problem
+                self._part_refused(ticket)
+        told, pending.told = pending.told, []
+        self.effects += [RefuseToTell(token, problem) for token, _ in told]
 
     def store_answers(self) -> None:
         """Take new tasks again: the store has written something."""
@@ -235,7 +257,10 @@ class Recalling(SettingAside):
     def revoke_stored(
         self, segment: Segment, marks: frozenset[int], sequence: int, now: float
     ) -> bool:
-        """Cancel a task that is in the store alone, in this segment."""
+        """Cancel a task that is in the store alone, in this segment. Raises the store's problem,
+        and does nothing, if that could not be written now."""
+        if self.store_problem is not None:
+            raise self.store_problem.with_traceback(None)
         return self._end_stored(segment, marks, sequence, "cancelled", b"", None, now)
 
     def finish_stored(

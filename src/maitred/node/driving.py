@@ -73,6 +73,7 @@ ANSWERS: Final = (
     effects.VisitorUnwanted,
     effects.GiveBack,
     effects.Tell,
+    effects.RefuseToTell,
     effects.AskAgain,
     effects.Beat,
     effects.Allocate,
@@ -155,6 +156,7 @@ class Driving:
             effects.VisitorLost: self._visitor_lost,
             effects.GiveBack: self._give_back,
             effects.Tell: self._tell,
+            effects.RefuseToTell: self._refuse_to_tell,
             effects.AskAgain: self._ask_again,
             effects.SetAside: self._set_aside,
             effects.Beat: self._beat,
@@ -494,6 +496,9 @@ class Driving:
     def _tell(self, _owned: Owned, effect: effects.Tell) -> None:
         ended = effect.ended
         effect.token.answer(Outcome(ended.status, ended.attempts, ended.body))
+
+    def _refuse_to_tell(self, _owned: Owned, effect: effects.RefuseToTell) -> None:
+        effect.token.refuse(effect.problem)
 
     def _ask_again(self, owned: Owned, effect: effects.AskAgain) -> None:
         key = owned.key

@@ -25,6 +25,7 @@ from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.driving import Driving, Owned
 from maitred.node.loading import Loader
 from maitred.node.settling import settle
+from maitred.node.store_reads import StoreReads
 from maitred.node.stored_quotas import StoredQuotas
 from maitred.protocol.tasks import (
     Counts,
@@ -128,6 +129,7 @@ class Partitions(Driving):
     ) -> None:
         super().__init__(shard, store, writer, surroundings)
         self.loader = Loader(shard, store, self._refuse_waiting)
+        self.reads = StoreReads()
         self._loading: dict[PartitionKey, list[_Waiting]] = {}
         self._hints = Limiter(HINTS_PER_SECOND, HINTS_PER_SECOND, self.loop.time())
         self._hinted: dict[tuple[str, str], tuple[float, str | None]] = {}

@@ -85,6 +85,7 @@ class TaskRequests:
         self._shard = partitions.shard
         self._loop = partitions.loop
         self._store = partitions.store
+        self._read = partitions.reads.answer
         self._looking = NamespaceTurns()
         self._looked_at: tuple[Owned, list[SegmentRead]] | None = None
         """The segments that were looked at last. What was crossed out since, the partition knows,
@@ -171,17 +172,17 @@ class TaskRequests:
             if unknown is None:
                 partition.wait_for_stored(sequence, held)
             else:
-                self._when_written(owned, held, unknown)
+                self._when_written(owned, sequence, held, unknown)
         self._partitions.touch(owned)
 
     async def _stored_outcome(self, owned: Owned, sequence: int) -> Outcome | None:
-        result = await self._store.result(owned.key, sequence)
+        result = await self._read(self._store.result(owned.key, sequence))
         wall = self._loop.time() + owned.partition.ledger.wall
         if result is not None and result.expires_at > wall:
             try:
                 return Outcome(*decode_ended(result.body))
             except RowDamagedError as problem:
-                known = await self._store.damaged_around(owned.key, sequence)
+                known = await self._read(self._store.damaged_around(owned.key, sequence))
                 self._partitions.check(owned)
                 if not any(row.kind == "result" for row in known):
                     owned.partition.set_aside_result(result, str(problem), self._loop.time())
@@ -191,7 +192,7 @@ class TaskRequests:
 
     async def _dead_outcome(self, owned: Owned, sequence: int) -> Outcome | None:
         """A dead letter says that its task failed, for as long as it is there."""
-        dead = await self._store.dead_one(owned.key, sequence)
+        dead = await self._read(self._store.dead_one(owned.key, sequence))
         if dead is None or owned.partition.ledger.is_dead_going(sequence):
             return None
         try:
@@ -207,7 +208,7 @@ class TaskRequests:
         """Say why nothing is known of a task: it may be in a row that was set aside."""
         is_aside = owned.partition.aside_with(sequence) or any(
             sequence not in row.over
-            for row in await self._store.damaged_around(owned.key, sequence)
+            for row in await self._read(self._store.damaged_around(owned.key, sequence))
         )
         if is_aside:
             return task_damaged(sequence, "The row that it was written in")
@@ -216,7 +217,7 @@ class TaskRequests:
     async def _is_stored(self, owned: Owned, sequence: int) -> bool:
         if await self._segment_with(owned, sequence) is not None:
             return True
-        found = await self._store.later_one(owned.key, sequence)
+        found = await self._read(self._store.later_one(owned.key, sequence))
         return found is not None and not owned.partition.later.is_over(sequence)
 
     async def _segment_with(self, owned: Owned, sequence: int) -> SegmentRead | None:
@@ -228,7 +229,7 @@ class TaskRequests:
                 known = _with_task(owned, self._looked_at[1], sequence)
                 if known is not None:
                     return known
-            found = await self._store.segments_around(owned.key, sequence)
+            found = await self._read(self._store.segments_around(owned.key, sequence))
             self._looked_at = looked_at = (owned, found)
             self._loop.call_later(LOOKED_AT_SECONDS, self._forget_looked_at, looked_at)
             return _with_task(owned, found, sequence)
@@ -238,22 +239,30 @@ class TaskRequests:
             self._looked_at = None
 
     def _revoke(self, owned: Owned, message: Revoke, held: Held) -> None:
-        if message.sequence < SEQUENCES_PER_RANGE:
-            raise owned.partition.absence(message.sequence)
-        state = owned.partition.revoke(message.sequence, self._loop.time())
+        sequence = message.sequence
+        if sequence < SEQUENCES_PER_RANGE:
+            raise owned.partition.absence(sequence)
+        state = owned.partition.revoke(sequence, self._loop.time())
         if state is not None:
-            self._revoked(owned, state, held)
+            self._revoked(owned, sequence, state, held)
         else:
-            answer = self._revoke_stored(owned, message.sequence, held)
+            answer = self._revoke_stored(owned, sequence, held)
             self._partitions.answering(held, answer)
 
-    def _revoked(self, owned: Owned, state: Revocation, held: Held) -> None:
+    def _revoked(self, owned: Owned, sequence: int, state: Revocation, held: Held) -> None:
         if state == "cancelling":
             held.answer(Revoked(state))
         else:
-            self._when_written(owned, held, Revoked(state))
+            self._when_written(owned, sequence, held, Revoked(state), state)
 
-    def _when_written(self, owned: Owned, held: Held, answer: Revoked | MaitredError) -> None:
+    def _when_written(
+        self,
+        owned: Owned,
+        sequence: int,
+        held: Held,
+        answer: Revoked | MaitredError,
+        state: Revocation = "over",
+    ) -> None:
         """Say that a task is over when that is on disk: it stays so through a crash, or nobody is
         told."""
 
@@ -264,15 +273,14 @@ class TaskRequests:
             else:
                 held.answer(told)
 
-        ticket = Ticket(settle, 1)
-        owned.partition.ledger.wait_for_what_is_pending(ticket, self._loop.time())
-        owned.partition.release(ticket)
+        ticket, now = Ticket(settle, 1), self._loop.time()
+        owned.partition.tell_of_revocation(ticket, sequence, state, now)
 
     async def _revoke_stored(self, owned: Owned, sequence: int, held: Held) -> None:
         partition = owned.partition
         with looking_up(owned):
             found = await self._segment_with(owned, sequence)
-            later = await self._store.later_one(owned.key, sequence)
+            later = await self._read(self._store.later_one(owned.key, sequence))
             self._partitions.check(owned)
             now = self._loop.time()
             state = partition.revoke(sequence, now)  # it may have been read meanwhile
@@ -289,12 +297,12 @@ class TaskRequests:
             if outcome is None:
                 unknown = await self._unknown(owned, sequence)
                 self._partitions.check(owned)
-                self._when_written(owned, held, unknown)
+                self._when_written(owned, sequence, held, unknown)
                 self._partitions.touch(owned)
                 return
             self._partitions.check(owned)
             state = revocation_of(outcome.status)
-        self._revoked(owned, state, held)
+        self._revoked(owned, sequence, state, held)
         self._partitions.touch(owned)
 
     # Workers
@@ -413,7 +421,7 @@ class TaskRequests:
         if sequence in partition.tasks:
             return partition.finish_again(end, ticket, self._loop.time(), holder)
         found = await self._segment_with(owned, sequence)
-        later = await self._store.later_one(owned.key, sequence)
+        later = await self._read(self._store.later_one(owned.key, sequence))
         self._partitions.check(owned)
         now = self._loop.time()
         if told.counts is None and found is None and later is not None:
