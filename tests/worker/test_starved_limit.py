@@ -7,6 +7,9 @@ computes or blocks, threads that hold the GIL, or other processes. Only the CPU 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 SLOTS = 64
+SCHEDULING = Path("/proc/thread-self/schedstat")
 WAY_SECONDS = 0.005
 """For the end of a task to reach the node, and the next task to come."""
 
@@ -225,6 +229,49 @@ def test_this_system_tells_cpu_times() -> None:
     after = cpu_times()
     assert after.thread > before.thread
     assert after.process > before.process
+
+
+def kept_waiting() -> float:
+    """What the system says of the calling thread, in seconds."""
+    return int(SCHEDULING.read_text().split()[1]) / 1e9
+
+
+@pytest.mark.skipif(not SCHEDULING.exists(), reason="the system does not tell")
+def test_each_thread_is_told_its_own_cpu_times() -> None:
+    found = []
+
+    def ask() -> None:
+        least = kept_waiting()
+        told = cpu_times()
+        assert told.kept_waiting is not None
+        found.append((told.thread, least <= told.kept_waiting <= kept_waiting()))
+
+    sum(range(200_000))
+    ask()
+    for _ in range(2):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    (ours, _), *others = found
+    assert all(right for _, right in found)
+    assert len(others) == 2
+    assert max(theirs for theirs, _ in others) < ours
+
+
+@pytest.mark.skipif(not SCHEDULING.exists(), reason="the system does not tell")
+def test_a_forked_process_is_told_its_own_cpu_times() -> None:
+    cpu_times()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        told = cpu_times().kept_waiting
+        os.write(writer, b"own" if told is not None and told <= kept_waiting() else b"others'")
+        os._exit(0)
+    os.waitpid(child, 0)
+    said = os.read(reader, 100)
+    os.close(reader)
+    os.close(writer)
+    assert said == b"own"
 
 
 def test_the_usual_reason_is_said_once_and_single_windows_change_nothing() -> None:
