@@ -94,9 +94,7 @@ class Passes(Generic[Where, Who]):
 
     def take(self, token: bytes) -> list[Early[Who]]:
         """Those that wait with this token, in the order in which they came; they wait no more."""
-        if token not in self.early:
-            return []
-        waiting = self.early.pop(token)
+        waiting = self.early.pop(token, [])
         self._forget(waiting)
         return waiting
 

@@ -121,8 +121,9 @@ class Querying:
             if terms.proof and self.counted is not None:
                 self.counted.told_again(served, terms)
             return  # given back before we heard of it, or told twice
-        for other in self._passes.take(token):
-            self._refuse(other.who.asker, other.who.stream, reservations.twice())
+        if token in self._passes.early:
+            for other in self._passes.take(token):
+                self._refuse(other.who.asker, other.who.stream, reservations.twice())
         expires_at = now + terms.reservation_seconds
         if now > self.pulse.in_time_until:
             expires_at -= self.pulse.behind(now)

@@ -37,6 +37,7 @@ _DECLARE: Final = (
 )
 
 NO_ARGUMENTS: Final = b"\x90"
+_ARGUMENTS: Final = (list, dict)
 
 _read_json: Final = json.Decoder().decode
 _read_msgpack: Final = msgpack.Decoder().decode
@@ -183,7 +184,7 @@ def arguments(body: bytes, *, packed: bool) -> bytes:
         return _packed_arguments(body)
     try:
         value = _read_json(body)
-        return _write_msgpack(value if isinstance(value, list | dict) else [value])
+        return _write_msgpack(value if isinstance(value, _ARGUMENTS) else [value])
     except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
         raise InvalidArguments(
             f"The body cannot be read as JSON: {problem}."[:300],
