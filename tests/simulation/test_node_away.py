@@ -15,6 +15,7 @@ from maitred.errors import (
     DeadlineExceeded,
     MaitredError,
     NodeUnreachable,
+    Unavailable,
     WorkerLost,
 )
 from maitred.logs import silent
@@ -331,3 +332,63 @@ def test_a_task_that_is_waited_for_is_waited_for_across_an_outage() -> None:
         await room.app.close()
 
     in_a_world(main)
+
+
+def before_any_connection(
+    main: Callable[[Room], Coroutine[Any, Any, None]], *, reached: bool = False
+) -> None:
+    """Run it as a caller that never had a connection. If the node is `reached`, something listens
+    there that never says a word; else the network drops everything."""
+    with World(1) as world:
+        world.calm()
+
+        async def scenario() -> None:
+            room = Room(world, 1)
+            if reached:
+
+                async def listen() -> None:
+                    await asyncio.get_running_loop().create_server(
+                        asyncio.Protocol, world.host("node").address, PORT
+                    )
+                    await asyncio.Event().wait()
+
+                world.host("node").spawn(listen(), name="silent")
+            else:
+                room.node.start()
+            await asyncio.sleep(1)
+            if not reached:
+                world.network.partition("node", "caller")
+            await world.host("caller").spawn(main(room), name="caller").wait()
+
+        world.run(scenario())
+
+
+def connecting(room: Room) -> Coroutine[Any, Any, Any]:
+    async def connect() -> None:
+        await maitred.connect(room._url, surroundings=room.world.host("caller").surroundings)
+
+    return connect()
+
+
+def test_a_silent_network_is_told_before_there_was_any_connection() -> None:
+    async def main(room: Room) -> None:
+        price = room.app.handler("price")(room.price)
+        for ask in (connecting(room), price.enqueue(1), price.query(1), price.enqueue(1)):
+            outcome, after = await room.timed(ask)
+            assert isinstance(outcome, NodeUnreachable), outcome
+            assert "the network has not answered" in str(outcome)
+            assert after == pytest.approx(AWAY_SECONDS, abs=0.01)
+        room.world.network.heal()
+        assert await room.recovered(lambda: price.enqueue(1)) <= BACK_SECONDS
+
+    before_any_connection(main)
+
+
+def test_a_node_that_takes_its_time_for_the_handshake_gets_it() -> None:
+    async def main(room: Room) -> None:
+        outcome, after = await room.timed(connecting(room))
+        assert isinstance(outcome, Unavailable), outcome
+        assert not isinstance(outcome, NodeUnreachable)
+        assert after == pytest.approx(Client().connect_seconds, abs=0.01)
+
+    before_any_connection(main, reached=True)

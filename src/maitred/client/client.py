@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from maitred.client.asks import Asks
 from maitred.client.call import Call, PatientCall
@@ -63,6 +63,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyAnswer", "AsyncClient", "NodeView", "Unreachable"]
 
+SILENT_SECONDS: Final = 2.0
+"""A new client whose attempts at connections are neither taken nor refused for so long says that
+the node is unreachable. A node that was reached has `connect_seconds` for its handshake."""
+
+LATE_SECONDS: Final = 0.2
+"""Of these, the time that a late loop has to read what the network said."""
+
 
 class AsyncClient(Asks):
     """Made by `maitred.connect`. Safe for many tasks of one loop."""
@@ -92,6 +99,8 @@ class AsyncClient(Asks):
         )
         self._watchers: list[asyncio.Future[None]] = []
         self._closing: asyncio.Task[None] | None = None
+        self._silent = False
+        """Whether the first attempts at connections were not even refused."""
         self._querying = None
         self.encrypted = tls is not None
         """Whether its connections to nodes are by TLS."""
@@ -112,9 +121,11 @@ class AsyncClient(Asks):
     # Begin and end
 
     async def open(self) -> Self:
-        """Connect; done as soon as one node has answered. Raises why none did."""
+        """Connect; done as soon as one node has answered. Raises why none did, after
+        `connect_seconds`, or after `SILENT_SECONDS` if the network says nothing at all."""
         for pool in self._router.pools.values():
             pool.start()
+        silence = self._loop.call_later(SILENT_SECONDS - LATE_SECONDS, self._network_may_be_silent)
         try:
             async with asyncio.timeout(self.settings.connect_seconds):
                 while not self._has_connected():
@@ -125,7 +136,19 @@ class AsyncClient(Asks):
             if reason is problem:
                 raise
             raise reason from None
+        finally:
+            silence.cancel()
         return self
+
+    def _network_may_be_silent(self) -> None:
+        # On a loop that was late, what the network said has yet to be read.
+        self._loop.call_later(LATE_SECONDS, self._network_is_silent)
+
+    def _network_is_silent(self) -> None:
+        self._silent = not any(
+            pool.reached or pool.problem is not None for pool in self._router.pools.values()
+        )
+        self._tell_news()
 
     async def covered(self, *, one_node: bool = False) -> None:
         """Wait until there is a connection to every shard of every node, or of `one_node`."""
@@ -201,6 +224,12 @@ class AsyncClient(Asks):
             return True
         if all(isinstance(pool.problem, HOPELESS) for pool in pools):
             raise self._why_not_connected()
+        if self._silent:
+            raise NodeUnreachable(
+                f"{self.address} cannot be reached: the network has not answered for "
+                f"{SILENT_SECONDS:g} s. Nothing was done.",
+                remedy="Check host and port, and what lies between: a firewall may drop packets.",
+            )
         return False
 
     def _why_not_connected(self) -> MaitredError:

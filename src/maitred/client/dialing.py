@@ -37,26 +37,34 @@ class Refused(Exception):
         self.reached = reached
 
 
-async def connect(node: HostPort, terms: Terms) -> Connection:
-    """A connection with its handshake behind it; raises `Refused`."""
+async def connect(node: HostPort, terms: Terms, reached: Callable[[], None]) -> Connection:
+    """A connection with its handshake behind it; raises `Refused`.
+
+    `reached` is called when the network has connected the two, and TLS and handshake begin.
+    """
     loop = asyncio.get_running_loop()
     connection = Connection(loop, terms.settings)
+
+    def made() -> Connection:
+        reached()
+        return connection
+
     try:
         async with asyncio.timeout(terms.settings.connect_seconds):
             # Simulated loops know no TLS, not even its absence.
             options: dict[str, Any] = {}
             if terms.tls is not None:
                 options = {"ssl": terms.tls(), "server_hostname": node.host}
-            await loop.create_connection(lambda: connection, node.host, node.port, **options)
+            await loop.create_connection(made, node.host, node.port, **options)
             await connection.shake_hands(terms.credentials, terms.versions)
     except BaseException as problem:
         nonsense = connection.decoder.broken is not None
-        reached = connection.heard or nonsense or isinstance(problem, ssl.SSLError)
+        was_heard = connection.heard or nonsense or isinstance(problem, ssl.SSLError)
         if hasattr(connection, "transport"):
             connection.abort()
         if isinstance(problem, OSError | MaitredError):
             reason = _explained(node.name, problem, connection, terms)
-            raise Refused(reason, reached=reached) from None
+            raise Refused(reason, reached=was_heard) from None
         raise
     return connection
 

@@ -83,6 +83,9 @@ class Pool:
         """Calls that wait for any connection."""
         self.problem: MaitredError | None = None
         """Why the last attempt at a connection failed; None after one that did not."""
+        self.reached = False
+        """Whether the network has ever made a connection to the node, though perhaps without
+        handshake. Always true with uvloop, which does not tell."""
         self._router = router
         self._loop = loop
         self._terms = terms
@@ -253,7 +256,8 @@ class Pool:
         connection: Connection | None = None
         reached = True
         try:
-            connection = await connect(self.node._replace(port=port), self._terms)
+            place = self.node._replace(port=port)
+            connection = await connect(place, self._terms, self._was_reached)
             homes = _homes(connection.description)
             if connection.closing:
                 problem = connection.last_words or Unavailable(
@@ -278,6 +282,9 @@ class Pool:
             self._resubmit(self.line)  # which tells each of them
         self._perform(self._coverage.failed(dial, reached=reached, now=self._loop.time()))
         self._router.news()
+
+    def _was_reached(self) -> None:
+        self.reached = True
 
     def _opened(self, connection: Connection, dial: Dial, homes: Homes) -> None:
         description = connection.description
