@@ -25,6 +25,21 @@ def test_a_row_is_idle_from_when_it_was_first_seen_so() -> None:
     assert idleness.seen(KEY, 2, 50.0) == 0.0
 
 
+def test_rows_wait_until_a_pass_sees_none() -> None:
+    idleness = Idleness()
+    waits = [idleness.waiting]  # nothing is known before the first pass
+    idleness.seen(KEY, 1, 10.0)
+    idleness.pass_ends()
+    waits.append(idleness.waiting)
+    idleness.pass_ends()
+    waits.append(idleness.waiting)
+    idleness.waiting = True  # one was let go
+    idleness.seen(KEY, 2, 20.0)
+    idleness.pass_ends()
+    waits.append(idleness.waiting)
+    assert waits == [True, True, False, True]
+
+
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=30))
 def test_it_is_never_longer_than_since_the_last_use(looks: list[tuple[int, bool]]) -> None:
     idleness = Idleness()

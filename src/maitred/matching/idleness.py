@@ -21,6 +21,8 @@ class Idleness:
     def __init__(self) -> None:
         self._before: dict[PartitionKey, tuple[int, float]] = {}
         self._now: dict[PartitionKey, tuple[int, float]] = {}
+        self.waiting = True
+        """Whether the last pass saw rows that no shard has in memory, or one was let go since."""
 
     def seen(self, key: PartitionKey, range_id: int, now: float) -> float:
         """The row is there and nobody has it in memory; return for how many seconds so far."""
@@ -33,6 +35,7 @@ class Idleness:
     def pass_ends(self) -> None:
         """Forget those that were not seen in this pass."""
         self._before, self._now = self._now, {}
+        self.waiting = bool(self._before)
 
 
 def is_as_new(counts: PartitionCounts | None, settings: Queue) -> bool:

@@ -48,6 +48,11 @@ FORGOTTEN_AT_ONCE: Final = 100
 SET_SECONDS: Final = 120.0
 """How long a worker's set of partitions is remembered that has nothing on offer."""
 
+LOOKS: Final = 4
+"""How often a shard looks for idle queues in the time after which one is forgotten, while it knows
+of partitions that are not in memory. While it knows of none it looks a quarter as often: each look
+reads the rows of all empty partitions."""
+
 RESULTS_AT_ONCE: Final = 1_000
 """Expired results that are deleted in one go."""
 
@@ -143,8 +148,13 @@ class Caretaker:
     async def _forget_idle(self) -> None:
         queues = [Queue(), *self._shard.settings.queues.values()]
         shortest = min(queue.forget_seconds for queue in queues)
+        rest = 0
         while True:
-            await asyncio.sleep(min(FIND_SECONDS, shortest / 4))
+            await asyncio.sleep(min(FIND_SECONDS, shortest / LOOKS))
+            rest -= 1
+            if rest > 0 and not self._idleness.waiting:
+                continue
+            rest = LOOKS
             try:
                 await self._look_for_idle()
             except MaitredError as problem:
@@ -197,6 +207,7 @@ class Caretaker:
     async def _let_go_if_idle(self, owned: Owned, now: float) -> None:
         if now - owned.last_used > owned.partition.settings.idle_seconds and owned.partition.idle:
             await self._partitions.let_go(owned)
+            self._idleness.waiting = True
             self._scalers.pop(owned.key, None)
             self._changing.pop(owned.key, None)
 
