@@ -176,7 +176,7 @@ async def test_one_user_cannot_take_all_places(
         await watched(here, 4)
         for client in (eve, await here.client("eve", "s")):
             with pytest.raises(TooManyGateways, match="eve"):
-                await client.request(watch(GATEWAY), 1)
+                await client.hold(watch(GATEWAY), 60).answer()
         ann = Eve(await here.client("ann", "s"), row(1))
         await watched(here, 5)
         found = await boss.request(queries(user="ann"), SECONDS)
@@ -202,7 +202,7 @@ async def test_one_address_cannot_take_all_places(
         held = [asyncio.ensure_future(eve.request(watch(one), 60)) for one in sessions(3)]
         await watched(here, 3)
         with pytest.raises(TooManyGateways, match=r"127\.0\.0\.1"):
-            await ann.request(watch(), 1)
+            await ann.hold(watch(), 60).answer()
         ours = await here.client(OUR_GATEWAY, GATEWAY_SECRET)
         held.append(asyncio.ensure_future(ours.request(watch(OTHER), 60)))
         await watched(here, 4)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maitred.client.answers import Whole
+from maitred.security.users import CREDENTIALS_IGNORED
 from maitred.settings import Gateway, Node, QueryLimits, User
 from tests.gateway.fakes import Answer, Opened, get, open_door, post, query, until
 from tests.security.cheap import cheaply
@@ -216,5 +217,21 @@ def test_logins_are_counted_by_outcome() -> None:
             assert 'maitred_logins_total{outcome="wrong"} 2\n' in page
             assert "maitred_logins_waiting 0\n" in page
             assert "# TYPE maitred_reloads_total counter\n" in page
+
+    asyncio.run(scenario())
+
+
+def test_credentials_that_nobody_looks_at_draw_one_warning() -> None:
+    async def scenario() -> None:
+        async with open_door() as place:
+            assert (await ask(place, query("echo", b"[1]"))).status == 200
+            assert not place.lines
+            for _ in range(3):
+                answer = await ask(place, query("echo", b"[1]", basic("alice", "open sesame")))
+                assert answer.status == 200
+            ((event, fields),) = place.lines
+            assert event == CREDENTIALS_IGNORED
+            assert "127.0.0.1" in fields["peer"]
+            assert "open sesame" not in repr(fields)
 
     asyncio.run(scenario())

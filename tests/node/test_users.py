@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import maitred
 from maitred.errors import Overloaded
 from maitred.protocol import cql
 from maitred.protocol.frames import REQUEST, Opcode, encode_frame
 from maitred.protocol.notation import Reader, blob
 from maitred.security.secrets import hash_secret
+from maitred.security.users import CREDENTIALS_IGNORED
 from maitred.settings import Limits, User
 from tests.node.in_process import LOOPS, in_a_loop, node, own_seconds, until
 from tests.node.raw import (
@@ -483,3 +485,40 @@ async def test_removed_while_being_verified(tmp_path: Path) -> None:
         await until(lambda: running.shard.users.generation == 2)
         held.let_go.set()
         assert (await client.last_words()).code == "unauthenticated"
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@in_a_loop
+async def test_credentials_that_nobody_looks_at_draw_a_warning_at_both_ends(
+    tmp_path: Path, shards: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with node(tmp_path, shards=shards) as running:
+        address = f"127.0.0.1:{running.port}"
+        async with maitred.connect(f"maitred://{address}") as client:
+            await client.covered()
+        assert not caplog.messages
+        assert not warnings_of(running)
+        for _ in range(2):
+            async with maitred.connect(f"maitred://alice:wonder@{address}") as client:
+                await client.covered()
+        assert len(caplog.messages) == 2, "one a client"
+        assert "has no users" in caplog.messages[0]
+        assert "wonder" not in caplog.text
+        assert len(warnings_of(running)) == shards
+
+
+def warnings_of(running: NodeUnderTest) -> list[str]:
+    return [event for _, event, _ in running.log.lines if event == CREDENTIALS_IGNORED]
+
+
+@in_a_loop
+async def test_credentials_that_are_looked_at_draw_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        node(tmp_path, users=USERS) as running,
+        maitred.connect(f"maitred://alice:wonder@127.0.0.1:{running.port}") as client,
+    ):
+        await client.covered()
+        assert not caplog.messages
+        assert not warnings_of(running)

@@ -64,6 +64,7 @@ class Connection(Caller):
         "asked_at",
         "calls_max",
         "counts",
+        "credentials_ignored",
         "description",
         "draining",
         "heard",
@@ -87,6 +88,8 @@ class Connection(Caller):
         self._heartbeat: asyncio.TimerHandle | None = None
         self._heartbeat_seconds = settings.heartbeat_seconds
         self._probing = False
+        self.credentials_ignored = False
+        """Whether the node let us in without asking for the credentials that we have."""
         self.asked_at = -inf
         """When the last call was sent."""
         self.hung = False
@@ -133,6 +136,8 @@ class Connection(Caller):
         answer = await self._exchange(Opcode.STARTUP, startup, Opcode.READY, Opcode.AUTHENTICATE)
         if answer.opcode == Opcode.AUTHENTICATE:
             await self._authenticate(credentials)
+        else:
+            self.credentials_ignored = credentials is not None
         await self._exchange(Opcode.REGISTER, cql.encode_register([cql.DRAINING]), Opcode.READY)
         self._settle(description)
 

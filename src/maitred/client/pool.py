@@ -9,6 +9,7 @@ would wait in vain; and so is one that other shards cannot reach either.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,6 +84,7 @@ class Pool:
         """Calls that wait for any connection."""
         self.problem: MaitredError | None = None
         """Why the last attempt at a connection failed; None after one that did not."""
+        self._warned = False
         self.reached = False
         """Whether the network has ever made a connection to the node, though perhaps without
         handshake. Always true with uvloop, which does not tell."""
@@ -286,7 +288,18 @@ class Pool:
     def _was_reached(self) -> None:
         self.reached = True
 
+    def _warn_of_ignored_credentials(self) -> None:
+        if not self._warned:
+            self._warned = True
+            logging.getLogger("maitred.client").warning(
+                "%s has no users: it did not look at the credentials, and anybody who reaches it "
+                "may do anything",
+                self.name,
+            )
+
     def _opened(self, connection: Connection, dial: Dial, homes: Homes) -> None:
+        if connection.credentials_ignored:
+            self._warn_of_ignored_credentials()
         description = connection.description
         self.problem = None
         connection.number = self._next_number

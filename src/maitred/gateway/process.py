@@ -77,8 +77,9 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
     scheme = "maitreds" if tls is not None else "maitred"
     surroundings = Surroundings.real()
     audit = audit_log(settings, "gateway", log, surroundings.wall_clock)
+    user = f"{GATEWAY}:{start.secret}@" if settings.authenticates else ""
     gateway = Gateway(
-        f"{scheme}://{GATEWAY}:{start.secret}@{start.node}",
+        f"{scheme}://{user}{start.node}",
         settings,
         surroundings,
         log,

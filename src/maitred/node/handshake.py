@@ -21,6 +21,7 @@ from maitred.protocol.description import agree
 from maitred.protocol.frames import COMPRESSED, CUSTOM_PAYLOAD, Frame, Opcode
 from maitred.protocol.notation import Reader
 from maitred.security.permissions import EVERYTHING
+from maitred.security.users import CREDENTIALS_IGNORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,6 +99,9 @@ class Handshake(Accepted):
             self.state = State.AUTHENTICATING
             self.send(0, stream, Opcode.AUTHENTICATE, cql.encode_authenticate())
         else:
+            if cql.LOGIN in options and not self.shard.told_of_credentials:
+                self.shard.told_of_credentials = True
+                self.shard.log.warning(CREDENTIALS_IGNORED, peer=str(self.source))
             self.permissions = EVERYTHING
             self._become_ready()
             self.send(0, stream, Opcode.READY, b"")

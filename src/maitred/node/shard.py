@@ -210,6 +210,8 @@ class Shard:
         self._forwarded = 0
         self.errors: Counter[str] = Counter()
         """Given as answers, by code."""
+        self.told_of_credentials = False
+        """Whether the log says that a caller sent credentials to this node without users."""
         self.damaged: Counter[str] = Counter()
         """`rows` of the store that could not be read and were set aside, and `tasks` in them."""
         self._wall_clock = surroundings.wall_clock

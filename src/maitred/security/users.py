@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 GATEWAY = "maitred-gateway"
 """The node's own gateway, which says whose queries it brings. No user can have this name."""
 
+CREDENTIALS_IGNORED: Final = (
+    "credentials ignored: the node has no users, so anybody may do anything"
+)
+"""Logged once where a caller sends credentials and nobody looks at them."""
+
 USER_LETTERS_MAX = 256
 """Longest name of a user. Names of those who fail are kept for a while, and cost as much memory as
 they have letters."""

@@ -37,6 +37,7 @@ from maitred.gateway.http.queries import Queries
 from maitred.gateway.http.routes import ROUTES, Found, Route, Routes
 from maitred.gateway.http.statuses import behind_us
 from maitred.gateway.http.tasks import Tasks
+from maitred.security.users import CREDENTIALS_IGNORED
 from maitred.settings import HTTP_PORT
 from maitred.wire.tls_handshakes import TlsHandshakes
 
@@ -122,6 +123,9 @@ class HttpDoor:
         self._origins = frozenset(origin.lower().encode() for origin in settings.origins)
         self.needs_user = self._pages_of_users()
         """Handlers for which a caller has to say who it is."""
+        self._ignores_credentials = not self.guard.required
+        """Whether a caller that sends credentials has yet to be told in the log that there are no
+        users."""
         queries, tasks, pages = Queries(self), Tasks(self), Pages(self)
         self.serve_query = queries.query
         self._handlers = {
@@ -296,6 +300,9 @@ class HttpDoor:
                 raise request.refusal  # noqa: TRY301 - answered like all others
             route, values = self._find(request)
             name = route.handler
+            if self._ignores_credentials and b"authorization" in request.headers:
+                self._ignores_credentials = False  # told once
+                self.log.warning(CREDENTIALS_IGNORED, peer=str(connection.source))
             if name in self.needs_user:
                 request.identity = identity = self._known(connection, request)
                 if identity is None:
