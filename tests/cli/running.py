@@ -11,23 +11,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.cli.forks import Forks
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAITRED = Path(sys.executable).parent / "maitred"
 
 
+_FORKS = Forks()
+
+
 def maitred(
     *arguments: str, environment: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(MAITRED), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env=environment,
-        check=False,
-    )
+    """The command in a process of its own, from start to end."""
+    chosen = os.environ if environment is None else environment
+    return _FORKS.run(str(MAITRED), arguments, chosen, timeout)
 
 
 def maitred_json(*arguments: str) -> Any:  # noqa: ANN401 - whatever the command prints
