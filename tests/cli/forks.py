@@ -1,6 +1,6 @@
 """Runs `maitred` commands as forks of one process that has imported them all.
 
-A new interpreter spends most of a short command's time on imports, and tests run hundreds of short
+A new interpreter spends most of a short command's time on imports, and tests run hundreds of
 commands. A fork is a process of its own all the same, with its own arguments, environment,
 directory and standard streams. Tests of the program's start and end run `MAITRED` afresh.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import json
 import os
 import pkgutil
@@ -22,16 +23,99 @@ import threading
 import traceback
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import IO, Self, TypedDict
 
-    Request = tuple[list[str], dict[str, str], str]
-    """Arguments, environment and directory of a command."""
+    class Request(TypedDict):
+        """A command to fork."""
 
-ROOT = Path(__file__).parent.parent.parent
-LONGEST_REQUEST_BYTES = 4_000_000
+        arguments: list[str]
+        environment: dict[str, str]
+        directory: str
+        own_session: bool
+
+
+MAITRED = Path(sys.executable).parent / "maitred"
+LONGEST_READ_BYTES = 65_536
+
+
+class Forked:
+    """A command that was forked; it is used as `subprocess.Popen` is."""
+
+    def __init__(self, arguments: Sequence[str], told: int) -> None:
+        self.args = arguments
+        self._told = os.fdopen(told, "rb", 0)
+        self.pid = int(self._told.readline())
+        self.returncode: int | Any = None
+        self.stdout: IO[str] | None = None
+        self.stderr: IO[str] | None = None
+        self._waiting = threading.Lock()
+
+    def poll(self) -> int | None:
+        """The exit status, if it has ended."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status when it has ended; the signal that ended it is a negative number."""
+        with self._waiting:
+            if self.returncode is None:
+                if not select.select([self._told], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0)
+                self.returncode = int(self._told.read())
+                self._told.close()
+        return int(self.returncode)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """All that it still writes, when it and whatever it started have closed both streams."""
+        texts = ["", ""]
+
+        def read(number: int, stream: IO[str]) -> None:
+            texts[number] = stream.read()
+
+        readers = [
+            threading.Thread(target=read, args=(number, stream), daemon=True)
+            for number, stream in enumerate((self.stdout, self.stderr))
+            if stream is not None
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(timeout)
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        self.wait(timeout)
+        return texts[0], texts[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        self.wait()
 
 
 class Forks:
@@ -43,43 +127,73 @@ class Forks:
         self._socket: socket.socket | None = None
 
     def run(
-        self, program: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float
+        self, arguments: Sequence[str], environment: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
         """Run the command to its end. Raise `subprocess.TimeoutExpired` if it takes longer."""
-        request = [program, *arguments], dict(environment), str(Path.cwd())
-        told, tells = os.pipe()
-        with (
-            tempfile.TemporaryFile() as output,
-            tempfile.TemporaryFile() as errors,
-            os.fdopen(told, "rb", 0) as told_file,
-        ):
-            with os.fdopen(tells, "wb", 0) as tells_file, self._lock:
-                asking = self._connected()
-                files = [output.fileno(), errors.fileno(), tells_file.fileno()]
-                text = json.dumps(request).encode()
-                # Descriptors travel with the first byte, and the rest follows as a stream.
-                socket.send_fds(asking, [len(text).to_bytes(4, "big")], files)
-                asking.sendall(text)
-            pid = int(told_file.readline())
-            if not select.select([told], [], [], timeout)[0]:
-                os.kill(pid, signal.SIGKILL)
-                told_file.read()
-                raise subprocess.TimeoutExpired([program, *arguments], timeout)
-            status = int(told_file.read())
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            files = output.fileno(), errors.fileno()
+            forked = self._fork(arguments, environment, Path.cwd(), files, own_session=False)
+            try:
+                status = forked.wait(timeout)
+            finally:
+                forked.kill()
+                forked.wait()
             output.seek(0)
             errors.seek(0)
             return subprocess.CompletedProcess(
-                [program, *arguments], status, output.read().decode(), errors.read().decode()
+                forked.args, status, output.read().decode(), errors.read().decode()
             )
+
+    def start(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        own_session: bool = True,
+    ) -> Forked:
+        """Start the command, with pipes for what it writes."""
+        chosen = os.environ if environment is None else environment
+        pipes = [os.pipe(), os.pipe()]
+        try:
+            files = pipes[0][1], pipes[1][1]
+            place = directory or Path.cwd()
+            forked = self._fork(arguments, chosen, place, files, own_session=own_session)
+        finally:
+            for _, write in pipes:
+                os.close(write)
+        forked.stdout, forked.stderr = (os.fdopen(read) for read, _ in pipes)
+        return forked
+
+    def _fork(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        directory: Path,
+        files: tuple[int, int],
+        *,
+        own_session: bool,
+    ) -> Forked:
+        request: Request = {
+            "arguments": [str(MAITRED), *arguments],
+            "environment": dict(environment),
+            "directory": str(directory),
+            "own_session": own_session,
+        }
+        text = json.dumps(request).encode()
+        told, tells = os.pipe()
+        with self._lock:
+            asking = self._connected()
+            # Descriptors travel with these bytes, and the rest follows as a stream.
+            socket.send_fds(asking, [len(text).to_bytes(4, "big")], [*files, tells])
+            asking.sendall(text)
+        os.close(tells)
+        return Forked(request["arguments"], told)
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
             self._socket, theirs = socket.socketpair()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cli.forks"],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                cwd=ROOT,
+                [sys.executable, __file__], stdin=theirs.fileno(), stdout=subprocess.DEVNULL
             )
             theirs.close()
             atexit.register(self._end)
@@ -95,12 +209,12 @@ class Forks:
 def serve(asked: socket.socket) -> bool:
     """Fork for each request until nobody can ask any more (False). True in a command's process."""
     while True:
-        length, files, _, _ = socket.recv_fds(asked, 4, 3)
-        if not length:
+        head, files, _, _ = socket.recv_fds(asked, 4, 3)
+        if not head:
             return False
-        text = b""
-        while len(text) < int.from_bytes(length, "big"):
-            text += asked.recv(LONGEST_REQUEST_BYTES)
+        text, length = b"", int.from_bytes(head, "big")
+        while len(text) < length:
+            text += asked.recv(min(length - len(text), LONGEST_READ_BYTES))
         if os.fork() == 0:
             asked.close()
             return _attend(json.loads(text), files)
@@ -123,11 +237,13 @@ def _attend(request: Request, files: list[int]) -> bool:
     output, errors, tells = files
     pid = os.fork()
     if pid:
+        os.close(output)
+        os.close(errors)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.write(tells, b"%d\n" % pid)
         _, status = os.waitpid(pid, 0)
         os.write(tells, b"%d" % os.waitstatus_to_exitcode(status))
         os._exit(0)
-    arguments, environment, directory = request
     os.dup2(output, 1)
     os.dup2(errors, 2)
     for file in files:
@@ -135,10 +251,20 @@ def _attend(request: Request, files: list[int]) -> bool:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
+    # Python's own objects know whether they can seek, which was true of another file.
+    sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False))
+    sys.stderr = io.TextIOWrapper(
+        os.fdopen(2, "wb", closefd=False), errors="backslashreplace", line_buffering=True
+    )
+    if request["own_session"]:
+        os.setsid()
+        # A shell starts background jobs with SIGINT ignored; a person's command never is.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(directory)
-    sys.argv = arguments
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.argv = request["arguments"]
     return True
 
 
@@ -164,7 +290,7 @@ def main() -> None:
     import maitred
     from maitred.cli.main import run
 
-    sys.path[0] = str(Path(sys.executable).parent)  # as the installed script has it
+    sys.path[0] = str(MAITRED.parent)  # as the installed script has it
     for module in pkgutil.walk_packages(maitred.__path__, "maitred."):
         if not module.name.endswith("__main__"):
             import_module(module.name)

@@ -8,18 +8,15 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.cli.forks import Forks
+from tests.cli import forks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAITRED = Path(sys.executable).parent / "maitred"
-
-
-_FORKS = Forks()
+MAITRED = forks.MAITRED
+FORKS = forks.Forks()
 
 
 def maitred(
@@ -27,7 +24,7 @@ def maitred(
 ) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, from start to end."""
     chosen = os.environ if environment is None else environment
-    return _FORKS.run(str(MAITRED), arguments, chosen, timeout)
+    return FORKS.run(arguments, chosen, timeout)
 
 
 def maitred_json(*arguments: str) -> Any:  # noqa: ANN401 - whatever the command prints
@@ -45,8 +42,19 @@ _AS_FROM_A_TERMINAL = (
 
 
 @contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def running(*arguments: str) -> Iterator[forks.Forked]:
     """The command in a session of its own, killed with all its processes at the end."""
+    with FORKS.start(*arguments) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def running_afresh(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The same in a new interpreter, for tests of how the program itself starts and ends."""
     with subprocess.Popen(
         [sys.executable, "-c", _AS_FROM_A_TERMINAL, str(MAITRED), *arguments],
         stdout=subprocess.PIPE,

@@ -12,7 +12,7 @@ import pytest
 
 from maitred import __version__
 from maitred.cli.main import COMMANDS
-from tests.cli.running import MAITRED, maitred, running
+from tests.cli.running import MAITRED, maitred, running_afresh
 
 HELP_CPU_SECONDS = 0.150
 
@@ -84,7 +84,7 @@ ENDLESS = ("simulate", "soak", "--seeds", "1000000")
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_ctrl_c_stops_at_once_without_a_traceback(processes: str) -> None:
-    with running(*ENDLESS, "--processes", processes) as soak:
+    with running_afresh(*ENDLESS, "--processes", processes) as soak:
         assert soak.stderr is not None
         assert soak.stderr.readline(), "the first line of progress"
         os.killpg(soak.pid, signal.SIGINT)  # as a terminal does: to every process of the command
@@ -96,7 +96,7 @@ def test_ctrl_c_stops_at_once_without_a_traceback(processes: str) -> None:
 
 
 def test_a_killed_soak_takes_its_workers_along() -> None:
-    with running(*ENDLESS, "--processes", "2") as soak:
+    with running_afresh(*ENDLESS, "--processes", "2") as soak:
         assert soak.stderr is not None
         assert soak.stderr.readline(), "the first line of progress"
         soak.kill()

@@ -16,7 +16,7 @@ import trustme
 
 from maitred.node.exits import MEANINGS
 from maitred.security.secrets import hash_secret
-from tests.cli.running import MAITRED, maitred, running
+from tests.cli.running import MAITRED, maitred, running_afresh
 from tests.node.nodes import RunningNode, running_node
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ LAST_WORDS = "Ctrl-C stops it"
 
 def told(*arguments: str) -> tuple[list[str], int, str]:
     """What it prints until it is up; then Ctrl-C, its exit status, and the log."""
-    with running("up", *arguments) as process:
+    with running_afresh("up", *arguments) as process:
         assert process.stdout is not None
         lines: list[str] = []
         while not (lines and lines[-1].startswith(LAST_WORDS)):
@@ -60,7 +60,7 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
 
 
 def test_the_lines_of_python_that_are_shown_work(tmp_path: Path) -> None:
-    with running("up", "--port", "0", "--shards", "1", "--data", str(tmp_path)) as process:
+    with running_afresh("up", "--port", "0", "--shards", "1", "--data", str(tmp_path)) as process:
         assert process.stdout is not None
         lines: list[str] = []
         while not (lines and lines[-1].startswith(LAST_WORDS)):

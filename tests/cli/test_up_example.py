@@ -18,7 +18,7 @@ import maitred as library
 from maitred.cli.up_example import SLOTS, WORKERS
 from maitred.errors import QueryFailed, UnknownQueue
 from maitred.security.secrets import hash_secret
-from tests.cli.running import maitred, maitred_json, running
+from tests.cli.running import maitred, maitred_json, running_afresh
 from tests.node.nodes import RunningNode, is_alive, running_node, wait_until
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ RDB = "EQUITY_MARKET_RDB"
 
 @pytest.fixture
 def node() -> Iterator[RunningNode]:
-    with running_node("--example", shards=2) as one:
+    with running_node("--example", shards=1) as one:
         yield one
 
 
@@ -169,7 +169,7 @@ def test_a_query_that_is_cancelled_by_hand_stops(node: RunningNode) -> None:
 
 def test_what_is_printed_works(tmp_path: Path) -> None:
     arguments = ("up", "--example", "--port", "0", "--shards", "1", "--data", str(tmp_path))
-    with running(*arguments) as process:
+    with running_afresh(*arguments) as process:
         assert process.stdout is not None
         text = ""
         while "Ctrl-C stops it" not in text:

@@ -28,6 +28,7 @@ from tests.node.nodes import is_alive, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.cli.forks import Forked
     from tests.node.nodes import RunningNode
 
 running_node = partial(nodes.running_node, gateway=True)
@@ -338,7 +339,7 @@ def test_tls_at_both_ends(tmp_path: Path) -> None:
 
 
 @contextmanager
-def standing_alone(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def standing_alone(*arguments: str) -> Iterator[tuple[str, Forked]]:
     with running("gateway", "--json", "--port", "0", *arguments) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

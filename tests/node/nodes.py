@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,10 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.cli.running import _AS_FROM_A_TERMINAL, MAITRED
+from tests.cli.running import FORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from tests.cli.forks import Forked
 
 START_SECONDS = 60.0
 """On a machine that runs other tests at the same time."""
@@ -100,7 +100,7 @@ class Lines:
 class RunningNode:
     """A node that was started; if `ready` is empty, it has not come up (yet)."""
 
-    process: subprocess.Popen[str]
+    process: Forked
     errors: Lines
     """Standard error: the log, as JSON lines."""
     output: Lines
@@ -193,7 +193,7 @@ def running_node(
     would be one more process to start, and connections of its own.
     """
     with tempfile.TemporaryDirectory(prefix="node-") as scratch:
-        command = [str(MAITRED), "up", "--json"]
+        command = ["up", "--json"]
         if data is None and port is not None:
             data = Path(scratch) / "data"
         for option, value in (("--port", port), ("--data", data), ("--shards", shards or None)):
@@ -201,15 +201,12 @@ def running_node(
                 command += [option, str(value)]
         if not gateway and "--example" not in arguments:
             command += ["--set", "gateway.enabled=false"]
-        process = subprocess.Popen(
-            [sys.executable, "-c", _AS_FROM_A_TERMINAL, *command, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+        process = FORKS.start(
+            *command,
+            *arguments,
             # What it leaves behind when it is killed goes with the scratch directory.
-            env={**os.environ, "TMPDIR": scratch, **(environment or {})},
-            cwd=scratch,
+            environment={**os.environ, "TMPDIR": scratch, **(environment or {})},
+            directory=Path(scratch),
         )
         node = RunningNode(process, Lines(), Lines())
         readers = [

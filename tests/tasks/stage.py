@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, cast
 
 from maitred.client.queues import TASKS
 from maitred.protocol.tasks import Describe, PartitionDescription
-from tests.cli.running import MAITRED, maitred_json
+from tests.cli.running import FORKS, maitred_json
 from tests.node.nodes import WAIT_SECONDS, Lines, RunningNode, running_node, wait_until
 from tests.tasks.journal import Journal
 from tests.tasks.shop import JOURNAL_VARIABLE, app
@@ -30,6 +30,8 @@ from tests.tasks.shop import JOURNAL_VARIABLE, app
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
+
+    from tests.cli.forks import Forked
 
 ROOT = Path(__file__).parent.parent.parent
 READY = "worker is ready"
@@ -39,7 +41,7 @@ READY = "worker is ready"
 class Child:
     """A worker or a producer."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
     errors: Lines = field(default_factory=Lines)
     output: Lines = field(default_factory=Lines)
 
@@ -147,8 +149,12 @@ class Stage:
     # Who uses it
 
     def start_worker(self, *options: str, wait: bool = True, app: str = "shop:app") -> Child:
-        command = [str(MAITRED), "worker", f"tests.tasks.{app}", "--log-format", "json", *options]
-        worker = self._started(command)
+        command = ["worker", f"tests.tasks.{app}", "--log-format", "json", *options]
+        worker = self._followed(
+            FORKS.start(
+                *command, environment=self._environment(), directory=ROOT, own_session=False
+            )
+        )
         self.workers.append(worker)
         if wait:
             worker.errors.wait_for(READY)
@@ -219,12 +225,18 @@ class Stage:
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env={
-                **os.environ,
-                "MAITRED_URL": self.url,
-                JOURNAL_VARIABLE: str(self.journal.path),
-            },
+            env=self._environment(),
         )
+        return self._followed(process)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "MAITRED_URL": self.url,
+            JOURNAL_VARIABLE: str(self.journal.path),
+        }
+
+    def _followed(self, process: subprocess.Popen[str] | Forked) -> Child:
         child = Child(process)
         readers = []
         for lines, stream in ((child.errors, process.stderr), (child.output, process.stdout)):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,12 +13,14 @@ import pytest
 
 from maitred import App
 from maitred.errors import TaskFailed
-from tests.cli.running import _AS_FROM_A_TERMINAL, MAITRED
+from tests.cli.running import FORKS
 from tests.node.nodes import Lines, running_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.cli.forks import Forked
 
 SHOP = """
 import asyncio, pathlib, time
@@ -46,7 +46,7 @@ WAIT_SECONDS = 30
 
 
 class RunningWorker:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Forked) -> None:
         self.process = process
         self.errors = Lines()
         threading.Thread(target=self.errors.follow, args=(process.stderr,), daemon=True).start()
@@ -66,10 +66,7 @@ def running_worker(place: Path, *options: str, url: str = "") -> Iterator[Runnin
     environment = {name: value for name, value in os.environ.items() if name != "MAITRED_URL"}
     if url:
         environment["MAITRED_URL"] = url
-    command = [sys.executable, "-c", _AS_FROM_A_TERMINAL, str(MAITRED), "worker", *options]
-    with subprocess.Popen(
-        command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with FORKS.start("worker", *options, environment=environment, directory=place) as process:
         try:
             yield RunningWorker(process)
         finally:
