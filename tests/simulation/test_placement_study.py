@@ -115,12 +115,14 @@ def test_bad_settings(
 
 
 def test_the_picture_is_the_same_every_time(study: PlacementStudy, tmp_path: Path) -> None:
-    for suffix in ("svg", "png"):
-        draw(study, tmp_path / f"one.{suffix}")
-        draw(study, tmp_path / f"other.{suffix}")
-        drawn = (tmp_path / f"one.{suffix}").read_bytes()
-        assert drawn == (tmp_path / f"other.{suffix}").read_bytes()
-        assert len(drawn) > 10_000
+    """As PNG; as SVG in test_selection_study.py."""
+    draw(study, tmp_path / "one.svg")
+    assert (tmp_path / "one.svg").stat().st_size > 10_000
+    draw(study, tmp_path / "one.png")
+    draw(study, tmp_path / "other.png")
+    drawn = (tmp_path / "one.png").read_bytes()
+    assert drawn == (tmp_path / "other.png").read_bytes()
+    assert len(drawn) > 10_000
 
 
 def test_without_matplotlib_the_remedy_is_told(

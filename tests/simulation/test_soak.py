@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 CHUNK = 5
 SEEDS = {
-    "streams": 35,
-    "connections": 30,
-    "backpressure": 35,
-    "servers": 50,
-    "selection": 50,
-    "nodes": 20,
-    "tasks": 15,
+    "streams": 20,
+    "connections": 20,
+    "backpressure": 20,
+    "servers": 20,
+    "selection": 20,
+    "nodes": 10,
+    "tasks": 5,
     "many-queues": 5,
     "queries": 5,
 }
@@ -136,8 +136,8 @@ def test_worker_processes_give_the_same_outcomes_in_order() -> None:
     scenarios = {"servers": SCENARIOS["servers"]}
     alone: list[Outcome] = []
     together: list[Outcome] = []
-    soak(scenarios, range(40), alone.append)
-    soak(scenarios, itertools.islice(itertools.count(), 40), together.append, workers=2)
+    soak(scenarios, range(20), alone.append)
+    soak(scenarios, itertools.islice(itertools.count(), 20), together.append, workers=2)
     assert alone == together
     with pytest.raises(InvalidArgument):
         soak(scenarios, range(1), workers=0)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.task import Ticket
 
-SEEDS = 5
+SEEDS = 3
 
 FOUND = [
     # A node that stopped while it waited for its workers called its partitions clean.
@@ -67,9 +67,10 @@ FOUND = [
 
 @pytest.mark.parametrize("kind", [kind for kind in (*KINDS, *MANY_QUEUES) if "storm" not in kind])
 def test_each_kind_keeps_its_promise(kind: str) -> None:
-    for seed in range(SEEDS):
-        outcome = run_seed_proved(partial(tasks_of, kind), seed, name=kind)
-        assert outcome.ok, str(outcome)
+    outcomes = [run_seed_proved(partial(tasks_of, kind), seed, name=kind) for seed in range(SEEDS)]
+    assert all(outcome.ok for outcome in outcomes), "\n".join(map(str, outcomes))
+    again = run_seed(partial(tasks_of, kind), SEEDS - 1, name=kind)
+    assert again == outcomes[-1], "the same seed gives the same run"
 
 
 @pytest.mark.parametrize(("kind", "seed"), FOUND)
@@ -78,9 +79,8 @@ def test_what_was_found_stays_mended(kind: str, seed: int) -> None:
     assert outcome.ok, str(outcome)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_seed_gives_the_same_run(kind: str) -> None:
-    once, again = (run_seed(partial(tasks_of, kind), 3, name=kind) for _ in range(2))
+def test_the_same_seed_gives_the_same_storm() -> None:
+    once, again = (run_seed(partial(tasks_of, "storm"), 3, name="storm") for _ in range(2))
     assert once == again
 
 

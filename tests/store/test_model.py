@@ -182,7 +182,7 @@ async def check_use(stores: list[Store], namespace: str, models: list[Model]) ->
 
 
 def test_engines_do_as_the_model_does(engine: Engine) -> None:
-    @settings(max_examples={Postgres: 10, Sqlite: 20}.get(type(engine), 60))
+    @settings(max_examples={Postgres: 10, Sqlite: 20}.get(type(engine), 40))
     @given(history=histories)
     def run(history: list[Any]) -> None:
         asyncio.run(play(engine, history))
