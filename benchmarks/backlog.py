@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, cast
 
 import maitred
 from benchmarks.measuring import Result, report
+from benchmarks.node import cpu_seconds
 from maitred.protocol.tasks import Add, Added, Describe, Offer, Offered
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Measured:
     """From the start of the command to the first tasks at a worker."""
     ready_bytes: int
     """Memory of the shard then."""
+    ready_cpu_seconds: float
+    """CPU time that the shard has used by then."""
     file_bytes: int
     """What the store takes on the disk."""
 
@@ -116,7 +119,13 @@ def backlog_of(tasks: int, directory: Path) -> Measured:
         ready_seconds = time.monotonic() - began - left
         assert first == HANDED_OUT, first
         return Measured(
-            tasks, fill_seconds, filled_bytes, ready_seconds, started.memory_bytes, file_bytes
+            tasks,
+            fill_seconds,
+            filled_bytes,
+            ready_seconds,
+            started.memory_bytes,
+            cpu_seconds([started.shard]),
+            file_bytes,
         )
 
 

@@ -163,7 +163,7 @@ def test_a_server_that_stops_and_comes_back(own_server: Any) -> None:  # noqa: A
             await store.segments(KEY, 2, 0, 9, ANY_SIZE)
         with pytest.raises(StoreUnavailable):
             await open_postgres(location, log=silent(), connect_seconds=2)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         await asyncio.to_thread(own_server.start)
         assert await everything(store, KEY) == before
         assert await store.commit([Changes(KEY, 1, 3)]) == []
@@ -194,7 +194,7 @@ def test_a_server_that_hangs_is_given_up_and_found_again(own_server: Any) -> Non
         finally:
             for pid in (postmaster, *children):
                 os.kill(pid, signal.SIGCONT)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         async with asyncio.timeout(10):
             while True:
                 try:

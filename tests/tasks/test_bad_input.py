@@ -85,7 +85,7 @@ def test_a_task_that_nobody_serves_waits(stage: Stage) -> None:
         task.result(0.05)
     assert stage.open_tasks("unserved") == 1
     worker = stage.start_worker("--queue", "unserved")
-    assert task.result(10) == 7
+    assert task.result(30) == 7
     assert worker.stop() == 0
 
 
@@ -103,7 +103,7 @@ def test_a_task_that_never_was(stage: Stage, name: str, error: type[Exception]) 
     assert stage.open_tasks("orders") == 0
     task = shop.app.sync.task(name)
     with pytest.raises(error):
-        task.result(5)
+        task.result(30)
     with pytest.raises(error):
         task.cancel()
     with pytest.raises(InvalidTaskId):
@@ -143,7 +143,7 @@ def test_a_thread_that_never_returns_keeps_its_slot(stage: Stage, tmp_path: Path
     with pytest.raises(DeadlineExceeded):
         waiting.result(0.1)
     gate.touch()
-    assert waiting.result(10) == 43
+    assert waiting.result(30) == 43
     # Each thread looks at the gate by itself: the slot of one is enough for 43.
     wait_until(lambda: stage.journal.ended() >= {41, 42, 43}, "both threads have ended")
 
@@ -172,7 +172,7 @@ def test_arguments_that_are_too_large(stage: Stage) -> None:
 def test_a_worker_whose_handler_is_older(stage: Stage) -> None:
     worker = stage.start_worker(app="old_shop:app")
     # Who gives no more than the old one knows is understood; who does is refused.
-    assert shop.versioned.sync.enqueue(1).result(10) == "1, uncoloured"
+    assert shop.versioned.sync.enqueue(1).result(30) == "1, uncoloured"
     with pytest.raises(NoHandlerFits, match="versioned"):
         shop.versioned.sync.enqueue(2, "blue")
     # A worker was there that takes it; but the old one gets it, and says what does not fit.
@@ -185,7 +185,7 @@ def test_a_worker_whose_handler_is_older(stage: Stage) -> None:
     (letter,) = stage.admin("dead", "list", "shop/versioned")["letters"]
     stage.admin("dead", "retry", "shop/versioned", letter["id"], "--yes")
     newer = stage.start_worker("--queue", "versioned")
-    assert shop.app.sync.task(f"shop/versioned/{letter['id']}").result(10) == "2 in blue"
+    assert shop.app.sync.task(f"shop/versioned/{letter['id']}").result(30) == "2 in blue"
     assert newer.stop() == 0
 
 

@@ -57,7 +57,7 @@ def test_partitions_follow_the_load(tmp_path: Path) -> None:
     with Stage(tmp_path, SETTINGS) as stage:
         stage.start_node(shards=2)
         worker = stage.start_worker("--queue", "orders")
-        assert shop.order.sync.enqueue(-1).result(10) == -1
+        assert shop.order.sync.enqueue(-1).result(30) == -1
         assert [one.counts.read for one in stage.partitions("orders")] == [1]
         load = Load()
         load.start()
@@ -66,11 +66,11 @@ def test_partitions_follow_the_load(tmp_path: Path) -> None:
             lambda: all(one.finished > 0 for one in stage.partitions("orders")),
             "tasks come and go in all of them",
         )
-        assert shop.order.sync.enqueue(-2).result(10) == -2
+        assert shop.order.sync.enqueue(-2).result(30) == -2
         added = load.stop()
         wait_until(lambda: len(stage.partitions("orders")) == 1, "it has shrunk again")
         assert stage.partitions("orders")[0].counts.write == 1
-        assert shop.order.sync.enqueue(-3).result(10) == -3
+        assert shop.order.sync.enqueue(-3).result(30) == -3
         # Those before it were begun before it, but need not have ended.
         wait_until(lambda: stage.open_tasks("orders") == 0, "the node knows that all have ended")
         assert stage.journal.ended() == {-3, -2, -1, *range(added)}
