@@ -3,6 +3,7 @@
 import os
 import sys
 
+import pytest
 from hypothesis import settings
 
 # A busy machine makes a slow example, not a wrong one; pytest-timeout bounds each test as a whole.
@@ -17,3 +18,17 @@ settings.load_profile("maitred")
 # tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+LONG = (
+    "tests/gateway/test_processes.py",
+    "tests/queries_real/test_disconnects.py",
+    "tests/store/test_model.py",
+    "tests/tasks/",
+    "tests/test_against.py",
+    "tests/test_documents.py",
+)
+"""These begin first: a long test that begins last keeps one core busy while the others idle."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
