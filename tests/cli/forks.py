@@ -64,13 +64,20 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit status when it has ended; the signal that ended it is a negative number."""
-        with self._waiting:
+        # Another thread may wait as well, and one that only looks must not wait for that.
+        if not self._waiting.acquire(timeout=-1 if timeout is None else timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        try:
             if self.returncode is None:
-                if not select.select([self._told], [], [], timeout)[0]:
+                ended = select.poll()  # it takes any descriptor, unlike select.select
+                ended.register(self._told, select.POLLIN)
+                if not ended.poll(None if timeout is None else timeout * 1000):
                     raise subprocess.TimeoutExpired(self.args, timeout or 0)
                 self.returncode = int(self._told.read())
                 self._told.close()
-        return int(self.returncode)
+            return int(self.returncode)
+        finally:
+            self._waiting.release()
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
