@@ -24,7 +24,7 @@ import pytest
 import maitred
 from maitred.client.querying import Querying
 from maitred.client.queues import TASKS
-from maitred.errors import MaitredError, UnknownQueue
+from maitred.errors import ConnectionLost, MaitredError, Unavailable, UnknownQueue
 from maitred.protocol.tasks import Describe
 from maitred.settings import Querying as Settings
 from maitred.surroundings import Surroundings
@@ -267,9 +267,10 @@ class Kitchen:
     # What the node knows
 
     async def _described(self, queue: str) -> PartitionDescription | None:
+        """None: the shard does not know the queue yet, or is not back yet."""
         try:
             found = await self.watcher.request(Describe("kitchen", queue, TASKS, 0, 0))
-        except UnknownQueue:
+        except (UnknownQueue, Unavailable, ConnectionLost):
             return None
         return cast("PartitionDescription", found)
 

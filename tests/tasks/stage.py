@@ -15,12 +15,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from maitred.client.queues import TASKS
+from maitred.errors import ConnectionLost, Unavailable
 from maitred.protocol.tasks import Describe, PartitionDescription
 from tests.cli.running import FORKS, maitred_json
 from tests.node.nodes import WAIT_SECONDS, Lines, RunningNode, running_node, wait_until
@@ -196,14 +198,20 @@ class Stage:
         return maitred_json("admin", "queue", *arguments, "--url", self.url)
 
     def partitions(self, queue: str) -> list[PartitionDescription]:
-        """How they are."""
+        """How they are; waits for a shard that is being started again."""
 
         async def ask() -> list[PartitionDescription]:
             client = (await app.session()).client
 
             async def one(number: int) -> PartitionDescription:
-                answer = await client.request(Describe("shop", queue, TASKS, number, 0))
-                return cast("PartitionDescription", answer)
+                deadline = time.monotonic() + WAIT_SECONDS
+                while True:
+                    try:
+                        answer = await client.request(Describe("shop", queue, TASKS, number, 0))
+                        return cast("PartitionDescription", answer)
+                    except (ConnectionLost, Unavailable):
+                        if time.monotonic() > deadline:
+                            raise
 
             root = await one(0)
             return [root, *[await one(number) for number in range(1, root.counts.read)]]
