@@ -246,3 +246,127 @@ def test_the_commands(data: Path, tmp_path: Path) -> None:
     assert "--replace" in again.stderr
     assert json.loads((target / "backup.json").read_bytes())["store"]
     assert backlogs(new) == [4, 4]
+
+
+# Killed at any step
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from maitred.store import sqlite_backup
+
+EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "sqlite3.connect"}
+what, origin, room = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+
+def run(at):
+    left = at
+    def step(*_):
+        nonlocal left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+    def hook(event, _arguments):
+        if event in EVENTS:
+            step()
+    here = room / str(at)
+    shutil.copytree(origin, here)
+    sys.addaudithook(hook)
+    if what == "backup":
+        sqlite_backup.back_up(here / "data", here / "made", step)
+    else:
+        sqlite_backup.restore(here / "backup", here / "data", step, replaces=what == "replace")
+
+for at in range(1, 500):
+    child = os.fork()
+    if not child:
+        run(at)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.waitstatus_to_exitcode(status) == 0:
+        print(at)
+        break
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, status
+"""
+
+
+def killed_at_every_step(what: str, origin: Path, room: Path) -> list[Path]:
+    """Copy the directory for each step, do it there, and kill it at that step; the last one is not
+    killed."""
+    room.mkdir()
+    command = [sys.executable, "-c", KILLED, what, str(origin), str(room)]
+    done = subprocess.run(
+        command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    steps = int(done.stdout)
+    assert steps > 20, "it was hardly ever killed"
+    return [room / str(at) for at in range(1, steps + 1)]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    found = (one for one in directory.iterdir() if one.is_file())
+    return {one.name: one.read_bytes() for one in found if not one.name.endswith("-shm")}
+
+
+def test_a_backup_that_is_killed_at_any_step(data: Path, tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    data.rename(origin / "data")
+    before = contents(origin / "data")
+    unfinished = 0
+    for here in killed_at_every_step("backup", origin, tmp_path / "room"):
+        after = contents(here / "data")
+        assert {name: after[name] for name in before} == before
+        assert all(not after[name] for name in after.keys() - before.keys()), "a log or a lock"
+        for half in here.glob(".made-*"):
+            new = here / "new"
+            new.mkdir()
+            if not (half / "backup.json").exists():
+                unfinished += 1
+                with pytest.raises(InvalidArgument, match=r"is no backup: it has no backup\.json"):
+                    restore(half, new, silent, replaces=False)
+                assert not list(new.glob("*.db"))
+        if not (here / "made").exists():
+            back_up(here / "data", here / "made", silent)
+        assert read_backup(here / "made").total("tasks") == 8
+        assert backlogs(here / "data") == [4, 4]
+    assert unfinished > 5
+
+
+@pytest.mark.parametrize("what", ["new", "replace"])
+def test_a_restore_that_is_killed_at_any_step(data: Path, tmp_path: Path, what: str) -> None:
+    origin = tmp_path / "origin"
+    back_up(data, tmp_path / "backup", silent)
+    highest = 0
+    if what == "replace":
+        with closing(sqlite3.connect(data / "tasks-0.db", isolation_level=None)) as connection:
+            # Much has happened since the backup: more than a restore leaves out in any case.
+            connection.execute("UPDATE partitions SET range_id = ?", (10 * RANGE_JUMP,))
+        store = opened(data)
+        (got,) = store.acquire([Acquisition(KEY)])
+        highest = got.range_id  # type: ignore[union-attr]
+        store.close()
+    origin.mkdir()
+    (tmp_path / "backup").rename(origin / "backup")
+    (origin / "data").mkdir()
+    if what == "replace":
+        shutil.copytree(data, origin / "data", dirs_exist_ok=True)
+    originals = set(contents(origin / "data").values())
+    refusals: list[str] = []
+    for here in killed_at_every_step(what, origin, tmp_path / "room"):
+        found = here / "data"
+        kept = {one.read_bytes() for one in found.rglob("*") if one.is_file()}
+        assert originals <= kept, "what was there is put away, and never deleted"
+        try:
+            prepare(found, (), RecordedLog())
+        except CannotStart as refusal:
+            refusals.append(str(refusal))
+        restore(here / "backup", found, silent, replaces=True)
+        prepare(found, (), RecordedLog())
+        assert backlogs(found) == [4, 4]
+        store = opened(found)
+        (again,) = store.acquire([Acquisition(KEY)])
+        store.close()
+        assert again.range_id > highest, "numbers of before are not given out again"  # type: ignore[union-attr]
+    assert len(refusals) > 5
+    assert all("was interrupted. Repeat it: `maitred admin restore" in one for one in refusals)

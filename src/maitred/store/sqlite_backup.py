@@ -221,16 +221,20 @@ def restore(backup: Path, data: Path, tell: Tell, *, replaces: bool) -> Backup:
                 "then moved into a folder beside it.",
             )
         now = time.time()
-        write_private(data / RESTORING_FILE, b"")
         used = [highest_range(data / name) for name in there if DATABASE.fullmatch(name)]
-        previous = _previous(data) if there else None
+        # A restore that was interrupted has put the files away, and left what they said.
+        previous = (
+            _read_previous(data / RESTORING_FILE)
+            or _read_previous(data / MANIFEST_FILE)
+            or Manifest(known.store)
+        )
+        previous.range_floor = max(previous.range_floor, *used, 0)
+        write_private(data / RESTORING_FILE, json.encode(previous))
         if there:
             put_away(data, there, "replaced", now)
-        manifest = Manifest(known.store, range_floor=known.range_floor)
+        manifest = Manifest(known.store, history=previous.history)
+        manifest.range_floor = max(known.range_floor, previous.range_floor)
         manifest.restored = RestoredFrom(known.taken_at, now)
-        if previous is not None:
-            manifest.history = previous.history
-            manifest.range_floor = max(manifest.range_floor, previous.range_floor)
         for name, file in known.files.items():
             if name != IDENTITY_FILE or not (data / name).exists():
                 _bring(backup / name, data / name)
@@ -239,7 +243,7 @@ def restore(backup: Path, data: Path, tell: Tell, *, replaces: bool) -> Backup:
         manifest.history.append(
             HistoryEntry(now, f"restored a backup of {format_moment(known.taken_at)}")
         )
-        raise_numbers(data, manifest, *used)
+        raise_numbers(data, manifest)
         write_manifest(data, manifest)
         (data / RESTORING_FILE).unlink()
         _sync(data)
@@ -252,9 +256,9 @@ def _is_replaced(name: str) -> bool:
     return is_database or name in {MANIFEST_FILE, KEY_FILE} or name.endswith(SUFFIX)
 
 
-def _previous(data: Path) -> Manifest | None:
+def _read_previous(path: Path) -> Manifest | None:
     try:
-        return json.decode((data / MANIFEST_FILE).read_bytes(), type=Manifest)
+        return json.decode(path.read_bytes(), type=Manifest)
     except (OSError, DecodeError):
         return None
 

@@ -100,12 +100,12 @@ def _accept(directory: Path, accepted: Sequence[str], log: Log) -> None:
     write_manifest(directory, manifest)
 
 
-def raise_numbers(directory: Path, manifest: Manifest, *others: int) -> None:
+def raise_numbers(directory: Path, manifest: Manifest) -> None:
     """Have no number of a task given out that may have been given out before, and no old proof
-    count; `others` are range ids that are known to have been used."""
+    count."""
     paths = [directory / name for name in manifest.files if (directory / name).exists()]
     highest = [highest_range(path) for path in paths]
-    manifest.range_floor = max(manifest.range_floor, *highest, *others, 0) + RANGE_JUMP
+    manifest.range_floor = max(manifest.range_floor, *highest, 0) + RANGE_JUMP
     for path in paths:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute(
