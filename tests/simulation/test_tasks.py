@@ -285,11 +285,17 @@ def test_a_forger_is_refused_often() -> None:
     assert any(forger._given for forger in forgers), "it has proofs of its own"
 
 
+def seeds_that_find(fault: str, kind: str, seeds: int) -> list[int]:
+    """Run the seeds of a broken node, and return those that end with this fault."""
+    outcomes = [run_seed(partial(tasks_of, kind), seed, name=kind) for seed in range(seeds)]
+    return [seed for seed, outcome in enumerate(outcomes) if fault in str(outcome)]
+
+
 def test_a_node_that_believes_every_worker_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AttemptProofs, "verify", lambda *_: True)
     monkeypatch.setattr(Forger, "expects_refusals", False)  # what it does is found all the same
-    outcomes = [run_seed(partial(tasks_of, "forgery"), seed, name="forgery") for seed in range(4)]
-    assert "is done, and no worker ran it" in str(outcomes)
+    found = seeds_that_find("is done, and no worker ran it", "forgery", 8)
+    assert len(found) >= 2, found
 
 
 def test_a_node_that_says_over_of_what_was_cancelled_is_found_out(
@@ -297,8 +303,8 @@ def test_a_node_that_says_over_of_what_was_cancelled_is_found_out(
 ) -> None:
     for module in (producing, task_requests):
         monkeypatch.setattr(module, "revocation_of", lambda _: "over")
-    outcomes = [run_seed(partial(tasks_of, "disk"), seed, name="disk") for seed in range(4)]
-    assert "ended as cancelled, and somebody was told over" in str(outcomes)
+    found = seeds_that_find("ended as cancelled, and somebody was told over", "disk", 8)
+    assert len(found) >= 2, found
 
 
 def test_a_node_that_says_nothing_was_added_of_what_was_begun_is_found_out(
@@ -309,8 +315,8 @@ def test_a_node_that_says_nothing_was_added_of_what_was_begun_is_found_out(
         self._part_refused(ticket)
 
     monkeypatch.setattr(Core, "_part_unknown", refused)
-    outcomes = [run_seed(partial(tasks_of, "disk"), seed, name="disk") for seed in range(8)]
-    assert "has begun, and its producer heard StoreUnavailable" in str(outcomes)
+    found = seeds_that_find("has begun, and its producer heard StoreUnavailable", "disk", 12)
+    assert len(found) >= 3, found
 
 
 def test_a_node_that_counts_an_attempt_for_what_is_given_back_is_found_out(
@@ -318,5 +324,5 @@ def test_a_node_that_counts_an_attempt_for_what_is_given_back_is_found_out(
 ) -> None:
     done, failed, _, *others = Partition._ENDS
     monkeypatch.setattr(Partition, "_ENDS", (done, failed, failed, *others))
-    outcomes = [run_seed(partial(tasks_of, "many"), seed, name="many") for seed in range(4)]
-    assert any("began attempt" in str(outcome) for outcome in outcomes)
+    found = seeds_that_find("began attempt", "many", 8)
+    assert len(found) >= 2, found
