@@ -456,11 +456,12 @@ def schemathesis(
         cwd=directory,  # where it leaves what it has found
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
 
 
+@pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     at_once = json.dumps({"*": {"queries": {"no_worker_seconds": 0}}})
     with running_node(shards=1, environment={"MAITRED_QUEUES": at_once}) as node:
@@ -469,6 +470,7 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
         assert node.stop() == 0
 
 
+@pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing_where_queries_are_answered(tmp_path: Path) -> None:
     """The same with a worker: all paths are of a queue that it serves."""
     served_only = (
