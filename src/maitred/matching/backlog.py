@@ -190,12 +190,12 @@ class Backlog:
             or self._memory.refuses(line.bytes)
         )
 
-    def park(self, task: Task) -> None:
-        """It is in memory only until it is written."""
-        line = self.lines[task.priority]
-        if not line.on_disk:
-            line.cursor = max(line.cursor, task.sequence - 1)
-        line.parked[task.sequence] = task
+    def park(self, priority: int, tasks: dict[int, Task]) -> None:
+        """These are in memory only until they are written; by their sequence numbers, rising."""
+        line = self.lines[priority]
+        if tasks and not line.on_disk:
+            line.cursor = max(line.cursor, next(iter(tasks)) - 1)
+        line.parked.update(tasks)
 
     def unparked(self, task: Task) -> None:
         """It is over before its turn has come."""

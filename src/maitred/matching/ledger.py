@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maitred.matching.records import (
@@ -237,18 +238,18 @@ class Ledger:
 
     def _removed(self, task: Task, now: float) -> None:
         if task.segment is not None:
-            self._cross_out(task)
+            self._cross_out(task.segment, task.sequence)
         self.pending.later.pop(task.sequence, None)
         if task.later_stored:
             self.pending.later_gone.append(task.sequence)
-        self._touch(now)
+        if now < self._pending_since:  # `_touch`, without a call for each task
+            self._pending_since = now
 
     def remove_unread(
         self, segment: SegmentState, sequence: int, ticket: Ticket | None, now: float
     ) -> None:
         """A task that is in the store alone is over."""
-        segment.left -= 1
-        self.pending.marked.setdefault(segment, []).append(sequence)
+        self._cross_out(segment, sequence)
         self.pending.ends.add(sequence)
         self._wait_for(ticket)
         self._touch(now)
@@ -270,7 +271,7 @@ class Ledger:
         self.fresh.pop(sequence, None)
         self.held.pop(sequence, None)
         if task.segment is not None:
-            self._cross_out(task)
+            self._cross_out(task.segment, sequence)
             task.segment = None
         later = Later(sequence, task.due + self.wall, encode_record(self.record(task)))
         self.pending.later[sequence] = (task, later)
@@ -366,31 +367,43 @@ class Ledger:
 
     def record(self, task: Task) -> Record:
         """The task as it is written down."""
-        wall = self.wall
-        return Record(
-            task.sequence,
-            task.priority,
-            task.attempt,
-            task.added + wall,
-            task.expires + wall if task.expires else 0.0,
-            task.terms,
-            task.payload,
-            task.failure,
-        )
+        return self._records([task])[0]
 
-    def _cross_out(self, task: Task) -> None:
-        segment = task.segment
-        if segment is not None:
-            segment.left -= 1
-            self.pending.marked.setdefault(segment, []).append(task.sequence)
+    def _records(self, tasks: list[Task]) -> list[Record]:
+        wall = self.wall
+        return [
+            Record(
+                task.sequence,
+                task.priority,
+                task.attempt,
+                task.added + wall,
+                task.expires + wall if task.expires else 0.0,
+                task.terms,
+                task.payload,
+                task.failure,
+            )
+            for task in tasks
+        ]
+
+    def _cross_out(self, segment: SegmentState, sequence: int) -> None:
+        segment.left -= 1
+        marks = self.pending.marked.get(segment)
+        if marks is None:
+            self.pending.marked[segment] = [sequence]
+        else:
+            marks.append(sequence)
 
     def _wait_for(self, ticket: Ticket | None) -> None:
-        if ticket is not None:
+        """Have the ticket wait for the next batch. One part of it waits for all its ends that are
+        in the same batch."""
+        tickets = self.pending.tickets
+        if ticket is not None and not (tickets and tickets[-1] is ticket):
             ticket.left += 1
-            self.pending.tickets.append(ticket)
+            tickets.append(ticket)
 
     def _touch(self, now: float) -> None:
-        self._pending_since = min(self._pending_since, now)
+        if now < self._pending_since:
+            self._pending_since = now
 
     def unwritten(self) -> StoredUse:
         """Compute how much is in memory that the store does not have, written soon or never."""
@@ -456,7 +469,7 @@ class Ledger:
         written = self._segments(tasks)
         changes = Changes(self.key, self.range_id, 0, counts=pending.counts)
         for state, members, _ in written:
-            records = [self.record(task) for task in members]
+            records = self._records(members)
             changes.segments.append(
                 Segment(
                     state.priority, state.first, state.last, len(members), encode_records(records)
@@ -489,7 +502,12 @@ class Ledger:
         groups: dict[tuple[int, bool], list[Task]] = {}
         for task in tasks:
             task.writing = True
-            groups.setdefault((task.priority, task.state is PARKED), []).append(task)
+            kind = (task.priority, task.state is PARKED)
+            group = groups.get(kind)
+            if group is None:
+                groups[kind] = [task]
+            else:
+                group.append(task)
         written = []
         for (priority, parked), group in groups.items():
             group.sort(key=_sequence)
@@ -576,5 +594,4 @@ def _split(group: list[Task]) -> Iterator[list[Task]]:
     yield group[start:]
 
 
-def _sequence(task: Task) -> int:
-    return task.sequence
+_sequence: Final = attrgetter("sequence")

@@ -249,9 +249,15 @@ class Lives(Allocating):
         self, task: Task, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
     ) -> None:
         """It is over, however."""
+        if task.state is not OVER:
+            self.finished.count(1, now)
+            self._end_counted(task, status, body, ticket, now)
+
+    def _end_counted(
+        self, task: Task, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
+    ) -> None:
+        """It is over, and `finished` has counted it."""
         state = task.state
-        if state is OVER:
-            return
         task.state = OVER  # `moves(END)`, without a call for each task: every other state can end
         sequence = task.sequence
         if state is READY:
@@ -263,7 +269,6 @@ class Lives(Allocating):
             self._run_seconds += (1 - RUN_KEPT) * (now - task.given_at - self._run_seconds)
         del self.tasks[sequence]
         self.open_tasks -= 1
-        self.finished.count(1, now)
         ledger = self.ledger
         if task.later_stored or task.writing:
             self.later.row_over(sequence)

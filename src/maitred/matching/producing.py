@@ -75,8 +75,7 @@ class Producing(Lives):
         else:
             self.ledger.add(tasks)
         if state is PARKED:
-            for task in tasks.values():
-                self.backlog.park(task)
+            self.backlog.park(priority, tasks)
         elif state is READY:
             self.backlog.extend(priority, tasks.values())
             waiting = self.backlog.ready

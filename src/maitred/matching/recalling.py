@@ -99,9 +99,10 @@ class Recalling(SettingAside):
     def _take_in(self, task: Task, now: float) -> None:
         """A task that was read waits in its line, unless a worker said that it runs it."""
         self.tasks[task.sequence] = task
-        if not self._is_claimed(task, now):
+        if not self._claims or not self._is_claimed(task, now):
             self.backlog.push(task)
-        self._hear_what_was_told(task, now)
+        if self._told:
+            self._hear_what_was_told(task, now)
 
     def _is_claimed(self, task: Task, now: float) -> bool:
         """Whether a worker said that it runs it: then it is that worker's."""
@@ -384,5 +385,5 @@ def _written(changes: Changes, backlog_before: int) -> StoredUse:
 
 def _state_of(segment: Segment, records: Iterable[Record], marks: frozenset[int]) -> SegmentState:
     """What is left of it. Some marks may belong to a segment of another priority."""
-    left = sum(record.sequence not in marks for record in records)
+    left = sum([record.sequence not in marks for record in records])
     return SegmentState(segment.priority, segment.first, segment.last, left)

@@ -145,17 +145,18 @@ class SettingAside(Passing):
     def _recalled(self, record: Record, now: float) -> Task:
         """A task as it was written down; the caller says where it waits."""
         wall = self.ledger.wall
-        task = Task(
+        added = record.added_at - wall
+        if added > now:  # a wall clock that was set back must not let it come from the future
+            added = now
+        return Task(
             record.sequence,
             record.priority,
             record.terms,
             record.payload,
-            record.added_at - wall,
+            added,
             READY,
+            ready=added,
+            attempt=record.attempt,
+            expires=record.expires_at - wall if record.expires_at else 0.0,
+            failure=record.failure,
         )
-        task.attempt = record.attempt
-        task.failure = record.failure
-        task.expires = record.expires_at - wall if record.expires_at else 0.0
-        # A wall clock that was set back must not make it look as if it came from the future.
-        task.added = task.ready = min(task.added, now)
-        return task

@@ -86,6 +86,7 @@ class Working(Producing):
         ticket = Ticket(token, 1)
         unknown = []
         refused = []
+        done = 0
         tasks = self.tasks
         for sequence, attempt, how, body, proof in ends:
             task = tasks.get(sequence)
@@ -98,7 +99,8 @@ class Working(Producing):
             ):
                 # As usual: the worker that has the task ends it, and the lease has the proof.
                 if how == DONE:
-                    self._end(task, "done", body, ticket, now)
+                    done += 1
+                    self._end_counted(task, "done", body, ticket, now)
                 else:
                     self.leases.pop(sequence, None)
                     self._ENDS[how](self, task, body, ticket, now)
@@ -106,6 +108,8 @@ class Working(Producing):
                 refused.append(sequence)
             elif task is None or not self._finished(task, attempt, how, body, ticket, now, holder):
                 unknown.append((sequence, attempt, how, body))
+        if done:
+            self.finished.count(done, now)
         if unknown:
             # Told before, perhaps, and over already, but not yet on disk.
             self.ledger.wait_for_what_is_pending(ticket, now)

@@ -197,7 +197,11 @@ class LimitEstimator:
 
     def observe_end(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
         """The same as `observe`, `ended` if it ended well, and `limit`, with fewer calls."""
-        self.observe(serving, waiting, now)
+        if now == self._since and serving + waiting <= self._peak:
+            self._serving = serving if serving > 0 else 0  # noqa: FURB136
+            self._waiting = waiting if waiting > 0 else 0  # noqa: FURB136
+        else:
+            self.observe(serving, waiting, now)
         if good:
             self._ends += 1
         if now - self._began >= self._settings.window_seconds:
