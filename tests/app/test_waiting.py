@@ -19,7 +19,7 @@ from tests.worker.running import a_worker
 if TYPE_CHECKING:
     from maitred.worker.worker import Worker
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 
 def counted(worker: Worker) -> tuple[int, int]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError, ProtocolViolation
     from maitred.worker.worker import Worker
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 WINDOW = 4 * 2**20
 CHALLENGE = b"gateway's choice"
 
