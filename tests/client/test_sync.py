@@ -143,9 +143,14 @@ def test_ctrl_c_takes_the_request_back(beside: NodeInThread) -> None:
 
     with maitred.connect(beside.node.url) as client:
         interrupter = threading.Thread(target=interrupt)
+        # A shell starts background jobs with SIGINT ignored, and this process inherits that.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         interrupter.start()
-        with pytest.raises(KeyboardInterrupt):
-            client.echo("shop", "q", b"x", timeout=BOUND_SECONDS)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                client.echo("shop", "q", b"x", timeout=BOUND_SECONDS)
+        finally:
+            signal.signal(signal.SIGINT, before)
         interrupter.join()
         assert beside.run(held.stopped.get()).payload == b"x"
         assert client.status(0).state == "serving"
