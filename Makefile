@@ -32,10 +32,10 @@ run: $(READY) ## start a node with a gateway and example workers; options: make 
 test: $(READY) ## lint, types, and every test
 	@$(MAKE) --no-print-directory -j 2 check pytest
 
-# Two more at a time than there are cores, since most wait for processes most of their time. Whoever is done
+# Four more at a time than there are cores, since most wait for processes most of their time. Whoever is done
 # takes from who has most left: portions would leave one of them with the long ones at the end.
 pytest: $(READY)
-	@PYTEST_XDIST_AUTO_NUM_WORKERS=$$($(BIN)/python -c 'import os; print(len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else os.cpu_count())') \
+	@PYTEST_XDIST_AUTO_NUM_WORKERS=$$($(BIN)/python -c 'import os; print(len(os.sched_getaffinity(0)) + 4 if hasattr(os, "sched_getaffinity") else os.cpu_count())') \
 		$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(READY) ## ruff and strict typing
