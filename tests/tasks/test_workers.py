@@ -62,10 +62,13 @@ def test_a_lost_workers_tasks_are_given_to_another(stage: Stage, tmp_path: Path,
         first.send(signal.SIGCONT)
         told = first.errors
         assert first.stop() == 0, told
-    assert stage.journal.repeated() == dict.fromkeys(range(TASKS), 2)
-    assert {line.attempt for line in stage.journal.lines() if line.pid == second.pid} == {2}
     wait_until(lambda: stage.open_tasks("gated") == 0, "nothing is left")
-    assert stage.measured("gated", "lost") == TASKS
+    # Each lost lease is one attempt more. A busy machine may lose some of the second worker's, too.
+    lost = stage.measured("gated", "lost")
+    repeated = stage.journal.repeated()
+    assert repeated.keys() == everything
+    assert TASKS <= sum(repeated.values()) - TASKS <= lost
+    assert begun_by(stage, first.pid) == begun_by(stage, second.pid) == everything
 
 
 def test_a_worker_that_wakes_up_stops_what_is_no_longer_its_own(
