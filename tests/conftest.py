@@ -2,6 +2,7 @@
 
 import os
 import sys
+from itertools import chain, islice
 
 import pytest
 from hypothesis import settings
@@ -19,16 +20,72 @@ settings.load_profile("maitred")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-LONG = (
-    "tests/gateway/test_processes.py",
-    "tests/queries_real/test_disconnects.py",
-    "tests/store/test_model.py",
-    "tests/tasks/",
-    "tests/test_against.py",
-    "tests/test_documents.py",
-)
-"""These begin first: a long test that begins last keeps one core busy while the others idle."""
+LONG = {
+    "tests/balancing/test_workers_knee.py": 17,
+    "tests/cli/test_main.py": 13,
+    "tests/cli/test_simulate.py": 15,
+    "tests/cli/test_up.py": 14,
+    "tests/cli/test_up_example.py": 23,
+    "tests/client/test_connections.py": 11,
+    "tests/gateway/test_processes.py": 55,
+    "tests/node/test_bad_input.py": 11,
+    "tests/node/test_signatures.py": 19,
+    "tests/node/test_stock_driver.py": 13,
+    "tests/node/test_supervisor.py": 37,
+    "tests/node/test_task_faults.py": 11,
+    "tests/protocol/test_messages.py": 24,
+    "tests/queries_real/test_asking.py": 12,
+    "tests/queries_real/test_disconnects.py": 49,
+    "tests/queries_real/test_limits.py": 15,
+    "tests/queries_real/test_policies.py": 23,
+    "tests/queries_real/test_processes.py": 11,
+    "tests/queries_real/test_under_way.py": 23,
+    "tests/simulation/test_contest.py": 23,
+    "tests/simulation/test_contest_faults.py": 23,
+    "tests/simulation/test_limits.py": 21,
+    "tests/simulation/test_matching_study.py": 32,
+    "tests/simulation/test_queries.py": 23,
+    "tests/simulation/test_selection_model.py": 18,
+    "tests/simulation/test_selection_study.py": 64,
+    "tests/simulation/test_soak.py": 42,
+    "tests/simulation/test_tasks.py": 114,
+    "tests/store/test_backup.py": 32,
+    "tests/store/test_manifest.py": 19,
+    "tests/store/test_model.py": 10,
+    "tests/tasks/test_backlog.py": 25,
+    "tests/tasks/test_fates.py": 14,
+    "tests/tasks/test_killed.py": 28,
+    "tests/tasks/test_scaling.py": 16,
+    "tests/tasks/test_shard_counts.py": 14,
+    "tests/tasks/test_store_outages.py": 36,
+    "tests/tasks/test_workers.py": 22,
+    "tests/test_against.py": 23,
+    "tests/test_documents.py": 73,
+    "tests/test_install.py": 13,
+    "tests/worker/test_door.py": 11,
+}
+"""Seconds that files with long tests took, six at a time on two cores. They decide the order alone.
+"""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let each process begin with its share of the long tests.
+
+    At first each gets as many tests as the others, in the order of `items`; later, one that has
+    none left takes the last half of what another one has. Whatever is long has to stand in front: a
+    long test that begins last keeps one core busy while the others idle.
+    """
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    portions: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    seconds = [0] * processes
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    for file in sorted(LONG.keys() & files.keys(), key=lambda file: (-LONG[file], file)):
+        least = seconds.index(min(seconds))
+        seconds[least] += LONG[file]
+        portions[least] += files.pop(file)
+    others = chain.from_iterable(files.values())
+    for portion in portions:
+        portion.extend(islice(others, max(0, len(items) // processes - len(portion))))
+    items[:] = chain(*portions, others)

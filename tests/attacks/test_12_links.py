@@ -293,6 +293,7 @@ def an_app() -> App:
 async def test_a_worker_whose_node_becomes_something_else_says_so(
     garbage: bytes, words: str
 ) -> None:
+    """Also if it has said before that the node is away."""
     log = RecordedLog()
     async with scene(an_app()) as one:
         client = await one.house.connect()
@@ -305,6 +306,9 @@ async def test_a_worker_whose_node_becomes_something_else_says_so(
         async with asyncio.timeout(PATIENCE_SECONDS):
             await welcomed.wait()
         await one.house.stop()
+        await until(
+            lambda: any("refused" in str(fields.get("error")) for _, _, fields in log.lines)
+        )
         async with (
             a_server(garbage, one.house.port),
             a_server(garbage, one.house.own_ports[0]),

@@ -265,8 +265,10 @@ def _attend(request: Request, files: list[int]) -> bool:
     )
     if request["own_session"]:
         os.setsid()
-        # A shell starts background jobs with SIGINT ignored; a person's command never is.
+        # A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP; a person's
+        # command has neither.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])

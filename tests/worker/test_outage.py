@@ -33,6 +33,14 @@ def test_an_outage_is_told_once_and_its_end_too() -> None:
     assert said(log)[1:] == ["the node answers again"]
 
 
+def test_another_reason_of_the_same_outage_is_told() -> None:
+    told, log = outage()
+    garbage = Unavailable("It answers with garbage.", remedy="Check host and port.")
+    for problem in (AWAY, garbage, AWAY, garbage):
+        told.failed("mails", 0, problem)
+    assert [call.kwargs["error"] for call in log.calls] == [AWAY, garbage]
+
+
 def test_a_partition_that_is_no_more_does_not_keep_an_outage_open() -> None:
     told, log = outage()
     told.failed("mails", 0, AWAY)

@@ -7,6 +7,7 @@ store is away. Until a read is answered, callers hear so at once, and the store 
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from maitred.matching.core import UNSAFE_SECONDS
@@ -26,24 +27,28 @@ class StoreReads:
     def __init__(self) -> None:
         self.silent: StoreUnavailable | None = None
         """What callers hear, until the store answers a read."""
+        self._answered_at = -inf
 
     async def answer(self, read: Coroutine[Any, Any, Found]) -> Found:
-        """Return what the store answers; raise `StoreUnavailable` after `UNSAFE_SECONDS`."""
+        """Return what the store answers. Raise `StoreUnavailable` when it has answered no read for
+        `UNSAFE_SECONDS`: a read may wait longer than that for others that are before it."""
         if self.silent is not None:
             read.close()
             raise self.silent.with_traceback(None)
+        loop = asyncio.get_running_loop()
         reading = asyncio.ensure_future(read)
-        try:
-            await asyncio.wait([reading], timeout=UNSAFE_SECONDS)
-        finally:
-            if not reading.done():
-                reading.add_done_callback(self._answered)
-        if reading.done():
-            return reading.result()
-        self.silent = store_silent(UNSAFE_SECONDS)
-        raise self.silent
+        reading.add_done_callback(self._answered)
+        began_at = loop.time()
+        while not reading.done():
+            until = max(began_at, self._answered_at) + UNSAFE_SECONDS
+            if loop.time() >= until:
+                self.silent = store_silent(UNSAFE_SECONDS)
+                raise self.silent
+            await asyncio.wait([reading], timeout=until - loop.time())
+        return reading.result()
 
     def _answered(self, reading: asyncio.Future[Any]) -> None:
+        self._answered_at = reading.get_loop().time()
         self.silent = None
         if not reading.cancelled():
-            reading.exception()  # its caller has left, and nobody else asks for it
+            reading.exception()  # its caller may have left, and then nobody else asks for it

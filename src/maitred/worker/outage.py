@@ -33,15 +33,17 @@ class Outage:
         self._log = log
         self._tries: dict[tuple[str, int], int] = {}
         """By queue and partition, of those where the last try failed."""
-        self._told: dict[str, None] = {}
-        """The codes of errors that were logged since the last try that worked. A node that is gone
-        and comes back as something else is told twice."""
+        self._told: set[tuple[str, str | None]] = set()
+        """The codes and remedies of errors that were logged since the last try that worked. A node
+        that is gone and comes back as something else is told twice: the code of both can be
+        `unavailable`, but there is something else to be done about it."""
 
     def failed(self, queue: str, partition: int, problem: MaitredError) -> float:
         """The seconds to wait before the next try there."""
         is_hopeless = isinstance(problem, HOPELESS)
-        if problem.code not in self._told:
-            self._told[problem.code] = None
+        kind = (problem.code, problem.remedy)
+        if kind not in self._told:
+            self._told.add(kind)
             if is_hopeless:
                 self._log.error("the node refuses us; trying again", queue=queue, error=problem)
             else:
