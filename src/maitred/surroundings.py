@@ -59,7 +59,7 @@ class CpuTimes(NamedTuple):
 
 
 def cpu_times() -> CpuTimes:
-    """Those of the calling thread; some microseconds."""
+    """Return the CPU times of the calling thread. The call takes some microseconds."""
     try:
         scheduling = _of_thread.__dict__.get("scheduling")
         if scheduling is None:

@@ -46,8 +46,8 @@ SLICE_SECONDS: Final = 60.0
 enough for whatever stands between and dislikes silence."""
 
 AWAY_SECONDS: Final = 2.0
-"""For so long a result is asked for again while the node says that its store is away: a commit that
-fails once need not disturb the caller."""
+"""`result()` keeps asking for this long while the node says that its store is away, so that one
+failed commit does not reach the caller."""
 
 _AGAIN: Final = (DeadlineExceeded, ConnectionLost, CutOff, Unavailable, Overloaded)
 _PAUSE_FIRST_SECONDS: Final = 0.1

@@ -101,7 +101,7 @@ class Allocating:
         self._learned = learned
         self.lines: dict[Key, Line] = {}
         self._by_place: dict[Place, list[Line]] = {}
-        """Of each place, the lines whose queries may wait, the highest priority first."""
+        """By place: the lines whose queries may wait there, the highest priority first."""
         self._views: dict[tuple[str, str], QueueView] = {}
         self._touched: dict[Line, None] = {}
         self._pauses: dict[Group[Running], asyncio.TimerHandle] = {}

@@ -64,11 +64,11 @@ if TYPE_CHECKING:
 __all__ = ["AnyAnswer", "AsyncClient", "NodeView", "Unreachable"]
 
 SILENT_SECONDS: Final = 2.0
-"""A new client whose attempts at connections are neither taken nor refused for so long says that
-the node is unreachable. A node that was reached has `connect_seconds` for its handshake."""
+"""A new client raises `NodeUnreachable` when the network has neither accepted nor refused a
+connection for this long. A node that was reached has `connect_seconds` for its handshake."""
 
 LATE_SECONDS: Final = 0.2
-"""Of these, the time that a late loop has to read what the network said."""
+"""The last part of `SILENT_SECONDS`, in which a loop that is late reads what the network said."""
 
 
 class AsyncClient(Asks):

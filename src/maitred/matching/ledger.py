@@ -91,7 +91,7 @@ class Pending:
         """Released when these changes are on disk, like tickets: callers that cancel a task, and
         whether the task was cancelled for want of another end."""
         self.told: list[tuple[Token, Ended]] = []
-        """These callers."""
+        """Callers that wait for one of these ends, and what they are told when it is on disk."""
         self.counts: PartitionCounts | None = None
 
     def __bool__(self) -> bool:

@@ -256,7 +256,7 @@ class Lives(Allocating):
     def _end_counted(
         self, task: Task, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
     ) -> None:
-        """It is over, and `finished` has counted it."""
+        """End a task that the caller has already counted in `finished`."""
         state = task.state
         task.state = OVER  # `moves(END)`, without a call for each task: every other state can end
         sequence = task.sequence

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from maitred.store.interface import Store
 
 SILENT_SECONDS: Final = 5.0
-"""A store that has not answered a load for so long counts as away. A commit has less time: a load
+"""The store counts as away when a load has taken this long. A commit has less time: a load
 may have to open a connection first, and a partition is loaded once in its life."""
 
 GROUP: Final = 32

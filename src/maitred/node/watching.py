@@ -56,10 +56,11 @@ GATEWAYS_MAX: Final = 10_000
 """That are watched at a time; every client that asks queries by itself is one."""
 
 USER_GATEWAYS_MAX: Final = GATEWAYS_MAX // 10
-"""Of one user: nobody who may query takes the places of all others."""
+"""Gateways that one user may have, so that no user with `query` takes all places."""
 
 ADDRESS_GATEWAYS_MAX: Final = GATEWAYS_MAX // 5
-"""Of one IPv4 address or one /64 of IPv6 addresses; several users may share one."""
+"""Gateways that one IPv4 address, or one /64 of IPv6 addresses, may have. Several users may share
+it, so it is twice what one user may have."""
 
 MAKE_ROOM_SECONDS: Final = 0.1
 """The least time between two searches for gateways that are gone, so that refusals stay cheap."""

@@ -174,8 +174,8 @@ class LimitEstimator:
             self._since = now
             self._restart(now)
         # Twice a task: comparisons cost a third of what calls of `max` do.
-        self._serving = serving if serving > 0 else 0  # noqa: FURB136
-        self._waiting = waiting if waiting > 0 else 0  # noqa: FURB136
+        self._serving = serving if serving > 0 else 0  # noqa: FURB136 - `max` is slow
+        self._waiting = waiting if waiting > 0 else 0  # noqa: FURB136 - `max` is slow
         if serving + waiting > self._peak:
             self._peak = serving + waiting
 
@@ -198,8 +198,8 @@ class LimitEstimator:
     def observe_end(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
         """The same as `observe`, `ended` if it ended well, and `limit`, with fewer calls."""
         if now == self._since and serving + waiting <= self._peak:
-            self._serving = serving if serving > 0 else 0  # noqa: FURB136
-            self._waiting = waiting if waiting > 0 else 0  # noqa: FURB136
+            self._serving = serving if serving > 0 else 0  # noqa: FURB136 - `max` is slow
+            self._waiting = waiting if waiting > 0 else 0  # noqa: FURB136 - `max` is slow
         else:
             self.observe(serving, waiting, now)
         if good:
