@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import threading
 from dataclasses import dataclass
@@ -405,6 +406,27 @@ async def test_what_does_not_end_is_left_behind_after_a_while() -> None:
             await shop.begun.get()
         assert any("stopped before everything" in line for line in log.events("warning"))
         assert not node.ends()
+
+
+@in_a_loop
+async def test_a_worker_whose_run_is_cancelled_stops_listening_and_offering() -> None:
+    """Otherwise its listener stays open, and a loop that closes with it may wait for ever."""
+    shop = Shop()
+    async with FakeNode() as node:
+        with contextlib.suppress(asyncio.CancelledError):
+            async with a_worker(node, shop.app, "adding") as worker:
+                await node.until(lambda: node.heard(Offer))
+                (run,) = (task for task in asyncio.all_tasks() if _coroutine(task) == "Worker.run")
+                run.cancel()
+        host, port = worker.address.rsplit(":", 1)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, int(port))
+        assert not [task for task in asyncio.all_tasks() if _coroutine(task).endswith("._offer")]
+        await shop.app.close()
+
+
+def _coroutine(task: asyncio.Task[Any]) -> str:
+    return getattr(task.get_coro(), "__qualname__", "")
 
 
 @in_a_loop

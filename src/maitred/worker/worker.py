@@ -220,7 +220,8 @@ class Worker:
         self._attending.moved(self.address)
 
     async def run(self) -> bool:
-        """Work until `stop` is called; False if something had to be left behind."""
+        """Work until `stop` is called, then drain; return False if attempts or their results had to
+        be left behind. Cancelling the call stops the worker at once, without a drain."""
         try:
             await self._door.open(encrypted=self._client.encrypted)
         except BaseException:
@@ -235,11 +236,16 @@ class Worker:
         if self._shared is not None:
             self._shared.address = self.address
         self._attending.start(self._served, self.address)
-        self._supply()
-        await self._stopping.wait()
         try:
-            finished = await self._drain()
+            self._supply()
+            await self._stopping.wait()
+            return await self._drain()
         finally:
+            # A caller may also cancel `run`, without a drain: what it began must not outlive it.
+            self._bench.closed = True
+            for offer in self._offering:
+                offer.cancel()
+            self._ends.stop()
             if self._standby is not None:
                 await self._standby.stop()
             self._pulse.stop()
@@ -254,7 +260,7 @@ class Worker:
             self._fetching.stop()
             self._bench.threads.shutdown(wait=False, cancel_futures=True)
             await self._door.close()
-        return finished
+            await asyncio.gather(*self._offering, return_exceptions=True)
 
     def stop(self) -> None:
         """Begin to drain."""
@@ -465,9 +471,6 @@ class Worker:
         finished = await self._within(end, self._all_ended())
         end = max(end, self._loop.time() + LAST_WORDS_SECONDS)
         told = await self._within(end, self._ends.settled())
-        for task in list(self._offering):
-            task.cancel()
-        self._ends.stop()
         if not finished or not told:
             self._log.warning(
                 "stopped before everything was finished; the node gives it to others",
