@@ -48,6 +48,7 @@ from maitred.protocol.messages import (
     without_home,
 )
 from maitred.wire.caller import error_of
+from maitred.wire.silence import SilenceTimer
 
 if TYPE_CHECKING:
     import ssl
@@ -66,9 +67,6 @@ __all__ = ["AnyAnswer", "AsyncClient", "NodeView", "Unreachable"]
 SILENT_SECONDS: Final = 2.0
 """A new client raises `NodeUnreachable` when the network has neither accepted nor refused a
 connection for this long. A node that was reached has `connect_seconds` for its handshake."""
-
-LATE_SECONDS: Final = 0.2
-"""The last part of `SILENT_SECONDS`, in which a loop that is late reads what the network said."""
 
 
 class AsyncClient(Asks):
@@ -125,7 +123,7 @@ class AsyncClient(Asks):
         `connect_seconds`, or after `SILENT_SECONDS` if the network says nothing at all."""
         for pool in self._router.pools.values():
             pool.start()
-        silence = self._loop.call_later(SILENT_SECONDS - LATE_SECONDS, self._network_may_be_silent)
+        silence = SilenceTimer(self._loop, SILENT_SECONDS, self._network_is_silent)
         try:
             async with asyncio.timeout(self.settings.connect_seconds):
                 while not self._has_connected():
@@ -139,10 +137,6 @@ class AsyncClient(Asks):
         finally:
             silence.cancel()
         return self
-
-    def _network_may_be_silent(self) -> None:
-        # On a loop that was late, what the network said has yet to be read.
-        self._loop.call_later(LATE_SECONDS, self._network_is_silent)
 
     def _network_is_silent(self) -> None:
         self._silent = not any(

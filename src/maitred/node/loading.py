@@ -24,6 +24,7 @@ from maitred.matching.limits import Limiter
 from maitred.node.writer import store_silent
 from maitred.settings import Namespace
 from maitred.store.interface import Acquisition, QueueQuota, Refusal
+from maitred.wire.silence import SilenceTimer
 
 if TYPE_CHECKING:
     import asyncio
@@ -123,7 +124,7 @@ class Loader:
     async def _load(self, group: list[_Wanted]) -> None:
         self.loads += 1
         problem: BaseException
-        silence = self._loop.call_later(SILENT_SECONDS, self._store_is_silent)
+        silence = SilenceTimer(self._loop, SILENT_SECONDS, self._store_is_silent)
         try:
             found = await self._store.acquire([one.acquisition for one in group])
         except MaitredError as refused:

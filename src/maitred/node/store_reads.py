@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from maitred.matching.core import UNSAFE_SECONDS
 from maitred.node.writer import store_silent
+from maitred.wire.silence import LATE_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -40,11 +41,15 @@ class StoreReads:
         reading.add_done_callback(self._answered)
         began_at = loop.time()
         while not reading.done():
-            until = max(began_at, self._answered_at) + UNSAFE_SECONDS
-            if loop.time() >= until:
+            heard_at = max(began_at, self._answered_at)
+            last = UNSAFE_SECONDS * LATE_SHARE  # as in `SilenceTimer`: for a loop that was late
+            for seconds in (heard_at + UNSAFE_SECONDS - last - loop.time(), last):
+                await asyncio.wait([reading], timeout=max(0.0, seconds))
+                if reading.done() or self._answered_at > heard_at:
+                    break
+            else:
                 self.silent = store_silent(UNSAFE_SECONDS)
                 raise self.silent
-            await asyncio.wait([reading], timeout=until - loop.time())
         return reading.result()
 
     def _answered(self, reading: asyncio.Future[Any]) -> None:

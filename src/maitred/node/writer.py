@@ -7,12 +7,14 @@ written at once, and under load the groups grow by themselves.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import MaitredError, NotOwner, OutcomeUnknown, StoreUnavailable
 from maitred.matching.core import UNSAFE_SECONDS
 from maitred.store.interface import PartlyWritten
+from maitred.wire.silence import SilenceTimer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +43,7 @@ class Writer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._failing = False
-        self._silence: asyncio.TimerHandle | None = None
+        self._silence: SilenceTimer | asyncio.TimerHandle | None = None
         """Rings when the commit under way has not been answered for `UNSAFE_SECONDS`."""
         self._silent: MaitredError | None = None
         """What producers hear since it rang."""
@@ -122,7 +124,8 @@ class Writer:
         """Write what they have, and tell them what came of it."""
         async with self._committing:
             loop = self._shard.loop
-            self._silence = loop.call_later(UNSAFE_SECONDS, self._store_is_silent, partitions)
+            ring = partial(self._store_is_silent, partitions)
+            self._silence = SilenceTimer(loop, UNSAFE_SECONDS, ring)
             try:
                 await self._commit(due, partitions, anything=anything, clean=clean)
             finally:
