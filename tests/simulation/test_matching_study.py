@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace as changed
+from tests.node.in_process import instances
 
 from maitred.errors import UnknownAlgorithm
 from maitred.settings import Forwarding
@@ -61,8 +63,11 @@ def test_more_partitions_to_read_than_to_write_cost_little(algorithm: str) -> No
     "scenario", ["default", "more-read-partitions", "round-robin", "weighted", "default-adaptive"]
 )
 def test_almost_nothing_is_written_while_workers_are_free(scenario: str) -> None:
+    models = instances(Model)
     for run in runs(replace(SCENARIOS[scenario].model, tasks=1_000)):
         assert run.written_share < WRITTEN_SHARE_MAX
+    gc.collect()
+    assert instances(Model) <= models, "worlds stay in memory after their end"
 
 
 def test_the_rate_of_forwarding_is_what_hurts_cadence() -> None:

@@ -10,16 +10,16 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.node.in_process import instances
 
 from maitred.errors import InvalidArgument, UnknownAlgorithm
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios import SCENARIOS
 from maitred.simulation.soak import Outcome, run_seed, run_seed_proved, scenario_named, soak
+from maitred.simulation.world import World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from maitred.simulation.world import World
 
 CHUNK = 5
 SEEDS = {
@@ -48,9 +48,13 @@ SEEDS = {
     ],
 )
 def test_scenario(name: str, first: int) -> None:
+    gc.collect()
+    worlds = instances(World)
     report = soak({name: SCENARIOS[name]}, range(first, first + CHUNK))
     assert report.ok, str(report)
     assert report.runs == CHUNK
+    gc.collect()
+    assert instances(World) == worlds, "worlds stay in memory after their end"
 
 
 def test_every_scenario_is_soaked() -> None:

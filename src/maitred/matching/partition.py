@@ -12,6 +12,7 @@ A task whose attempt failed or whose worker was lost comes back later and joins 
 from __future__ import annotations
 
 from heapq import heappop
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -261,11 +262,8 @@ class Partition(Recalling):
         """
         waiting = self.offers.unanswered()
         tokens: list[Token] = [offer.token[0] for offer in waiting if offer.shared is None]
-        tokens += [
-            waiting.visit[0]
-            for _, _, waiting in self._timers
-            if isinstance(waiting, Task) and waiting.state is not OVER
-        ]
+        visitors = [waiting for _, _, waiting in self._timers if isinstance(waiting, Task)]
+        tokens += [visitor.visit[0] for visitor in visitors if visitor.state is not OVER]
         tokens += [held.token for held in self._beats.values()]
         tokens += self._query_tokens()
         tokens += [token for waiting in self._waiters.values() for token in waiting]
@@ -291,4 +289,6 @@ class Partition(Recalling):
             quota.leave(self.ledger)
         self.backlog.forget()
         self.later.forget()
+        for task in chain(self.tasks.values(), visitors):
+            task.ticket = task.visit = None
         return tokens, [ticket for ticket in tickets if not ticket.told]

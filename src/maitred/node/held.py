@@ -36,6 +36,13 @@ class Held:
         self.on_stop: Callable[[], None] = _nothing
         """Called when nobody waits any more, before an answer could be given."""
 
+    def _forget_holder(self) -> Callable[[], None]:
+        """Return `on_stop` for the last time. Both callbacks lead to what the holder keeps, which
+        may lead back here; through a task, which the garbage collector does not look into, that
+        would be for good."""
+        on_stop, self.on_stop, self.on_recall = self.on_stop, _nothing, None
+        return on_stop
+
     @property
     def wanted(self) -> bool:
         """Whether somebody waits for the answer."""
@@ -71,12 +78,12 @@ class HeldWork(Held):
         return self._connection.under_way.get(self._stream) is self
 
     def answer(self, message: Struct) -> None:
-        self.on_stop = _nothing  # it may refer to what refers to us
+        self._forget_holder()
         if self._connection.work_ends(self._stream, self, self._size):
             self._connection.answer(self._stream, self._opcode, message)
 
     def refuse(self, problem: MaitredError) -> None:
-        self.on_stop = _nothing
+        self._forget_holder()
         if self._connection.work_ends(self._stream, self, self._size):
             self._connection.refuse(self._stream, problem)
 
@@ -85,8 +92,7 @@ class HeldWork(Held):
             return
         if reason is not None:
             self._connection.refuse(self._stream, reason)
-        on_stop, self.on_stop = self.on_stop, _nothing
-        on_stop()
+        self._forget_holder()()
 
 
 class HeldHere(Held):
@@ -122,7 +128,7 @@ class HeldHere(Held):
         self._given_up = True
         if not self.over:
             self.over = True
-            self.on_stop()
+            self._forget_holder()()
 
     def recall(self) -> None:
         """The answer is not needed, but if it is on its way it is wanted."""
@@ -146,7 +152,7 @@ class HeldHere(Held):
             raise
 
     def _end(self, outcome: Struct | MaitredError) -> None:
-        self.on_stop = _nothing
+        self._forget_holder()
         if not self.over:
             self.over = True
             self._loop.call_soon(self._tell, outcome)

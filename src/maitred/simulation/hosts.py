@@ -39,6 +39,8 @@ class Host:
             wall_clock=self.wall_clock, random=random, secret=random.randbytes
         )
         self.processes: list[Process] = []
+        self.at_end: list[Callable[[], object]] = []
+        """Called when the world is over, to free what the garbage collector would not find."""
         self.listeners: dict[int, list[Listener]] = {}
         self.socket_files: dict[str, UnixListener] = {}
         """Unix sockets by path, also those that nobody listens on any more: files survive."""

@@ -172,6 +172,8 @@ class Network:
             for process in host.processes:
                 for transport in process.transports:
                     transport.discard()
+            for free in host.at_end:
+                free()
 
     def _names(self, group: Host | str | Iterable[Host | str]) -> list[str]:
         if isinstance(group, Host):

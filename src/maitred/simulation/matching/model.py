@@ -48,10 +48,13 @@ REST_SECONDS = 2.0
 def run_matching(settings: MatchingModel, seed: int, *, check: bool = True) -> MatchingMeasures:
     """One run; with `check` it raises `Violation` if the bound does not hold."""
     model = Model(settings, seed)
-    model.run()
-    if check:
-        model.check_bound()
-    return model.measures()
+    try:
+        model.run()
+        if check:
+            model.check_bound()
+        return model.measures()
+    finally:
+        model.close()
 
 
 class Model:
@@ -160,6 +163,11 @@ class Model:
             place.touch()
         self.clock.run(self._span + 2 * REST_SECONDS)
         self._check_rest()
+
+    def close(self) -> None:
+        """Let the garbage collector find this world: it does not look into tasks."""
+        for place in self._places:
+            place.partition.leave()
 
     def _arrivals_end(self) -> None:
         self._read_at_end = self.counts.read

@@ -309,6 +309,7 @@ class Place:
 
     def _visit_over(self, task: Task, holder: bytes, worker: str) -> None:
         visit, version = task.visit
+        visit.arrived = None  # which refers to the visit, where no garbage collection looks
         child = visit.child
         self._send(child, child.task_answered, visit, holder, worker, self._newer(version))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -131,9 +132,17 @@ class TaskNode:
         )
         store = SimulatedStore(self._disk)
         shard.keep_tasks(store)
+        assert shard._partitions is not None  # noqa: S101, SLF001 - as in `partitions`
+        self.host.at_end.append(partial(_free, shard._partitions))  # noqa: SLF001
         await shard.start()
         self.running[number] = shard
         self._stopping[number] = asyncio.Event()
         await self._stopping[number].wait()
         await shard.drain()
         await store.close()
+
+
+def _free(partitions: Partitions) -> None:
+    """Let the garbage collector find a shard that was killed, or served until the end."""
+    for owned in partitions.owned.values():
+        owned.partition.leave()
