@@ -110,7 +110,13 @@ def test_a_heartbeat_gets_through_when_all_is_full(
 ) -> None:
     async def main() -> None:
         answered = asyncio.Event()
-        monkeypatch.setattr(Connection, "probed", lambda _connection: answered.set())
+        probed = Connection.probed
+
+        def probed_and_told(connection: Connection) -> None:
+            probed(connection)
+            answered.set()
+
+        monkeypatch.setattr(Connection, "probed", probed_and_told)
         async with (
             RunningNode(1, limits=Limits(in_flight=1)) as node,
             node.connect(heartbeat_seconds=0.01, heartbeat_timeout_seconds=5) as client,
