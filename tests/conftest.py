@@ -95,8 +95,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the modules and the thousands of tests, which stay to the end.
 
-    It went through all of them for each full collection: a fifth of the suite's time, and a second
-    or more in which the loop of a test stood still.
+    It went through all of them for each full collection, for a second or more in which the loop of
+    a test stood still.
     """
     gc.collect()
     gc.freeze()
