@@ -28,6 +28,12 @@ def test_json_has_exactly_the_promised_fields() -> None:
     assert list(found[0]) == ["partition", "name", "key", "index", "node", "shard", "parent"]
 
 
+def test_a_batch_may_be_larger_than_the_number_of_partitions() -> None:
+    """As at a node, which cannot know how many partitions its queues will have."""
+    small = maitred_json(*BASE, "--partitions", "2", "--batch-size", "2")
+    assert maitred_json(*BASE, "--partitions", "2", "--batch-size", "8") == small
+
+
 def test_the_table_and_the_tree() -> None:
     shown = maitred(*BASE, "--partitions", "6", "--degree", "2")
     assert shown.returncode == 0

@@ -111,10 +111,10 @@ class Ticket(Struct, eq=False):
 class Task(Struct, gc=False, eq=False):
     """One task. Times are the loop's; the partition translates to and from the wall clock.
 
-    The garbage collector does not look into tasks: with 200,000 of them in memory a collection
-    would stop the shard for 90 ms. `Partition.leave` therefore clears `ticket` and `visit`, which
-    lead to connections and, in a simulation, back to the partition: through one task that is left,
-    such a cycle would stay in memory for good.
+    The garbage collector does not follow a task's references: with 200,000 tasks in memory, a full
+    collection would stop the shard for 90 ms. So nothing frees a cycle through a task. `visit` and
+    `ticket` refer to deferred replies, which drop their references when they are answered;
+    `Partition.leave` clears both fields of the tasks that are left.
     """
 
     sequence: int

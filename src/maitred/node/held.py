@@ -37,9 +37,11 @@ class Held:
         """Called when nobody waits any more, before an answer could be given."""
 
     def _forget_holder(self) -> Callable[[], None]:
-        """Return `on_stop` for the last time. Both callbacks lead to what the holder keeps, which
-        may lead back here; through a task, which the garbage collector does not look into, that
-        would be for good."""
+        """Drop both callbacks; return `on_stop` for a caller that has yet to call it.
+
+        The callbacks refer to the task or offer that waits, and that refers to this reply. The
+        garbage collector does not follow references of tasks, so it would never free such a cycle.
+        """
         on_stop, self.on_stop, self.on_recall = self.on_stop, _nothing, None
         return on_stop
 

@@ -249,8 +249,8 @@ class Shard:
 
     # Start and stop
 
-    def keep_tasks(self, store: Store) -> None:
-        """Serve tasks, and keep them there."""
+    def keep_tasks(self, store: Store) -> Partitions:
+        """Serve tasks, keep them in this store, and return the partitions that hold them."""
         writer = Writer(self, store)
         self._partitions = Partitions(self, store, writer, self._surroundings)
         writer.begin(self._partitions)
@@ -278,6 +278,7 @@ class Shard:
         Announced(self)
         caretaker.begin()
         self._partitions.stored.begin()
+        return self._partitions
 
     def reload_with(self, reload_node: Callable[[], Awaitable[NodeReloaded]]) -> None:
         """Have others of the node read their files again, too, when a person asks for it."""

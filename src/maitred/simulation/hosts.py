@@ -40,7 +40,7 @@ class Host:
         )
         self.processes: list[Process] = []
         self.at_end: list[Callable[[], object]] = []
-        """Called when the world is over, to free what the garbage collector would not find."""
+        """Called when the world is over, to break cycles that the garbage collector cannot free."""
         self.listeners: dict[int, list[Listener]] = {}
         self.socket_files: dict[str, UnixListener] = {}
         """Unix sockets by path, also those that nobody listens on any more: files survive."""

@@ -165,7 +165,7 @@ class Model:
         self._check_rest()
 
     def close(self) -> None:
-        """Let the garbage collector find this world: it does not look into tasks."""
+        """Break the reference cycles through tasks, so that the model can be freed from memory."""
         for place in self._places:
             place.partition.leave()
 

@@ -309,7 +309,7 @@ class Place:
 
     def _visit_over(self, task: Task, holder: bytes, worker: str) -> None:
         visit, version = task.visit
-        visit.arrived = None  # which refers to the visit, where no garbage collection looks
+        visit.arrived = None  # or the cycle through the task would stay in memory: see `Task`
         child = visit.child
         self._send(child, child.task_answered, visit, holder, worker, self._newer(version))
 

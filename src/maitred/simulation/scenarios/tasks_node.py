@@ -131,9 +131,7 @@ class TaskNode:
             place, self._settings, self.host.surroundings, self._log, vitals=Vitals.none()
         )
         store = SimulatedStore(self._disk)
-        shard.keep_tasks(store)
-        assert shard._partitions is not None  # noqa: S101, SLF001 - as in `partitions`
-        self.host.at_end.append(partial(_free, shard._partitions))  # noqa: SLF001
+        self.host.at_end.append(partial(_free, shard.keep_tasks(store)))
         await shard.start()
         self.running[number] = shard
         self._stopping[number] = asyncio.Event()
@@ -143,6 +141,6 @@ class TaskNode:
 
 
 def _free(partitions: Partitions) -> None:
-    """Let the garbage collector find a shard that was killed, or served until the end."""
+    """Break the reference cycles through tasks, so that the world can be freed from memory."""
     for owned in partitions.owned.values():
         owned.partition.leave()
