@@ -33,8 +33,8 @@ from maitred.surroundings import Surroundings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.dispatch.ask import Ask
     from maitred.gateway.http.request import Request
-    from maitred.queries.ask import Ask
 
 SECRET: Final = "known"  # noqa: S105 - it opens nothing
 """Of the user alice, who may query in the namespace `default`, and is remembered; `slow` is the

@@ -26,6 +26,8 @@ from maitred.client.address import parse_address, settings_of
 from maitred.client.client import AsyncClient
 from maitred.client.querying import Querying
 from maitred.client.seats import SeatLink
+from maitred.dispatch.ask import Ask
+from maitred.dispatch.query_states import Accident
 from maitred.errors import MaitredError, Unavailable
 from maitred.protocol.frames import (
     ANSWER,
@@ -57,8 +59,6 @@ from maitred.protocol.seats import (
 )
 from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import DONE, FAILED, Failure, Reserved
-from maitred.queries.ask import Ask
-from maitred.queries.states import Accident
 from maitred.settings import Querying as QueryingSettings
 from maitred.settings import Worker as WorkerSettings
 from maitred.surroundings import Surroundings

@@ -19,9 +19,9 @@ from msgspec import msgpack
 
 from maitred import errors
 from maitred.config import load
+from maitred.dispatch.ask import Ask
 from maitred.gateway.http.statuses import status_of
 from maitred.protocol.queries import QueryRow
-from maitred.queries.ask import Ask
 from maitred.security.secrets import hash_secret
 from tests.cli.running import MAITRED, maitred, maitred_json
 from tests.node.nodes import RunningNode, running_node, wait_until

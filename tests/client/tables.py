@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import msgpack
 
 from maitred.client.querying import Querying
-from maitred.queries.ask import Ask
+from maitred.dispatch.ask import Ask
 from maitred.settings import Querying as Settings
 from maitred.settings import QueryLimits
 from maitred.surroundings import Surroundings

@@ -12,6 +12,7 @@ from msgspec import msgpack
 from maitred.balancing.workers import Outcome
 from maitred.balancing.workers import worker_policy as real_policy
 from maitred.client.querying import Querying, Rows, Whole
+from maitred.dispatch.ask import Ask
 from maitred.errors import (
     AtCapacity,
     Cancelled,
@@ -26,7 +27,6 @@ from maitred.errors import (
 from maitred.protocol.queries import Shedding
 from maitred.protocol.seats import Load
 from maitred.protocol.tasks import DONE, STOPPED
-from maitred.queries.ask import Ask
 from maitred.settings import Querying as Settings
 from maitred.surroundings import Surroundings
 from tests.client.waiters import FakeFloor, FakeWorker, Seating, floor, until

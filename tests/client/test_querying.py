@@ -10,6 +10,7 @@ from msgspec import msgpack
 
 from maitred.client.querying import Rows, Whole
 from maitred.client.running import TAKEN_MAX
+from maitred.dispatch import slot_demand
 from maitred.errors import (
     Cancelled,
     Closed,
@@ -31,7 +32,6 @@ from maitred.errors import (
     WorkerLost,
 )
 from maitred.protocol.tasks import STOPPED, TIMED_OUT
-from maitred.queries import demand
 from tests.client.tables import hold, table
 from tests.client.waiters import SEATED, Seating, until
 
@@ -64,7 +64,7 @@ def test_a_result(run: Run) -> None:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked in one turn is one group, however long a crowded machine takes for the turn."""
-    monkeypatch.setattr(demand, "APART_SECONDS", 60.0)
+    monkeypatch.setattr(slot_demand, "APART_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -86,7 +86,7 @@ def test_fewer_slots_than_wanted_are_asked_for_again_with_their_age(run: Run) ->
             await asyncio.gather(*(scene.client.query("q", n) for n in range(5)))
             assert [message.slots for message in scene.node.asked] == [5, 3, 1]
             waited = [message.waited for message in scene.node.asked]
-            # By a clock of milliseconds it may all be one moment; `test_demand` knows the ages.
+            # By a clock of milliseconds it may all be one moment; test_slot_demand has the ages.
             assert waited == sorted(waited)
             assert [seat.arguments for seat in scene.worker.seats] == [[n] for n in range(5)]
 

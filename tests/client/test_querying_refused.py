@@ -29,7 +29,7 @@ from tests.client.waiters import SEATED, Seating, until
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from maitred.queries.ask import Ask
+    from maitred.dispatch.ask import Ask
     from tests.client.conftest import Run
 
 

@@ -19,10 +19,10 @@ from msgspec import msgpack
 
 from maitred import errors
 from maitred.client.answers import Rows, Whole
+from maitred.dispatch.query_table import QueryTable
 from maitred.errors import Cancelled, MaitredError, QueryFailed, WorkerLost
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.door import HttpDoor
-from maitred.queries.table import Table
 from maitred.security.audit_log import audit_log
 from maitred.settings import Gateway as GatewaySettings
 from maitred.settings import Node, Querying
@@ -31,15 +31,15 @@ from maitred.surroundings import Surroundings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from maitred.dispatch.ask import Ask
+    from maitred.dispatch.query_table import QueryEntry
     from maitred.logs import Logger
-    from maitred.queries.ask import Ask
-    from maitred.queries.table import Entry
 
 
 class FakeRunning:
     """A query, answered when the fake says so."""
 
-    def __init__(self, asking: FakeAsking, ask: Ask, entry: Entry) -> None:
+    def __init__(self, asking: FakeAsking, ask: Ask, entry: QueryEntry) -> None:
         self.asking = asking
         self.ask = ask
         self.entry = entry
@@ -89,7 +89,7 @@ class FakeAsking:
     """Answers by the name of the queue."""
 
     def __init__(self) -> None:
-        self.table = Table(Querying(table_rows=1000), "fake0000", "fake")
+        self.table = QueryTable(Querying(table_rows=1000), "fake0000", "fake")
         self.asked: list[FakeRunning] = []
         self.cancelled: list[FakeRunning] = []
         self.news = asyncio.Event()

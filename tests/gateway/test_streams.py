@@ -9,7 +9,7 @@ import pytest
 from msgspec import msgpack
 
 from maitred.client.answers import Whole
-from maitred.queries.rows import as_array
+from maitred.protocol.rows import as_array
 from tests.gateway.fakes import get, open_door, query, until
 
 

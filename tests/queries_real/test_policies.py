@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from maitred import AsyncClient
     from maitred.client.floor import Floor
-    from maitred.queries.ask import Ask
+    from maitred.dispatch.ask import Ask
     from tests.queries_real.house import Scene
 
     Run = Callable[[Coroutine[Any, Any, None]], None]

@@ -10,7 +10,7 @@ import pytest
 from msgspec import msgpack
 
 from maitred.client.querying import Querying, Whole
-from maitred.queries.ask import Ask
+from maitred.dispatch.ask import Ask
 from maitred.simulation.loop import Limits
 from maitred.simulation.scenarios.queries import KINDS, QueriesRun
 from maitred.simulation.scenarios.queries_people import NAMESPACE, QUERYING, QUOTES

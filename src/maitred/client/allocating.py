@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from maitred.client.queues import TASKS, QueueView
+from maitred.dispatch.slot_demand import APART_SECONDS, SlotDemand
 from maitred.errors import (
     Cancelled,
     ConnectionLost,
@@ -29,7 +30,6 @@ from maitred.errors import (
 from maitred.matching.records import PRIORITIES
 from maitred.protocol.queries import SLOTS_MAX, Allocate, Allocated
 from maitred.protocol.tasks import NEVER
-from maitred.queries.demand import APART_SECONDS, Demand
 from maitred.routing.names import QueueId
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.client.held import Held
     from maitred.client.running import Running
+    from maitred.dispatch.slot_demand import DemandGroup
     from maitred.protocol.messages import AnyAnswer
     from maitred.protocol.queries import Allocation
-    from maitred.queries.demand import Group
 
     Problem = TypeVar("Problem", bound=MaitredError)
     Key = tuple[str, str, int, str, bool, bool]
@@ -78,8 +78,8 @@ class Line:
         self.do_not_queue = key[4]
         self.at_once = key[5]
         """Whether a request that fails is not made again: its queries can go another way."""
-        self.demand: Demand[Running] = Demand(SLOTS_MAX)
-        self.held: dict[Group[Running], Held] = {}
+        self.demand: SlotDemand[Running] = SlotDemand(SLOTS_MAX)
+        self.held: dict[DemandGroup[Running], Held] = {}
 
 
 class Allocating:
@@ -104,7 +104,7 @@ class Allocating:
         """By place: the lines whose queries may wait there, the highest priority first."""
         self._views: dict[tuple[str, str], QueueView] = {}
         self._touched: dict[Line, None] = {}
-        self._pauses: dict[Group[Running], asyncio.TimerHandle] = {}
+        self._pauses: dict[DemandGroup[Running], asyncio.TimerHandle] = {}
         self._closed = False
 
     def line(
@@ -173,7 +173,7 @@ class Allocating:
         if group is not None:
             self._take_back(line, group)
 
-    def _take_back(self, line: Line, group: Group[Running]) -> None:
+    def _take_back(self, line: Line, group: DemandGroup[Running]) -> None:
         held = line.held.get(group)
         if held is not None:
             held.take_back()
@@ -212,7 +212,7 @@ class Allocating:
             if demand.gathers:
                 self._loop.call_later(APART_SECONDS, self._touch, line)
 
-    def _ask(self, line: Line, group: Group[Running], now: float) -> None:
+    def _ask(self, line: Line, group: DemandGroup[Running], now: float) -> None:
         view = line.view
         namespace, queue, queue_type = view.id
         message = Allocate(
@@ -240,7 +240,9 @@ class Allocating:
         line.held[group] = held
         held.tell(partial(self._told, line, group))
 
-    def _told(self, line: Line, group: Group[Running], outcome: AnyAnswer | MaitredError) -> None:
+    def _told(
+        self, line: Line, group: DemandGroup[Running], outcome: AnyAnswer | MaitredError
+    ) -> None:
         line.held.pop(group, None)
         if isinstance(outcome, MaitredError):
             self._failed(line, group, outcome)
@@ -253,7 +255,9 @@ class Allocating:
         else:
             self._failed(line, group, ProtocolViolation("The answer to ALLOCATE is another one's."))
 
-    def _given(self, line: Line, group: Group[Running], allocations: list[Allocation]) -> None:
+    def _given(
+        self, line: Line, group: DemandGroup[Running], allocations: list[Allocation]
+    ) -> None:
         demand = line.demand
         own = len(group.members)
         given = demand.answered(group, len(allocations))
@@ -267,7 +271,7 @@ class Allocating:
         for allocation in allocations[len(given) :]:
             self._surplus(allocation)
 
-    def _failed(self, line: Line, group: Group[Running], problem: MaitredError) -> None:
+    def _failed(self, line: Line, group: DemandGroup[Running], problem: MaitredError) -> None:
         demand = line.demand
         again = isinstance(problem, _AGAIN) and not isinstance(problem, _FINAL)
         if again and not line.at_once and not self._closed:
@@ -291,7 +295,7 @@ class Allocating:
             if not any(one.view is line.view for one in self.lines.values()):
                 self._views.pop(line.key[:2], None)
 
-    def _again(self, line: Line, group: Group[Running]) -> None:
+    def _again(self, line: Line, group: DemandGroup[Running]) -> None:
         self._pauses.pop(group, None)
         line.demand.again(group)
         self._touch(line)

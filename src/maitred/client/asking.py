@@ -12,9 +12,9 @@ import msgspec
 from msgspec import msgpack
 
 from maitred.client.answers import Rows
+from maitred.dispatch.ask import Ask
 from maitred.errors import InvalidArgument, InvalidArguments, InvalidResult, MaitredError
-from maitred.queries.ask import Ask
-from maitred.queries.rows import as_array, ends
+from maitred.protocol.rows import as_array, ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

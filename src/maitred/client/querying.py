@@ -20,15 +20,18 @@ from msgspec.structs import replace
 from maitred.client.allocating import Allocating, check_priority
 from maitred.client.answers import Rows, Whole
 from maitred.client.directing import Directing
-from maitred.client.hung import Hung
 from maitred.client.links import Links
 from maitred.client.queues import TASKS
 from maitred.client.refusals import Refusals
 from maitred.client.relaying import Relaying
 from maitred.client.router import closed
 from maitred.client.running import Running
-from maitred.client.warm import WarmSlots
 from maitred.client.watching import Watching
+from maitred.dispatch.admission import Admission
+from maitred.dispatch.hung_workers import HungWorkers
+from maitred.dispatch.query_states import Accident, Stage
+from maitred.dispatch.query_table import QueryTable
+from maitred.dispatch.warm_slots import WarmSlots
 from maitred.errors import (
     Closed,
     DeadlineExceeded,
@@ -37,9 +40,6 @@ from maitred.errors import (
     PayloadTooLarge,
 )
 from maitred.protocol.queries import Suspect
-from maitred.queries.admission import Admission
-from maitred.queries.states import Accident, Stage
-from maitred.queries.table import Table
 from maitred.wire.caller import TIMER_SLACK_SECONDS
 from maitred.wire.complaints import Complaints
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from maitred.client.client import AsyncClient
-    from maitred.client.hung import Place
     from maitred.client.seats import SeatLink
+    from maitred.dispatch.ask import Ask
+    from maitred.dispatch.hung_workers import Place
     from maitred.protocol.queries import Allocation
-    from maitred.queries.ask import Ask
     from maitred.settings import Queries, QueryLimits
     from maitred.settings import Querying as Settings
     from maitred.surroundings import Surroundings
@@ -99,7 +99,7 @@ class Querying:
         self.name = name
         self.session = surroundings.secret(16)
         """This gateway, from its start to its end."""
-        self.table = Table(settings, self.session.hex()[:8], name)
+        self.table = QueryTable(settings, self.session.hex()[:8], name)
         self.admission = None if limits is None else Admission(limits, queue_limits)
         self.wall_clock = surroundings.wall_clock
         self.window_bytes = settings.window_bytes
@@ -125,7 +125,7 @@ class Querying:
             surroundings.secret,
             encrypted=client.encrypted,
         )
-        self.hung = Hung(settings.unreachable_seconds)
+        self.hung = HungWorkers(settings.unreachable_seconds)
         """Workers that do not answer."""
         self._refusals = Refusals(client, self.spawn)
         self._warm = WarmSlots()

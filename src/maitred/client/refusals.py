@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from maitred.client.client import AsyncClient
-    from maitred.client.hung import Place
+    from maitred.dispatch.hung_workers import Place
     from maitred.protocol.queries import Allocation
 
     Key = tuple[Place, bytes]

@@ -1,7 +1,7 @@
 """One query on its way: it waits, gets a slot, is sent, and comes to exactly one end.
 
-Whatever happens to it is looked up in `queries.states`; every way out goes through `_finish`, once,
-and takes the query out of everything that knew it.
+Whatever happens to it is looked up in `dispatch.query_states`; every way out goes through
+`_finish`, once, and takes the query out of everything that knew it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from msgspec import DecodeError, msgpack
 
 from maitred.balancing.workers import Outcome
 from maitred.client.answers import Rows, Whole
+from maitred.dispatch.query_states import LOST, Accident, Stage, Verdict, after
 from maitred.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -32,20 +33,19 @@ from maitred.protocol.queries import Allocation
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.protocol.seats import LOST_MAX, Seat, decode_seated, encode_seat
 from maitred.protocol.tasks import DONE, STOPPED, TIMED_OUT, Failure
-from maitred.queries.states import LOST, Accident, Stage, Verdict, after
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
     from maitred.client.allocating import Line
-    from maitred.client.hung import Place
     from maitred.client.querying import Querying
     from maitred.client.seats import Guest, SeatLink
     from maitred.client.turns import Turn
-    from maitred.queries.ask import Ask
-    from maitred.queries.states import Status
-    from maitred.queries.table import Entry
+    from maitred.dispatch.ask import Ask
+    from maitred.dispatch.hung_workers import Place
+    from maitred.dispatch.query_states import Status
+    from maitred.dispatch.query_table import QueryEntry
 
     class Carrier(Protocol):
         """Who brings the answer: a link, or the node."""
@@ -102,7 +102,7 @@ class Running:
         "warm",
     )
 
-    def __init__(self, querying: Querying, ask: Ask, entry: Entry, now: float) -> None:
+    def __init__(self, querying: Querying, ask: Ask, entry: QueryEntry, now: float) -> None:
         self.ask = ask
         self.entry = entry
         self.sequence = entry.sequence

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from maitred.dispatch.query_states import UNDER_WAY
 from maitred.errors import (
     Closed,
     DeadlineExceeded,
@@ -17,7 +18,6 @@ from maitred.errors import (
     UnknownRequest,
 )
 from maitred.protocol.queries import Report, Watch, Watched
-from maitred.queries.states import UNDER_WAY
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

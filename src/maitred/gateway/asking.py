@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.client.answers import Rows, Whole
+    from maitred.dispatch.ask import Ask
     from maitred.errors import MaitredError
     from maitred.protocol.queries import QueryFilter, QueryRow
-    from maitred.queries.ask import Ask
 
 
 class Running(Protocol):

@@ -1,7 +1,7 @@
 """A program's own function that sees every query first: `gateway.hook = "module:name"`.
 
-It gets the query (`maitred.queries.ask.Ask`), may change it, and returns it; what it raises refuses
-the query. It may be async.
+It gets the query (`maitred.dispatch.ask.Ask`), may change it, and returns it; what it raises
+refuses the query. It may be async.
 """
 
 from __future__ import annotations

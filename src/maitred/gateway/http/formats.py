@@ -18,7 +18,7 @@ from maitred.errors import (
     UnserialisableResult,
     UnsupportedMediaType,
 )
-from maitred.queries.rows import as_array
+from maitred.protocol.rows import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

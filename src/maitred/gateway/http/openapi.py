@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from maitred import __version__
 from maitred.app.options import RETRIES_MAX
+from maitred.dispatch.query_states import FOLLOWS
 from maitred.gateway.http.routes import ROUTES, SEQUENCE_MAX, Route
 from maitred.gateway.http.statuses import REASONS
 from maitred.matching.records import PRIORITIES
 from maitred.protocol.tasks import NEVER
-from maitred.queries.states import FOLLOWS
 from maitred.routing.keys import PARTITIONS_MAX
 
 Json = dict[str, Any]

@@ -13,6 +13,8 @@ from urllib.parse import quote
 from msgspec import to_builtins
 
 from maitred.client.answers import Rows, Whole
+from maitred.dispatch.ask import Ask
+from maitred.dispatch.query_states import FOLLOWS
 from maitred.errors import InvalidArgument, MaitredError, PermissionDenied, UnknownQuery
 from maitred.gateway.guard import check
 from maitred.gateway.http.formats import (
@@ -28,8 +30,6 @@ from maitred.gateway.http.request import TIMEOUT_MAX_SECONDS, seconds, truth, wh
 from maitred.gateway.http.statuses import behind_us, told
 from maitred.matching.records import PRIORITIES
 from maitred.protocol.queries import QueryFilter
-from maitred.queries.ask import Ask
-from maitred.queries.states import FOLLOWS
 from maitred.security.audit_records import query_fields
 
 if TYPE_CHECKING:

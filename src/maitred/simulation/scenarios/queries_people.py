@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import msgpack
 
 from maitred.client.querying import Querying, Whole
+from maitred.dispatch.ask import Ask
 from maitred.errors import DeadlineExceeded, MaitredError
-from maitred.queries.ask import Ask
 from maitred.settings import Querying as QueryingSettings
 from maitred.settings import Worker as WorkerSettings
 from maitred.simulation.errors import ProcessKilled, Violation

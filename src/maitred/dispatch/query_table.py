@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import MsgspecError, Struct, json, msgpack
 
+from maitred.dispatch.query_states import FOLLOWS, UNDER_WAY
 from maitred.errors import Overloaded
 from maitred.protocol.queries import QueryFilter, QueryRow
-from maitred.queries.states import FOLLOWS, UNDER_WAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maitred.queries.ask import Ask
-    from maitred.queries.states import Status
+    from maitred.dispatch.ask import Ask
+    from maitred.dispatch.query_states import Status
     from maitred.settings import Querying
 
 BUSY_RETRY_SECONDS: Final = 0.5
@@ -34,7 +34,7 @@ _BYTES_A_LETTER: Final = 4
 _decode: Final = msgpack.Decoder().decode
 
 
-class Entry(Struct, gc=False):
+class QueryEntry(Struct, gc=False):
     """One query, while it is in the table."""
 
     sequence: int
@@ -59,7 +59,7 @@ class Entry(Struct, gc=False):
     relayed: bool = False
 
 
-class Table:
+class QueryTable:
     """Numbers queries from 1 on, and remembers them."""
 
     def __init__(self, settings: Querying, gateway: str, name: str = "") -> None:
@@ -76,7 +76,7 @@ class Table:
         self._letters = settings.text_letters
         self._kept_bytes = 0 if settings.mask else settings.text_letters * _BYTES_A_LETTER
         self._mask = settings.mask
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, QueryEntry] = {}
         self._over: deque[int] = deque()
         self._next = 1
 
@@ -98,13 +98,13 @@ class Table:
                 retry_after=BUSY_RETRY_SECONDS,
             )
 
-    def enter(self, ask: Ask, wall: float) -> Entry:
+    def enter(self, ask: Ask, wall: float) -> QueryEntry:
         """A query has come; it waits."""
         sequence = self._next
         self._next = sequence + 1
         text = ask.text
         payload = ask.payload
-        entry = Entry(
+        entry = QueryEntry(
             sequence,
             ask.namespace,
             ask.queue,
@@ -124,14 +124,14 @@ class Table:
         self.counts["waiting"] += 1
         return entry
 
-    def changed(self, entry: Entry, ask: Ask) -> None:
+    def changed(self, entry: QueryEntry, ask: Ask) -> None:
         """A hook made another query of it."""
         entry.namespace, entry.queue, entry.priority = ask.namespace, ask.queue, ask.priority
         entry.text = "" if self._mask else ask.text[: self._letters]
         entry.payload = b"" if ask.text else ask.payload[: self._kept_bytes]
         entry.bytes_in = len(ask.payload)
 
-    def move(self, entry: Entry, status: Status, wall: float) -> bool:
+    def move(self, entry: QueryEntry, status: Status, wall: float) -> bool:
         """Give it another status; False, and nothing is changed, if that cannot follow."""
         if status not in FOLLOWS[entry.status]:
             return False
@@ -146,7 +146,7 @@ class Table:
                 del self._entries[self._over.popleft()]
         return True
 
-    def fail(self, entry: Entry, status: Status, error: str, wall: float) -> bool:
+    def fail(self, entry: QueryEntry, status: Status, error: str, wall: float) -> bool:
         """The same for an end that needs a reason."""
         if not self.move(entry, status, wall):
             return False
@@ -161,7 +161,7 @@ class Table:
         newest = list(islice(self._matching(wanted), wanted.most))
         return [self.row(entry) for entry in reversed(newest)]
 
-    def _matching(self, wanted: QueryFilter) -> Iterator[Entry]:
+    def _matching(self, wanted: QueryFilter) -> Iterator[QueryEntry]:
         if not self._is_asked(wanted.gateway):
             return
         if wanted.sequence >= 0:
@@ -183,7 +183,7 @@ class Table:
     def _is_asked(self, gateway: str) -> bool:
         return not gateway or self.gateway.startswith(gateway.lower()) or gateway == self.name
 
-    def row(self, entry: Entry) -> QueryRow:
+    def row(self, entry: QueryEntry) -> QueryRow:
         """As people see it."""
         return QueryRow(
             gateway=self.gateway,
@@ -207,7 +207,7 @@ class Table:
             changed_at=entry.changed_at,
         )
 
-    def _text(self, entry: Entry) -> str:
+    def _text(self, entry: QueryEntry) -> str:
         if self._mask:
             return MASKED
         text = entry.text or readable(entry.payload, whole=len(entry.payload) == entry.bytes_in)

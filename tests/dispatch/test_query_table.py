@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
+from maitred.dispatch.ask import Ask
+from maitred.dispatch.query_states import FOLLOWS, UNDER_WAY
+from maitred.dispatch.query_table import MASKED, QueryEntry, QueryTable
 from maitred.errors import Overloaded
 from maitred.protocol.queries import QueryFilter
-from maitred.queries.ask import Ask
-from maitred.queries.states import FOLLOWS, UNDER_WAY
-from maitred.queries.table import MASKED, Entry, Table
 from maitred.settings import Querying
 
 
@@ -22,8 +22,8 @@ def ask(*args: object, **fields: Any) -> Ask:  # noqa: ANN401 - fields of Ask
     return Ask(**{"payload": msgpack.encode(args), **known, **fields})
 
 
-def table(**settings: Any) -> Table:  # noqa: ANN401
-    return Table(Querying(**settings), "abcd1234", "door")
+def table(**settings: Any) -> QueryTable:  # noqa: ANN401
+    return QueryTable(Querying(**settings), "abcd1234", "door")
 
 
 def test_numbers_begin_at_one() -> None:
@@ -50,7 +50,7 @@ def test_a_life() -> None:
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(sorted(FOLLOWS))), max_size=60))
 def test_only_allowed_changes_and_never_one_too_many(steps: list[tuple[int, str]]) -> None:
     made = table(table_rows=4, under_way=6)
-    entries: list[Entry] = []
+    entries: list[QueryEntry] = []
     for number, status in steps:
         if number >= len(entries):
             try:

@@ -43,7 +43,7 @@ class Waiting(Protocol):
 Query = TypeVar("Query", bound=Waiting)
 
 
-class Group(Generic[Query]):
+class DemandGroup(Generic[Query]):
     """Queries that are asked for together."""
 
     __slots__ = ("asked", "members", "since", "tries")
@@ -63,15 +63,15 @@ class Group(Generic[Query]):
         return max((one.deadline for one in self.members), default=-inf)
 
 
-class Demand(Generic[Query]):
+class SlotDemand(Generic[Query]):
     """One line."""
 
     __slots__ = ("_groups", "_most", "by_query")
 
     def __init__(self, most_slots: int) -> None:
         self._most = most_slots
-        self._groups: dict[Group[Query], None] = {}
-        self.by_query: dict[Query, Group[Query]] = {}
+        self._groups: dict[DemandGroup[Query], None] = {}
+        self.by_query: dict[Query, DemandGroup[Query]] = {}
         """The queries that wait."""
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Demand(Generic[Query]):
                 group = one
                 break
         if group is None or len(group.members) >= self._most:
-            group = Group(since)
+            group = DemandGroup(since)
             self._groups[group] = None
         elif since < group.since:
             group.since = since
@@ -115,7 +115,7 @@ class Demand(Generic[Query]):
         oldest = min((one for one in self._groups if one.members), key=_age, default=None)
         return None if oldest is None else next(iter(oldest.members))
 
-    def remove(self, query: Query) -> Group[Query] | None:
+    def remove(self, query: Query) -> DemandGroup[Query] | None:
         """It does not wait any more; returns its group if that is asked for in vain now."""
         group = self.by_query.pop(query, None)
         if group is None:
@@ -128,10 +128,10 @@ class Demand(Generic[Query]):
         self._groups.pop(group, None)
         return None
 
-    def to_ask(self, now: float = inf) -> list[Group[Query]]:
+    def to_ask(self, now: float = inf) -> list[DemandGroup[Query]]:
         """Groups to ask for now; they count as asked for from here on."""
         under_way = sum(group.asked for group in self._groups)
-        found: list[Group[Query]] = []
+        found: list[DemandGroup[Query]] = []
         for group in self._groups:
             if group.asked:
                 continue
@@ -142,7 +142,7 @@ class Demand(Generic[Query]):
             group.asked = True
         return found
 
-    def answered(self, group: Group[Query], slots: int) -> list[Query]:
+    def answered(self, group: DemandGroup[Query], slots: int) -> list[Query]:
         """So many slots were given to the group: who gets them; fewer, if there is surplus.
 
         Those of the group that got none are to be asked for again (`to_ask`).
@@ -161,11 +161,11 @@ class Demand(Generic[Query]):
         self._tidy(group)
         return given
 
-    def in_vain(self) -> list[Group[Query]]:
+    def in_vain(self) -> list[DemandGroup[Query]]:
         """Groups that are asked for though nobody is in them any more."""
         return [group for group in self._groups if group.asked and not group.members]
 
-    def failed(self, group: Group[Query]) -> bool:
+    def failed(self, group: DemandGroup[Query]) -> bool:
         """Asking came to nothing, and may be tried again; False if nobody needs that any more."""
         group.tries += 1
         if not group.members:
@@ -173,12 +173,12 @@ class Demand(Generic[Query]):
             return False
         return True
 
-    def again(self, group: Group[Query]) -> None:
+    def again(self, group: DemandGroup[Query]) -> None:
         """Now is the time to ask for it again."""
         group.asked = False
         self._tidy(group)
 
-    def refused(self, group: Group[Query]) -> Iterable[Query]:
+    def refused(self, group: DemandGroup[Query]) -> Iterable[Query]:
         """The node takes none of them; returns who was in the group."""
         members = list(group.members)
         for query in members:
@@ -187,7 +187,7 @@ class Demand(Generic[Query]):
         self._groups.pop(group, None)
         return members
 
-    def _take(self, group: Group[Query], most: int) -> list[Query]:
+    def _take(self, group: DemandGroup[Query], most: int) -> list[Query]:
         members = group.members
         taken = list(members) if most >= len(members) else [*_first(members, most)]
         by_query = self.by_query
@@ -196,7 +196,7 @@ class Demand(Generic[Query]):
             del by_query[query]
         return taken
 
-    def _tidy(self, group: Group[Query]) -> None:
+    def _tidy(self, group: DemandGroup[Query]) -> None:
         if not group.members:
             self._groups.pop(group, None)
 
@@ -210,5 +210,5 @@ def _first(members: dict[Query, None], most: int) -> list[Query]:
     return found
 
 
-def _age(group: Group[Query]) -> float:
+def _age(group: DemandGroup[Query]) -> float:
     return group.since

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from maitred.queries.demand import APART_SECONDS, GROUPS_MAX, Demand, Group
+from maitred.dispatch.slot_demand import APART_SECONDS, GROUPS_MAX, DemandGroup, SlotDemand
 
 MOST = 5
 
@@ -20,7 +20,7 @@ class Query:
 
 
 def test_one_turn_is_one_group() -> None:
-    demand: Demand[Query] = Demand(1000)
+    demand: SlotDemand[Query] = SlotDemand(1000)
     queries = [Query(1.0) for _ in range(3)]
     for one in queries:
         demand.add(one)
@@ -33,7 +33,7 @@ def test_one_turn_is_one_group() -> None:
 
 
 def test_fewer_than_wanted_are_asked_for_again_as_old_as_they_are() -> None:
-    demand: Demand[Query] = Demand(1000)
+    demand: SlotDemand[Query] = SlotDemand(1000)
     first, second = Query(1.0), Query(1.001)
     demand.add(first)
     demand.add(second)
@@ -47,14 +47,14 @@ def test_fewer_than_wanted_are_asked_for_again_as_old_as_they_are() -> None:
 
 
 def test_an_old_one_takes_nobody_with_it_to_the_front() -> None:
-    demand: Demand[Query] = Demand(1000)
+    demand: SlotDemand[Query] = SlotDemand(1000)
     demand.add(Query(50.0))
     demand.add(Query(1.0))
     assert sorted(group.since for group in demand.to_ask()) == [1.0, 50.0]
 
 
 def test_slots_that_a_group_does_not_need_go_to_the_oldest_of_the_others() -> None:
-    demand: Demand[Query] = Demand(1000)
+    demand: SlotDemand[Query] = SlotDemand(1000)
     gone, old, young = Query(1.0), Query(2.0), Query(3.0)
     groups = []
     for one in (gone, old, young):
@@ -68,7 +68,7 @@ def test_slots_that_a_group_does_not_need_go_to_the_oldest_of_the_others() -> No
 
 
 def test_refusals_are_for_those_who_were_asked_for() -> None:
-    demand: Demand[Query] = Demand(1000)
+    demand: SlotDemand[Query] = SlotDemand(1000)
     one, two = Query(1.0), Query(2.0)
     demand.add(one)
     (first,) = demand.to_ask()
@@ -87,12 +87,12 @@ class Lines(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.demand: Demand[Query] = Demand(MOST)
+        self.demand: SlotDemand[Query] = SlotDemand(MOST)
         self.now = 0.0
         self.waiting: list[Query] = []
         self.over: list[Query] = []
-        self.asked: list[Group[Query]] = []
-        self.pausing: list[Group[Query]] = []
+        self.asked: list[DemandGroup[Query]] = []
+        self.pausing: list[DemandGroup[Query]] = []
 
     @rule(passes=st.sampled_from([0.0, APART_SECONDS / 2, 1.0]), age=st.sampled_from([0.0, 3.0]))
     def add(self, passes: float, age: float) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maitred.dispatch.admission import Admission
 from maitred.errors import Overloaded, PermissionDenied
-from maitred.queries.admission import Admission
 from maitred.settings import Queries, QueryLimits
 
 

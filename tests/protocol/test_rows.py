@@ -11,7 +11,7 @@ from msgspec import msgpack
 from msgspec.msgpack import Ext
 
 from maitred.errors import ProtocolViolation
-from maitred.queries.rows import as_array, ends
+from maitred.protocol.rows import as_array, ends
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.none()

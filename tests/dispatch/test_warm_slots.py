@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maitred.client.warm import SHARE, SWEPT_AT, WarmSlots
+from maitred.dispatch.warm_slots import SHARE, SWEPT_AT, WarmSlots
 from maitred.protocol.queries import Allocation
 
 KEY = ("default", "quotes", "ann")

@@ -16,7 +16,7 @@ REMEMBERED_MAX: Final = 1_000
 """Workers; the one that hung longest ago is forgotten first."""
 
 
-class Hung:
+class HungWorkers:
     """All that one gateway has found."""
 
     def __init__(self, seconds: float) -> None:

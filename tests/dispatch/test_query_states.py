@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
+from maitred.dispatch.query_states import FOLLOWS, UNDER_WAY, Accident, Stage, Verdict, after
 from maitred.protocol.queries import QueryRow
-from maitred.queries.states import FOLLOWS, UNDER_WAY, Accident, Stage, Verdict, after
 
 EVERYTHING = list(product(Accident, Stage, (False, True)))
 

@@ -1,1 +1,0 @@
-"""What became of a query? Its table, its life, and who may ask how much. Pure."""
