@@ -33,7 +33,8 @@ ITS_TOKEN_AND_SHARD = ["-6508233456756837190", "3"]
 def copy(tmp_path: Path) -> Path:
     copy = tmp_path / "copy"
     without = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
-    shutil.copytree(ROOT / "src", copy / "src", ignore=without)
+    for folder in ("src", "studies"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=without)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     return copy
@@ -90,7 +91,8 @@ def test_with_a_compiler_a_wheel_has_the_c_and_every_file_of_the_package(
     installed = tmp_path / "installed"
     with ZipFile(wheel) as archive:
         archive.extractall(installed)
-    assert {path for path in files_of(installed) if path.parts[0] == "maitred"} == {*sources, IN_C}
+    files = {path for path in files_of(installed) if not path.parts[0].endswith(".dist-info")}
+    assert files == {*sources, IN_C}
     where, in_python, *numbers = run(
         "-c", WHAT_RUNS, cwd=tmp_path, PYTHONPATH=str(installed)
     ).split()

@@ -40,6 +40,7 @@ PURE_IMPORTS = {
 }
 CLOCKS = {"now", "utcnow", "today"}
 OUTSIDE_WORLD = {"open", "print", "input", "eval", "exec", "__import__"}
+OUTSIDE_THE_WHEEL = {"benchmarks", "examples", "studies", "tests"}
 NEVER_LOADED_BY_PURE = {"asyncio", "random", "secrets", "selectors", "socket", "sqlite3", "ssl"}
 
 
@@ -92,6 +93,8 @@ def violations(layer: Layer, text: str) -> list[str]:
             other = rest.split(".")[0]
             if other not in {layer.name, *layer.may_import, "__version__"}:
                 found.append(f"{layer.name} may not import {name}")
+        elif top in OUTSIDE_THE_WHEEL:
+            found.append(f"{layer.name} is installed without {top}")
         elif layer.pure and top not in PURE_IMPORTS:
             found.append(f"{layer.name} is pure and may not import {name}")
     if layer.pure:
@@ -131,6 +134,7 @@ def test_no_two_layers_import_each_other() -> None:
         ("def f():\n    import time", "may not import time"),
         ("from asyncio import sleep", "may not import asyncio"),
         ("from maitred.simulation.world import World", "may not import maitred.simulation.world"),
+        ("from studies.contest import draw", "installed without studies"),
         ("from maitred import cli", "may not import maitred.cli"),
         ("from datetime import datetime\nx = datetime.now()", "read a clock"),
         ("open('x')", "may not call open"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maitred.simulation.contest.settings import OURS, POLICIES
+from studies.contest.settings import OURS, POLICIES
 
 RIVALS = (
     "haproxy leastconn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from maitred.simulation.contest.phases import (
+from studies.contest.phases import (
     CONNECTIONS,
     PHASES,
     POOLS,

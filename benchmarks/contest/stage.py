@@ -36,9 +36,10 @@ from benchmarks.tasks.processes import (
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from studies.contest.phases import Ability
+
     from benchmarks.contest.busy import Spent
     from benchmarks.contest.scale import Scale
-    from maitred.simulation.contest.phases import Ability
 
 BIN = Path(sys.executable).parent
 APP = "benchmarks.contest.handlers:app"

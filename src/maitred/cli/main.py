@@ -34,7 +34,7 @@ COMMANDS = {
         "Look after queues, queries and workers.",
     ),
     "route": ("maitred.cli.route:route", "Show where each partition of a queue lives."),
-    "simulate": ("maitred.cli.simulate:simulate", "Studies and soak runs in a simulated world."),
+    "simulate": ("maitred.cli.simulate:simulate", "Soak runs in a simulated world."),
     "tour": ("maitred.cli.tour:tour", "A short tour of what works today."),
     "config": ("maitred.cli.config:config", "The settings of a node: list, check, show."),
     "hash-secret": ("maitred.cli.hash_secret:hash_secret", "Hash a secret for the settings."),
@@ -81,13 +81,18 @@ def cli(context: click.Context) -> None:
 
 
 def run() -> None:
-    """The entry point: errors become a sentence and an exit code, never a traceback."""
+    """The entry point of the program `maitred`."""
+    run_command(cli, "maitred")
+
+
+def run_command(command: click.Command, name: str) -> None:
+    """Run a command; an error becomes a sentence and an exit code, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal that can't show a box character gets a question mark, not an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        cli.main(prog_name="maitred", standalone_mode=False)
+        command.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
@@ -95,21 +100,19 @@ def run() -> None:
         problem.show()
         sys.exit(problem.exit_code)
     except MaitredError as problem:
-        click.echo(f"maitred: {printable(problem.sentence)} [{problem.code}]", err=True)
+        click.echo(f"{name}: {printable(problem.sentence)} [{problem.code}]", err=True)
         if problem.remedy:
-            click.echo(f"         {printable(problem.remedy)}", err=True)
+            click.echo(f"{'':{len(name)}}  {printable(problem.remedy)}", err=True)
         sys.exit(_exit_status(problem))
     except (click.Abort, KeyboardInterrupt):
         # Whatever was interrupted leaves coroutines behind that nobody will await now.
         warnings.simplefilter("ignore")
-        click.echo("maitred: stopped.", err=True)
+        click.echo(f"{name}: stopped.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except OSError as problem:
         # A full disk behind standard output, say. Python must not try to flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        click.echo(
-            f"maitred: Cannot write the output: {problem.strerror}. [cannot-write]", err=True
-        )
+        click.echo(f"{name}: Cannot write the output: {problem.strerror}. [cannot-write]", err=True)
         sys.exit(EXIT_FAILED)
 
 

@@ -10,10 +10,17 @@ from unicodedata import east_asian_width
 
 import click
 
-from maitred.errors import printable
+from maitred.errors import MaitredError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+class CannotWrite(MaitredError):
+    """The results could not be written where they should go."""
+
+    code = "cannot-write"
+
 
 PROGRESS_SECONDS = 0.2
 """How often the progress line is redrawn: often enough to look alive, rarely enough to cost

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import fmean
+
 import click
 
 from maitred.balancing import ALGORITHMS
@@ -13,6 +16,8 @@ HOSTS = [f"node-{number}:7411" for number in range(1, 9)]
 PARTITIONS = 64
 BATCH_SIZE = 8
 DEGREE = 3
+TASKS = 500
+SEEDS = (1, 2, 3)
 
 
 Row = dict[str, object]
@@ -91,27 +96,27 @@ def _what_moves() -> list[Row]:
 
 
 def _which_to_pick() -> list[Row]:
-    from maitred.simulation.selection import SelectionSettings, selection_study
+    from maitred.simulation.selection import ModelSettings, run_model
 
-    settings = SelectionSettings(
-        scenarios=("stable", "backlog"),
-        algorithms=ALGORITHMS,
-        forwarding="on",
-        tasks=500,
-        seeds=3,
-        sweep=False,
-    )
-    study = selection_study(settings, Progress())
+    even = ModelSettings(tasks=TASKS, listen_at_home=True)
+    queues = {
+        "stable": even,
+        "backlog": replace(even, rate_per_second=80.0, initial_backlog=(0, 0, 0, TASKS)),
+    }
+    progress = Progress()
+    total = len(queues) * len(ALGORITHMS) * len(SEEDS)
     ideal: Row = {"algorithm": "(one single queue)"}
-    rows: list[Row] = []
-    for name in ALGORITHMS:
-        row: Row = {"algorithm": name}
-        for scenario in settings.scenarios:
-            cell = study.cell(scenario, name, "home")
-            if cell is not None:
-                row[scenario] = cell.mean("mean_ms")
-                ideal[scenario] = cell.mean("ideal_mean_ms")
-        rows.append(row)
+    rows: list[Row] = [{"algorithm": name} for name in ALGORITHMS]
+    done = 0
+    for name, queue in queues.items():
+        for algorithm, row in zip(ALGORITHMS, rows, strict=True):
+            runs = []
+            for seed in SEEDS:
+                runs.append(run_model(replace(queue, algorithm=algorithm), seed))
+                done += 1
+                progress(done, total, f"{name}, {algorithm}")
+            row[name] = 1_000 * fmean(run.waits.mean for run in runs)
+            ideal[name] = 1_000 * fmean(run.ideal_waits.mean for run in runs)
     return [*rows, ideal]
 
 
@@ -119,8 +124,6 @@ def _what_to_try() -> None:
     _heading("Try")
     for line in (
         "maitred route --namespace shop --queue thumbnails --hosts a:1,b:2,c:3 --partitions 8",
-        "maitred simulate selection     # every selection algorithm, with tables and a picture",
-        "maitred simulate placement     # 1,000 hosts, 100,000 partitions",
         "maitred simulate soak          # the simulated world under many seeds",
     ):
         click.echo(f"  {line}")

@@ -1,0 +1,1 @@
+"""Studies of maitred's decisions on discrete-event models; none of them is in the wheel."""

@@ -1,0 +1,398 @@
+"""The contest as a discrete-event simulation: virtual time, one heap, no tasks, no sockets.
+
+The gateways run the real policies, the real line and the real retry budget, the providers the real
+estimator. Half the delay lies before a provider and half behind it; clients and their gateway are
+in one place. A connection that was refused asks again after the delay, so a refusal is never free.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from heapq import heappop, heappush
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from maitred.balancing.workers import (
+    Outcome,
+    Report,
+    RetryBudget,
+    SheddingLine,
+    WorkerPolicy,
+    worker_policy,
+)
+from studies.contest.central import CentralLine
+from studies.contest.faults import (
+    ERROR_SECONDS,
+    FAULTS,
+    LAG_SECONDS,
+    NOTHING,
+    clock,
+)
+from studies.contest.measures import BUCKET_SECONDS, ContestMeasures, Tally, measures
+from studies.contest.provider import Provider, Query
+from studies.contest.settings import OURS, ContestModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOW_PRIORITY = 3
+TICK_SECONDS = 0.005
+"""How often timeouts and piles are looked for."""
+ATTEMPTS_MAX = 4
+
+
+class Gateway:
+    """A policy, and for ours a line before it."""
+
+    def __init__(self, policy: WorkerPolicy, *, queues: bool) -> None:
+        self.policy = policy
+        self.line: SheddingLine[Query] | None = SheddingLine(0.0) if queues else None
+        self.budget = RetryBudget(0.0)
+
+
+class Contest:
+    """One run."""
+
+    def __init__(self, model: ContestModel, seed: int) -> None:
+        self.model = model
+        self.random = Random(f"contest {seed}")
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        self._half = model.delay_seconds / 2
+        self._way: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
+        """What is under way between gateways and providers: it all takes as long."""
+        self._timeouts: deque[tuple[float, Query]] = deque()
+        self.tally = Tally(model.seconds, model.timeout_seconds)
+        ours = model.policy in OURS
+        # The line in the middle is one, however many gateways ask it.
+        count = 1 if model.policy == "idle" else model.gateways
+        self.gateways = [
+            Gateway(self._policy(model.policy, number), queues=ours) for number in range(count)
+        ]
+        self._fault = FAULTS[model.fault]
+        self._luck = Random(f"fault {seed}")
+        """By which faults strike; so a run without one does not depend on it."""
+        self.providers = [
+            Provider(
+                f"provider-{number}",
+                model.pools[number % len(model.pools)],
+                Random(f"provider {number} {seed}"),
+                self._started,
+                bounded=model.bounded,
+                measured=ours,
+                gateways=count,
+                clock=clock(self._luck) if self._fault.clocks else (0.0, 1.0),
+            )
+            for number in range(len(model.phases[0]))
+        ]
+        self._struck: list[Provider] = []
+        if model.fault != "none":
+            self._struck = (
+                self.providers if self._fault.everybody else [self.providers[model.victim]]
+            )
+        for provider in self._struck:
+            provider.struck = True
+        self._by_name = {provider.name: provider for provider in self.providers}
+        self._phase = model.phases[0]
+        changes = zip(self.providers, *model.phases[:2], strict=True) if model.phases[1:] else ()
+        self._cut = [
+            provider for provider, before, after in changes if after.permits < before.permits
+        ]
+        """Those that lose permits in the second phase: how soon does nobody pile up there?"""
+
+    def _policy(self, name: str, number: int) -> WorkerPolicy:
+        random = Random(f"policy {number} {self.random.random()}")
+        return CentralLine(random) if name == "idle" else worker_policy(name, random)
+
+    def run(self) -> ContestMeasures:
+        model = self.model
+        for gateway in self.gateways:
+            for provider in self.providers:
+                gateway.policy.joined(provider.name, provider.pool, 0.0)
+        for number, phase in enumerate(model.phases):
+            self._at(number * model.phase_seconds, self._change, phase)
+        for provider in self._struck:
+            self._at(model.seconds / 3, self._break, provider)
+            self._at(2 * model.seconds / 3, self._mend, provider)
+        self._at(TICK_SECONDS, self._tick, TICK_SECONDS)
+        for number, provider in enumerate(self.providers):
+            first = model.report_seconds * (number + 1) / len(self.providers)
+            self._at(first, self._push, provider)
+        if model.open_loop:
+            self._at(0.0, self._arrival)
+        else:
+            for connection in range(model.connections):
+                self._at(0.0, self._ask, connection % len(self.gateways))
+        heap, way, end = self._heap, self._way, model.seconds
+        while True:
+            # The heap is never empty: the next tick is always in it.
+            if way and way[0][0] <= heap[0][0]:
+                now, handler, arguments = way.popleft()
+            else:
+                now, _, handler, arguments = heappop(heap)
+            if now >= end:
+                return measures(model, self.tally)
+            handler(now, *arguments)
+
+    def _at(self, time: float, handler: Callable[..., None], *arguments: object) -> None:
+        self._sequence += 1
+        heappush(self._heap, (time, self._sequence, handler, arguments))
+
+    # Clients
+
+    def _arrival(self, now: float) -> None:
+        rate = self.model.arrivals_per_second(self._phase)
+        self._at(now + self.random.expovariate(rate), self._arrival)
+        self._ask(now, self.random.randrange(len(self.gateways)))
+
+    def _ask(self, now: float, number: int) -> None:
+        share = self.model.high_share
+        low = share < 1.0 and self.random.random() >= share
+        self.tally.came[int(now / BUCKET_SECONDS)] += 1
+        query = Query(number, now, LOW_PRIORITY if low else 0)
+        if now >= self.model.warm_seconds:
+            self.tally.asked[1 if low else 0] += 1
+        self._timeouts.append((now + self.model.timeout_seconds, query))
+        gateway = self.gateways[number]
+        gateway.budget.admitted()
+        self._seat(query, gateway, now)
+
+    def _over(self, query: Query, now: float, cause: str | None) -> None:
+        """The client has its answer; a closed connection asks again."""
+        query.open = False
+        warm = self.model.warm_seconds
+        if now < warm:
+            pass
+        elif cause is None:
+            if query.asked_at >= warm:
+                self.tally.done_by[1 if query.priority else 0] += 1
+            self.tally.succeeded(now - query.asked_at, now)
+        else:
+            self.tally.failures[cause] += 1
+            bucket = int(now / BUCKET_SECONDS)
+            self.tally.failed[bucket] += 1
+            if cause == "timeout":
+                self.tally.timeouts[bucket] += 1
+        if not self.model.open_loop:
+            if cause == "gateway":
+                self._at(now + self.model.delay_seconds, self._ask, query.gateway)
+            else:
+                self._ask(now, query.gateway)
+
+    # Gateways
+
+    def _seat(self, query: Query, gateway: Gateway, now: float) -> None:
+        line = gateway.line
+        name = gateway.policy.pick(now, query.tried) if not line else None
+        if name is not None:
+            self._send(query, name, gateway, now)
+            return
+        if line is None or line.offer(
+            query,
+            now,
+            deadline=query.asked_at + self.model.timeout_seconds,
+            priority=query.priority,
+        ):
+            self._over(query, now, "gateway")
+
+    def _send(self, query: Query, name: str, gateway: Gateway, now: float) -> None:
+        query.attempts += 1
+        self.tally.attempts += 1
+        query.dispatch = dispatch = gateway.policy.sent(name, now)
+        query.claim = dispatch.worker.in_flight
+        query.pressed = bool(gateway.line)
+        provider = self._by_name[name]
+        if self._struck:
+            bucket = int(now / BUCKET_SECONDS)
+            self.tally.sent[bucket] += 1
+            self.tally.struck_sent[bucket] += provider.struck
+        self._way.append((now + self._half, self._reached, (query, provider)))
+
+    def _drain(self, gateway: Gateway, now: float) -> None:
+        """Seat those in the line while somebody has room."""
+        line = gateway.line
+        while line:
+            name = gateway.policy.pick(now)
+            if name is None:
+                return
+            query, late = line.take(now)
+            for one in late:
+                if one.open:
+                    self._over(one, now, "timeout")
+            if query is not None and query.open:
+                self._send(query, name, gateway, now)
+
+    def _answered(
+        self,
+        now: float,
+        query: Query,
+        provider: Provider,
+        outcome: Outcome,
+        report: Report | None,
+    ) -> None:
+        gateway = self.gateways[query.gateway]
+        policy = gateway.policy
+        dispatch = query.dispatch
+        if dispatch is not None:
+            if outcome is Outcome.REFUSED:
+                policy.ended(dispatch, outcome, now, provider.limit(now))
+            else:
+                policy.ended(dispatch, outcome, now)
+        if report is not None:
+            policy.reported(provider.name, report, now)
+        line = gateway.line
+        if line is not None and outcome is Outcome.DONE:
+            line.freed(now)
+        if query.open:
+            if outcome is Outcome.DONE:
+                if provider.struck:
+                    self.tally.struck_done[int(now / BUCKET_SECONDS)] += 1
+                self._over(query, now, None)
+            elif outcome is Outcome.REFUSED:
+                self._refused(query, provider, gateway, now)
+            elif outcome is Outcome.FAILED:
+                self._over(query, now, "error")
+            else:
+                self._over(query, now, "lost")
+        if line:
+            self._drain(gateway, now)
+
+    def _refused(self, query: Query, provider: Provider, gateway: Gateway, now: float) -> None:
+        """Ours try elsewhere, within the budget; the others fail, as in the contest."""
+        again = query.attempts < ATTEMPTS_MAX and gateway.line is not None
+        if again and gateway.budget.spend(now):
+            self.tally.retries += 1
+            query.tried = (provider.name,)
+            self._seat(query, gateway, now)
+        else:
+            self._over(query, now, "worker-full")
+
+    # Providers
+
+    def _reached(self, now: float, query: Query, provider: Provider) -> None:
+        if provider.gone:
+            self._reply(now, query, provider, Outcome.LOST)
+        elif provider.fault.errors and self._luck.random() < provider.fault.errors:
+            self._at(now + ERROR_SECONDS, self._reply, query, provider, Outcome.FAILED)
+        elif provider.fault.refuses or not provider.arrive(query, now):
+            self._reply(now, query, provider, Outcome.REFUSED)
+
+    def _started(self, provider: Provider, query: Query, until: float) -> None:
+        self._sequence += 1
+        entry = (until, self._sequence, self._served, (query, provider, provider.life))
+        heappush(self._heap, entry)
+
+    def _served(self, now: float, query: Query, provider: Provider, life: int) -> None:
+        if life != provider.life:
+            self._reply(now, query, provider, Outcome.LOST)
+        elif provider.hung:
+            # It goes on sleeping until the provider is mended.
+            mended = 2 * self.model.seconds / 3
+            self._at(mended, self._served, query, provider, life)
+        else:
+            provider.finish(query, now)
+            self._reply(now, query, provider, Outcome.DONE)
+
+    def _reply(self, now: float, query: Query, provider: Provider, outcome: Outcome) -> None:
+        silent = outcome is Outcome.LOST or provider.hung
+        report = None if silent else provider.report(query.gateway, now)
+        if report is not None and provider.fault.late_seconds:
+            self._tell(now, self.gateways[query.gateway], provider, report)
+            report = None
+        arguments = (query, provider, outcome, report)
+        self._way.append((now + self._half, self._answered, arguments))
+
+    def _push(self, now: float, provider: Provider) -> None:
+        """The report that does not wait for an answer."""
+        self._at(now + self.model.report_seconds, self._push, provider)
+        if provider.hung or provider.gone:
+            return
+        for number, gateway in enumerate(self.gateways):
+            report = provider.report(number, now)
+            if report is not None:
+                self._tell(now, gateway, provider, report)
+
+    def _tell(self, now: float, gateway: Gateway, provider: Provider, report: Report) -> None:
+        late = provider.fault.late_seconds
+        if late:
+            comes = now + self._half + self._luck.uniform(0.0, late)
+            self._at(comes, self._told, gateway, provider, report)
+        else:
+            self._way.append((now + self._half, self._told, (gateway, provider, report)))
+
+    def _told(self, now: float, gateway: Gateway, provider: Provider, report: Report) -> None:
+        gateway.policy.reported(provider.name, report, now)
+        self._drain(gateway, now)
+
+    # What happens by itself
+
+    def _change(self, now: float, phase: tuple[Any, ...]) -> None:
+        self._phase = phase
+        for provider, ability in zip(self.providers, phase, strict=True):
+            provider.change(ability, now)
+
+    def _cut_to(self, now: float, provider: Provider) -> None:
+        """As many permits as a fault leaves it, or as the phase gives it."""
+        left, given = provider.fault.permits, self._phase[self.providers.index(provider)]
+        provider.change(given if left is None else replace(given, permits=left), now)
+
+    def _break(self, now: float, provider: Provider) -> None:
+        if self.model.fault == "hung":
+            provider.hung = True
+            return
+        if self.model.fault != "vanished":
+            provider.fault = self._fault
+            self._announced(now, provider)
+            return
+        for query in provider.vanish(now):
+            self._reply(now, query, provider, Outcome.LOST)
+        for gateway in self.gateways:
+            gateway.policy.left(provider.name, now)
+
+    def _mend(self, now: float, provider: Provider) -> None:
+        if self.model.fault == "hung":
+            provider.wake(now)
+            return
+        if self.model.fault != "vanished":
+            provider.fault = NOTHING
+            self._announced(now, provider)
+            return
+        provider.gone = False
+        for gateway in self.gateways:
+            gateway.policy.joined(provider.name, provider.pool, now)
+
+    def _announced(self, now: float, provider: Provider) -> None:
+        """It says anew how many slots it has, if that is part of the fault; or sets its clock."""
+        if self._fault.clocks:
+            provider.ahead, _ = clock(self._luck)
+        if self._fault.permits is not None:
+            self._cut_to(now, provider)
+        if self._fault.says is not None:
+            for gateway in self.gateways:
+                gateway.policy.joined(provider.name, provider.announced, now)
+
+    def _tick(self, now: float, every: float) -> None:
+        self._at(now + every, self._tick, every)
+        if self._fault.lags:
+            for provider in self._struck:
+                if provider.fault.lags and provider.estimator is not None:
+                    provider.estimator.lagged(LAG_SECONDS)
+        timeouts = self._timeouts
+        while timeouts and (timeouts[0][0] <= now or not timeouts[0][1].open):
+            _, query = timeouts.popleft()
+            if not query.open:
+                continue
+            dispatch = query.dispatch
+            if dispatch is not None:
+                self.gateways[query.gateway].policy.ended(dispatch, Outcome.LOST, now)
+            self._over(query, now, "timeout")
+        if self._cut and 1.0 < now / self.model.phase_seconds < 2.0:
+            for provider in self._cut:
+                if len(provider.waiting) > 0.05 * provider.permits + 5:
+                    self.tally.pile_seen_at = now
+
+
+def run_contest(model: ContestModel, seed: int) -> ContestMeasures:
+    """One run, the same for the same seed."""
+    return Contest(model, seed).run()
