@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from maitred.client.querying import Querying
-from maitred.client.queues import TASKS
 from maitred.errors import UnknownQueue
 from maitred.logs import silent
 from maitred.protocol.tasks import Describe
+from maitred.routing.names import TASKS
 from maitred.settings import Querying as QueryingSettings
 from maitred.settings import Worker as WorkerSettings
 from maitred.store.sqlite import open_sqlite

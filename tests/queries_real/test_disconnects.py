@@ -23,9 +23,9 @@ import pytest
 
 import maitred
 from maitred.client.querying import Querying
-from maitred.client.queues import TASKS
 from maitred.errors import ConnectionLost, MaitredError, Unavailable, UnknownQueue
 from maitred.protocol.tasks import Describe
+from maitred.routing.names import TASKS
 from maitred.settings import Querying as Settings
 from maitred.surroundings import Surroundings
 from tests.cli.running import MAITRED

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import maitred
-from maitred.client.queues import TASKS
 from maitred.errors import MaitredError, Overloaded
 from maitred.protocol.tasks import Describe
+from maitred.routing.names import TASKS
 from maitred.security.secrets import hash_secret
 from tests.cli.running import MAITRED
 from tests.gateway.test_processes import ROOT, call, http_of

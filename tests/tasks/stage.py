@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from maitred.client.queues import TASKS
 from maitred.errors import ConnectionLost, Unavailable
 from maitred.protocol.tasks import Describe, PartitionDescription
+from maitred.routing.names import TASKS
 from tests.cli.running import FORKS, maitred_json
 from tests.node.nodes import WAIT_SECONDS, Lines, RunningNode, running_node, wait_until
 from tests.tasks.journal import Journal

@@ -71,7 +71,6 @@ class House:
     """A worker with these queues, each on the shard of its number; and a node that is not there."""
 
     def __init__(self, *shards: int, slots: int = 8) -> None:
-        loop = asyncio.get_running_loop()
         self.free = slots
         self.said: list[Answering] = []
         self.got: list[tuple[str, int]] = []
@@ -81,9 +80,7 @@ class House:
         self.tasks: set[asyncio.Task[None]] = set()
         self.shards = {f"q{number}": shard for number, shard in enumerate(shards)}
         self.served = [
-            ServedQueue(
-                f"n/{queue}", QueueView(QueueId("n", queue, 1), "weighted", loop, Random(1))
-            )
+            ServedQueue(f"n/{queue}", QueueView(QueueId("n", queue, 1), "weighted", Random(1)))
             for queue in self.shards
         ]
         self.offering = SharedOffering(

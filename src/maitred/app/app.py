@@ -44,10 +44,9 @@ from maitred.app.task import SyncTask, Task, parse_id
 from maitred.balancing import ALGORITHMS
 from maitred.client.address import parse_address
 from maitred.client.connecting import Connecting
-from maitred.client.queues import TASKS
 from maitred.client.sync import Client
 from maitred.errors import InvalidHandler, MaitredError, UnknownAlgorithm
-from maitred.routing.names import QueueId, check_name
+from maitred.routing.names import TASKS, QueueId, check_name
 from maitred.settings import PORT
 from maitred.surroundings import Surroundings
 

@@ -29,7 +29,7 @@ class Session:
         """The way into a queue; one for all who produce, so that they share messages."""
         adding = self._addings.get(queue)
         if adding is None:
-            view = QueueView(queue, selection, self.loop, self._random)
+            view = QueueView(queue, selection, self._random)
             adding = self._addings[queue] = Adding(self.client, view, self._signatures)
         return adding
 

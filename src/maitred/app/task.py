@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from maitred.client.queues import TASKS
 from maitred.errors import (
     ConnectionLost,
     CutOff,
@@ -29,6 +28,7 @@ from maitred.errors import (
 )
 from maitred.protocol.tasks import Await, Failure, Outcome, Revoke, Revoked
 from maitred.routing.keys import check_partition
+from maitred.routing.names import TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

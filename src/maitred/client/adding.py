@@ -263,7 +263,7 @@ class Adding:
             conditions.expires,
             conditions.terms,
         )
-        partition = view.to_write()
+        partition = view.to_write(self._loop.time())
         answer = await self._client.request(
             Add(
                 namespace,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from maitred.client.queues import TASKS, QueueView
+from maitred.client.queues import QueueView
 from maitred.dispatch.slot_demand import APART_SECONDS, SlotDemand
 from maitred.errors import (
     Cancelled,
@@ -30,7 +30,7 @@ from maitred.errors import (
 from maitred.matching.records import PRIORITIES
 from maitred.protocol.queries import SLOTS_MAX, Allocate, Allocated
 from maitred.protocol.tasks import NEVER
-from maitred.routing.names import QueueId
+from maitred.routing.names import TASKS, QueueId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +124,7 @@ class Allocating:
             return line
         view = self._views.get((namespace, queue))
         if view is None:
-            view = QueueView(QueueId(namespace, queue, TASKS), SELECTION, self._loop, self._random)
+            view = QueueView(QueueId(namespace, queue, TASKS), SELECTION, self._random)
             self._views[(namespace, queue)] = view
         if len(self.lines) >= LINES_MAX:
             self._forget()
@@ -219,7 +219,7 @@ class Allocating:
             namespace,
             queue,
             queue_type,
-            view.to_write(),
+            view.to_write(now),
             0,
             view.counts.version,
             self._session,

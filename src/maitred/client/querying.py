@@ -21,7 +21,6 @@ from maitred.client.allocating import Allocating, check_priority
 from maitred.client.answers import Rows, Whole
 from maitred.client.directing import Directing
 from maitred.client.links import Links
-from maitred.client.queues import TASKS
 from maitred.client.refusals import Refusals
 from maitred.client.relaying import Relaying
 from maitred.client.router import closed
@@ -40,6 +39,7 @@ from maitred.errors import (
     PayloadTooLarge,
 )
 from maitred.protocol.queries import Suspect
+from maitred.routing.names import TASKS
 from maitred.wire.caller import TIMER_SLACK_SECONDS
 from maitred.wire.complaints import Complaints
 

@@ -8,35 +8,28 @@ whatever the order in which answers arrive.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from maitred.balancing import BacklogHint, InvalidHint, selector
 from maitred.errors import InvalidPartition, ProtocolViolation
 from maitred.routing.counts import PartitionCounts
 
 if TYPE_CHECKING:
-    import asyncio
     from random import Random
 
     from maitred.balancing import Poll
     from maitred.protocol.tasks import Counts, Offered
     from maitred.routing.names import QueueId
 
-TASKS: Final = 1
-"""The queue type of durable tasks."""
-
 
 class QueueView:
     """One queue, as one client sees it. There are as many as the program has handlers."""
 
-    __slots__ = ("_first_turns", "_loop", "_selector", "counts", "id")
+    __slots__ = ("_first_turns", "_selector", "counts", "id")
 
-    def __init__(
-        self, queue: QueueId, selection: str, loop: asyncio.AbstractEventLoop, random: Random
-    ) -> None:
+    def __init__(self, queue: QueueId, selection: str, random: Random) -> None:
         self.id = queue
         self.counts = PartitionCounts()
-        self._loop = loop
         self._selector = selector(selection, random)
         self._first_turns: Random | None = random
         """Draws how many turns the first write passes over; None after that. Without it every new
@@ -56,28 +49,27 @@ class QueueView:
                 f"The node tells impossible partition counts: {problem}"
             ) from None
 
-    def to_write(self) -> int:
+    def to_write(self, now: float) -> int:
         """The partition for the next tasks."""
         write = self.counts.write
         if write == 1:
             return 0
-        now = self._loop.time()
         if self._first_turns is not None:
             passed, self._first_turns = self._first_turns.randrange(write), None
             for _ in range(passed):
                 self._selector.write(self.id, write, now)
         return self._selector.write(self.id, write, now)
 
-    def to_read(self) -> Poll:
+    def to_read(self, now: float) -> Poll:
         """The partition for the next offer; give the token back with `heard`, or forget it."""
-        return self._selector.read(self.id, self.counts.read, self._loop.time())
+        return self._selector.read(self.id, self.counts.read, now)
 
-    def heard(self, poll: Poll, offered: Offered) -> None:
+    def heard(self, poll: Poll, offered: Offered, now: float) -> None:
         """What the answer to an offer says besides its tasks."""
         try:
             hint = BacklogHint(offered.backlog, offered.rate)
         except InvalidHint:
             hint = None  # the tasks are good all the same
-        poll.done(self._loop.time(), hint)
+        poll.done(now, hint)
         with suppress(ProtocolViolation):  # likewise
             self.learn(offered.counts)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from maitred.client.queues import TASKS
 from maitred.errors import MaitredError
 from maitred.protocol.queries import SLOTS_MAX, Suspect
+from maitred.routing.names import TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

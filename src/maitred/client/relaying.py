@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from maitred.client.queues import TASKS
 from maitred.errors import (
     Cancelled,
     ConnectionLost,
@@ -23,6 +22,7 @@ from maitred.errors import (
 from maitred.protocol.frames import ANSWER, Opcode
 from maitred.protocol.queries import Relay, Relayed
 from maitred.protocol.refusals import decode_error
+from maitred.routing.names import TASKS
 
 if TYPE_CHECKING:
     import asyncio

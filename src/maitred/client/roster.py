@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from maitred.client.queues import TASKS
 from maitred.errors import (
     Closed,
     DeadlineExceeded,
@@ -22,6 +21,7 @@ from maitred.errors import (
     UnknownRequest,
 )
 from maitred.protocol.queries import Allocation, Roster, Subscribe
+from maitred.routing.names import TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from maitred.client.adding import Adding
 from maitred.client.connecting import Connecting
-from maitred.client.queues import TASKS, QueueView
+from maitred.client.queues import QueueView
 from maitred.client.signatures import SignatureLookup
 from maitred.errors import (
     DeadlineExceeded,
@@ -25,7 +25,7 @@ from maitred.gateway.hooks import load_hook
 from maitred.gateway.introspection import Introspection
 from maitred.protocol.access import Introspect, Introspected
 from maitred.protocol.tasks import Await, Describe, Outcome, PartitionDescription, Revoke, Revoked
-from maitred.routing.names import QueueId
+from maitred.routing.names import TASKS, QueueId
 
 if TYPE_CHECKING:
     import ssl
@@ -239,12 +239,7 @@ class Gateway:
         adding = self._addings.get(key)
         if adding is None:
             client = self._node()
-            view = QueueView(
-                QueueId(namespace, queue, TASKS),
-                "weighted",
-                self.loop,
-                self.surroundings.random,
-            )
+            view = QueueView(QueueId(namespace, queue, TASKS), "weighted", self.surroundings.random)
             if self._signatures is None:
                 self._signatures = SignatureLookup(client)
             adding = self._addings[key] = Adding(client, view, self._signatures, user)

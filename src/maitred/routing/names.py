@@ -9,7 +9,7 @@ Slashes elsewhere are harmless, and so is any letter of any script.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from maitred.errors import InvalidName
 
@@ -21,6 +21,9 @@ SYSTEM_PREFIX = "/_sys/"
 
 QUEUE_TYPE_MAX = 2**31 - 1
 """Queue types are small numbers; the wire will carry them as a signed 32-bit integer."""
+
+TASKS: Final = 1
+"""The queue type of durable tasks, and of the queries that the same handlers answer."""
 
 
 class _QueueId(NamedTuple):

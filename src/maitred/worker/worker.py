@@ -117,7 +117,7 @@ class Worker:
         self._served = [
             Served(
                 handler,
-                QueueView(handler.id, handler.selection, self._loop, surroundings.random),
+                QueueView(handler.id, handler.selection, surroundings.random),
                 self._bench.most_bytes,
             )
             for handler in handlers
@@ -381,7 +381,7 @@ class Worker:
     async def _ask(self, served: Served, slots: int) -> Offered | None:
         view = served.view
         asked_at = self._loop.time()
-        with view.to_read() as poll:
+        with view.to_read(asked_at) as poll:
             message = Offer(
                 *view.id,
                 poll.partition,
@@ -399,7 +399,7 @@ class Worker:
                 held = self._client.hold(message, self._settings.offer_seconds)
                 served.offers[held] = None
                 offered = cast("Offered", await held.answer())
-                view.heard(poll, offered)
+                view.heard(poll, offered, self._loop.time())
             except (Cancelled, DeadlineExceeded):
                 return None
             except MaitredError as problem:

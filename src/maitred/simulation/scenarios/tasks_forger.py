@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import msgpack
 
-from maitred.client.queues import TASKS
 from maitred.errors import MaitredError
 from maitred.matching.proofs import PROOF_BYTES
 from maitred.protocol.tasks import (
@@ -25,6 +24,7 @@ from maitred.protocol.tasks import (
     Heartbeat,
     Offer,
 )
+from maitred.routing.names import TASKS
 from maitred.simulation.scenarios.tasks_people import NAMESPACE, QUEUE, Person
 
 if TYPE_CHECKING:

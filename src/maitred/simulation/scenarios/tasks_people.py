@@ -12,10 +12,10 @@ from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
 from maitred.app.attempt import current
-from maitred.client.queues import TASKS
 from maitred.errors import DeadlineExceeded, MaitredError
 from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import DeadLetters, Describe, Resize
+from maitred.routing.names import TASKS
 from maitred.settings import Worker as WorkerSettings
 from maitred.simulation.errors import ProcessKilled
 from maitred.simulation.scenarios.people import Guest, cut_now_and_then
