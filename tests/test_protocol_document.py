@@ -17,6 +17,7 @@ from maitred.matching.records import Terms
 from maitred.node.shard import Place, Shard
 from maitred.protocol.frames import ANSWER, HEADER_BYTES, Opcode
 from maitred.protocol.messages import ANSWERS, REQUESTS
+from maitred.protocol.notation import Reader
 from maitred.protocol.queries import (
     Allocation,
     Member,
@@ -27,6 +28,7 @@ from maitred.protocol.queries import (
     Shedding,
     WorkerRow,
 )
+from maitred.protocol.refusals import encode_error
 from maitred.protocol.requests import PartitionRequest, ShardRequest
 from maitred.protocol.seats import Greeting, Hello, Load, Proof, Seat, Seated
 from maitred.protocol.shared_offers import SetMember
@@ -199,11 +201,12 @@ def test_what_is_said_on_the_link_to_a_worker(opcode: int, kind: type[Struct]) -
     assert told.split(":")[0] == listed(fields(kind))
 
 
-def test_the_codes_of_the_page_are_ours() -> None:
+def test_the_details_of_an_error_are_what_is_sent() -> None:
     text = DOCUMENT.read_text()
-    table = text[text.index("## Errors") : text.index("## A session")]
-    cells = "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
-    ours = {kind.code for kind in vars(errors).values() if hasattr(kind, "code")}
-    named = set(re.findall(r"`([a-z-]+)`", cells))
-    assert named <= ours
-    assert {"store-full", "outcome-unknown", "not-owner"} <= named
+    part = text[text.index("## Errors") : text.index("## A session")]
+    named = re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE)
+    full = errors.AtCapacity("Full.", remedy="Wait.", retry_after=1.0, limit=2)
+    reader = Reader(encode_error(full))
+    reader.integer()
+    reader.string()
+    assert list(reader.string_map()) == named

@@ -1,19 +1,53 @@
-"""The one taxonomy of errors, for the library, the command line and every door.
+"""The one taxonomy of errors, for the library, the command line and every listener.
 
 An error has a code that programs may compare, a plain sentence for people and, where one exists,
-a remedy. Codes are part of the interface: they are added, never renamed. And it has an `outcome`,
-which says what became of the request: a program that hears `nothing` may send it again.
+a remedy. Codes are part of the interface: they are added, never renamed. Its class also says what
+became of the request (`outcome`) and whether to send it again (`retry`); every decision to repeat
+a request reads these two. docs/errors.md is generated from this file.
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-RequestOutcome = Literal["nothing", "unknown", "over"]
+
+class RequestOutcome(StrEnum):
+    """What became of a request that was answered with an error."""
+
+    NOTHING = "nothing"
+    """Nothing was done."""
+    UNKNOWN = "unknown"
+    """It may have been done, wholly or in part."""
+    OVER = "over"
+    """It was done, and the error says how it ended."""
+
+
+class RetryAdvice(StrEnum):
+    """Whether the same request, sent again, may succeed. If its outcome is unknown, it must also be
+    one that may be done twice."""
+
+    NO = "no"
+    """The answer will be the same until somebody changes something."""
+    SOON = "soon"
+    """After a backoff of well below a second; clients do so by themselves."""
+    LATER = "later"
+    """Something has to heal, be freed or be waited for first; the caller decides for how long."""
+    UNSURE = "unsure"
+    """Nothing is known that would speak for it or against it."""
+
+
+NOTHING: Final = RequestOutcome.NOTHING
+UNKNOWN: Final = RequestOutcome.UNKNOWN
+OVER: Final = RequestOutcome.OVER
+NO: Final = RetryAdvice.NO
+SOON: Final = RetryAdvice.SOON
+LATER: Final = RetryAdvice.LATER
+UNSURE: Final = RetryAdvice.UNSURE
 
 
 def printable(text: str) -> str:
@@ -28,12 +62,27 @@ def printable(text: str) -> str:
 
 
 class MaitredError(Exception):
-    """Whatever maitred refuses or fails at; catch this to catch them all."""
+    """The base class of all errors of maitred: catch this to catch them all."""
 
     code: ClassVar[str] = "error"
-    outcome: ClassVar[RequestOutcome] = "nothing"
-    """What became of the request: `nothing` was done; it is `unknown` whether it was done, wholly
-    or in part; or it was done and is `over`, and the error says how it ended."""
+    outcome: ClassVar[RequestOutcome] = NOTHING
+    retry: ClassVar[RetryAdvice] = NO
+
+    def __init_subclass__(
+        cls,
+        *,
+        code: str | None = None,
+        outcome: RequestOutcome | None = None,
+        retry: RetryAdvice | None = None,
+    ) -> None:
+        """Take the class's code, outcome and advice; what is not given is the parent's."""
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
+        if outcome is not None:
+            cls.outcome = outcome
+        if retry is not None:
+            cls.retry = retry
 
     def __init__(self, sentence: str, *, remedy: str | None = None) -> None:
         super().__init__(sentence)
@@ -43,47 +92,38 @@ class MaitredError(Exception):
     def __str__(self) -> str:
         return f"{self.sentence} {self.remedy}" if self.remedy else self.sentence
 
+    @property
+    def nothing_done(self) -> bool:
+        """Whether nothing was done, and the same request may succeed when it is sent again."""
+        return self.outcome is NOTHING and self.retry is not NO
 
-class InvalidArgument(MaitredError, ValueError):
-    """The caller gave something that can never be right."""
 
-    code = "invalid-argument"
+class InvalidArgument(MaitredError, ValueError, code="invalid-argument"):
+    """An argument is wrong and will be wrong again."""
 
 
-class InvalidName(InvalidArgument):
+class InvalidName(InvalidArgument, code="invalid-name"):
     """A namespace, queue or host name that is empty, too long, or would make a key ambiguous."""
 
-    code = "invalid-name"
 
-
-class InvalidPartition(InvalidArgument):
+class InvalidPartition(InvalidArgument, code="invalid-partition"):
     """A partition number, count, batch size or tree degree out of its range."""
 
-    code = "invalid-partition"
 
-
-class UnsafePartitionChange(InvalidArgument):
+class UnsafePartitionChange(InvalidArgument, code="unsafe-partition-change"):
     """A change of partition counts that could strand tasks."""
 
-    code = "unsafe-partition-change"
 
-
-class InvalidGradualChange(InvalidArgument):
+class InvalidGradualChange(InvalidArgument, code="invalid-gradual-change"):
     """A gradual change whose times or values make no sense."""
 
-    code = "invalid-gradual-change"
 
-
-class InvalidShards(InvalidArgument):
+class InvalidShards(InvalidArgument, code="invalid-shards"):
     """A shard count or ignore_msb out of its range."""
 
-    code = "invalid-shards"
 
-
-class UnknownChoice(InvalidArgument):
+class UnknownChoice(InvalidArgument, code="unknown-choice"):
     """A name that is in no list of choices; the sentence names the nearest one that is."""
-
-    code = "unknown-choice"
 
     @classmethod
     def named(cls, what: str, name: str, known: Iterable[str]) -> Self:
@@ -93,160 +133,108 @@ class UnknownChoice(InvalidArgument):
         return cls(f"There is no {what} called {name!r}.", remedy=hint)
 
 
-class UnknownAlgorithm(UnknownChoice):
-    """No selector, placement or scenario has that name."""
-
-    code = "unknown-algorithm"
+class UnknownAlgorithm(UnknownChoice, code="unknown-algorithm"):
+    """The selector, placement or scenario does not exist."""
 
 
-class UnknownCommand(UnknownChoice):
-    """The command line has no such command."""
-
-    code = "unknown-command"
+class UnknownCommand(UnknownChoice, code="unknown-command"):
+    """The command does not exist."""
 
 
-class NoHosts(InvalidArgument):
+class NoHosts(InvalidArgument, code="no-hosts"):
     """A lookup in a ring without hosts."""
 
-    code = "no-hosts"
 
-
-class DuplicateHost(InvalidArgument):
+class DuplicateHost(InvalidArgument, code="duplicate-host"):
     """A host that is in the ring already."""
 
-    code = "duplicate-host"
 
-
-class UnknownHost(InvalidArgument):
+class UnknownHost(InvalidArgument, code="unknown-host"):
     """A host that is not in the ring."""
 
-    code = "unknown-host"
 
-
-class InvalidSetting(InvalidArgument):
+class InvalidSetting(InvalidArgument, code="invalid-setting"):
     """A setting whose value cannot be used; the sentence names it and where it came from."""
 
-    code = "invalid-setting"
 
-
-class UnknownSetting(UnknownChoice):
+class UnknownSetting(UnknownChoice, code="unknown-setting"):
     """A key that no setting has; the sentence names the nearest one that exists."""
 
-    code = "unknown-setting"
 
-
-class InvalidAddress(InvalidArgument):
+class InvalidAddress(InvalidArgument, code="invalid-address"):
     """A URL or host that does not say where to connect to."""
 
-    code = "invalid-address"
 
-
-class PayloadTooLarge(InvalidArgument):
+class PayloadTooLarge(InvalidArgument, code="payload-too-large"):
     """A payload beyond the node's limit."""
 
-    code = "payload-too-large"
 
-
-class ProtocolViolation(MaitredError):
-    """Bytes that are no frame, a body that is no message, or a message out of place. If it is the
+class ProtocolViolation(MaitredError, code="protocol-violation", outcome=UNKNOWN):
+    """Bytes are not a frame, a body is not a message, or a message is out of place. If it is the
     answer, whether the request was done is not known."""
 
-    code = "protocol-violation"
-    outcome: ClassVar[RequestOutcome] = "unknown"
 
-
-class FrameTooLarge(ProtocolViolation):
+class FrameTooLarge(ProtocolViolation, code="frame-too-large", outcome=NOTHING):
     """A frame whose header announces more than the limit."""
 
-    code = "frame-too-large"
-    outcome = "nothing"
 
-
-class UnsupportedVersion(ProtocolViolation):
+class UnsupportedVersion(ProtocolViolation, code="unsupported-version", outcome=NOTHING):
     """The two ends have no version of the protocol in common."""
 
-    code = "unsupported-version"
-    outcome = "nothing"
 
-
-class UnknownRequest(ProtocolViolation):
+class UnknownRequest(ProtocolViolation, code="unknown-request", outcome=NOTHING):
     """An opcode or a statement that this node does not know."""
 
-    code = "unknown-request"
-    outcome = "nothing"
+
+class TooSlow(ProtocolViolation, code="too-slow", retry=LATER):
+    """A peer took too long for its handshake or for one frame, or does not read."""
 
 
-class TooSlow(ProtocolViolation):
-    """A peer that took too long for its handshake or for one frame, or that does not read."""
-
-    code = "too-slow"
+class IdleTooLong(MaitredError, code="idle-too-long", retry=SOON):
+    """A connection was closed because nothing happened on it for too long."""
 
 
-class IdleTooLong(MaitredError):
-    """A connection on which nothing happened for so long that it was closed."""
-
-    code = "idle-too-long"
+class Unauthenticated(MaitredError, code="unauthenticated"):
+    """The user does not exist, or the secret is wrong."""
 
 
-class Unauthenticated(MaitredError):
-    """Nobody we know, or a wrong secret."""
-
-    code = "unauthenticated"
-
-
-class InvalidToken(Unauthenticated):
+class InvalidToken(Unauthenticated, code="invalid-token"):
     """An API token or a JWT that is not accepted."""
 
-    code = "invalid-token"
 
-
-class TokenExpired(InvalidToken):
+class TokenExpired(InvalidToken, code="token-expired"):
     """An API token or a JWT that was right until it expired."""
 
-    code = "token-expired"
+
+class PermissionDenied(MaitredError, code="permission-denied"):
+    """The user is authenticated and is not permitted to do this."""
 
 
-class PermissionDenied(MaitredError):
-    """A user we know, who may not do this."""
-
-    code = "permission-denied"
-
-
-class Overloaded(MaitredError):
-    """There is more than can be taken; nothing was done, and a later try may succeed."""
-
-    code = "overloaded"
+class Overloaded(MaitredError, code="overloaded", retry=SOON):
+    """More is asked than can be taken; nothing was done, and a later try may succeed."""
 
     def __init__(
         self, sentence: str, *, remedy: str | None = None, retry_after: float | None = None
     ) -> None:
         super().__init__(sentence, remedy=remedy)
         self.retry_after = retry_after
-        """Seconds after which trying again makes sense, if somebody could tell."""
+        """Seconds after which to try again, if they are known."""
 
 
-class TooManyQueues(Overloaded):
+class TooManyQueues(Overloaded, code="too-many-queues", retry=LATER):
     """A new queue was not made: its namespace, or the store, has as many as allowed."""
 
-    code = "too-many-queues"
 
-
-class TooManyNewQueues(Overloaded):
+class TooManyNewQueues(Overloaded, code="too-many-new-queues"):
     """A new queue was not made: the user makes new ones too fast."""
 
-    code = "too-many-new-queues"
 
-
-class TooManyGateways(Overloaded):
+class TooManyGateways(Overloaded, code="too-many-gateways"):
     """A query table is not watched: its user, its address or the node has as many as allowed."""
 
-    code = "too-many-gateways"
 
-
-class AtCapacity(Overloaded):
+class AtCapacity(Overloaded, code="at-capacity"):
     """The worker serves as many as it measured that it can; nothing was done."""
-
-    code = "at-capacity"
 
     def __init__(
         self,
@@ -261,214 +249,144 @@ class AtCapacity(Overloaded):
         """How many it takes at a time, if it said so."""
 
 
-class StorageQuotaExceeded(Overloaded):
+class StorageQuotaExceeded(Overloaded, code="storage-quota-exceeded", retry=LATER):
     """The queue or its namespace stores as much as it may; nothing was done."""
 
-    code = "storage-quota-exceeded"
 
-
-class TooManyConnections(Overloaded):
+class TooManyConnections(Overloaded, code="too-many-connections"):
     """The shard holds as many connections as it may."""
 
-    code = "too-many-connections"
+
+class TooManyFailures(Overloaded, code="too-many-failures"):
+    """Too many wrong secrets came from this address for this user; the secret was not checked."""
 
 
-class TooManyFailures(Overloaded):
-    """Too many wrong secrets came from this address in this name; the secret was not looked at."""
-
-    code = "too-many-failures"
-
-
-class TooManyTokens(MaitredError):
+class TooManyTokens(MaitredError, code="too-many-tokens", retry=LATER):
     """The store holds as many API tokens as it may."""
 
-    code = "too-many-tokens"
 
-
-class TooManyInFlight(Overloaded):
+class TooManyInFlight(Overloaded, code="too-many-in-flight"):
     """The connection has as many unanswered requests as it may."""
 
-    code = "too-many-in-flight"
+
+class DeadlineExceeded(
+    MaitredError, TimeoutError, code="deadline-exceeded", outcome=UNKNOWN, retry=LATER
+):
+    """The request's deadline passed. Whether the work was done is not known."""
 
 
-class DeadlineExceeded(MaitredError, TimeoutError):
-    """The time that the caller gave is over. Whether the work was done is not known."""
-
-    code = "deadline-exceeded"
-    outcome = "unknown"
-
-
-class Cancelled(MaitredError):
+class Cancelled(MaitredError, code="cancelled", outcome=UNKNOWN, retry=LATER):
     """The caller took the request back. Whether it was done is not known."""
 
-    code = "cancelled"
-    outcome = "unknown"
+
+class Unavailable(MaitredError, ConnectionError, code="unavailable", retry=SOON):
+    """No process could be reached that would do this; nothing was done."""
 
 
-class Unavailable(MaitredError, ConnectionError):
-    """Nobody could be reached who would do this; nothing was done."""
-
-    code = "unavailable"
-
-
-class NodeUnreachable(Unavailable):
+class NodeUnreachable(Unavailable, code="node-unreachable", retry=LATER):
     """The node that owns the queue, or the shard of it, has been away for longer than the client's
     `away_seconds`; nothing was done."""
 
-    code = "node-unreachable"
+
+class NoWorker(Unavailable, code="no-worker", retry=LATER):
+    """No worker serves the queue, and none came within its grace; nothing was done."""
 
 
-class NoWorker(Unavailable):
-    """Nobody serves the queue, and nobody came within its grace; nothing was done."""
-
-    code = "no-worker"
+class InvalidProof(MaitredError, code="invalid-proof"):
+    """A worker reports on an attempt and does not prove that the attempt was given to it."""
 
 
-class InvalidProof(MaitredError):
-    """A worker speaks of an attempt, and does not prove that it was given to this worker."""
-
-    code = "invalid-proof"
-
-
-class InvalidReservation(Unavailable):
+class InvalidReservation(Unavailable, code="invalid-reservation"):
     """A reservation that is unknown here, used already, or over; nothing was done."""
 
-    code = "invalid-reservation"
 
-
-class SlotTaken(Unavailable):
+class SlotTaken(Unavailable, code="slot-taken"):
     """The worker's slot was taken by something else in the same moment; nothing was done."""
 
-    code = "slot-taken"
+
+class TlsFailed(Unavailable, code="tls-failed"):
+    """A TLS handshake failed, or the peer showed another certificate than it should."""
 
 
-class TlsFailed(Unavailable):
-    """A TLS handshake came to nothing, or the peer showed another certificate than it should."""
-
-    code = "tls-failed"
-
-
-class Draining(Unavailable):
+class Draining(Unavailable, code="draining"):
     """The node is stopping and takes no new work; nothing was done."""
 
-    code = "draining"
 
-
-class StoreUnavailable(Unavailable):
+class StoreUnavailable(Unavailable, code="store-unavailable", retry=LATER):
     """The store cannot be written or read now; what was acknowledged is safe, nothing was done."""
 
-    code = "store-unavailable"
 
-
-class StoreFull(StoreUnavailable):
+class StoreFull(StoreUnavailable, code="store-full"):
     """The disk has no room left; nothing was done."""
 
-    code = "store-full"
 
-
-class NotOwner(Unavailable):
+class NotOwner(Unavailable, code="not-owner"):
     """Another shard or node has taken this partition over; nothing was done."""
 
-    code = "not-owner"
 
-
-class QueueDeleted(NotOwner):
+class QueueDeleted(NotOwner, code="queue-deleted"):
     """The queue was deleted while the request waited at it. Nothing was done."""
 
-    code = "queue-deleted"
 
-
-class ConnectionLost(MaitredError, ConnectionError):
+class ConnectionLost(
+    MaitredError, ConnectionError, code="connection-lost", outcome=UNKNOWN, retry=SOON
+):
     """The connection broke after the request was sent. Whether it was done is not known."""
 
-    code = "connection-lost"
-    outcome = "unknown"
 
-
-class CutOff(MaitredError):
+class CutOff(MaitredError, code="cut-off", outcome=UNKNOWN, retry=SOON):
     """The node stopped before the request was finished. Whether it was done is not known."""
 
-    code = "cut-off"
-    outcome = "unknown"
 
-
-class Closed(MaitredError):
+class Closed(MaitredError, code="closed", outcome=UNKNOWN):
     """The client was closed by its own program. A request under way may have been done."""
 
-    code = "closed"
-    outcome = "unknown"
+
+class InternalError(MaitredError, code="internal-error", outcome=UNKNOWN, retry=UNSURE):
+    """A fault of maitred, written to the node's log; the connection goes on. Whether the request
+    was done is not known."""
 
 
-class InternalError(MaitredError):
-    """A fault of ours, written to the node's log; the connection goes on. Whether the request was
-    done is not known."""
-
-    code = "internal-error"
-    outcome = "unknown"
-
-
-class OutcomeUnknown(MaitredError):
+class OutcomeUnknown(MaitredError, code="outcome-unknown", outcome=UNKNOWN, retry=UNSURE):
     """The store did not confirm a commit, or a worker has a task that the store does not have:
     whether the request was done, wholly or in part, is not known."""
 
-    code = "outcome-unknown"
-    outcome = "unknown"
 
-
-class CannotStart(MaitredError):
+class CannotStart(MaitredError, code="cannot-start"):
     """The node cannot start here: an address in use, a directory that cannot be written."""
 
-    code = "cannot-start"
 
-
-class ShardsKeepDying(MaitredError):
+class ShardsKeepDying(MaitredError, code="shards-keep-dying"):
     """A shard died so often that restarting it is pointless; the node has stopped."""
 
-    code = "shards-keep-dying"
+
+class InvalidHandler(InvalidArgument, code="invalid-handler"):
+    """A function that cannot be a handler: its parameters or annotations cannot be serialised."""
 
 
-class InvalidHandler(InvalidArgument):
-    """A function that cannot be a handler: its parameters or annotations cannot be written down."""
-
-    code = "invalid-handler"
-
-
-class InvalidArguments(InvalidArgument):
+class InvalidArguments(InvalidArgument, code="invalid-arguments"):
     """Arguments that do not fit the handler; the sentence names the parameter."""
 
-    code = "invalid-arguments"
 
-
-class NoHandlerFits(InvalidArguments):
+class NoHandlerFits(InvalidArguments, code="no-handler-fits"):
     """Arguments that fit no handler that serves the queue now or did in the last day; nothing was
     added."""
 
-    code = "no-handler-fits"
+
+class InvalidTaskId(InvalidArgument, code="invalid-task-id"):
+    """Text that is not the id of a task of this app."""
 
 
-class InvalidTaskId(InvalidArgument):
-    """Text that names no task of this app."""
-
-    code = "invalid-task-id"
+class CannotLoad(InvalidArgument, code="cannot-load"):
+    """What a worker is to serve cannot be imported, or is not an App with handlers."""
 
 
-class CannotLoad(InvalidArgument):
-    """What a worker is to serve cannot be imported, or is no App with handlers."""
-
-    code = "cannot-load"
+class TaskNotDone(MaitredError, code="task-not-done", outcome=OVER):
+    """A task is over, and there is no result; the subclass says why."""
 
 
-class TaskNotDone(MaitredError):
-    """A task is over, and there is no result; which of these it is says why."""
-
-    code = "task-not-done"
-    outcome = "over"
-
-
-class TaskFailed(TaskNotDone):
+class TaskFailed(TaskNotDone, code="task-failed"):
     """The handler raised, or its attempts took too long, or their workers were lost."""
-
-    code = "task-failed"
 
     def __init__(
         self,
@@ -489,67 +407,44 @@ class TaskFailed(TaskNotDone):
         self.attempts = attempts
 
 
-class TaskCancelled(TaskNotDone):
-    """Somebody cancelled the task."""
-
-    code = "task-cancelled"
+class TaskCancelled(TaskNotDone, code="task-cancelled"):
+    """The task was cancelled."""
 
 
-class TaskExpired(TaskNotDone):
-    """The task had not begun when its time was over, and will not."""
-
-    code = "task-expired"
+class TaskExpired(TaskNotDone, code="task-expired"):
+    """The task had not begun when it expired, and will not."""
 
 
-class TaskDamaged(TaskNotDone):
+class TaskDamaged(TaskNotDone, code="task-damaged"):
     """The task, or its result, is in a row of the store that cannot be read and was set aside."""
 
-    code = "task-damaged"
 
-
-class UnknownQueue(InvalidArgument):
+class UnknownQueue(InvalidArgument, code="unknown-queue"):
     """A queue, or a partition of one, that does not exist."""
 
-    code = "unknown-queue"
 
-
-class QueueInUse(InvalidArgument):
+class QueueInUse(InvalidArgument, code="queue-in-use"):
     """A queue is not deleted, because it has tasks, dead letters, workers or waiting queries."""
 
-    code = "queue-in-use"
 
-
-class UnknownTask(MaitredError):
+class UnknownTask(MaitredError, code="unknown-task"):
     """The task does not exist: the partition never gave out this number."""
 
-    code = "unknown-task"
 
-
-class TaskForgotten(MaitredError):
+class TaskForgotten(MaitredError, code="task-forgotten", outcome=OVER):
     """The task is over, and what came of it is no longer known: its result is no longer kept."""
 
-    code = "task-forgotten"
-    outcome = "over"
 
-
-class InvalidResult(MaitredError):
+class InvalidResult(MaitredError, code="invalid-result", outcome=OVER):
     """The result of a task is not what its handler says it returns."""
 
-    code = "invalid-result"
-    outcome = "over"
+
+class QueryNotAnswered(MaitredError, code="query-not-answered", outcome=OVER):
+    """A query that began has no answer; the subclass says why."""
 
 
-class QueryNotAnswered(MaitredError):
-    """A query that began has no answer; which of these it is says why."""
-
-    code = "query-not-answered"
-    outcome: ClassVar[RequestOutcome] = "over"
-
-
-class QueryFailed(QueryNotAnswered):
-    """The handler's own error: it raised, or returned what cannot be carried."""
-
-    code = "query-failed"
+class QueryFailed(QueryNotAnswered, code="query-failed"):
+    """The handler raised, or returned a value that cannot be serialised."""
 
     def __init__(
         self,
@@ -568,139 +463,98 @@ class QueryFailed(QueryNotAnswered):
         """The worker's, as text; empty if there is none, or it is not to be shown."""
 
 
-class WorkerLost(QueryNotAnswered):
+class WorkerLost(QueryNotAnswered, code="worker-lost", outcome=UNKNOWN, retry=SOON):
     """The worker was lost, or hung, while it ran the query. Whether it was done is not known."""
 
-    code = "worker-lost"
-    outcome = "unknown"
 
-
-class ResultTooLarge(QueryNotAnswered):
+class ResultTooLarge(QueryNotAnswered, code="result-too-large"):
     """The result is larger than the queue or the user may have."""
 
-    code = "result-too-large"
+
+class UnserialisableResult(QueryNotAnswered, code="unserialisable-result"):
+    """The result cannot be serialised in the format that the caller wants."""
 
 
-class UnserialisableResult(QueryNotAnswered):
-    """A result that the format which the caller wants cannot carry."""
-
-    code = "unserialisable-result"
+class UnknownQuery(MaitredError, code="unknown-query"):
+    """The query does not exist, or is over and forgotten."""
 
 
-class UnknownQuery(MaitredError):
-    """There is no such query in the tables, or it is over and forgotten."""
-
-    code = "unknown-query"
-
-
-class UnknownWorker(MaitredError):
+class UnknownWorker(MaitredError, code="unknown-worker"):
     """No worker of that name serves the queue."""
 
-    code = "unknown-worker"
+
+class UnknownUser(InvalidArgument, code="unknown-user"):
+    """The user does not exist."""
 
 
-class UnknownUser(InvalidArgument):
-    """There is no user of that name."""
-
-    code = "unknown-user"
+class UnknownToken(MaitredError, code="unknown-token"):
+    """The API token does not exist."""
 
 
-class UnknownToken(MaitredError):
-    """There is no API token with that id."""
-
-    code = "unknown-token"
+class MalformedRequest(ProtocolViolation, code="malformed-request", outcome=NOTHING):
+    """Bytes are not an HTTP request, or are one that could be read in two ways."""
 
 
-class MalformedRequest(ProtocolViolation):
-    """Bytes that are no HTTP request, or one that could be read in two ways."""
-
-    code = "malformed-request"
-    outcome = "nothing"
-
-
-class HeadersTooLarge(ProtocolViolation):
+class HeadersTooLarge(ProtocolViolation, code="headers-too-large", outcome=NOTHING):
     """A request line with headers beyond the limit."""
 
-    code = "headers-too-large"
-    outcome = "nothing"
+
+class UnsupportedHttp(ProtocolViolation, code="unsupported-http", outcome=NOTHING):
+    """A version of HTTP, or a transfer coding, that is not supported."""
 
 
-class UnsupportedHttp(ProtocolViolation):
-    """A version of HTTP, or a transfer coding, that is not spoken here."""
-
-    code = "unsupported-http"
-    outcome = "nothing"
-
-
-class ExpectationFailed(ProtocolViolation):
+class ExpectationFailed(ProtocolViolation, code="expectation-failed", outcome=NOTHING):
     """The request expects something other than `100-continue`."""
 
-    code = "expectation-failed"
-    outcome = "nothing"
+
+class UnknownRoute(InvalidArgument, code="unknown-route"):
+    """The path does not exist."""
 
 
-class UnknownRoute(InvalidArgument):
-    """A path that leads nowhere."""
-
-    code = "unknown-route"
+class MethodNotAllowed(InvalidArgument, code="method-not-allowed"):
+    """The path exists, and does not have this method."""
 
 
-class MethodNotAllowed(InvalidArgument):
-    """A path that exists, with a method that it does not have."""
-
-    code = "method-not-allowed"
+class UnsupportedMediaType(InvalidArgument, code="unsupported-media-type"):
+    """The body is in a format that is not supported."""
 
 
-class UnsupportedMediaType(InvalidArgument):
-    """A body in a format that is not read here."""
-
-    code = "unsupported-media-type"
+class NotAcceptable(InvalidArgument, code="not-acceptable"):
+    """The caller accepts no format that the answer could have."""
 
 
-class NotAcceptable(InvalidArgument):
-    """The caller takes no format that the answer could have."""
-
-    code = "not-acceptable"
+class UpstreamError(MaitredError, code="upstream-error", outcome=UNKNOWN, retry=UNSURE):
+    """The HTTP back end behind a worker did not answer as it should; the subclass says how."""
 
 
-class UpstreamError(MaitredError):
-    """The HTTP back end behind a worker did not answer as it should; which of these it is says
-    how."""
-
-    code = "upstream-error"
-    outcome = "unknown"
+class UpstreamUnavailable(UpstreamError, code="upstream-unavailable"):
+    """The HTTP back end cannot be reached, or the connection broke before the answer's end."""
 
 
-class UpstreamUnavailable(UpstreamError):
-    """It cannot be reached, or the connection broke before the answer was complete."""
-
-    code = "upstream-unavailable"
+class UpstreamTimeout(UpstreamError, code="upstream-timeout"):
+    """The HTTP back end took longer than it may."""
 
 
-class UpstreamTimeout(UpstreamError):
-    """It took longer than it may."""
-
-    code = "upstream-timeout"
+class UpstreamFailed(UpstreamError, code="upstream-failed"):
+    """The HTTP back end answered with an error of its own, or with a refusal."""
 
 
-class UpstreamFailed(UpstreamError):
-    """It answered with an error of its own, or with a refusal."""
-
-    code = "upstream-failed"
+class UpstreamGarbage(UpstreamError, code="upstream-garbage"):
+    """The back end's answer is not HTTP, is too large, or is not of the type that it names."""
 
 
-class UpstreamGarbage(UpstreamError):
-    """What it answered is no HTTP, is larger than it may be, or is not what it says it is."""
+class RemoteError(MaitredError, code="remote-error", outcome=UNKNOWN, retry=UNSURE):
+    """A newer peer reports an error that this version has no class for; its code and outcome are
+    kept."""
 
-    code = "upstream-garbage"
-
-
-class RemoteError(MaitredError):
-    """An error that a newer peer reports and this version has no class for; its code is kept."""
-
-    code = "remote-error"
-    outcome = "unknown"
-
-    def __init__(self, sentence: str, *, remedy: str | None = None, code: str) -> None:
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        remedy: str | None = None,
+        code: str,
+        outcome: RequestOutcome = UNKNOWN,
+    ) -> None:
         super().__init__(sentence, remedy=remedy)
         self.code = code  # type: ignore[misc]
+        self.outcome = outcome  # type: ignore[misc]

@@ -11,8 +11,10 @@ from msgspec import msgpack
 from maitred.client.relaying import Relaying
 from maitred.errors import (
     Cancelled,
+    Draining,
     InvalidReservation,
     MaitredError,
+    Overloaded,
     PermissionDenied,
     WorkerLost,
 )
@@ -108,6 +110,29 @@ def test_relays_that_fail(
                 with pytest.raises(kind):
                     await scene.client.query("q")
             assert len(scene.node.relayed) == again
+
+    run(main())
+
+
+@pytest.mark.parametrize("problem", [Overloaded("Too much."), Draining("It stops.")])
+def test_a_refusal_after_the_first_piece_does_not_run_the_query_again(
+    run: Run, problem: MaitredError
+) -> None:
+    """The node did nothing with that request; the worker has begun the query all the same."""
+
+    async def main() -> None:
+        async with table() as scene:
+            scene.worker.address = ""
+
+            async def relay(message: Relay) -> Relayed:
+                if message.ordinal:
+                    raise problem
+                return Relayed(Opcode.SEAT, encode(Seated(DONE, b"\x01"))[:1], more=True)
+
+            scene.node.relay = relay
+            with pytest.raises(WorkerLost):
+                await scene.client.query("q")
+            assert [one.ordinal for one in scene.node.relayed] == [0, 1]
 
     run(main())
 

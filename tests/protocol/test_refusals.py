@@ -8,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maitred import errors
-from maitred.errors import MaitredError, ProtocolViolation, RemoteError, printable
+from maitred.errors import (
+    InvalidArgument,
+    MaitredError,
+    ProtocolViolation,
+    RemoteError,
+    RequestOutcome,
+    RetryAdvice,
+    printable,
+)
 from maitred.protocol.frames import Opcode
-from maitred.protocol.notation import SHORT_MAX, integer, string, string_map
+from maitred.protocol.notation import SHORT_MAX, Reader, integer, string, string_map
 from maitred.protocol.refusals import CLASSES, decode_error, encode_error, number_of
 from tests.protocol.driver import read_by_driver
 
@@ -78,10 +86,38 @@ def test_an_error_travels_whole(
 
 @given(texts, st.none() | texts.filter(bool), texts.filter(lambda code: code not in CLASSES))
 def test_a_code_from_the_future_is_kept(sentence: str, remedy: str | None, code: str) -> None:
-    read = decode_error(encode_error(RemoteError(sentence, remedy=remedy, code=code)))
-    assert type(read) is RemoteError
-    shown = (printable(sentence), None if remedy is None else printable(remedy))
-    assert (read.code, read.sentence, read.remedy) == (printable(code), *shown)
+    for outcome in RequestOutcome:
+        sent = RemoteError(sentence, remedy=remedy, code=code, outcome=outcome)
+        read = decode_error(encode_error(sent))
+        assert type(read) is RemoteError
+        shown = (printable(sentence), None if remedy is None else printable(remedy))
+        assert (read.code, read.sentence, read.remedy) == (printable(code), *shown)
+        assert read.outcome is outcome
+
+
+def test_an_outcome_that_is_not_told_or_not_known_is_unknown() -> None:
+    """An older peer sends none, and one of the future may have a further word."""
+    for told in ({}, {"outcome": ""}, {"outcome": "half"}):
+        read = decode_error(integer(0) + string("Odd.") + string_map({"code": "odd", **told}))
+        assert read.outcome is RequestOutcome.UNKNOWN
+
+
+@EACH
+def test_the_details_tell_the_outcome(kind: type[MaitredError]) -> None:
+    """For clients of other languages, which have no classes to look it up in."""
+    reader = Reader(encode_error(kind("It went wrong.")))
+    reader.integer()
+    reader.string()
+    assert reader.string_map() == {"code": kind.code, "outcome": kind.outcome.value}
+
+
+@EACH
+def test_only_what_may_succeed_is_sent_again(kind: type[MaitredError]) -> None:
+    assert kind.outcome is not RequestOutcome.OVER or kind.retry is RetryAdvice.NO
+    if issubclass(kind, InvalidArgument | errors.PermissionDenied | errors.Unauthenticated):
+        assert kind.retry is RetryAdvice.NO
+    refused = issubclass(kind, errors.Unavailable | errors.Overloaded)
+    assert not refused or kind("It went wrong.").nothing_done
 
 
 @EACH

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 import msgspec
 
 from maitred.errors import (
-    ConnectionLost,
-    CutOff,
+    LATER,
+    SOON,
     DeadlineExceeded,
     InvalidResult,
     InvalidTaskId,
     MaitredError,
-    Overloaded,
     StoreUnavailable,
     TaskCancelled,
     TaskExpired,
     TaskFailed,
-    Unavailable,
 )
 from maitred.protocol.tasks import Await, Failure, Outcome, Revoke, Revoked
 from maitred.routing.keys import check_partition
@@ -49,7 +47,6 @@ AWAY_SECONDS: Final = 2.0
 """`result()` keeps asking for this long while the node says that its store is away, so that one
 failed commit does not reach the caller."""
 
-_AGAIN: Final = (DeadlineExceeded, ConnectionLost, CutOff, Unavailable, Overloaded)
 _PAUSE_FIRST_SECONDS: Final = 0.1
 _PAUSE_LONGEST_SECONDS: Final = 5.0
 
@@ -122,8 +119,10 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
                     message, min(left, SLICE_SECONDS), patient=True
                 )
                 return cast("Outcome", answer)
-            except _AGAIN as cut:
-                problem: MaitredError = cut
+            except MaitredError as cut:
+                if cut.retry is not SOON and cut.retry is not LATER:
+                    raise
+                problem = cut
             if not isinstance(problem, StoreUnavailable):
                 store_away_at = inf
             elif loop.time() > (store_away_at := min(store_away_at, loop.time())) + AWAY_SECONDS:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import Struct
 
 from maitred.errors import (
+    NOTHING,
+    UNKNOWN,
     MaitredError,
     OutcomeUnknown,
     PayloadTooLarge,
@@ -330,7 +332,7 @@ def _for_the_batch(failed: list[BaseException], added: int, tasks: int) -> BaseE
     for problem in failed:
         if not isinstance(problem, MaitredError):
             return problem
-    unknown = next((one for one in failed if getattr(one, "outcome", "") != "nothing"), None)
+    unknown = next((one for one in failed if getattr(one, "outcome", UNKNOWN) is not NOTHING), None)
     if not added:
         return unknown or first
     return OutcomeUnknown(

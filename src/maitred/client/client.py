@@ -21,8 +21,9 @@ from maitred.client.timeouts import checked_timeout
 from maitred.client.views import NodeView, Unreachable
 from maitred.client.waiting import WaitingRoom
 from maitred.errors import (
+    SOON,
+    UNKNOWN,
     ConnectionLost,
-    CutOff,
     DeadlineExceeded,
     InvalidArgument,
     MaitredError,
@@ -30,9 +31,6 @@ from maitred.errors import (
     NoWorker,
     Overloaded,
     ProtocolViolation,
-    StorageQuotaExceeded,
-    StoreUnavailable,
-    TooManyQueues,
     Unavailable,
 )
 from maitred.protocol.description import VERSIONS
@@ -282,7 +280,7 @@ class AsyncClient(Asks):
                     if not isinstance(outcome, MaitredError):
                         return outcome
                     failure = outcome
-                if isinstance(failure, ConnectionLost | CutOff):
+                if failure.outcome is UNKNOWN:
                     doubt = failure
                 tries += 1
                 await self._before_next_try(call, failure, tries)
@@ -360,14 +358,8 @@ class AsyncClient(Asks):
     async def _before_next_try(self, call: Call, problem: MaitredError, tries: int) -> None:
         """Wait a little; raises the problem if it is none that another try could help."""
         # What was not done may be done now. What may have been done, only if twice does no harm.
-        # A store that is full or away heals in its own time, so whoever asked hears of it at once;
-        # and a quota has room again when workers have worked. A node that is away was waited for.
-        nothing_done = isinstance(problem, Unavailable | Overloaded)
-        nothing_done = nothing_done and not isinstance(
-            problem, NodeUnreachable | StoreUnavailable | StorageQuotaExceeded | TooManyQueues
-        )
-        unknown = isinstance(problem, ConnectionLost | CutOff)
-        if not nothing_done and not (unknown and call.message.repeatable):
+        in_doubt = problem.outcome is UNKNOWN and not call.message.repeatable
+        if problem.retry is not SOON or in_doubt:
             raise problem
         settings = self.settings
         backoff = settings.backoff_first_seconds * 2 ** min(tries - 1, 62)

@@ -11,13 +11,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import (
-    Cancelled,
-    ConnectionLost,
-    CutOff,
+    UNKNOWN,
+    DeadlineExceeded,
     InvalidReservation,
     MaitredError,
     ProtocolViolation,
-    Unavailable,
 )
 from maitred.protocol.frames import ANSWER, Opcode
 from maitred.protocol.queries import Relay, Relayed
@@ -137,10 +135,8 @@ class Relaying:
         if not isinstance(outcome, MaitredError):
             outcome = ProtocolViolation("The answer to RELAY is another one's.")
         began = self._ordinal > 0
-        unknown = (ConnectionLost, CutOff, Cancelled)
-        if isinstance(outcome, unknown) or (
-            began and isinstance(outcome, Unavailable | InvalidReservation)
-        ):
+        in_doubt = outcome.outcome is UNKNOWN and not isinstance(outcome, DeadlineExceeded)
+        if in_doubt or (began and outcome.nothing_done):
             self._running.lost(outcome.sentence.rstrip("."), hung=False)
         else:
             if isinstance(outcome, InvalidReservation):  # it neither took it nor came for it

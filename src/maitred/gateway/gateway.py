@@ -14,12 +14,7 @@ from maitred.client.adding import Adding
 from maitred.client.connecting import Connecting
 from maitred.client.queues import QueueView
 from maitred.client.signatures import SignatureLookup
-from maitred.errors import (
-    DeadlineExceeded,
-    MaitredError,
-    Overloaded,
-    Unavailable,
-)
+from maitred.errors import NO, DeadlineExceeded, MaitredError, Unavailable
 from maitred.gateway.guard import Guard
 from maitred.gateway.hooks import load_hook
 from maitred.gateway.introspection import Introspection
@@ -127,7 +122,9 @@ class Gateway:
                     away_seconds=self.settings.gateway.away_seconds,
                 )
                 break
-            except (Unavailable, Overloaded, DeadlineExceeded) as problem:
+            except MaitredError as problem:
+                if problem.retry is NO:
+                    raise
                 self._problem = problem
                 if not told:
                     told = True

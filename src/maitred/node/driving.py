@@ -17,8 +17,6 @@ from maitred.errors import (
     MaitredError,
     NotOwner,
     OutcomeUnknown,
-    Overloaded,
-    Unavailable,
 )
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import session_of, user_of
@@ -445,7 +443,7 @@ class Driving:
                 partition.task_answered(task, outcome.holder, outcome.worker, now)
             elif isinstance(outcome, Cancelled):  # called back before it was sent
                 partition.task_answered(task, b"", "", now)
-            elif isinstance(outcome, Unavailable | Overloaded):  # it was never asked
+            elif isinstance(outcome, MaitredError) and outcome.nothing_done:  # it was never asked
                 partition.parent_away(now)
                 partition.task_answered(task, b"", "", now)
             else:

@@ -1,10 +1,10 @@
 """ERROR: our taxonomy on the wire.
 
-    [int] number   [string] sentence   [string map] code, remedy, retry-after, limit
+    [int] number   [string] sentence   [string map] code, outcome, remedy, retry-after, limit
 
 The number is CQL's nearest one, for drivers that know only those; numbers that would make a driver
-look for further fields are not used. Our code and remedy follow in the map, where a driver that
-does not know them does not look.
+look for further fields are not used. Our code, outcome and remedy follow in the map, where a driver
+that does not know them does not look.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from maitred import errors
-from maitred.errors import MaitredError, RemoteError, printable
+from maitred.errors import UNKNOWN, MaitredError, RemoteError, RequestOutcome, printable
 from maitred.protocol.notation import Reader, integer, string, string_map
 
 _SERVER_ERROR: Final = 0x0000
@@ -35,6 +35,8 @@ CLASSES: Final[dict[str, type[MaitredError]]] = {
 }
 """Every code of the taxonomy, and its class."""
 
+_OUTCOMES: Final = {outcome.value: outcome for outcome in RequestOutcome}
+
 
 def number_of(error: MaitredError) -> int:
     """CQL's number for the error."""
@@ -43,7 +45,7 @@ def number_of(error: MaitredError) -> int:
 
 def encode_error(error: MaitredError) -> bytes:
     """The body of an ERROR."""
-    details = {"code": error.code}
+    details = {"code": error.code, "outcome": error.outcome}
     if error.remedy:
         details["remedy"] = error.remedy
     if isinstance(error, errors.Overloaded) and error.retry_after is not None:
@@ -63,7 +65,8 @@ def decode_error(body: bytes) -> MaitredError:
     code = details.get("code", f"cql-{number:04x}")
     kind = CLASSES.get(code)
     if kind is None:
-        return RemoteError(sentence, remedy=remedy, code=printable(code))
+        outcome = _OUTCOMES.get(details.get("outcome", ""), UNKNOWN)
+        return RemoteError(sentence, remedy=remedy, code=printable(code), outcome=outcome)
     made = kind(sentence, remedy=remedy)
     if isinstance(made, errors.Overloaded):
         made.retry_after = _number(details.get("retry-after", ""))

@@ -11,9 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from maitred.client.adding import PIECE_BYTES
-from maitred.errors import InvalidProof, MaitredError, UnknownQueue
+from maitred.errors import NO, InvalidProof, MaitredError, UnknownQueue
 from maitred.protocol.tasks import TASKS_MAX, Finish, Finished
-from maitred.worker.outage import HOPELESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,11 +104,13 @@ class Ends:
                 # It was deleted, or forgotten since all its tasks were over: these as well.
                 self._statistics.late += len(ends)
                 return
-            except HOPELESS as problem:
-                self._statistics.unreported += len(ends)
-                self._log.error("the node refuses the end of tasks", tasks=len(ends), error=problem)
-                return
             except MaitredError as problem:
+                if problem.retry is NO:
+                    self._statistics.unreported += len(ends)
+                    self._log.error(
+                        "the node refuses the end of tasks", tasks=len(ends), error=problem
+                    )
+                    return
                 await asyncio.sleep(self._outage.failed(queue, partition, problem))
             else:
                 self._outage.worked(queue, partition)

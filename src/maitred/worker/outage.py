@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from maitred.errors import (
-    Closed,
-    InvalidArgument,
-    PermissionDenied,
-    ProtocolViolation,
-    Unauthenticated,
-)
+from maitred.errors import NO
 
 if TYPE_CHECKING:
     from random import Random
@@ -18,9 +12,6 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.logs import Logger
     from maitred.settings import Client
-
-HOPELESS: Final = (InvalidArgument, PermissionDenied, Unauthenticated, ProtocolViolation, Closed)
-"""Refusals that asking again does not change, unless somebody does something about it."""
 
 
 class Outage:
@@ -40,7 +31,7 @@ class Outage:
 
     def failed(self, queue: str, partition: int, problem: MaitredError) -> float:
         """The seconds to wait before the next try there."""
-        is_hopeless = isinstance(problem, HOPELESS)
+        is_hopeless = problem.retry is NO
         kind = (problem.code, problem.remedy)
         if kind not in self._told:
             self._told.add(kind)

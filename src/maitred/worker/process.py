@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from maitred.errors import Overloaded, Unavailable
+from maitred.errors import NO, MaitredError
 from maitred.surroundings import StopSignals, Surroundings
 from maitred.worker.worker import Worker
 
@@ -135,7 +135,9 @@ async def _connected(app: App, stopping: asyncio.Event, log: Logger) -> Session 
             return None
         try:
             return opening.result()
-        except (Unavailable, Overloaded) as problem:
+        except MaitredError as problem:
+            if problem.retry is NO:
+                raise
             if not told:
                 told = True
                 log.warning("no node yet; trying until there is one", error=problem)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from maitred import __version__
 from maitred.app.options import RETRIES_MAX
 from maitred.dispatch.query_states import FOLLOWS
+from maitred.errors import RequestOutcome
 from maitred.gateway.http.routes import ROUTES, SEQUENCE_MAX, Route
 from maitred.gateway.http.statuses import REASONS
 from maitred.matching.records import PRIORITIES
@@ -117,7 +118,7 @@ SCHEMAS: Final[Json] = {
                     "code": _TEXT,
                     "message": _TEXT,
                     "remedy": {"type": ["string", "null"]},
-                    "outcome": {"enum": ["nothing", "unknown", "over"]},
+                    "outcome": {"enum": [one.value for one in RequestOutcome]},
                 },
                 kind=_TEXT,
                 traceback=_TEXT,

@@ -139,7 +139,7 @@ def told(problem: MaitredError, *, tracebacks: bool) -> dict[str, Any]:
         "code": problem.code,
         "message": problem.sentence,
         "remedy": problem.remedy,
-        "outcome": problem.outcome,
+        "outcome": problem.outcome.value,
     }
     if isinstance(problem, QueryFailed | TaskFailed):
         said["kind"] = problem.kind

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from maitred.errors import NOTHING
 from maitred.simulation.errors import Violation
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Record:
 
     def refuses(self, story: Story, problem: MaitredError) -> None:
         """Its producer hears an error instead of its place."""
-        if problem.outcome != "nothing":
+        if problem.outcome is not NOTHING:
             return
         story.refused = True
         if story.runs:
