@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+import ast
 from itertools import product
+from pathlib import Path
 
 import pytest
 
-from maitred.matching.task import AFTER, OVER, Event, State, Task
+from maitred.errors import InternalError
+from maitred.matching import partition
+from maitred.matching.task import ON_END, OVER, TABLE, State, TaskTransitions
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Forwarding
-from tests.matching.driver import TERMS, Driver
+from tests.matching.driver import Driver
 
 ALONE = Forwarding(offers=0, tasks=0)
 
 
-@pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
-def test_what_is_in_the_table_happens_and_nothing_else(state: State, event: Event) -> None:
-    task = Task(1, 2, TERMS, b"", 0.0, state)
-    assert task.moves(event) == ((state, event) in AFTER)
-    assert task.state is AFTER.get((state, event), state)
+@pytest.mark.parametrize(("change", "state"), list(product(TABLE, State)))
+def test_a_change_that_the_table_does_not_list_raises(
+    change: TaskTransitions, state: State
+) -> None:
+    if state in change.keys():  # noqa: SIM118 - `change[state]` is what is tested
+        assert isinstance(change[state], State)
+    else:
+        with pytest.raises(InternalError, match=f"{state.name} got the event {change.event.name}"):
+            change[state]
 
 
 def test_over_is_over() -> None:
-    assert not [pair for pair in AFTER if pair[0] is OVER]
+    assert not [change.event for change in TABLE if OVER in change]
 
 
 def test_every_state_can_come_to_an_end() -> None:
-    assert {state for state, event in AFTER if event is Event.END} == set(State) - {OVER}
+    assert set(ON_END) == set(State) - {OVER}
+
+
+def test_code_changes_a_state_through_the_table_alone() -> None:
+    found = 0
+    for file in Path(partition.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            for target in targets:
+                if ast.unparse(target).endswith("task.state"):
+                    assert isinstance(node, ast.Assign)
+                    assert ast.unparse(node.value).startswith("ON_"), f"{file}:{node.lineno}"
+                    found += 1
+    assert found > len(TABLE)
 
 
 def state_of(driver: Driver) -> str:

@@ -19,11 +19,13 @@ from maitred.matching.failures import FAILURE_BYTES, cut_failure
 from maitred.matching.records import PRIORITIES, TASK_BYTES
 from maitred.matching.task import (
     AWAY,
-    COME_BACK,
     GIVEN,
+    ON_COME_BACK,
+    ON_END,
+    ON_GIVE,
+    ON_POSTPONE,
     OVER,
     PARKED,
-    POSTPONE,
     READY,
     WAITING,
     Task,
@@ -80,10 +82,10 @@ class Lives(Allocating):
                 self._expire(task, now)
                 continue
             offer = offers.take(task)
+            task.state = ON_GIVE[task.state]
             most -= 1
             if task.origin >= 0:
-                task.state = GIVEN  # its owner hears of it when the offer is answered
-                continue
+                continue  # its owner hears of it when the offer is answered
             if limit is not None:
                 limit.count()
             if task.ready != since:
@@ -137,13 +139,13 @@ class Lives(Allocating):
         """Nobody is to begin it any more; a visitor's owner sees to that itself."""
         if task.origin >= 0:
             self.backlog.left(task)
-            task.state = OVER
+            task.state = ON_END[task.state]
             self.effects.append(VisitorUnwanted(task))
         else:
             self._end(task, "expired", b"", None, now)
 
     def _lease(self, task: Task, holder: bytes, proof: bytes, worker: str, now: float) -> None:
-        task.state = GIVEN
+        """Let the worker have a task that is GIVEN until its lease ends."""
         task.holder = holder
         task.proof = proof
         task.worker = worker
@@ -187,7 +189,8 @@ class Lives(Allocating):
                     if task.state is GIVEN  # else its owner has given up
                 ]
                 for task in visitors:
-                    task.state = OVER
+                    if task.state is GIVEN:
+                        task.state = ON_END[task.state]
                 self.effects.append(Give(offer, ours, foreign, offer.reserved))
                 offer.given = []  # its timer remembers it for a while, and need not keep them
                 offer.reserved = []
@@ -198,8 +201,9 @@ class Lives(Allocating):
         if self._cannot_be_kept(task):
             self._refuse(task)
             return
-        if not task.moves(COME_BACK):
-            return
+        if task.state is not GIVEN and task.state is not AWAY:
+            return  # too late
+        task.state = ON_COME_BACK[task.state]
         if task.origin >= 0:
             self.backlog.push_back(task)
             return
@@ -230,7 +234,7 @@ class Lives(Allocating):
             self.ledger.bury(task, reason, now)
             self._end(task, "failed", body, ticket, now)
             return
-        task.moves(POSTPONE)
+        task.state = ON_POSTPONE[task.state]
         backoff = min(terms.backoff_first * 2.0 ** min(task.attempt - 1, 60), terms.backoff_longest)
         task.due = task.ready = now + backoff * (0.5 + 0.5 * self._random.random())
         self.ledger.postpone(task, ticket, now)
@@ -258,7 +262,7 @@ class Lives(Allocating):
     ) -> None:
         """End a task that the caller has already counted in `finished`."""
         state = task.state
-        task.state = OVER  # `moves(END)`, without a call for each task: every other state can end
+        task.state = ON_END[state]
         sequence = task.sequence
         if state is READY:
             self.backlog.left(task)
@@ -333,7 +337,7 @@ class Lives(Allocating):
             self.backlog.left(task)
         elif task.state is PARKED:
             self.backlog.unparked(task)
-        task.state = OVER
+        task.state = ON_END[task.state]
         self.leases.pop(task.sequence, None)
         self.ledger.fresh.pop(task.sequence, None)
         self.ledger.held.pop(task.sequence, None)

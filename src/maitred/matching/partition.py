@@ -38,6 +38,7 @@ from maitred.matching.records import TASK_BYTES
 from maitred.matching.rosters import Subscriber
 from maitred.matching.signatures import SIGNATURES_ROW
 from maitred.matching.task import (
+    ON_END,
     OVER,
     READY,
     Task,
@@ -167,7 +168,7 @@ class Partition(Recalling):
     def _visit_time_is_up(self, task: Task) -> None:
         if task.state is READY:
             self.backlog.left(task)
-            task.state = OVER
+            task.state = ON_END[task.state]
             self.effects.append(VisitorUnwanted(task))
 
     def suspect(self, session: bytes, now: float) -> int | None:

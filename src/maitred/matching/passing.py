@@ -18,10 +18,11 @@ from maitred.matching.effects import (
 )
 from maitred.matching.task import (
     AWAY,
+    ON_END,
+    ON_PASS_ON,
+    ON_TAKE,
     OVER,
-    PASS_ON,
     READY,
-    TAKEN,
     Task,
 )
 from maitred.matching.working import Working
@@ -70,6 +71,7 @@ class Passing(Working):
         self._back_early.discard(task.sequence)
         if holder and task.state is AWAY and not back:
             self.waits.count(now - task.ready)
+            task.state = ON_TAKE[task.state]
             self._lease(task, holder, b"", worker, now)
             if task.revoked:
                 self._tell_worker(task)
@@ -97,13 +99,14 @@ class Passing(Working):
         self._no_more_away(task)
         if task.origin >= 0:
             if task.state is AWAY:
-                task.state = OVER
+                task.state = ON_END[task.state]
                 self.effects.append(VisitorLost(task))
         elif task.sequence in self._back_early:
             self._back_early.discard(task.sequence)
             self._come_back(task, now)
             self._seat(now)
-        elif task.moves(TAKEN):
+        elif task.state is AWAY:
+            task.state = ON_TAKE[task.state]
             self._lease(task, b"", b"", "", now)
 
     def visit(self, task: Task, until: float, now: float) -> None:
@@ -116,7 +119,7 @@ class Passing(Working):
         """The child wants it back, and hears what became of it: at once, if nobody has it yet."""
         if task.state is READY:
             self.backlog.left(task)
-            task.state = OVER
+            task.state = ON_END[task.state]
             self.effects.append(VisitorUnwanted(task))
         elif task.state is AWAY:
             self.effects.append(RecallTask(task))
@@ -126,12 +129,12 @@ class Passing(Working):
         if task.state is READY:
             self.backlog.left(task)
         if task.state is not OVER:
-            task.state = OVER
+            task.state = ON_END[task.state]
 
     def _visitor_answered(self, task: Task, holder: bytes, worker: str) -> None:
         if task.state is not AWAY:
             return
-        task.state = OVER
+        task.state = ON_END[task.state]
         if holder:
             self.effects.append(VisitorTaken(task, holder, worker))
         else:
@@ -190,7 +193,7 @@ class Passing(Working):
                 self._limit.count()
             self._pass_limit.count()
             self.backlog.pop()
-            task.moves(PASS_ON)
+            task.state = ON_PASS_ON[task.state]
             task.called = False
             if task.origin < 0:
                 self.away[task.sequence] = task

@@ -22,12 +22,13 @@ from maitred.matching.records import (
 from maitred.matching.setting_aside import SettingAside
 from maitred.matching.task import (
     AWAY,
-    DUE,
     GIVEN,
+    ON_CLAIM,
+    ON_DUE,
+    ON_UNPARK,
     OVER,
     PARKED,
     READY,
-    UNPARK,
     WAITING,
     SegmentState,
     Task,
@@ -83,7 +84,7 @@ class Recalling(SettingAside):
             for record in records:
                 if record.sequence in marks or record.sequence in gone:
                     continue
-                task = self._recalled(record, now)
+                task = self._recalled(record, now, READY)
                 task.segment = state
                 self._take_in(task, now)
         for task in self.backlog.was_read(reading.reading, last_first, all_of_it=all_of_it):
@@ -112,12 +113,13 @@ class Recalling(SettingAside):
         self._catch_up(task, claim[2])
         if claim[2] != task.attempt + 1:
             return False
+        task.state = ON_CLAIM[task.state]
         self._lease(task, claim[0], b"", claim[1], now)
         return True
 
     def _unpark(self, task: Task) -> None:
-        if task.moves(UNPARK):
-            self.backlog.push(task)
+        task.state = ON_UNPARK[task.state]
+        self.backlog.push(task)
 
     def later_read(self, found: Sequence[Later], reading: ReadLater, now: float) -> None:
         """What a `ReadLater` has found."""
@@ -132,11 +134,10 @@ class Recalling(SettingAside):
             except RowDamagedError as problem:
                 self._set_aside_later(later, str(problem), now)
                 continue
-            task = self._recalled(record, now)
+            task = self._recalled(record, now, WAITING)
             task.later_stored = True
             task.due = task.ready = later.due - wall
             self.tasks[task.sequence] = task
-            task.state = WAITING
             if not self._is_claimed(task, now):
                 self.later.add(task)
             self._hear_what_was_told(task, now)
@@ -150,7 +151,7 @@ class Recalling(SettingAside):
         task = later.first(self.backlog.room)
         while task is not None and task.due <= now:
             later.pop(task)
-            task.moves(DUE)
+            task.state = ON_DUE[task.state]
             task.ready = now
             self.backlog.push(task)
             task = later.first(self.backlog.room)
@@ -320,10 +321,9 @@ class Recalling(SettingAside):
             except RowDamagedError as problem:
                 self._set_aside_later(later, str(problem), now)
                 return None
-            task = self._recalled(record, now)
+            task = self._recalled(record, now, WAITING)
             task.later_stored = True
             task.due = task.ready = later.due - self.ledger.wall
-            task.state = WAITING
             self.tasks[task.sequence] = task
             self.later.add(task)
             self._hear_what_was_told(task, now)
@@ -357,11 +357,10 @@ class Recalling(SettingAside):
             # Somebody was faster; the answer waits until that is safe.
             self.ledger.forget_dead(dead.sequence, ticket, now)
             return
-        task = self._recalled(decode_record(dead.body, dead.sequence), now)
+        task = self._recalled(decode_record(dead.body, dead.sequence), now, WAITING)
         task.attempt = 0
         task.expires = 0.0
         task.due = task.ready = now
-        task.state = WAITING
         self.tasks[task.sequence] = task
         self.outcomes.forget(task.sequence)
         self.ledger.forget_result(task.sequence, now)

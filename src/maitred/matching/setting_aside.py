@@ -25,7 +25,7 @@ from maitred.matching.records import (
     decode_records,
     encode_record,
 )
-from maitred.matching.task import READY, WAITING, Task, Ticket
+from maitred.matching.task import WAITING, State, Task, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -126,9 +126,8 @@ class SettingAside(Passing):
         for record in records:
             if record.sequence in row.over or record.sequence in self.tasks:
                 continue
-            task = self._recalled(record, now)
+            task = self._recalled(record, now, WAITING)
             task.due = task.ready = now
-            task.state = WAITING
             self.tasks[task.sequence] = task
             self.open_tasks += 1
             self.ledger.postpone(task, ticket, now)
@@ -142,8 +141,8 @@ class SettingAside(Passing):
         self._aside.pop((kind, first), None)
         self.ledger.forget_damaged(kind, first, ticket, now)
 
-    def _recalled(self, record: Record, now: float) -> Task:
-        """A task as it was written down; the caller says where it waits."""
+    def _recalled(self, record: Record, now: float, state: State) -> Task:
+        """Return a task as it was written down; the caller says where it waits."""
         wall = self.ledger.wall
         added = record.added_at - wall
         if added > now:  # a wall clock that was set back must not let it come from the future
@@ -154,7 +153,7 @@ class SettingAside(Passing):
             record.terms,
             record.payload,
             added,
-            READY,
+            state,
             ready=added,
             attempt=record.attempt,
             expires=record.expires_at - wall if record.expires_at else 0.0,

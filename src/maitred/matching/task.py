@@ -1,16 +1,11 @@
 """A task in the memory of a partition, and the table of what can happen to it.
 
-                  give               done, failed for good, revoked, expired
-     READY ─────────────────▶ GIVEN ───────────────────────────────────────▶ OVER
-     │ ▲ ▲ ◀───────────────── │ ▲                                             ▲
-     │ │ │    give back       │ │ taken                                       │
-     │ │ │                    │ AWAY (at the parent)                          │
-     │ │ └── due ── WAITING ◀─┘ failed, lost: later                           │
-     │ └─ read again                                                          │
-     PARKED (only until it is written; then it is in the store alone)
+The table rules: code changes a task's state with `task.state = ON_END[task.state]` and in no other
+way. A pair that is not in the table raises `InternalError`, and the shell then loads the partition
+again from the store. An event that may come too late, such as the answer of a parent for a task
+that is over by now, is told apart by its caller, which looks at the state first.
 
-What is not in the table did not happen: an event that comes too late finds no entry and changes
-nothing.
+docs/architecture.md has the table as a diagram.
 """
 
 from __future__ import annotations
@@ -19,6 +14,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+
+from maitred.errors import InternalError
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
@@ -49,33 +46,73 @@ class Event(IntEnum):
     """What can happen to a task."""
 
     GIVE = 0
-    PASS_ON = 1
-    TAKEN = 2
-    COME_BACK = 3
-    POSTPONE = 4
-    DUE = 5
-    UNPARK = 6
-    END = 7
+    """An offer takes it."""
+    CLAIM = 1
+    """A worker proves that it has the task, which this partition had not given out: an earlier
+    owner of the partition had."""
+    PASS_ON = 2
+    """It goes to the parent partition."""
+    TAKE = 3
+    """A worker took it at the parent, or may have."""
+    COME_BACK = 4
+    """No worker began it."""
+    POSTPONE = 5
+    """An attempt failed, or its worker was lost."""
+    DUE = 6
+    """Its time has come."""
+    UNPARK = 7
+    """Everything before it in its line has been read."""
+    END = 8
+    """Done, failed for good, cancelled, expired or refused; of a visitor, its visit is over."""
 
 
 READY, AWAY, GIVEN, WAITING, PARKED, OVER = State
-GIVE, PASS_ON, TAKEN, COME_BACK, POSTPONE, DUE, UNPARK, END = Event
 
-AFTER: Final[dict[tuple[State, Event], State]] = {
-    (READY, GIVE): GIVEN,
-    (READY, PASS_ON): AWAY,
-    (READY, END): OVER,
-    (AWAY, TAKEN): GIVEN,
-    (AWAY, COME_BACK): READY,
-    (AWAY, END): OVER,
-    (GIVEN, COME_BACK): READY,
-    (GIVEN, POSTPONE): WAITING,
-    (GIVEN, END): OVER,
-    (WAITING, DUE): READY,
-    (WAITING, END): OVER,
-    (PARKED, UNPARK): READY,
-    (PARKED, END): OVER,
+
+class TaskTransitions(dict[State, State]):
+    """Where one event leads to, by the state that it finds; raises `InternalError` for a state in
+    which the event cannot happen."""
+
+    __slots__ = ("event",)
+
+    def __init__(self, event: Event, after: dict[State, State]) -> None:
+        super().__init__(after)
+        self.event = event
+
+    def __missing__(self, state: State) -> State:
+        raise InternalError(f"A task that is {state.name} got the event {self.event.name}.")
+
+
+ON_GIVE: Final = TaskTransitions(Event.GIVE, {READY: GIVEN})
+ON_CLAIM: Final = TaskTransitions(Event.CLAIM, {READY: GIVEN, WAITING: GIVEN})
+ON_PASS_ON: Final = TaskTransitions(Event.PASS_ON, {READY: AWAY})
+ON_TAKE: Final = TaskTransitions(Event.TAKE, {AWAY: GIVEN})
+ON_COME_BACK: Final = TaskTransitions(Event.COME_BACK, {AWAY: READY, GIVEN: READY})
+ON_POSTPONE: Final = TaskTransitions(Event.POSTPONE, {GIVEN: WAITING})
+ON_DUE: Final = TaskTransitions(Event.DUE, {WAITING: READY})
+ON_UNPARK: Final = TaskTransitions(Event.UNPARK, {PARKED: READY})
+ON_END: Final = TaskTransitions(
+    Event.END, {READY: OVER, AWAY: OVER, GIVEN: OVER, WAITING: OVER, PARKED: OVER}
+)
+
+TABLE: Final = (
+    ON_GIVE,
+    ON_CLAIM,
+    ON_PASS_ON,
+    ON_TAKE,
+    ON_COME_BACK,
+    ON_POSTPONE,
+    ON_DUE,
+    ON_UNPARK,
+    ON_END,
+)
+
+BEGINNINGS: Final[dict[State, str]] = {
+    READY: "added, read, visits",
+    WAITING: "added with a delay, read, tried again",
+    PARKED: "added behind tasks that are in the store alone",
 }
+"""The states in which a task comes into memory, and how."""
 
 
 class SegmentState:
@@ -123,6 +160,7 @@ class Task(Struct, gc=False, eq=False):
     payload: bytes
     added: float
     state: State
+    """Changed by the table alone."""
     ticket: Ticket | None = None
     """Who waits for it to be safe."""
     ready: float = 0.0
@@ -156,14 +194,6 @@ class Task(Struct, gc=False, eq=False):
     later_stored: bool = False
     writing: bool = False
     """Whether a commit that is under way has it."""
-
-    def moves(self, event: Event) -> bool:
-        """Let it happen, if it can."""
-        after = AFTER.get((self.state, event))
-        if after is None:
-            return False
-        self.state = after
-        return True
 
     @property
     def stored(self) -> bool:

@@ -17,9 +17,10 @@ from maitred.matching.producing import Producing
 from maitred.matching.task import (
     AWAY,
     GIVEN,
+    ON_CLAIM,
+    ON_TAKE,
     OVER,
     READY,
-    TAKEN,
     WAITING,
     Task,
     Ticket,
@@ -204,13 +205,13 @@ class Working(Producing):
                 if how == RETURNED:
                     self._back_early.add(task.sequence)
                     return True
-                task.moves(TAKEN)
+                task.state = ON_TAKE[task.state]
             elif task.state is READY:
                 self.backlog.left(task)
-                task.state = GIVEN
+                task.state = ON_CLAIM[task.state]
             elif task.state is WAITING and task.sequence < self.first_sequence:
                 # Its time had come under whoever owned this partition before us.
-                task.state = GIVEN
+                task.state = ON_CLAIM[task.state]
             else:
                 return False
         elif task.holder != holder and task.holder:
@@ -280,6 +281,7 @@ class Working(Producing):
                 # Given out by whoever owned this partition before us.
                 if task.state is READY:
                     self.backlog.left(task)
+                task.state = ON_CLAIM[task.state]
                 self._lease(task, holder, proof, worker, now)
             if (
                 task.state is not GIVEN
