@@ -208,12 +208,12 @@ class _Run:
         self._send()
 
 
-def draw(path: Path) -> None:
+def draw(path: Path, run_of: Callable[[Behaviour], Track] = run) -> None:
     """All of them, in one file."""
     with picture(path, 9, 2.4 * len(BEHAVIOURS)) as figure:
         rows = figure.subplots(len(BEHAVIOURS), 1)
         for axes, behaviour in zip(rows, BEHAVIOURS, strict=True):
-            _draw(axes, behaviour, run(behaviour))
+            _draw(axes, behaviour, run_of(behaviour))
         rows[0].legend(frameon=False, fontsize=8, ncols=4, loc="upper right")
         rows[-1].set_xlabel("seconds")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from statistics import fmean
 
 import pytest
@@ -246,11 +247,13 @@ def test_a_failing_seed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def mean_wait(**changes: object) -> float:
-    base = ModelSettings(tasks=800)
-    return fmean(
-        run_model(replace(base, **changes), seed).waits.mean  # type: ignore[arg-type]
-        for seed in (1, 2, 3)
-    )
+    return mean_wait_of(replace(ModelSettings(tasks=800), **changes))  # type: ignore[arg-type]
+
+
+@cache
+def mean_wait_of(model: ModelSettings) -> float:
+    """Of runs that all tests share."""
+    return fmean(run_model(model, seed).waits.mean for seed in (1, 2, 3))
 
 
 def test_weighted_is_round_robin_when_stable() -> None:

@@ -6,6 +6,7 @@ More seeds: `python -m studies.contest --faults --seeds 10`.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from studies.contest import (
@@ -40,9 +41,11 @@ WHOM = [
 ]
 
 
+@cache
 def run(
     fault: str, victim: int, seed: int, policy: str = "adaptive", load: float = 0.7
 ) -> ContestMeasures:
+    """A run that all tests share."""
     # That of `floor` is the model of them all, but for who hangs or vanishes in the study.
     model = replace(SCENARIOS["floor"].model, fault=fault, policy=policy, victim=victim, load=load)
     return run_contest(model, seed)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
-from studies.limits import BEHAVIOURS, STEP_SECONDS, Track, draw, run
+from studies.limits import BEHAVIOURS, STEP_SECONDS, Behaviour, Track, draw
+
+from studies import limits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DROP, BURST, LATE, LIE, KNEE = BEHAVIOURS
+
+
+@cache
+def run(behaviour: Behaviour, seed: int = 1) -> Track:
+    """A run that all tests share."""
+    return limits.run(behaviour, seed)
 
 
 def between(track: Track, start: float, end: float) -> list[int]:
@@ -63,5 +72,5 @@ def test_the_knee_is_found_and_found_again(seed: int) -> None:
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    draw(tmp_path / "capacity.svg")
+    draw(tmp_path / "capacity.svg", run)
     assert (tmp_path / "capacity.svg").stat().st_size < 500_000

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from studies.placement.study import GRADUAL_STEPS, Cluster, _hosts, _queues
 
 from maitred.errors import InvalidArgument, InvalidPartition, UnknownAlgorithm
 from maitred.routing import HashRing, place_all
-from maitred.simulation.pictures import PicturesUnavailable, check_available, picture
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,24 +112,6 @@ def test_bad_settings(
         PlacementSettings(**settings)  # type: ignore[arg-type]
 
 
-def test_the_picture_is_the_same_every_time(study: PlacementStudy, tmp_path: Path) -> None:
-    """As PNG; as SVG in test_selection_study.py."""
+def test_the_picture_is_drawn(study: PlacementStudy, tmp_path: Path) -> None:
     draw(study, tmp_path / "one.svg")
     assert (tmp_path / "one.svg").stat().st_size > 10_000
-    draw(study, tmp_path / "one.png")
-    draw(study, tmp_path / "other.png")
-    drawn = (tmp_path / "one.png").read_bytes()
-    assert drawn == (tmp_path / "other.png").read_bytes()
-    assert len(drawn) > 10_000
-
-
-def test_without_matplotlib_the_remedy_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # How Python is told that a module is not there.
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(PicturesUnavailable, match=r"maitred\[pictures\]"):
-        check_available()
-    with pytest.raises(PicturesUnavailable), picture(tmp_path / "x.svg", 1, 1):
-        pass
-    assert list(tmp_path.iterdir()) == []

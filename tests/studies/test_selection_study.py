@@ -289,12 +289,10 @@ def test_settings_that_make_no_sense_are_refused(bad: dict[str, object]) -> None
         SelectionSettings(**bad)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".png"])
-def test_the_picture_is_drawn(study: SelectionStudy, tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"selection{suffix}"
+def test_the_picture_is_drawn(study: SelectionStudy, tmp_path: Path) -> None:
+    path = tmp_path / "selection.svg"
     draw(study, path)
     first = path.read_bytes()
     assert len(first) > 10_000
-    if suffix == ".svg":  # the text of what is drawn, so the pixels are the same, too
-        draw(study, path)
-        assert path.read_bytes() == first
+    draw(study, path)
+    assert path.read_bytes() == first, "the same study gives the same file"
