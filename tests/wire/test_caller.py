@@ -27,7 +27,8 @@ from maitred.protocol.frames import (
     encode_frame,
 )
 from maitred.protocol.refusals import encode_error
-from maitred.wire.caller import TIMER_SLACK_SECONDS, TURN_FRAMES, Caller, error_of
+from maitred.wire.alarm import TIMER_SLACK_SECONDS
+from maitred.wire.caller import TURN_FRAMES, Caller, error_of
 from tests.wire.by_hand import HandLoop, HandTransport
 
 LIMIT = 2**16

@@ -10,6 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
+from maitred.backoff import backoff_seconds
 from maitred.client.asks import Asks
 from maitred.client.call import Call, PatientCall
 from maitred.client.dialing import Terms
@@ -362,9 +363,12 @@ class AsyncClient(Asks):
         if problem.retry is not SOON or in_doubt:
             raise problem
         settings = self.settings
-        backoff = settings.backoff_first_seconds * 2 ** min(tries - 1, 62)
-        backoff = min(backoff, settings.backoff_longest_seconds)
-        delay = backoff * (0.5 + 0.5 * self._surroundings.random.random())
+        delay = backoff_seconds(
+            tries,
+            settings.backoff_first_seconds,
+            settings.backoff_longest_seconds,
+            self._surroundings.random,
+        )
         if tries > settings.retries or self._loop.time() + delay >= call.deadline:
             raise problem
         if call.connection is not None:

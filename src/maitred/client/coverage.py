@@ -26,6 +26,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from maitred.backoff import backoff_seconds
+
 if TYPE_CHECKING:
     from random import Random
 
@@ -220,11 +222,13 @@ class Coverage:
 
     def _put_off(self, way: _Way, now: float) -> None:
         settings = self._settings
-        doublings = min(max(way.tries - 1, 0), 62)
-        backoff = min(
-            settings.backoff_longest_seconds, settings.backoff_first_seconds * 2**doublings
+        backoff = backoff_seconds(
+            way.tries,
+            settings.backoff_first_seconds,
+            settings.backoff_longest_seconds,
+            self._random,
         )
-        way.not_before = max(way.not_before, now + backoff * (0.5 + 0.5 * self._random.random()))
+        way.not_before = max(way.not_before, now + backoff)
 
     # The plan
 

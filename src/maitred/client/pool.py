@@ -32,7 +32,7 @@ from maitred.errors import (
 from maitred.routing.gradual import GradualChange
 from maitred.routing.homes import Homes
 from maitred.routing.keys import check_batch_size
-from maitred.wire.caller import TIMER_SLACK_SECONDS
+from maitred.wire.alarm import TIMER_SLACK_SECONDS
 
 if TYPE_CHECKING:
     import asyncio

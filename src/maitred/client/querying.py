@@ -40,7 +40,7 @@ from maitred.errors import (
 )
 from maitred.protocol.queries import Suspect
 from maitred.routing.names import TASKS
-from maitred.wire.caller import TIMER_SLACK_SECONDS
+from maitred.wire.alarm import TIMER_SLACK_SECONDS
 from maitred.wire.complaints import Complaints
 
 if TYPE_CHECKING:

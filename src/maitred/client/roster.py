@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from maitred.backoff import backoff_seconds
 from maitred.errors import (
     Closed,
     DeadlineExceeded,
@@ -185,10 +186,13 @@ class Subscription:
             if self.over:
                 return
         settings = self._client.settings
-        pause = settings.backoff_first_seconds * 2 ** min(self._tries, 30)
-        pause = min(pause, settings.backoff_longest_seconds)
         self._tries += 1
-        pause *= 0.5 + 0.5 * self._random.random()
+        pause = backoff_seconds(
+            self._tries,
+            settings.backoff_first_seconds,
+            settings.backoff_longest_seconds,
+            self._random,
+        )
         self._pause = self._loop.call_later(pause, self._ask)
 
     def give_up(self) -> None:

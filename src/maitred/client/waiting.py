@@ -6,11 +6,10 @@ are in this one room, which has a limit and a single timer.
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import Overloaded
-from maitred.wire.caller import TIMER_SLACK_SECONDS
+from maitred.wire.alarm import Alarm
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,11 +24,9 @@ class WaitingRoom:
     """Everybody who waits, of one client."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
-        self._loop = loop
         self._limit = limit
         self._calls: dict[Call, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = inf
+        self._alarm = Alarm(loop, self._look)
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -42,8 +39,7 @@ class WaitingRoom:
                 remedy="Ask less at once, or raise the client's setting 'waiting'.",
             )
         self._calls[call] = None
-        if call.deadline < self._timer_at:
-            self._set_timer(call.deadline)
+        self._alarm.by(call.deadline)
 
     def leave(self, call: Call) -> None:
         """It is being sent, or was given up."""
@@ -54,21 +50,11 @@ class WaitingRoom:
         for call in list(self._calls):
             call.stop_waiting()
             call.fail(problem)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer, self._timer_at = None, inf
+        self._alarm.stop()
 
-    def _set_timer(self, moment: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = moment
-        self._timer = self._loop.call_at(moment, self._look)
-
-    def _look(self) -> None:
-        self._timer, self._timer_at = None, inf
-        now = self._loop.time()
-        for call in [one for one in self._calls if one.deadline <= now + TIMER_SLACK_SECONDS]:
+    def _look(self, now: float) -> float | None:
+        for call in [one for one in self._calls if one.deadline <= now]:
             call.waited_too_long()
-        if self._calls:
-            earliest = min(call.deadline for call in self._calls)
-            self._set_timer(max(earliest, now + LOOK_SECONDS))
+        if not self._calls:
+            return None
+        return max(min(call.deadline for call in self._calls), now + LOOK_SECONDS)

@@ -3,12 +3,11 @@ care."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from maitred.errors import PermissionDenied
 from maitred.security.authenticator import Authenticator
 from maitred.security.directory import Directory
-from maitred.security.permissions import EVERY_NAMESPACE
+from maitred.security.permissions import denied
 from maitred.security.reloading import Reloading
 
 if TYPE_CHECKING:
@@ -55,28 +54,6 @@ class Guard:
 
 
 def check(identity: Identity | None, namespace: str, permission: Permission) -> None:
-    """`PermissionDenied` unless they may; without users everybody may."""
+    """Raise `PermissionDenied` unless the user has the permission; without users everybody has."""
     if identity is not None and not identity.permissions.allows(namespace, permission):
-        raise PermissionDenied(
-            f"The user {identity.name!r} may not {WORDS[permission]} in the namespace "
-            f"{namespace!r}.",
-            remedy=f"Ask for the permission {permission!r} there.",
-        )
-
-
-def check_observer(identity: Identity) -> None:
-    """Raise `PermissionDenied` unless the user may see what concerns all namespaces together."""
-    if not identity.permissions.allows(EVERY_NAMESPACE, "observe"):
-        raise PermissionDenied(
-            f"The user {identity.name!r} may not {WORDS['observe']}.",
-            remedy="Ask for the permission 'observe' in the namespace '*'.",
-        )
-
-
-WORDS: Final[dict[str, str]] = {
-    "query": "ask queries",
-    "produce": "add tasks or see their results",
-    "admin": "look after queues",
-    "work": "serve queues",
-    "observe": "see the metrics and the description of the API",
-}
+        raise denied(identity.name, permission, namespace)

@@ -28,7 +28,7 @@ from maitred.node.work import ForwardedWork, LocalWork, expired
 from maitred.protocol.frames import Frame, Opcode
 from maitred.protocol.messages import REQUEST_DECODERS, UNREADABLE, not_understood
 from maitred.protocol.requests import PartitionRequest
-from maitred.security.permissions import EVERYTHING
+from maitred.security.permissions import EVERYTHING, denied
 
 if TYPE_CHECKING:
     from maitred.protocol.messages import AnyRequest
@@ -148,9 +148,5 @@ class Connection(Handshake):
         if message.anywhere and self.permissions.namespaces(message.permission) != []:
             return
         if not self.permissions.allows(namespace, message.permission):
-            place = f"in the namespace {namespace!r}" if namespace != "*" else "on this node"
-            name = self.identity.name if self.identity else "This connection"
-            raise PermissionDenied(
-                f"{name} lacks the permission {message.permission!r} {place}.",
-                remedy="Whoever keeps the node's users can grant it.",
-            )
+            name = self.identity.name if self.identity else None
+            raise denied(name, message.permission, namespace)

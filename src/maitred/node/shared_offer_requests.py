@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING
 
 from maitred.errors import MaitredError
@@ -17,9 +16,9 @@ from maitred.protocol.refusals import encode_error
 from maitred.protocol.shared_offers import OfferedMany, OfferMany
 from maitred.protocol.tasks import Describe, Offer, Offered
 from maitred.routing.names import check_shown_name
+from maitred.wire.alarm import Alarm
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from msgspec import Struct
@@ -38,8 +37,7 @@ class SharedOfferRequests:
         self._supplies = partitions.supplies
         self._shard = partitions.shard
         self._loop = partitions.loop
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = inf
+        self._alarm = Alarm(self._loop, self._rings)
         self._join = RequestKind(self._joined, Makes.QUEUES, _not_there)
         self._shard.holders[Opcode.OFFER_MANY] = self._offer_many
         self._shard.admissions[Opcode.OFFER_MANY] = self._admit
@@ -75,8 +73,8 @@ class SharedOfferRequests:
         offer = SharedOffer(supply, held, message.slots, now, until)
         held.on_stop = partial(self._withdraw, offer)
         supplies.offer(offer, now)
-        if until < self._alarm_at:
-            self._set_alarm(until)
+        if until < self._alarm.at:
+            self._alarm.by(until)
         if message.members:
             self._load(supply, message)
         self._partitions.serve(supply, now)
@@ -160,24 +158,16 @@ class SharedOfferRequests:
 
     # Time
 
-    def _set_alarm(self, at: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        self._alarm_at = at
-        if at < inf:
-            self._alarm = self._loop.call_at(at, self._rings)
-
-    def _rings(self) -> None:
+    def _rings(self, by: float) -> float:
         now = self._loop.time()
-        for offer in self._supplies.due(now):
+        for offer in self._supplies.due(by):
             self._partitions.answer_shared(offer)
             supply = offer.supply
             for key in supply.members:
                 owned = self._partitions.owned.get(key)
                 if owned is not None:
                     owned.partition.worker_heard(supply.session, supply.worker, now)
-        self._set_alarm(self._supplies.next_due())
+        return self._supplies.next_due()
 
 
 class Joining(Held):

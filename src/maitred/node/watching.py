@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from msgspec import structs
 
-from maitred.errors import InvalidArgument, PermissionDenied, TooManyGateways
+from maitred.errors import InvalidArgument, TooManyGateways
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Order,
@@ -32,7 +32,7 @@ from maitred.protocol.queries import (
     Watched,
 )
 from maitred.routing.names import check_shown_name
-from maitred.security.permissions import EVERYTHING
+from maitred.security.permissions import EVERYTHING, denied
 from maitred.security.users import GATEWAY
 
 if TYPE_CHECKING:
@@ -200,11 +200,8 @@ class Watching:
         wanted = message.filter.namespace
         if message.within is not None and wanted:
             if wanted not in message.within:
-                name = connection.identity.name if connection.identity else "This connection"
-                raise PermissionDenied(
-                    f"{name} lacks the permission 'admin' in the namespace {wanted!r}.",
-                    remedy="Whoever keeps the node's users can grant it.",
-                )
+                name = connection.identity.name if connection.identity else None
+                raise denied(name, "admin", wanted)
             message.within = [wanted]
 
     # Gateways

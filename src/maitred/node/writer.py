@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import MaitredError, NotOwner, OutcomeUnknown, StoreUnavailable
 from maitred.matching.core import UNSAFE_SECONDS
 from maitred.store.interface import PartlyWritten
+from maitred.wire.alarm import Alarm
 from maitred.wire.silence import SilenceTimer
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ class Writer:
         self._wanting: dict[Owned, float] = {}
         """Who has something to write, and when."""
         self._awake = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = inf
+        self._alarm = Alarm(shard.loop, self._rings)
         self._failing = False
         self._silence: SilenceTimer | asyncio.TimerHandle | None = None
         """Rings when the commit under way has not been answered for `UNSAFE_SECONDS`."""
@@ -64,18 +64,10 @@ class Writer:
         self._wanting[owned] = at
         if at <= now:
             self._awake.set()
-        elif at < self._timer_at:
-            self._set_timer(at)
+        elif at < self._alarm.at:
+            self._alarm.by(at)
 
-    def _set_timer(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._shard.loop.call_at(at, self._rings)
-
-    def _rings(self) -> None:
-        self._timer = None
-        self._timer_at = inf
+    def _rings(self, _: float) -> None:
         self._awake.set()
 
     async def _run(self, partitions: Partitions) -> None:
@@ -96,8 +88,8 @@ class Writer:
                 soonest = min(self._wanting.values())
                 if soonest <= loop.time():
                     self._awake.set()
-                elif soonest < self._timer_at:
-                    self._set_timer(soonest)
+                else:
+                    self._alarm.by(soonest)
 
     async def finish(self, partitions: Partitions) -> None:
         """The last commit, of everything; the shard stops."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
+from maitred.errors import PermissionDenied
 from maitred.settings import Permission
 
 if TYPE_CHECKING:
@@ -80,6 +81,18 @@ def _implied(permissions: Iterable[Permission]) -> frozenset[Permission]:
 
 EVERYTHING = Permissions({EVERY_NAMESPACE: ["admin"]})
 """For trusted peers, and for everybody where there are no users."""
+
+
+def denied(user: str | None, permission: Permission, namespace: str) -> PermissionDenied:
+    """Return the error for a user who lacks a permission; None stands for a connection that has no
+    user, and the namespace `*` for the node as a whole."""
+    place = "on this node" if namespace == EVERY_NAMESPACE else f"in the namespace {namespace!r}"
+    name = "This connection" if user is None else f"The user {user!r}"
+    return PermissionDenied(
+        f"{name} lacks the permission {permission!r} {place}.",
+        remedy=f"An operator of the node can grant {permission!r} for {namespace!r}.",
+    )
+
 
 NOTHING = Permissions({})
 """For those who have not said who they are."""

@@ -28,6 +28,7 @@ from maitred.protocol.frames import (
     Opcode,
 )
 from maitred.protocol.refusals import decode_error
+from maitred.wire.alarm import Alarm
 from maitred.wire.link import GATHERED_BYTES, Link
 
 if TYPE_CHECKING:
@@ -37,9 +38,6 @@ _pack = HEADER.pack
 
 TURN_FRAMES = 256
 """Answers that are handed out before the rest of the program gets its turn."""
-
-TIMER_SLACK_SECONDS = 0.001
-"""Timers of some loops count whole milliseconds and ring up to one early."""
 
 
 class Receiver(Protocol):
@@ -75,13 +73,12 @@ class Caller(Link):
     """A link on which requests are made."""
 
     __slots__ = (
+        "_alarm",
         "_deadlines",
         "_ended",
         "_free",
         "_next",
         "_streams",
-        "_timer",
-        "_timer_at",
         "abandoned",
         "most_in_flight",
         "pending",
@@ -100,8 +97,7 @@ class Caller(Link):
         self._deadlines: dict[int, float] = {}
         self._free: list[int] = []
         self._next = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = inf
+        self._alarm = Alarm(loop, self._look_at_deadlines)
 
     # For those who inherit
 
@@ -137,8 +133,8 @@ class Caller(Link):
         pending[stream] = receiver
         if deadline != inf:
             self._deadlines[stream] = deadline
-            if deadline < self._timer_at:
-                self._set_timer(deadline)
+            if deadline < self._alarm.at:
+                self._alarm.by(deadline)
         # As `send`, but for a request that is alone: it has nobody to wait for.
         frame = _pack(REQUEST, flags, stream, opcode, len(body)) + body
         self._gathered.append(frame)
@@ -203,9 +199,7 @@ class Caller(Link):
         if self._ended:
             return
         self._ended = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = -inf  # never again
+        self._alarm.stop()
         waiting = list(self.pending.values())
         self.pending.clear()
         self._deadlines.clear()
@@ -225,16 +219,7 @@ class Caller(Link):
 
     # Deadlines
 
-    def _set_timer(self, moment: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = moment
-        self._timer = self.loop.call_at(moment, self._look_at_deadlines)
-
-    def _look_at_deadlines(self) -> None:
-        self._timer = None
-        self._timer_at = inf
-        now = self.loop.time() + TIMER_SLACK_SECONDS
+    def _look_at_deadlines(self, now: float) -> float:
         over = [stream for stream, deadline in self._deadlines.items() if deadline <= now]
         for stream in over:
             if stream not in self._deadlines:
@@ -242,8 +227,7 @@ class Caller(Link):
             receiver = self.pending[stream]
             self._abandon(stream)
             receiver.expired()
-        if self._deadlines:
-            self._set_timer(min(self._deadlines.values()))
+        return min(self._deadlines.values(), default=inf)
 
 
 def error_of(frame: Frame) -> MaitredError:

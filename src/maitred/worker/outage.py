@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from maitred.backoff import backoff_seconds
 from maitred.errors import NO
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ class Outage:
         tries = self._tries[queue, partition] = self._tries.get((queue, partition), 0) + 1
         if is_hopeless:
             return self._longest
-        longest = min(self._first * 2 ** min(tries - 1, 62), self._longest)
-        return float(longest * (0.5 + 0.5 * self._random.random()))
+        return backoff_seconds(tries, self._first, self._longest, self._random)
 
     def worked(self, queue: str, partition: int) -> None:
         """Somebody got an answer from there."""

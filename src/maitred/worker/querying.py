@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from maitred.errors import AtCapacity, InvalidArguments, Overloaded, SlotTaken
 from maitred.protocol.tasks import Reserved
+from maitred.wire.alarm import Alarm
 from maitred.wire.complaints import Complaints
 from maitred.worker import outcomes, reservations
-from maitred.worker.alarm import Alarm
 from maitred.worker.passes import Passes
 from maitred.worker.query import Query
 from maitred.worker.reservations import Early, Reservation, Reservations

@@ -26,7 +26,7 @@ from maitred.errors import (
 )
 from maitred.protocol.refusals import decode_error
 from maitred.protocol.shared_offers import MEMBERS_MAX, OfferedMany, OfferMany, SetMember
-from maitred.worker.alarm import Alarm
+from maitred.wire.alarm import Alarm
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence

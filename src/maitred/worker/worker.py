@@ -26,7 +26,7 @@ from maitred.errors import (
 )
 from maitred.protocol.sessions import SESSION_BYTES, session_of_secret
 from maitred.protocol.tasks import Offer, Offered
-from maitred.worker.alarm import Alarm
+from maitred.wire.alarm import Alarm
 from maitred.worker.attending import Attending
 from maitred.worker.beats import Beats
 from maitred.worker.bench import Bench

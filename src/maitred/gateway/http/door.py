@@ -24,7 +24,7 @@ from maitred.errors import (
     PermissionDenied,
     Unauthenticated,
 )
-from maitred.gateway.guard import check, check_observer
+from maitred.gateway.guard import check
 from maitred.gateway.http.budget import Budgets
 from maitred.gateway.http.clock import limits
 from maitred.gateway.http.connection import Connection
@@ -37,6 +37,7 @@ from maitred.gateway.http.queries import Queries
 from maitred.gateway.http.routes import ROUTES, Found, Route, Routes
 from maitred.gateway.http.statuses import behind_us
 from maitred.gateway.http.tasks import Tasks
+from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.users import CREDENTIALS_IGNORED
 from maitred.settings import HTTP_PORT
 from maitred.wire.tls_handshakes import TlsHandshakes
@@ -327,10 +328,9 @@ class HttpDoor:
         """Raise unless the user may do that; the handlers of the query table look closer."""
         permission = route.permission
         if permission is not None and request.identity is not None:
-            if permission == "observe":
-                check_observer(request.identity)
-            else:
-                check(request.identity, values[0], permission)
+            # What is observed concerns all namespaces together.
+            namespace = EVERY_NAMESPACE if permission == "observe" else values[0]
+            check(request.identity, namespace, permission)
 
     def _pages_of_users(self) -> frozenset[str]:
         """Return the handlers for which a caller has to say who it is."""

@@ -1,8 +1,8 @@
-"""One timer for many moments.
+"""One timer for many deadlines.
 
-Most of what has a deadline is over long before it, and setting and cancelling a timer for each
-would cost more than running a quick query. So there is one, set to the earliest moment that anybody
-named; when it rings, whoever it belongs to looks at what is due, and names the next moment.
+Most requests are answered long before their deadlines, and setting and cancelling a timer for each
+would cost more than running a quick query. So there is one, set to the earliest deadline; when it
+rings, its owner looks at what is due, and returns the next deadline.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-SLACK_SECONDS: Final = 0.001
+TIMER_SLACK_SECONDS: Final = 0.001
 """Timers of some loops count whole milliseconds and ring up to one early."""
 
 
 class Alarm:
-    """Rings at the earliest moment; `look` gets the time, and returns the next moment or None."""
+    """Rings at the earliest of many moments. `look` is called with the time, and returns the next
+    moment; None or infinity if there is none."""
 
     __slots__ = ("_look", "_loop", "_timer", "at")
 
@@ -33,7 +34,7 @@ class Alarm:
         """The earliest moment that was named; `by` with a later one has no effect."""
 
     def by(self, moment: float) -> None:
-        """Ring no later than this."""
+        """Ring no later than at this moment."""
         if moment < self.at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -41,7 +42,7 @@ class Alarm:
             self._timer = self._loop.call_at(moment, self._ring)
 
     def stop(self) -> None:
-        """Never again, unless somebody names a moment."""
+        """Do not ring, unless a moment is named after this."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
@@ -50,6 +51,6 @@ class Alarm:
     def _ring(self) -> None:
         self._timer = None
         self.at = inf
-        following = self._look(self._loop.time() + SLACK_SECONDS)
+        following = self._look(self._loop.time() + TIMER_SLACK_SECONDS)
         if following is not None:
             self.by(following)
