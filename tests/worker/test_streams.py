@@ -143,6 +143,9 @@ async def test_who_takes_no_rows_gets_a_list(kind: str) -> None:
         stream = gateway.seat(node.reserve(kind, result_bytes=100), 10_000, rows=False)
         assert (await gateway.failure(stream)).kind == "result-too-large"
         assert await asyncio.to_thread(ticker.ended.wait, 10)
+        failing = gateway.seat(node.reserve(kind), 1, 0, "raise", rows=False)
+        told = (await gateway.failure(failing)).traceback
+        assert told.splitlines()[1].endswith(f"in {kind}"), "it begins in the handler"
         await until(lambda: worker.statistics.busy == 0)
 
 

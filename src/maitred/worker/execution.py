@@ -1,46 +1,42 @@
 """One attempt at a task, from the call of its handler to its end.
 
-An async handler is a task of the loop, a plain function runs in a thread; either way the slot is
-taken until the handler has really ended. What the node is told may come earlier: a thread cannot be
-stopped, so when its time is over that is told at once. An async handler is cancelled, and has a
-little time to clean up before it is told all the same.
+What the node is told may come before the handler has ended: a thread cannot be stopped, so when its
+time is over that is told at once. An async handler is cancelled, and has a little time to clean up
+before it is told all the same.
 """
 
 from __future__ import annotations
 
-import asyncio
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from maitred.app.attempt import Attempt, running
 from maitred.protocol.tasks import DONE
 from maitred.worker import outcomes
+from maitred.worker.handler_call import HandlerCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    import asyncio
+    from collections.abc import Callable
 
     from maitred.worker.bench import Bench
     from maitred.worker.origin import Origin
     from maitred.worker.outcomes import Ending
 
 
-class Execution(Attempt):
-    """What `maitred.current()` shows, and what the worker knows besides."""
+class Execution(HandlerCall):
+    """A task's attempt, with its lease and its time limit."""
 
     __slots__ = (
-        "_bench",
-        "_call",
-        "_entered",
         "_timer",
         "_why",
         "begun_at",
         "lease_ends_at",
         "proof",
-        "task",
         "told",
     )
 
+    what = "task"
     origin: Origin
+    _host: Bench
 
     def __init__(
         self,
@@ -65,37 +61,30 @@ class Execution(Attempt):
         heartbeat that the node answers moves it on."""
         self.told = False
         """Whether the node knows of the end already, or does not want to."""
-        self._bench = bench
+        self._host = bench
         self._why: Ending | None = None
         """How it ends, if it was stopped."""
         self._entered = False
-        self.task: asyncio.Task[None] | None = None
-        """Calls the handler on the loop (`run`); None: a thread does."""
+        self.task = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin_in_thread(
         self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        """Beside the loop."""
-        running.set(self)
-        bench = self._bench
-        self._call = bench.capacity.enter_thread(self)
-        bench.loop.run_in_executor(
-            bench.threads, copy_context().run, self._call_in_thread, function, args, named
-        ).add_done_callback(self._thread_ended)
+        """Call a plain function beside the loop."""
+        self._begin_in_thread(outcomes.called, function, args, named, self._host.most_bytes)
 
     def limit(self, seconds: float) -> None:
         """The time that the attempt may take."""
-        self._timer = self._bench.loop.call_later(seconds, self._time_is_over, seconds)
-
-    def runs_as(self, task: asyncio.Task[Any]) -> bool:
-        """Whether that task of the loop calls the handler."""
-        return self.task is task
+        self._timer = self._host.loop.call_later(seconds, self._time_is_over, seconds)
 
     @property
-    def is_over(self) -> bool:
+    def is_late(self) -> bool:
         """Whether the lease may have ended."""
-        return self.lease_ends_at <= self._bench.clock()
+        return self.lease_ends_at <= self._host.clock()
+
+    def _too_late(self) -> None:
+        self._host.lapsed(self)
 
     # Stopping
 
@@ -115,10 +104,7 @@ class Execution(Attempt):
 
     def _stop(self) -> None:
         self.cancelled = True
-        if self.task is not None:
-            self.task.cancel()
-            if not self._entered:  # it will never run, not even our own part of it
-                self.task.add_done_callback(self._never_ran)
+        self._cancel()
 
     def _time_is_over(self, seconds: float) -> None:
         self._timer = None
@@ -129,71 +115,23 @@ class Execution(Attempt):
             return
         if not self.cancelled:
             self._stop()
-        self._timer = self._bench.loop.call_later(
-            self._bench.settings.stop_seconds, self._tell, why
-        )
+        self._timer = self._host.loop.call_later(self._host.settings.stop_seconds, self._tell, why)
 
     def _tell(self, ending: Ending) -> None:
         self._timer = None
         if not self.told:
-            self._bench.tell(self, ending)
+            self._host.tell(self, ending)
 
     # The end
 
-    async def run(
-        self,
-        function: Callable[..., Coroutine[Any, Any, Any]],
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
-        """Call an async handler, and tell how it ended."""
-        self._entered = True
-        bench = self._bench
-        if self.lease_ends_at <= bench.clock():  # `is_over`, without a call for each task
-            bench.lapsed(self)
-            return
-        running.set(self)  # in the task's own context, so that there is nothing to set back
-        try:
-            result = await function(*args, **named)
-        except GeneratorExit:
-            raise
-        except KeyboardInterrupt as problem:
-            # Somebody's Ctrl-C, where nobody has a handler for the signal: it is meant for all.
-            self._end(outcomes.raised(problem))
-            raise
-        except BaseException as problem:  # noqa: BLE001 - SystemExit would end the loop
-            self._end(outcomes.raised(problem))
+    def _returned(self, result: Any) -> None:  # noqa: ANN401 - whatever the handler returned
+        host = self._host
+        ending = outcomes.NOTHING if result is None else outcomes.returned(result, host.most_bytes)
+        if self._timer is None and self._why is None:  # `_end`, without a call for each task
+            self.task = None
+            host.ended(self, ending)
         else:
-            ending = (
-                outcomes.NOTHING if result is None else outcomes.returned(result, bench.most_bytes)
-            )
-            if self._timer is None and self._why is None:  # `_end`, without a call for each task
-                self.task = None
-                bench.ended(self, ending)
-            else:
-                self._end(ending)
-
-    def _never_ran(self, _: object) -> None:
-        self._end(outcomes.raised(asyncio.CancelledError()))
-
-    def _call_in_thread(
-        self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
-    ) -> Ending | None:
-        """How it ended; None if it was cancelled or lost before a thread had time for it."""
-        if self.cancelled or self.is_over:
-            return None
-        return outcomes.called(function, args, named, self._bench.most_bytes)
-
-    def _thread_ended(self, future: asyncio.Future[Ending | None]) -> None:
-        capacity = self._bench.capacity
-        capacity.left_pool(capacity.threads, self._call)
-        ending = future.result()
-        if ending is not None:
             self._end(ending)
-        elif self.cancelled:
-            self._end(outcomes.stopped())
-        else:
-            self._bench.lapsed(self)
 
     def _end(self, ending: Ending) -> None:
         self.task = None  # its context has us: only the garbage collector would free either
@@ -201,4 +139,4 @@ class Execution(Attempt):
             self._timer.cancel()
         if self._why is not None and ending[0] != DONE:  # it raised because it was told to stop
             ending = self._why
-        self._bench.ended(self, ending)
+        self._host.ended(self, ending)

@@ -13,6 +13,7 @@ from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
     from typing import Any
 
     from maitred.errors import InvalidArguments
@@ -133,13 +134,17 @@ def _text(problem: BaseException) -> str:
 def _traceback(problem: BaseException) -> str:
     try:
         trace = problem.__traceback__
-        # The first frame is ours.
-        lines = traceback.format_exception(
-            type(problem), problem, trace.tb_next if trace is not None else None
-        )
+        while trace is not None and _is_ours(trace):
+            trace = trace.tb_next
+        lines = traceback.format_exception(type(problem), problem, trace)
         return "".join(lines)[-TRACEBACK_LETTERS:]
     except Exception:  # noqa: BLE001 - somebody's __str__, or a source file that is gone
         return ""
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    """Whether the frame is the worker's, which calls the handler."""
+    return str(trace.tb_frame.f_globals.get("__name__")).startswith("maitred.worker.")
 
 
 def _printable(text: str) -> str:

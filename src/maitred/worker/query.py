@@ -1,25 +1,22 @@
 """One query, from the call of its handler to its end.
 
-As for tasks, an async handler is a task of the loop and a plain function runs in a thread, and the
-slot is taken until the handler has really ended. The answer may come earlier: whoever is told to
-stop is answered for at once, since nobody waits for what it has to clean up. Exactly one answer is
-given, whatever happens in which order.
+The answer may come before the handler has ended: a query that is stopped is answered at once, since
+the caller does not wait for what its handler has to clean up. Exactly one answer is given, whatever
+happens in which order.
 """
 
 from __future__ import annotations
 
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from maitred.app.attempt import Attempt, running
 from maitred.protocol.seats import Seated
 from maitred.protocol.tasks import DONE, FAILED
 from maitred.worker import outcomes
+from maitred.worker.handler_call import HandlerCall
 from maitred.worker.streams import Gathered, Rows, ThreadRows
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator
     from typing import Protocol
 
     from maitred.errors import MaitredError
@@ -54,19 +51,15 @@ if TYPE_CHECKING:
         def begun(self, stream: int, query: Query) -> None: ...
 
 
-class Query(Attempt):
-    """What `maitred.current()` shows, and what the worker knows besides."""
+class Query(HandlerCall):
+    """A query's only attempt at this worker, with its reservation and its rows."""
 
     __slots__ = (
         "_asker",
         "_begun_at",
-        "_call",
-        "_entered",
-        "_host",
         "_hurried",
         "_most_bytes",
         "_rows",
-        "_task",
         "_user",
         "again",
         "again_until",
@@ -78,6 +71,9 @@ class Query(Attempt):
         "terms",
         "told",
     )
+
+    what = "query"
+    _host: Querying
 
     def __init__(
         self,
@@ -126,7 +122,7 @@ class Query(Attempt):
         self._most_bytes = most if most < allowed else allowed  # noqa: FURB136 - a third of the time
         self._rows: Rows | Gathered | None = None
         self._entered = False
-        self._task: asyncio.Task[None] | None = None
+        self.task = None
 
     @property
     def user(self) -> str:
@@ -160,7 +156,7 @@ class Query(Attempt):
         host = self._host
         function = served.asked
         if served.is_async and not served.is_stream:
-            self._task = host.loop.create_task(self._run(function, args, named))
+            self.task = host.loop.create_task(self.run(function, args, named))
         elif served.is_stream:
             rows: Rows | Gathered
             if seat.rows:
@@ -176,7 +172,9 @@ class Query(Attempt):
                 rows = Gathered(self._most_bytes, outcomes.QUERY_TOO_LARGE)
             self._rows = rows
             if served.is_async:
-                self._task = host.loop.create_task(self._stream(function, args, named, rows))
+                self.task = host.loop.create_task(
+                    self.run(self._drain, (function, args, named, rows), {})
+                )
             else:
                 self._begin_in_thread(self._pump, function, args, named, rows)
         else:
@@ -184,36 +182,21 @@ class Query(Attempt):
                 outcomes.called, function, args, named, self._most_bytes, outcomes.QUERY_TOO_LARGE
             )
 
-    def runs_as(self, task: asyncio.Task[Any]) -> bool:
-        """Whether that task of the loop calls the handler."""
-        return self._task is task
-
     @property
     def is_late(self) -> bool:
         """Whether its time is over, before its handler began."""
-        return self.deadline <= self._host.pulse.time()
+        pulse = self._host.pulse
+        return self.deadline <= pulse.clock() + pulse.offset  # `Pulse.time`, without a call
 
-    def _too_late(self) -> Ending:
-        return outcomes.timed_out(self.deadline - self._begun_at, "query")
+    def _too_late(self) -> None:
+        self._end(self._timed_out(), judged=False)
+
+    def _timed_out(self) -> Ending:
+        return outcomes.timed_out(self.deadline - self._begun_at, self.what)
 
     def fail(self, ending: Ending) -> None:
         """It cannot even begin."""
         self._end(ending, judged=False)
-
-    def _begin_in_thread(self, *call: Any) -> None:  # noqa: ANN401 - whatever is called
-        context = copy_context()
-        context.run(running.set, self)
-        enter: Callable[..., Any] = context.run
-        self._call = self._host.capacity.enter_thread(self)
-        self._host.loop.run_in_executor(
-            self._host.threads, enter, self._call_in_thread, *call
-        ).add_done_callback(self._thread_ended)
-
-    def _call_in_thread(self, function: Callable[..., Ending], *arguments: Any) -> Ending:  # noqa: ANN401
-        """Call it, unless the query was stopped, or its time was over, before a thread was free."""
-        if self.cancelled:
-            return outcomes.stopped("query")
-        return self._too_late() if self.is_late else function(*arguments)
 
     # From outside
 
@@ -224,19 +207,19 @@ class Query(Attempt):
 
     def cancel(self) -> None:
         """Whoever asked does not want it any more."""
-        self._stop(outcomes.stopped("query"))
+        self._stop(outcomes.stopped(self.what))
 
     def abandon(self) -> None:
         """There is nobody to answer."""
         self.told = True
-        self._stop(outcomes.stopped("query"))
+        self._stop(outcomes.stopped(self.what))
 
     def time_is_over(self) -> None:
         """It took longer than it may."""
         if not self.cancelled and not self._hurried:
             now = self._host.loop.time()
             self._host.judge(self.served, self._begun_at, now, done=False)
-        self._stop(outcomes.timed_out(self.deadline - self._begun_at, "query"))
+        self._stop(self._timed_out())
 
     def _stop(self, why: Ending) -> None:
         if self.cancelled:
@@ -246,72 +229,33 @@ class Query(Attempt):
             self._rows.close()
         if not self.told:
             self._answer(why, self._host.loop.time())
-        if self._task is not None:
-            self._task.cancel()
-            if not self._entered:  # it will never run, not even our own part of it
-                self._task.add_done_callback(self._never_ran)
+        self._cancel()
 
     # On the loop
 
-    async def _run(
-        self,
-        function: Callable[..., Coroutine[Any, Any, Any]],
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
-        self._entered = True
-        pulse = self._host.pulse
-        if self.deadline <= pulse.clock() + pulse.offset:  # `is_late`, without its calls
-            self._end(self._too_late(), judged=False)
-            return
-        running.set(self)  # in the task's own context, so that there is nothing to set back
-        try:
-            result = await function(*args, **named)
-        except GeneratorExit:
-            raise
-        except KeyboardInterrupt as problem:
-            # Somebody's Ctrl-C, where nobody has a handler for the signal: it is meant for all.
-            self._end(outcomes.raised(problem))
-            raise
-        except BaseException as problem:  # noqa: BLE001 - SystemExit would end the loop
-            self._end(outcomes.raised(problem))
-        else:
-            self._end(outcomes.returned(result, self._most_bytes, outcomes.QUERY_TOO_LARGE))
+    def _returned(self, result: Any) -> None:  # noqa: ANN401 - whatever the handler returned
+        if self._rows is None:
+            result = outcomes.returned(result, self._most_bytes, outcomes.QUERY_TOO_LARGE)
+        self._end(result)
 
-    async def _stream(
+    async def _drain(
         self,
         function: Callable[..., AsyncGenerator[Any, None]],
         args: tuple[Any, ...],
         named: dict[str, Any],
         rows: Rows | Gathered,
-    ) -> None:
-        self._entered = True
-        if self.is_late:
-            self._end(self._too_late(), judged=False)
-            return
-        running.set(self)
+    ) -> Ending:
+        """Take all rows of an async generator, and return how it ended."""
+        generator = function(*args, **named)
         try:
-            generator = function(*args, **named)
-            try:
-                async for row in generator:
-                    if rows.put(row):
-                        await rows.pause()
-                while rows.blocked:
+            async for row in generator:
+                if rows.put(row):
                     await rows.pause()
-            finally:
-                await generator.aclose()
-        except GeneratorExit:
-            raise
-        except KeyboardInterrupt as problem:
-            self._end(outcomes.raised(problem))
-            raise
-        except BaseException as problem:  # noqa: BLE001 - SystemExit would end the loop
-            self._end(outcomes.raised(problem))
-        else:
-            self._end(rows.ending())
-
-    def _never_ran(self, _: object) -> None:
-        self._end(outcomes.stopped("query"))
+            while rows.blocked:
+                await rows.pause()
+        finally:
+            await generator.aclose()
+        return rows.ending()
 
     # In a thread
 
@@ -335,15 +279,10 @@ class Query(Attempt):
         except BaseException as problem:  # noqa: BLE001 - also what would end the thread
             return outcomes.raised(problem)
 
-    def _thread_ended(self, future: asyncio.Future[Ending]) -> None:
-        capacity = self._host.capacity
-        capacity.left_pool(capacity.threads, self._call)
-        self._end(outcomes.stopped("query") if future.cancelled() else future.result())
-
     # The end
 
     def _end(self, ending: Ending, *, judged: bool = True) -> None:
-        self._task = None  # its context has us: only the garbage collector would free either
+        self.task = None  # its context has us: only the garbage collector would free either
         host = self._host
         now = host.loop.time()
         done = ending[0] == DONE

@@ -1,0 +1,135 @@
+"""One call of a handler, for a task or for a query.
+
+An async handler is a task of the loop, a plain function runs in a thread; either way the slot is
+taken until the handler has really ended. `Execution` and `Query` add what differs: when it is too
+late to begin, what the node or the gateway is told, and when.
+"""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from maitred.app.attempt import Attempt, running
+from maitred.worker import outcomes
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import ThreadPoolExecutor
+
+    from maitred.worker.capacity import Capacity
+    from maitred.worker.outcomes import Ending
+
+
+class HandlerHost(Protocol):
+    """Where handlers run: the slots for tasks, or for queries."""
+
+    loop: asyncio.AbstractEventLoop
+    capacity: Capacity
+
+    @property
+    def threads(self) -> ThreadPoolExecutor: ...
+
+
+class HandlerCall(Attempt):
+    """What `maitred.current()` shows, and how its handler is called and stopped."""
+
+    __slots__ = ("_entered", "_host", "_thread_call", "task")
+
+    what: ClassVar[str]
+    """What is run, in a word."""
+    _host: HandlerHost
+    _thread_call: Any
+    _entered: bool
+    """Whether the task of the loop has begun to run."""
+    task: asyncio.Task[None] | None
+    """Calls an async handler (`run`); None while there is none."""
+
+    def runs_as(self, task: asyncio.Task[Any]) -> bool:
+        """Whether that task of the loop calls the handler."""
+        return self.task is task
+
+    # For those who inherit
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is too late for the handler to begin."""
+        raise NotImplementedError
+
+    def _too_late(self) -> None:
+        """End the call, whose handler does not begin."""
+        raise NotImplementedError
+
+    def _returned(self, result: Any) -> None:  # noqa: ANN401 - whatever the handler returned
+        """End the call of an async handler that returned this."""
+        raise NotImplementedError
+
+    def _end(self, ending: Ending) -> None:
+        """End the call in any other way."""
+        raise NotImplementedError
+
+    # On the loop
+
+    async def run(
+        self,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> None:
+        """Call an async handler, and tell how it ended."""
+        self._entered = True
+        if self.is_late:
+            self._too_late()
+            return
+        running.set(self)  # in the task's own context, so that there is nothing to set back
+        try:
+            result = await function(*args, **named)
+        except GeneratorExit:
+            raise
+        except KeyboardInterrupt as problem:
+            # A Ctrl-C for which no handler of the signal is set: it is meant for the whole process.
+            self._end(outcomes.raised(problem))
+            raise
+        except BaseException as problem:  # noqa: BLE001 - SystemExit would end the loop
+            self._end(outcomes.raised(problem))
+        else:
+            self._returned(result)
+
+    def _cancel(self) -> None:
+        """Stop an async handler; a function in a thread looks at `cancelled` by itself."""
+        if self.task is not None:
+            self.task.cancel()
+            if not self._entered:  # it will never run, not even our own part of it
+                self.task.add_done_callback(self._never_ran)
+
+    def _never_ran(self, _: object) -> None:
+        self._end(outcomes.stopped(self.what))
+
+    # In a thread
+
+    def _begin_in_thread(self, *call: Any) -> None:  # noqa: ANN401 - a function and its arguments
+        """Call a function beside the loop, in a context in which this is the current attempt."""
+        host = self._host
+        context = copy_context()
+        context.run(running.set, self)
+        enter: Callable[..., Any] = context.run
+        self._thread_call = host.capacity.enter_thread(self)
+        future = host.loop.run_in_executor(host.threads, enter, self._call_in_thread, *call)
+        future.add_done_callback(self._thread_ended)
+
+    def _call_in_thread(self, function: Callable[..., Ending], *arguments: Any) -> Ending | None:  # noqa: ANN401
+        """Return how it ended; None if it was stopped, or was late, before a thread was free."""
+        return None if self.cancelled or self.is_late else function(*arguments)
+
+    def _thread_ended(self, future: asyncio.Future[Ending | None]) -> None:
+        capacity = self._host.capacity
+        capacity.left_pool(capacity.threads, self._thread_call)
+        stopped = future.cancelled()
+        ending = None if stopped else future.result()
+        if ending is not None:
+            self._end(ending)
+        elif stopped or self.cancelled:
+            self._end(outcomes.stopped(self.what))
+        else:
+            self._too_late()
