@@ -24,11 +24,10 @@ from fuzz.violated import require
 from maitred import App
 from maitred.client.address import parse_address, settings_of
 from maitred.client.client import AsyncClient
-from maitred.client.querying import Querying
+from maitred.client.query_gateway import QueryGateway
 from maitred.client.seats import SeatLink
 from maitred.dispatch.ask import Ask
-from maitred.dispatch.query_states import Accident
-from maitred.errors import MaitredError, Unavailable
+from maitred.errors import InvalidArgument, MaitredError, Unavailable
 from maitred.protocol.frames import (
     ANSWER,
     EVENT_STREAM,
@@ -39,7 +38,7 @@ from maitred.protocol.frames import (
     Opcode,
     encode_frame,
 )
-from maitred.protocol.queries import Allocation
+from maitred.protocol.queries import Allocate, Allocated, Allocation
 from maitred.protocol.refusals import decode_error, encode_error
 from maitred.protocol.seats import (
     HELLO_BYTES,
@@ -68,7 +67,8 @@ from maitred.worker.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from maitred.client.running import Running
+    from maitred.dispatch.effects import NodeRequest, Told
+    from maitred.protocol.messages import AnyRequest
 
 FRAME_BYTES: Final = 4_096
 SECRET: Final = bytes(16)
@@ -338,25 +338,40 @@ def examine_gateway_link(pattern: int, data: bytes) -> None:
     _run(lambda world: _at_a_gateway(world, pattern >> 2, data, greets=bool(pattern & 1)))
 
 
-class _WithoutNode(Querying):
-    """Has a slot of one worker for every query, and nobody who relays."""
+class _Answered:
+    """A request that was answered already."""
 
-    def _ask_the_node(self, running: Running) -> None:
-        running.allocated(Allocation(0, TOKENS[0], SESSION, "w", ""))
+    def take_back(self) -> None:
+        pass
 
-    def relay(self, running: Running) -> None:
-        running.happen(Accident.REFUSED, Unavailable("There is no node to relay it."))
+
+class _WithoutNode(QueryGateway):
+    """Has a slot of one worker for every query, and no node that relays."""
+
+    def ask_node(  # type: ignore[override]
+        self,
+        message: AnyRequest,
+        seconds: float,  # noqa: ARG002
+        told: Told,
+        *,
+        patient: bool,  # noqa: ARG002
+    ) -> NodeRequest:
+        if not isinstance(message, Allocate):
+            raise InvalidArgument("There is no node to relay it.")
+        slots = [Allocation(0, TOKENS[0], SESSION, "w", "")] * message.slots
+        self.loop.call_soon(told, Allocated(slots), self.loop.time())
+        return _Answered()
 
 
 async def _at_a_gateway(world: LinkWorld, pattern: int, data: bytes, *, greets: bool) -> None:
     settings = QueryingSettings(window_bytes=64 * 1024)
     querying = _WithoutNode(world.client, settings, world.surroundings, world.log)
     querying._watches = True  # noqa: SLF001 - there is no node to tell of it
-    ended: list[str] = []
+    ended: list[SeatLink] = []
 
-    def over(link: SeatLink, why: str, hung: bool) -> None:
-        ended.append(why)
-        querying.links._ended(link, why, hung)  # noqa: SLF001
+    def over(link: SeatLink, now: float, hung: bool) -> None:
+        ended.append(link)
+        querying.links._ended(link, now, hung)  # noqa: SLF001
 
     link = SeatLink(
         world.loop,
@@ -366,7 +381,7 @@ async def _at_a_gateway(world: LinkWorld, pattern: int, data: bytes, *, greets: 
         "gateway",
         over,
         lambda _: None,
-        querying.directing.reported,
+        querying.dispatcher.queues.reported,
         bytes,
     )
     transport = FakeTransport(link, peer_reads=True)
@@ -387,6 +402,8 @@ async def _at_a_gateway(world: LinkWorld, pattern: int, data: bytes, *, greets: 
                 idempotent=number == 0,
             )
             querying.begin(ask).then(outcomes.append)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
     await deliver(link, transport, cut(data, pattern & 0x1F))
     for _ in range(2):
         await asyncio.sleep(0)

@@ -20,7 +20,8 @@ SOURCE = ROOT / "src" / "maitred"
 # What a pure layer may use of the standard library and of others: nothing with I/O, a clock or
 # randomness. `datetime` is here for its arithmetic; its clocks are refused below.
 PURE_IMPORTS = {
-    *("__future__", "array", "bisect", "collections", "dataclasses", "datetime", "difflib"),
+    *("__future__", "array", "bisect", "collections", "contextlib", "dataclasses", "datetime"),
+    "difflib",
     *(
         "enum",
         "functools",

@@ -21,7 +21,7 @@ from tests.worker.running import a_worker
 from tests.worker.test_queries import Desk
 
 if TYPE_CHECKING:
-    from maitred.client.seats import SeatLink
+    from maitred.dispatch.effects import WorkerConnection
 
 
 @in_a_loop
@@ -87,13 +87,13 @@ class Caller:
     def __init__(self) -> None:
         self.heard: asyncio.Queue[str] = asyncio.Queue()
 
-    def linked(self, link: SeatLink) -> None:  # noqa: ARG002
+    def linked(self, link: WorkerConnection, now: float) -> None:  # noqa: ARG002
         self.heard.put_nowait("linked")
 
-    def unreachable(self) -> None:
+    def unreachable(self, now: float) -> None:  # noqa: ARG002
         self.heard.put_nowait("unreachable")
 
-    def gone(self, why: str) -> None:
+    def gone(self, why: str, now: float) -> None:  # noqa: ARG002
         self.heard.put_nowait(why)
 
 
@@ -112,7 +112,6 @@ async def test_who_offers_with_the_session_of_another_gets_none_of_its_queries()
         nothing,
         nothing,
         nothing,
-        nothing,
         os.urandom,
         encrypted=False,
     )
@@ -124,9 +123,9 @@ async def test_who_offers_with_the_session_of_another_gets_none_of_its_queries()
     assert links.has(thiefs)
     assert not links.has(workers)
     caller = Caller()
-    links.get(thiefs, caller)
+    links.get(thiefs, caller, 0.0)
     assert await caller.heard.get() == "linked"
-    links.get(workers, caller)
+    links.get(workers, caller, 0.0)
     async with asyncio.timeout(20):
         assert await caller.heard.get() == "unreachable"  # dialled, and nobody listens there
     links.open.clear()

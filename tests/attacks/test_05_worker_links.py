@@ -11,7 +11,7 @@ import trustme
 
 import maitred
 from maitred import App
-from maitred.client.querying import Querying
+from maitred.client.query_gateway import QueryGateway
 from maitred.client.seats import SeatLink
 from maitred.errors import CannotStart, Unavailable
 from maitred.protocol.frames import REQUEST, Opcode, encode_frame
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
-    from maitred.client.seats import Guest
+    from maitred.dispatch.effects import AnswerReceiver
 
 ARGUMENT = "the-argument-that-nobody-may-read"
 RESULT = "the-result-that-nobody-may-read"
@@ -50,10 +50,10 @@ def an_app() -> App:
     return app
 
 
-async def asker(one: Scene, log: RecordedLog) -> tuple[AsyncClient, Querying]:
+async def asker(one: Scene, log: RecordedLog) -> tuple[AsyncClient, QueryGateway]:
     """A client that asks queries, with what it logs."""
     client = await one.client(log=log)
-    assert isinstance(client._querying, Querying)
+    assert isinstance(client._querying, QueryGateway)
     return client, client._querying
 
 
@@ -64,9 +64,9 @@ async def test_neither_arguments_nor_tokens_can_be_read_on_the_way(
     sent: list[bytes] = []
     seat = SeatLink.seat
 
-    def spied(self: SeatLink, guest: Guest, body: bytes, now: float) -> int:
+    def spied(self: SeatLink, receiver: AnswerReceiver, body: bytes, now: float) -> int:
         sent.append(body)
-        return seat(self, guest, body, now)
+        return seat(self, receiver, body, now)
 
     monkeypatch.setattr(SeatLink, "seat", spied)
     async with Between() as between, tls_scene(an_app(), tmp_path) as one:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maitred import App
-from maitred.client.querying import Querying
+from maitred.client.query_gateway import QueryGateway
 from maitred.config import check
 from maitred.errors import InvalidAddress, InvalidSetting, MaitredError, PermissionDenied
 from maitred.node.announced import admitted
@@ -199,7 +199,7 @@ async def test_whoever_is_no_worker_hears_a_greeting_without_anything_chosen(
         asking = asyncio.create_task(client.query("price", ARGUMENT, namespace="desk"))
         await until(lambda: bool(listener.heard and listener.heard[0]))
         querying = client._querying
-        assert isinstance(querying, Querying)
+        assert isinstance(querying, QueryGateway)
         # The link is given up, whatever becomes of the query.
         await until(lambda: not querying.links._dialing)
         asking.cancel()

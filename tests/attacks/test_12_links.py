@@ -99,16 +99,16 @@ async def test_a_workers_listener_takes_no_large_frame_before_the_proof() -> Non
 
 def test_a_gateway_takes_no_large_frame_from_a_worker_before_the_proof() -> None:
     async def main() -> None:
-        ended: list[str] = []
+        ended: list[SeatLink] = []
         link = SeatLink(
             asyncio.get_running_loop(),
             bytes(16),
             Querying(),
             2**28,
             "gateway",
-            lambda _, why, __: ended.append(why),
+            lambda over, _, __: ended.append(over),
             lambda _: None,
-            lambda _, __: None,
+            lambda _, __, ___: None,
             bytes,
         )
         link.connection_made(MagicMock())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import msgpack
 
-from maitred.client.querying import Querying
+from maitred.client.query_gateway import QueryGateway
 from maitred.dispatch.ask import Ask
 from maitred.settings import Querying as Settings
 from maitred.settings import QueryLimits
@@ -35,7 +35,11 @@ class Table:
     """Everything that a test of queries has: a node, workers, a client, its gateway."""
 
     def __init__(
-        self, node: FakeFloor, workers: list[FakeWorker], client: AsyncClient, querying: Querying
+        self,
+        node: FakeFloor,
+        workers: list[FakeWorker],
+        client: AsyncClient,
+        querying: QueryGateway,
     ) -> None:
         self.node = node
         self.workers = workers
@@ -63,8 +67,14 @@ async def table(
 ) -> AsyncIterator[Table]:
     async with floor(workers) as (node, made), node.connect(close_seconds=0.05) as client:
         log = Log()
-        querying = Querying(
-            client, Settings(**settings), Surroundings.real(), log, "gate", hook, limits
+        querying = QueryGateway(
+            client,
+            Settings(**settings),
+            Surroundings.real(),
+            log,
+            name="gate",
+            hook=hook,
+            limits=limits,
         )
         client.ask_with(querying)
         scene = Table(node, made, client, querying)
@@ -73,9 +83,10 @@ async def table(
         if not querying.closed:
             assert querying.under_way == 0, "everything came to an end"
             assert querying.table.under_way == 0
-            assert not querying._pauses
-            assert not querying._allocating._pauses
-            lines = querying._allocating.lines.values()
+            requests = querying.dispatcher.slot_requests
+            assert not querying.dispatcher._pauses
+            assert not requests._pauses
+            lines = requests.lines.values()
             await until(lambda: all(line.demand.idle for line in lines))
 
 

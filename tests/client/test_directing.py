@@ -11,7 +11,7 @@ from msgspec import msgpack
 
 from maitred.balancing.workers import Outcome
 from maitred.balancing.workers import worker_policy as real_policy
-from maitred.client.querying import Querying, Rows, Whole
+from maitred.client.query_gateway import QueryGateway, Rows, Whole
 from maitred.dispatch.ask import Ask
 from maitred.errors import (
     AtCapacity,
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
     from maitred.balancing.workers import Dispatch, WorkerPolicy
     from maitred.client.client import AsyncClient
-    from maitred.client.floor import Floor
+    from maitred.dispatch.queue_dispatcher import QueueDispatcher
+    from maitred.dispatch.roster_subscription import RosterSubscription
     from tests.client.conftest import Run
 
 POLICIES = (
@@ -89,21 +90,29 @@ class Scene:
     """A node, workers, a gateway that has a roster, and what the policy heard."""
 
     def __init__(
-        self, node: FakeFloor, workers: list[FakeWorker], client: AsyncClient, querying: Querying
+        self,
+        node: FakeFloor,
+        workers: list[FakeWorker],
+        client: AsyncClient,
+        querying: QueryGateway,
     ) -> None:
         self.node = node
         self.workers = workers
         self.client = client
         self.querying = querying
-        self.directing = querying.directing
+        self.queues = querying.dispatcher.queues
 
     @property
-    def floor(self) -> Floor:
-        return self.directing.floors["n", "q"]
+    def queue(self) -> QueueDispatcher:
+        return self.queues.by_place["n", "q"].dispatcher
+
+    @property
+    def subscriptions(self) -> dict[str, RosterSubscription]:
+        return self.queues.by_place["n", "q"].subscriptions
 
     @property
     def ledger(self) -> Ledger:
-        made = self.floor.policy
+        made = self.queue.policy
         assert isinstance(made, Ledger)
         return made
 
@@ -131,9 +140,9 @@ class Scene:
         await self.answer(user=user)
         await until(
             lambda: (
-                ("n", "q") in self.directing.floors
-                and user in self.floor.subscriptions
-                and self.floor.subscriptions[user].passes
+                ("n", "q") in self.queues.by_place
+                and user in self.subscriptions
+                and self.subscriptions[user].passes
             )
         )
         for worker in self.workers:
@@ -156,18 +165,18 @@ async def scene(
 
         ends: list[Outcome] = []
         under_way: list[Dispatch] = []
-        patch.setattr("maitred.client.floor.worker_policy", ledger)
+        patch.setattr("maitred.dispatch.queue_dispatcher.worker_policy", ledger)
         async with floor(workers) as (node, made), node.connect(close_seconds=0.05) as client:
             node.policy = policy
             node.slots = slots
             node.shedding = shedding or Shedding()
-            querying = Querying(client, Settings(**settings), Surroundings.real())
+            querying = QueryGateway(client, Settings(**settings), Surroundings.real())
             client.ask_with(querying)
             yield Scene(node, made, client, querying)
             await querying.close()
             assert querying.under_way == 0
             assert under_way == [], "whatever was sent has ended"
-            assert querying.directing.in_line == 0
+            assert querying.dispatcher.queues.queued == 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -194,7 +203,7 @@ def test_the_gateway_says_what_it_has_in_flight_and_whether_others_wait(run: Run
             here.hold()
             asked = [here.querying.begin(here.ask(number)) for number in range(3)]
             await until(lambda: len(here.seats) == 2)
-            assert here.directing.in_line == 1
+            assert here.queues.queued == 1
             assert [one.seat.in_flight for one in here.seats] == [1, 2]
             assert not any(one.seat.pressed for one in here.seats)
             fourth = here.querying.begin(here.ask(4))
@@ -223,7 +232,7 @@ def test_who_finds_no_room_waits_in_the_line_the_important_first(run: Run) -> No
                 one = here.querying.begin(here.ask(number, priority=priority))
                 one.then(lambda _, number=number: order.append(number))  # type: ignore[misc]
                 asked.append(one)
-            assert here.directing.in_line == 3
+            assert here.queues.queued == 3
             for count in range(1, 5):
                 await until(lambda count=count: len(here.seats) == count)  # type: ignore[misc]
                 here.seats[-1].end(DONE, None)
@@ -245,14 +254,14 @@ def test_low_priority_is_refused_first_and_told_when_to_come_back(run: Run) -> N
                 await running[2].answer()
             assert refused.value.retry_after is not None
             running += [here.querying.begin(here.ask(priority=0)) for _ in range(5)]
-            assert here.directing.in_line == 5
+            assert here.queues.queued == 5
             with pytest.raises(Overloaded):
                 await running[-1].answer()
-            assert here.directing.shed == 2
+            assert here.queues.totals.shed == 2
             assert [row.status for row in here.querying.table.rows()][-1] == "refused"
             for one in running:
                 one.cancel()
-            assert here.directing.in_line == 0
+            assert here.queues.queued == 0
 
     run(main())
 
@@ -281,7 +290,7 @@ def test_one_that_is_not_to_wait_says_so_to_the_node(run: Run) -> None:
             here.node.problems.append(Overloaded("Nobody is free.", retry_after=0.5))
             with pytest.raises(Overloaded):
                 await here.answer(1, do_not_queue=True)
-            assert here.directing.floors == {}
+            assert here.queues.by_place == {}
             assert here.node.subscribed == []
 
     run(main())
@@ -299,9 +308,9 @@ def test_a_full_worker_refuses_and_the_other_serves(run: Run) -> None:
                 assert await here.answer(number) == [number]
             ends = here.ledger.ends
             assert ends.count(Outcome.DONE) == 10
-            assert ends.count(Outcome.REFUSED) == here.directing.refused_by_workers >= 4
+            assert ends.count(Outcome.REFUSED) == here.queues.totals.refused_by_workers >= 4
             assert 3 in here.ledger.limits
-            assert here.directing.shed == 0
+            assert here.queues.totals.shed == 0
 
     run(main())
 
@@ -329,11 +338,11 @@ def test_retries_have_a_budget(run: Run) -> None:
             await here.known()
             for worker in here.workers:
                 worker.serve = lambda one: one.refuse(AtCapacity("Full."))
-            before = here.directing.loop.time()
+            before = here.querying.loop.time()
             for _ in range(100):
                 with pytest.raises(Overloaded):
                     await here.answer()
-            elapsed = here.directing.loop.time() - before
+            elapsed = here.querying.loop.time() - before
             retries = len(here.seats) - 100
             assert 1 <= retries <= 1 + elapsed + 0.2 * 100
 
@@ -369,7 +378,7 @@ def test_a_pass_that_is_not_known_is_asked_for_anew(run: Run) -> None:
             await until(lambda: len(here.node.subscribed) > 2)
             assert [one.version for one in here.node.subscribed][:3] == [0, 1, 0]
             here.workers[0].serve = lambda one: one.end(DONE, one.arguments)
-            await until(lambda: len(here.floor.policy.workers) == 2)
+            await until(lambda: len(here.queue.policy.workers) == 2)
 
     run(main())
 
@@ -401,7 +410,7 @@ def test_who_leaves_is_counted_until_the_worker_is_done(run: Run) -> None:
             with pytest.raises(Cancelled):
                 await asked.answer()
             await until(lambda: here.seats[0].cancelled)
-            assert here.directing.in_line == 1, "the slot is still taken"
+            assert here.queues.queued == 1, "the slot is still taken"
             here.seats[0].end(STOPPED)
             await until(lambda: len(here.seats) == 2)
             here.seats[1].end(DONE, 2)
@@ -446,7 +455,7 @@ def test_a_worker_that_vanishes(run: Run, *, idempotent: bool) -> None:
                         outcomes.append("lost")
                 assert outcomes.count("lost") == 1
             assert here.ledger.ends.count(Outcome.LOST) == 1
-            assert len(here.floor.policy.workers) == 1
+            assert len(here.queue.policy.workers) == 1
 
     run(main())
 
@@ -460,10 +469,10 @@ def test_a_worker_that_cannot_be_dialled_is_left_alone(run: Run) -> None:
             here.workers[0].kill()
             here.node.absent.clear()
             here.node.change()
-            await until(lambda: len(here.floor.policy.workers) == 2)
+            await until(lambda: len(here.queue.policy.workers) == 2)
             for number in range(4):
                 assert await here.answer(number) == [number]
-            assert len(here.floor.policy.workers) == 1
+            assert len(here.queue.policy.workers) == 1
             assert here.node.asked == []
 
     run(main())
@@ -475,11 +484,11 @@ def test_the_last_one_is_gone_and_the_node_is_asked(run: Run) -> None:
             await here.known()
             here.hold()
             asked = [here.querying.begin(here.ask(number)) for number in range(20)]
-            assert here.directing.in_line == 12
+            assert here.queues.queued == 12
             await until(lambda: len(here.seats) == 8)
             here.node.absent += here.workers
             here.node.change()
-            await until(lambda: not here.directing.in_line)
+            await until(lambda: not here.queues.queued)
             await until(lambda: len(here.seats) == 20)
             assert sum(one.slots for one in here.node.asked) == 12
             for one in here.seats:
@@ -497,10 +506,10 @@ def test_what_waits_in_the_line_may_run_out_of_time(run: Run) -> None:
             here.hold()
             first = here.querying.begin(here.ask(1))
             late = here.querying.begin(here.ask(2, seconds=0.05))
-            assert here.directing.in_line == 1
+            assert here.queues.queued == 1
             with pytest.raises(DeadlineExceeded):
                 await late.answer()
-            assert here.directing.in_line == 0
+            assert here.queues.queued == 0
             first.cancel()
 
     run(main())
@@ -521,7 +530,7 @@ def test_reports_raise_and_lower_what_is_sent(run: Run) -> None:
             await until(lambda: here.ledger.reports)
             asked = [here.querying.begin(here.ask(number)) for number in range(6)]
             await until(lambda: len(here.seats) == 2)
-            assert here.directing.in_line == 4
+            assert here.queues.queued == 4
             worker.report(Load(2, 4, 2, 0, 0.01, 2))
             await until(lambda: len(here.seats) == 4)
             here.seats[0].end(DONE, 0, load=Load(3, 6, 4, 0, 0.01, 4))
@@ -570,12 +579,12 @@ def test_a_roster_that_says_idle(run: Run) -> None:
             await here.known()
             here.node.policy = ""
             here.node.change()
-            await until(lambda: not here.directing.floors)
+            await until(lambda: not here.queues.by_place)
             assert await here.answer(1) == [1]
             assert len(here.node.asked) == 1
             here.node.policy = "two-phase"
             await here.known()
-            assert here.floor.policy_name == "two-phase"
+            assert here.queue.policy_name == "two-phase"
 
     run(main())
 
@@ -610,7 +619,7 @@ def test_each_user_has_passes_of_his_own(run: Run) -> None:
             assert {one.user for one in here.node.subscribed} == {"alice", "bob"}
             here.node.roster_problems = [PermissionDenied("No."), PermissionDenied("No.")]
             here.node.change()
-            await until(lambda: not here.directing.floors)
+            await until(lambda: not here.queues.by_place)
             here.node.problems.append(PermissionDenied("No."))
             with pytest.raises(PermissionDenied):
                 await here.answer(user="bob")
@@ -640,11 +649,11 @@ def test_a_root_that_is_away_for_a_while(run: Run) -> None:
             here.node.change()
             assert await here.answer(1) == [1]
             assert here.node.asked == [], "the last roster counts"
-            await until(lambda: here.floor.subscriptions[""].roster is None)
+            await until(lambda: here.subscriptions[""].roster is None)
             assert await here.answer(2) == [2]
             assert len(here.node.asked) == 1
             here.node.roster_problems.clear()
-            await until(lambda: here.floor.subscriptions[""].passes)
+            await until(lambda: here.subscriptions[""].passes)
             assert await here.answer(3) == [3]
             assert len(here.node.asked) == 1
 
@@ -652,12 +661,12 @@ def test_a_root_that_is_away_for_a_while(run: Run) -> None:
 
 
 def test_a_roster_that_nobody_uses_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maitred.client.roster.UNUSED_SECONDS", 0.0)
+    monkeypatch.setattr("maitred.dispatch.roster_subscription.UNUSED_SECONDS", 0.0)
 
     async def main() -> None:
         async with scene(1) as here:
             await here.answer()
-            await until(lambda: here.node.subscribed and not here.directing.floors)
+            await until(lambda: here.node.subscribed and not here.queues.by_place)
             assert await here.answer(1) == [1]
             assert len(here.node.asked) == 2
 

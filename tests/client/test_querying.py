@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import msgpack
 
-from maitred.client.querying import Rows, Whole
-from maitred.client.running import TAKEN_MAX
+from maitred.client.query_gateway import Rows, Whole
 from maitred.dispatch import slot_demand
+from maitred.dispatch.pending_query import TAKEN_MAX
 from maitred.errors import (
     Cancelled,
     Closed,
@@ -168,7 +168,7 @@ def test_more_rows_than_allowed_end_the_stream(run: Run) -> None:
     async def main() -> None:
         async with table(window_bytes=65536) as scene:
             hold(scene)
-            scene.querying.frame_bytes = 1000
+            scene.querying.dispatcher.frame_bytes = 1000
             running = scene.querying.begin(scene.ask())
             await scene.worker.until(lambda: scene.worker.seats)
             for _ in range(5):

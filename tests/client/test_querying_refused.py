@@ -106,8 +106,8 @@ def test_limits_of_users(run: Run) -> None:
             again = begin(scene.ask(user="ann"))
             for one in (other, again):
                 one.cancel()
-            assert scene.querying.admission is not None
-            assert scene.querying.admission.under_way("ann") == 0
+            assert scene.querying.dispatcher.admission is not None
+            assert scene.querying.dispatcher.admission.under_way("ann") == 0
             statuses = [row.status for row in scene.querying.table.rows()]
             assert statuses.count("refused") == 2
 
@@ -161,8 +161,8 @@ def test_a_hook_may_send_it_elsewhere(run: Run) -> None:
             for _ in range(3):
                 assert await scene.client.query("q", 1) == [1]
             assert {message.queue for message in scene.node.asked} == {"elsewhere"}
-            assert scene.querying.admission is not None
-            assert scene.querying.admission.under_way("") == 0
+            assert scene.querying.dispatcher.admission is not None
+            assert scene.querying.dispatcher.admission.under_way("") == 0
             assert scene.querying.table.rows()[0].queue == "elsewhere"
 
     run(main())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import msgpack
 
-from maitred.client.relaying import Relaying
+from maitred.dispatch.relayed_query import RelayedQuery
 from maitred.errors import (
     Cancelled,
     Draining,
@@ -70,10 +70,10 @@ def test_relayed_rows_are_asked_for_as_they_are_taken(run: Run) -> None:
             assert len(scene.node.relayed) <= 4, "no further than the window"
             for _ in range(5):
                 await anext(stream)
-            (running,) = scene.querying._under_way.values()
+            (running,) = scene.querying.dispatcher._under_way.values()
             relaying = running._carrier
-            assert isinstance(relaying, Relaying)
-            await until(lambda: relaying._held is None)
+            assert isinstance(relaying, RelayedQuery)
+            await until(lambda: relaying._request is None)
             assert len(scene.node.relayed) <= 9
             await stream.aclose()
             await until(lambda: scene.node.relayed[-1].stop)

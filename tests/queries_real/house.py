@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from maitred.client.querying import Querying
+from maitred.client.query_gateway import QueryGateway
 from maitred.errors import UnknownQueue
 from maitred.logs import silent
 from maitred.protocol.tasks import Describe
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from maitred import App
     from maitred.client.client import AsyncClient
-    from maitred.client.querying import Log
+    from maitred.client.query_gateway import Log
     from maitred.node.shard import Shard
     from maitred.protocol.tasks import PartitionDescription
 
@@ -120,7 +120,9 @@ class Scene:
     ) -> AsyncClient:
         client = await self.house.connect()
         self._clients.append(client)
-        client.ask_with(Querying(client, QueryingSettings(**settings), Surroundings.real(), log))
+        client.ask_with(
+            QueryGateway(client, QueryingSettings(**settings), Surroundings.real(), log)
+        )
         return client
 
     async def close(self) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import maitred
-from maitred.client.querying import Querying
+from maitred.client.query_gateway import QueryGateway
 from maitred.errors import ConnectionLost, MaitredError, Unavailable, UnknownQueue
 from maitred.protocol.tasks import Describe
 from maitred.routing.names import TASKS
@@ -336,7 +336,7 @@ class Kitchen:
 
     async def native(self, stack: AsyncExitStack, **settings: Any) -> Native:  # noqa: ANN401
         client = await stack.enter_async_context(maitred.connect(self.stage.url, **QUICK))
-        client.ask_with(Querying(client, Settings(**settings), Surroundings.real()))
+        client.ask_with(QueryGateway(client, Settings(**settings), Surroundings.real()))
         return Native(client)
 
     async def http(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from maitred import AsyncClient
-    from maitred.client.floor import Floor
     from maitred.dispatch.ask import Ask
+    from maitred.dispatch.queue_dispatcher import QueueDispatcher
     from tests.queries_real.house import Scene
 
     Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -71,20 +71,21 @@ async def opened(
         yield made
 
 
-def floor_of(client: AsyncClient, queue: str = "drink") -> Floor | None:
-    return client.querying.directing.floors.get(("bar", queue))
+def dispatcher_of(client: AsyncClient, queue: str = "drink") -> QueueDispatcher | None:
+    found = client.querying.dispatcher.queues.by_place.get(("bar", queue))
+    return None if found is None else found.dispatcher
 
 
-async def seated(client: AsyncClient, workers: int, queue: str = "drink") -> Floor:
+async def seated(client: AsyncClient, workers: int, queue: str = "drink") -> QueueDispatcher:
     """Asks until the gateway has a roster with so many workers."""
     argument: object = 0 if queue != "spill" else "first"
-    floor = floor_of(client, queue)
-    while floor is None or not floor.works:
+    queue_dispatcher = dispatcher_of(client, queue)
+    while queue_dispatcher is None or not queue_dispatcher.works:
         with suppress(QueryFailed):
             await client.query(f"bar/{queue}", argument)
         await asyncio.sleep(0.005)
-        floor = floor_of(client, queue)
-    found = floor
+        queue_dispatcher = dispatcher_of(client, queue)
+    found = queue_dispatcher
     await until(lambda: len(found.policy.workers) == workers)
     return found
 
@@ -121,10 +122,12 @@ def test_every_policy_answers(run: Run, policy: str) -> None:
             with pytest.raises(QueryFailed):
                 await client.query("bar/spill", "oh")
             assert client.querying.table.counts["waiting"] == asked + 13
-            for floor in client.querying.directing.floors.values():
-                assert floor.policy_name == policy
-                assert all(floor.policy.in_flight(one) == 0 for one in floor.policy.workers)
-            assert bool(client.querying.directing.floors) == (policy != "idle")
+            queues = client.querying.dispatcher.queues.by_place
+            for one in queues.values():
+                picked = one.dispatcher.policy
+                assert one.dispatcher.policy_name == policy
+                assert all(picked.in_flight(worker) == 0 for worker in picked.workers)
+            assert bool(queues) == (policy != "idle")
             if policy == "round-robin":
                 assert asked_workers(client) == {"one", "two"}
             elif policy in ("two-phase", "random"):
@@ -143,7 +146,7 @@ def test_workers_are_filled_and_no_further_and_the_rest_waits_or_is_refused(run:
             for name in ("one", "two"):
                 await made.worker(name, slots=2)
             client = await made.client()
-            floor = await seated(client, 2)
+            queue_dispatcher = await seated(client, 2)
             bar.gate.clear()
             asked = [
                 asyncio.create_task(outcome(client.query("bar/drink", number, priority=0)))
@@ -151,10 +154,10 @@ def test_workers_are_filled_and_no_further_and_the_rest_waits_or_is_refused(run:
             ]
             await until(lambda: bar.running == 4)
             await until(lambda: sum(task.done() for task in asked) == 4)
-            assert len(floor.line) == 4
+            assert len(queue_dispatcher.line) == 4
             bar.gate.set()
             found = await asyncio.gather(*asked)
-            assert found.count("overloaded") == client.querying.directing.shed == 4
+            assert found.count("overloaded") == client.querying.dispatcher.queues.totals.shed == 4
             assert bar.most == 4
 
     run(main())
@@ -230,7 +233,7 @@ def test_a_full_worker_refuses_and_the_other_serves(run: Run) -> None:
                 for number in range(10)
             ]
             await until(lambda: bar.running == 10)
-            assert client.querying.directing.refused_by_workers > 0
+            assert client.querying.dispatcher.queues.totals.refused_by_workers > 0
             bar.gate.set()
             assert await asyncio.gather(*asked) == [*range(10)]
 
@@ -251,7 +254,7 @@ def test_all_refuse(run: Run) -> None:
             await until(lambda: bar.running == 2)
             for _ in range(3):
                 assert await outcome(client.query("bar/drink", 3)) == "overloaded"
-            assert client.querying.directing.refused_by_workers >= 4
+            assert client.querying.dispatcher.queues.totals.refused_by_workers >= 4
             assert [row.status for row in client.querying.table.rows()][-1] == "refused"
             bar.gate.set()
             assert await asyncio.gather(*asked) == [1, 2]
@@ -267,12 +270,12 @@ def test_a_worker_vanishes_and_another_comes(run: Run) -> None:
         async with opened(bar) as made:
             first = await made.worker("first", slots=1)
             client = await made.client()
-            floor = await seated(client, 1)
+            queue_dispatcher = await seated(client, 1)
             bar.gate.clear()
             plain = asyncio.create_task(client.query("bar/drink", 1))
             await until(lambda: bar.running == 1)
             again = asyncio.create_task(client.query("bar/drink", 2, idempotent=True))
-            await until(lambda: len(floor.line) == 1)
+            await until(lambda: len(queue_dispatcher.line) == 1)
             kill(first.worker)
             with pytest.raises(WorkerLost):
                 await plain
@@ -280,7 +283,7 @@ def test_a_worker_vanishes_and_another_comes(run: Run) -> None:
             bar.gate.set()
             await made.worker("second", slots=1)
             assert await again == 2
-            await until(lambda: len(floor.policy.workers) == 1)
+            await until(lambda: len(queue_dispatcher.policy.workers) == 1)
             for number in range(3, 6):
                 assert await client.query("bar/drink", number) == number
             assert client.querying.table.rows()[-1].worker == "second"
@@ -326,7 +329,7 @@ def test_the_shard_is_started_again(run: Run) -> None:
         async with opened(bar) as made:
             await made.worker("one", slots=2)
             client = await made.client()
-            floor = await seated(client, 1)
+            await seated(client, 1)
             bar.gate.clear()
             running = asyncio.create_task(client.query("bar/drink", 1))
             await until(lambda: bar.running == 1)
@@ -336,7 +339,8 @@ def test_the_shard_is_started_again(run: Run) -> None:
             assert await running == 1, "what runs does not notice"
             assert await client.query("bar/drink", 2) == 2, "nor does what is asked meanwhile"
             await made.house.start(0)
-            await until(lambda: floor.subscriptions[""].roster is not None)
+            queue = client.querying.dispatcher.queues.by_place["bar", "drink"]
+            await until(lambda: queue.subscriptions[""].roster is not None)
             assert await client.query("bar/drink", 3) == 3
             await seated(client, 1)
 
@@ -348,10 +352,10 @@ def await_later(client: AsyncClient, bar: Bar) -> bool:
 
 
 def test_another_policy_is_asked_by_a_hook_that_sees_every_query(run: Run) -> None:
-    """A hook may send a query to another queue: its floor, then."""
+    """A hook may send a query to another queue: its dispatcher, then."""
 
     async def main() -> None:
-        from maitred.client.querying import Querying
+        from maitred.client.query_gateway import QueryGateway
         from maitred.settings import Querying as QueryingSettings
         from maitred.surroundings import Surroundings
 
@@ -365,11 +369,11 @@ def test_another_policy_is_asked_by_a_hook_that_sees_every_query(run: Run) -> No
         async with opened(bar) as made:
             await made.worker("one", slots=2)
             client = await made.house.connect()
-            querying = Querying(client, QueryingSettings(), Surroundings.real(), hook=hook)
+            querying = QueryGateway(client, QueryingSettings(), Surroundings.real(), hook=hook)
             client.ask_with(querying)
             for number in range(30):
                 assert await client.query("bar/count", number) == number
-            assert [*querying.directing.floors] == [("bar", "drink")]
+            assert [*querying.dispatcher.queues.by_place] == [("bar", "drink")]
             await client.close()
 
     run(main())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import maitred
-from maitred.client.querying import Querying
+from maitred.client.query_gateway import QueryGateway
 from maitred.errors import UnknownQueue, WorkerLost
 from maitred.settings import Querying as Settings
 from maitred.surroundings import Surroundings
@@ -42,7 +42,7 @@ async def asking(stage: Stage, **settings: Any) -> AsyncIterator[AsyncClient]:  
         asyncio.timeout(4 * PATIENCE_SECONDS),
         maitred.connect(stage.url, **QUICK) as client,
     ):
-        client.ask_with(Querying(client, Settings(**settings), Surroundings.real()))
+        client.ask_with(QueryGateway(client, Settings(**settings), Surroundings.real()))
         yield client
 
 

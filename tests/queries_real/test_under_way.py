@@ -14,7 +14,7 @@ import pytest
 
 import maitred
 from maitred import App
-from maitred.client.querying import Querying
+from maitred.client.query_gateway import QueryGateway
 from maitred.errors import Overloaded
 from maitred.matching.counting import LEASE_SECONDS
 from maitred.node.counting import RENEW_SECONDS
@@ -133,7 +133,7 @@ class Guests(Scene):
             f"maitred://{name}:{SECRET}@{HOST}:{self.house.port}", close_seconds=0.05, **QUICK
         )
         self._clients.append(client)
-        client.ask_with(Querying(client, QueryingSettings(), Surroundings.real()))
+        client.ask_with(QueryGateway(client, QueryingSettings(), Surroundings.real()))
         return client
 
 

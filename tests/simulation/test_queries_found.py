@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import msgpack
 
-from maitred.client.querying import Querying, Whole
+from maitred.client.query_gateway import QueryGateway, Whole
 from maitred.dispatch.ask import Ask
 from maitred.simulation.loop import Limits
 from maitred.simulation.scenarios.queries import KINDS, QueriesRun
@@ -20,7 +20,7 @@ from maitred.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from maitred.client.running import Running
+    from maitred.client.asked_query import AskedQuery
 
 
 LIMITS = Limits(max_events=100_000, max_virtual_seconds=600.0)
@@ -32,14 +32,16 @@ class Caller:
     def __init__(self, run: QueriesRun) -> None:
         self.run = run
         self.gateway = run.gateways[0]
-        self.querying: Querying
+        self.querying: QueryGateway
 
     async def start(self) -> None:
         client = await self.gateway.connected(self.gateway.app_of(NAMESPACE))
         surroundings = self.gateway.host.surroundings
-        self.querying = Querying(client, QUERYING, surroundings, self.run.record.log(), "caller")
+        self.querying = QueryGateway(
+            client, QUERYING, surroundings, self.run.record.log(), name="caller"
+        )
 
-    def ask(self, seconds: float, *, idempotent: bool = False) -> tuple[QueryStory, Running]:
+    def ask(self, seconds: float, *, idempotent: bool = False) -> tuple[QueryStory, AskedQuery]:
         """Ask a query that runs for so long."""
         now = self.querying.loop.time()
         story = self.run.record.asked(
@@ -118,11 +120,11 @@ def test_a_worker_that_only_the_node_reaches_helps_when_the_others_are_full(poli
 
     async def story(run: QueriesRun, caller: Caller) -> None:
         reached, relayed = run.workers
-        while len(caller.querying.directing.floors) == 0:
+        while len(caller.querying.dispatcher.queues.by_place) == 0:
             _, running = caller.ask(0.0)
             await running.answer()
-        floor = caller.querying.directing.floors[NAMESPACE, QUOTES]
-        while not floor.works:  # noqa: ASYNC110 - virtual time
+        queue = caller.querying.dispatcher.queues.by_place[NAMESPACE, QUOTES].dispatcher
+        while not queue.works:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)
         stories = [caller.ask(10.0) for _ in range(reached.slots)]
         await asyncio.sleep(1.0)

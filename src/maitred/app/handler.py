@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from maitred.app.app import App
     from maitred.app.signature import Signature
     from maitred.client.adding import Adding, Conditions
-    from maitred.client.querying import Querying
-    from maitred.client.running import Running
+    from maitred.client.asked_query import AskedQuery
+    from maitred.client.query_gateway import QueryGateway
     from maitred.routing.names import QueueId
 
 Parameters = ParamSpec("Parameters")
@@ -88,7 +88,7 @@ class Handler(Generic[Parameters, Result, Called]):
         """Whether its queries may be run again elsewhere."""
         self.do_not_queue = do_not_queue
         self.require_worker = require_worker
-        self._querying: Querying | None = None
+        self._querying: QueryGateway | None = None
         functools.update_wrapper(self, signature.function)
 
     def __repr__(self) -> str:
@@ -160,13 +160,13 @@ class Handler(Generic[Parameters, Result, Called]):
         """The rows of a generator, as they come; leaving early stops it."""
         payload = self._write(args, kwargs)
 
-        async def begin() -> Running:
+        async def begin() -> AskedQuery:
             return self._begin(await self._begin_querying(), payload, rows=True)
 
         read_row = self.signature.read_row if self.signature.is_stream else read_anything
         return Stream(begin, self._read_rows, read_row)
 
-    def _begin(self, querying: Querying, payload: bytes, *, rows: bool) -> Running:
+    def _begin(self, querying: QueryGateway, payload: bytes, *, rows: bool) -> AskedQuery:
         wanted = self.conditions
         seconds = wanted.terms.timeout or querying.settings.timeout_seconds
         ask = asked(
@@ -182,7 +182,7 @@ class Handler(Generic[Parameters, Result, Called]):
         )
         return querying.begin(ask)
 
-    async def _begin_querying(self) -> Querying:
+    async def _begin_querying(self) -> QueryGateway:
         session = await self.app.session()
         self._querying = querying = session.client.querying
         return querying

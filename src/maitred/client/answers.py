@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from maitred.client.running import Running
+    from maitred.client.asked_query import AskedQuery
     from maitred.errors import MaitredError
 
 
@@ -26,10 +26,10 @@ class Rows:
     Taking a chunk lets the worker send more. Whoever leaves early closes it, or cancels the query.
     """
 
-    __slots__ = ("_chunks", "_credit_bytes", "_problem", "_running", "_taken", "_waiter", "waiting")
+    __slots__ = ("_chunks", "_credit_bytes", "_problem", "_query", "_taken", "_waiter", "waiting")
 
-    def __init__(self, running: Running, window_bytes: int) -> None:
-        self._running = running
+    def __init__(self, query: AskedQuery, window_bytes: int) -> None:
+        self._query = query
         self._chunks: deque[bytes] = deque()
         self.waiting = 0
         """Bytes that have come and were not taken."""
@@ -41,14 +41,14 @@ class Rows:
     @property
     def sequence(self) -> int:
         """The query's number in the table."""
-        return self._running.sequence
+        return self._query.sequence
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
         while not self._chunks:
-            if self._running.over:
+            if self._query.over:
                 if self._problem is not None:
                     raise self._problem
                 raise StopAsyncIteration
@@ -56,7 +56,7 @@ class Rows:
             try:
                 await self._waiter
             except asyncio.CancelledError:
-                self._running.cancel()
+                self._query.cancel()
                 raise
             finally:
                 self._waiter = None
@@ -65,13 +65,13 @@ class Rows:
         self._taken += len(chunk)
         # Often enough that the worker need not pause, and always before we pause ourselves.
         if self._taken >= self._credit_bytes or not self._chunks:
-            self._running.taken(self._taken)
+            self._query.taken(self._taken)
             self._taken = 0
         return chunk
 
     async def aclose(self) -> None:
         """Nobody wants the rest."""
-        self._running.cancel()
+        self._query.cancel()
         self._chunks.clear()
         self.waiting = 0
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from maitred.client.answers import Whole
-    from maitred.client.running import Running
+    from maitred.client.asked_query import AskedQuery
 
 Row = TypeVar("Row")
 
@@ -119,7 +119,7 @@ class Stream(Generic[Row]):
 
     def __init__(
         self,
-        begin: Callable[[], Coroutine[Any, Any, Running]],
+        begin: Callable[[], Coroutine[Any, Any, AskedQuery]],
         read: Callable[[bytes], list[Row]],
         read_row: Callable[[memoryview], Row] | None = None,
     ) -> None:
@@ -127,7 +127,7 @@ class Stream(Generic[Row]):
         self._read = read
         self._read_row = read_row
         """For large chunks: to read them at once they have to be copied first."""
-        self._running: Running | None = None
+        self._running: AskedQuery | None = None
         self._rows: Rows | None = None
         self._batch: list[Row] = []
         """What was read and not taken, the next one last."""

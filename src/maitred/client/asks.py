@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from maitred.client.asking import Stream, asked, read_any_rows, read_anything, read_whole, written
-from maitred.client.querying import Querying
+from maitred.client.query_gateway import QueryGateway
 from maitred.client.router import closed
 from maitred.client.timeouts import checked_timeout
 from maitred.errors import InvalidArgument
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
+    from maitred.client.asked_query import AskedQuery
     from maitred.client.client import AsyncClient
     from maitred.client.router import Router
-    from maitred.client.running import Running
     from maitred.surroundings import Surroundings
 
 
@@ -29,20 +29,20 @@ class Asks:
     _loop: asyncio.AbstractEventLoop
     _router: Router
     _surroundings: Surroundings
-    _querying: Querying | None
+    _querying: QueryGateway | None
 
     @property
-    def querying(self) -> Querying:
+    def querying(self) -> QueryGateway:
         """What asks this client's queries: its own gateway, made when it is first needed."""
         if self._querying is None:
             if self._router.closed:
                 raise closed()
-            self._querying = Querying(
+            self._querying = QueryGateway(
                 cast("AsyncClient", self), QueryingSettings(), self._surroundings
             )
         return self._querying
 
-    def ask_with(self, querying: Querying) -> None:
+    def ask_with(self, querying: QueryGateway) -> None:
         """Have queries asked by this one, which has settings of its own; before the first query."""
         if self._querying is not None:
             raise InvalidArgument("This client asks queries already.")
@@ -85,7 +85,7 @@ class Asks:
         """The same for a handler that is a generator: its rows, as they come."""
         payload = written(args, named)
 
-        async def begin() -> Running:
+        async def begin() -> AskedQuery:
             return self._begin(
                 queue, payload, timeout, namespace, priority, idempotent, do_not_queue, rows=True
             )
@@ -103,7 +103,7 @@ class Asks:
         do_not_queue: bool,
         *,
         rows: bool,
-    ) -> Running:
+    ) -> AskedQuery:
         querying = self._querying or self.querying
         seconds = querying.settings.timeout_seconds if timeout is None else checked_timeout(timeout)
         ask = asked(

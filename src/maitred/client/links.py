@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from maitred.client.seats import SeatLink
 from maitred.errors import MaitredError, TlsFailed, UnknownWorker
@@ -23,25 +23,13 @@ from maitred.wire.memory import keep_large_blocks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.dispatch.effects import ConnectionWaiter
     from maitred.protocol.queries import Allocation
     from maitred.protocol.seats import Load
     from maitred.settings import Querying
 
 REMEMBERED_MAX: Final = 10_000
 """Workers that are remembered as unreachable."""
-
-
-class Party(Protocol):
-    """Who waits for a link."""
-
-    def linked(self, link: SeatLink) -> None:
-        """Here it is."""
-
-    def unreachable(self) -> None:
-        """It cannot be had: let the node relay."""
-
-    def gone(self, why: str) -> None:
-        """The worker is no more."""
 
 
 Key = tuple[bytes, str]
@@ -56,10 +44,9 @@ class Links:
         settings: Querying,
         frame_bytes: int,
         name: str,
-        on_hung: Callable[[SeatLink], None],
         on_stray: Callable[[SeatLink], None],
-        on_load: Callable[[bytes, Load], None],
-        on_end: Callable[[SeatLink, bool], None],
+        on_load: Callable[[bytes, Load, float], None],
+        on_end: Callable[[SeatLink, float, bool], None],
         on_refused: Callable[[Allocation, MaitredError], None],
         secret: Callable[[int], bytes],
         *,
@@ -71,7 +58,6 @@ class Links:
         self._settings = settings
         self._frame_bytes = frame_bytes
         self._name = name
-        self._on_hung = on_hung
         self._on_stray = on_stray
         self._on_load = on_load
         self._on_end = on_end
@@ -84,7 +70,7 @@ class Links:
         """By the worker's session and address. One who knows a worker's session and offers slots
         with it elsewhere gets what is for his own address, and nothing that is for the worker."""
         self._keys: dict[SeatLink, Key] = {}
-        self._waiting: dict[Key, list[Party]] = {}
+        self._waiting: dict[Key, list[ConnectionWaiter]] = {}
         self._dialing: dict[asyncio.Task[None], None] = {}
         self._unreachable: dict[Key, float] = {}
         self._closed = False
@@ -92,22 +78,22 @@ class Links:
     def __len__(self) -> int:
         return len(self.open)
 
-    def get(self, allocation: Allocation, party: Party) -> None:
-        """Tell the party, now or later, whether there is a link to the worker."""
+    def get(self, allocation: Allocation, waiter: ConnectionWaiter, now: float) -> None:
+        """Tell the waiter, now or later, whether there is a link to the worker."""
         key = (allocation.session, allocation.address)
         link = self.open.get(key)
         if link is not None:
-            party.linked(link)
+            waiter.linked(link, now)
             return
         waiting = self._waiting.get(key)
         if waiting is not None:
-            waiting.append(party)
-        elif not allocation.address or self._is_unreachable(key):
-            party.unreachable()
+            waiting.append(waiter)
+        elif not allocation.address or self._is_unreachable(key, now):
+            waiter.unreachable(now)
         elif self._closed:
-            party.gone("the gateway is closed")
+            waiter.gone("the gateway is closed", now)
         else:
-            self._waiting[key] = [party]
+            self._waiting[key] = [waiter]
             task = self._loop.create_task(self._dial(key, allocation))
             self._dialing[task] = None
             task.add_done_callback(self._dialing.pop)
@@ -120,11 +106,11 @@ class Links:
         """Whether there is a link to the worker now."""
         return (allocation.session, allocation.address) in self.open
 
-    def _is_unreachable(self, key: Key) -> bool:
+    def _is_unreachable(self, key: Key, now: float) -> bool:
         until = self._unreachable.get(key)
         if until is None:
             return False
-        if self._loop.time() < until:
+        if now < until:
             return True
         del self._unreachable[key]
         return False
@@ -164,29 +150,30 @@ class Links:
                 self._on_refused(allocation, problem)
         except BaseException:
             self._drop(link)
-            for party in self._waiting.pop(key, ()):
-                party.gone("the gateway is closed")
+            for waiter in self._waiting.pop(key, ()):
+                waiter.gone("the gateway is closed", self._loop.time())
             raise
         waiting = self._waiting.pop(key, [])
+        now = self._loop.time()
         if link is not None and not why and not link.closing:
             self.opened(key, link)
-            for party in waiting:
+            for waiter in waiting:
                 # What one of them does may end it for the others.
                 if self.open.get(key) is link:
-                    party.linked(link)
+                    waiter.linked(link, now)
                 else:
-                    party.gone("its connection was lost")
+                    waiter.gone("its connection was lost", now)
             return
         self._drop(link)
         if not gone:
             if len(self._unreachable) >= REMEMBERED_MAX:
                 self._unreachable.clear()
-            self._unreachable[key] = self._loop.time() + self._settings.unreachable_seconds
-        for party in waiting:
+            self._unreachable[key] = now + self._settings.unreachable_seconds
+        for waiter in waiting:
             if gone:
-                party.gone(why)
+                waiter.gone(why, now)
             else:
-                party.unreachable()
+                waiter.unreachable(now)
 
     def _tls_options(self, fingerprint: bytes) -> dict[str, Any]:
         """As the loop takes them. Simulated loops know no TLS, not even its absence."""
@@ -209,13 +196,11 @@ class Links:
         elif not link.greeted.done():
             link.greeted.cancel()
 
-    def _ended(self, link: SeatLink, why: str, hung: bool) -> None:  # noqa: ARG002
+    def _ended(self, link: SeatLink, now: float, hung: bool) -> None:
         key = self._keys.pop(link, None)
         if key is not None:
             del self.open[key]
-        self._on_end(link, hung)
-        if hung:
-            self._on_hung(link)
+        self._on_end(link, now, hung)
 
     async def close(self) -> None:
         """Close them all."""

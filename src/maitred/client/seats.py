@@ -14,7 +14,7 @@ One timer a link looks whether the worker still speaks, and whether anybody stil
 from __future__ import annotations
 
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from maitred.errors import (
     MaitredError,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from maitred.dispatch.effects import AnswerReceiver
     from maitred.protocol.seats import Load
     from maitred.settings import Querying
 
@@ -78,35 +79,19 @@ LOOKS: Final = 2
 """How often in `ping_seconds` a link is looked at."""
 
 
-class Guest(Protocol):
-    """A query that has a seat. Of `seated`, `refused` and `lost` one is called, once."""
-
-    def rows_came(self, chunk: bytes) -> None:
-        """Rows of a stream."""
-
-    def seated(self, body: bytes) -> None:
-        """The end: a `Seated`."""
-
-    def refused(self, problem: MaitredError) -> None:
-        """It was not begun."""
-
-    def lost(self, why: str, *, hung: bool) -> None:
-        """The link is gone, and the answer with it."""
-
-
 class _Nobody:
     """Receives what nobody waits for any more."""
 
-    def rows_came(self, chunk: bytes) -> None:
+    def rows_came(self, chunk: bytes, now: float) -> None:
         pass
 
-    def seated(self, body: bytes) -> None:
+    def finished(self, body: bytes, now: float) -> None:
         pass
 
-    def refused(self, problem: MaitredError) -> None:
+    def refused(self, problem: MaitredError, now: float) -> None:
         pass
 
-    def lost(self, why: str, *, hung: bool) -> None:
+    def lost(self, why: str, now: float, *, hung: bool) -> None:
         pass
 
 
@@ -147,9 +132,9 @@ class SeatLink(Link):
         settings: Querying,
         frame_bytes: int,
         name: str,
-        on_end: Callable[[SeatLink, str, bool], None],
+        on_end: Callable[[SeatLink, float, bool], None],
         on_stray: Callable[[SeatLink], None],
-        on_load: Callable[[bytes, Load], None],
+        on_load: Callable[[bytes, Load, float], None],
         secret: Callable[[int], bytes],
         fingerprint: bytes = b"",
     ) -> None:
@@ -157,7 +142,7 @@ class SeatLink(Link):
         decoder = FrameDecoder(RESPONSE, HELLO_BYTES, named=False)
         super().__init__(loop, decoder, REQUEST, TURN_FRAMES)
         self.session = session
-        self.streams: dict[int, Guest] = {}
+        self.streams: dict[int, AnswerReceiver] = {}
         self.frame_bytes = 0
         """Largest body that the worker takes."""
         self.greeted: asyncio.Future[None] = loop.create_future()
@@ -198,7 +183,7 @@ class SeatLink(Link):
 
     # Asking
 
-    def seat(self, guest: Guest, body: bytes, now: float) -> int:
+    def seat(self, receiver: AnswerReceiver, body: bytes, now: float) -> int:
         """Send a query; returns its stream."""
         streams = self.streams
         if self.closing:
@@ -211,7 +196,7 @@ class SeatLink(Link):
         self._next = stream + 1 if stream < STREAMS_MAX - 1 else 1
         if not streams:
             self._busy_since = now
-        streams[stream] = guest
+        streams[stream] = receiver
         self.used_at = now
         frame = _pack(REQUEST, 0, stream, _SEAT, len(body)) + body
         self._gathered.append(frame)
@@ -228,15 +213,19 @@ class SeatLink(Link):
             self.loop.call_soon(self._flush_in_turn)
         return stream
 
-    def stop(self, stream: int, guest: Guest, heir: Guest = _NOBODY) -> None:
-        """Nobody waits for this any more; the heir hears how it ends."""
-        if self.streams.get(stream) is guest:
+    def stop(self, stream: int, receiver: AnswerReceiver, now: float) -> None:  # noqa: ARG002
+        """Have the worker stop: the caller left."""
+        self.hand_over(stream, receiver, _NOBODY)
+
+    def hand_over(self, stream: int, receiver: AnswerReceiver, heir: AnswerReceiver) -> None:
+        """Have the worker stop, and tell the heir in place of the receiver how that ends."""
+        if self.streams.get(stream) is receiver:
             self.streams[stream] = heir
             if not self.closing:
                 self.send(0, stream, Opcode.CANCEL, b"")
 
-    def taken(self, stream: int, size: int) -> None:
-        """So many bytes of rows were taken."""
+    def taken(self, stream: int, size: int, now: float) -> None:  # noqa: ARG002
+        """The caller took this many bytes of rows."""
         if not self.closing and stream in self.streams:
             self.send(0, stream, Opcode.CREDIT, _credit(size))
 
@@ -256,26 +245,26 @@ class SeatLink(Link):
         streams = self.streams
         for _, stream, opcode, body in frames:
             if opcode == SEATED:
-                guest = streams.pop(stream, None)
-                if guest is not None:
-                    guest.seated(body)
+                receiver = streams.pop(stream, None)
+                if receiver is not None:
+                    receiver.finished(body, now)
                     continue
             elif opcode == ROWS:
-                guest = streams.get(stream)
-                if guest is not None:
-                    guest.rows_came(body)
+                receiver = streams.get(stream)
+                if receiver is not None:
+                    receiver.rows_came(body, now)
                     continue
             elif opcode == _ERROR:
-                guest = streams.pop(stream, None)
+                receiver = streams.pop(stream, None)
                 problem = error_of(Frame(0, stream, opcode, body))
-                if guest is not None:
-                    guest.refused(problem)
+                if receiver is not None:
+                    receiver.refused(problem, now)
                     continue
                 if stream == EVENT_STREAM:
                     self.fail(problem)  # its last words
                     return
             elif opcode == _LOAD and stream == EVENT_STREAM:
-                if not self._report(body):
+                if not self._report(body, now):
                     return
                 continue
             elif opcode == _PONG:
@@ -289,14 +278,14 @@ class SeatLink(Link):
         if not streams:
             self.used_at = now
 
-    def _report(self, body: bytes) -> bool:
+    def _report(self, body: bytes, now: float) -> bool:
         """How the worker is; False if it cannot be read, and the link was given up for it."""
         try:
             load = decode_load(body)
         except UNREADABLE as problem:
             self.fail(ProtocolViolation(f"The worker's report cannot be read: {problem}."))
             return False
-        self._on_load(self.session, load)
+        self._on_load(self.session, load, now)
         return not self.closing
 
     def _greet(self, frame: Frame) -> None:
@@ -400,8 +389,9 @@ class SeatLink(Link):
             self.greeted.set_exception(Unavailable(f"The worker is gone: {why}."))
         if not self.greeted.cancelled():
             self.greeted.exception()  # so that nobody has to ask for it
-        guests = list(self.streams.values())
-        self._on_end(self, why, hung)
+        now = self.loop.time()
+        receivers = list(self.streams.values())
+        self._on_end(self, now, hung)
         self.streams.clear()
-        for guest in guests:
-            guest.lost(why, hung=hung)
+        for receiver in receivers:
+            receiver.lost(why, now, hung=hung)

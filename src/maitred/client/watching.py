@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from maitred.client.client import AsyncClient
-    from maitred.client.querying import Querying
+    from maitred.client.query_gateway import QueryGateway
     from maitred.protocol.queries import Order, QueryRow
 
 HOLD_SECONDS: Final = 60.0
@@ -41,7 +41,7 @@ REPORT_SECONDS: Final = 5.0
 class Watching:
     """Waits for orders at every node."""
 
-    def __init__(self, client: AsyncClient, querying: Querying) -> None:
+    def __init__(self, client: AsyncClient, querying: QueryGateway) -> None:
         self._client = client
         self._querying = querying
         self._loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What doors need of whoever asks queries: `client.querying`
+"""What doors need of whoever asks queries: `client.query_gateway`
 has it, and so have fakes."""
 
 from __future__ import annotations

@@ -138,11 +138,11 @@ class Gateway:
         self.reaches_shards.set()
 
     def _ask(self, client: AsyncClient) -> Asking:
-        from maitred.client.querying import Querying
+        from maitred.client.query_gateway import QueryGateway
 
         queues = [queue.queries for queue in self.settings.queues.values()]
         limited = any(one.concurrent or one.rate_per_second for one in queues)
-        return Querying(
+        return QueryGateway(
             client,
             self.settings.gateway.querying,
             self.surroundings,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import json
 
-from maitred.client.querying import Querying
+from maitred.client.query_gateway import QueryGateway
 from maitred.errors import Unavailable
 from maitred.gateway.http.formats import AS_JSON, JSON
 from maitred.gateway.http.metrics import counter, gauge, gauges
@@ -70,7 +70,7 @@ class Pages:
                 [({"status": status}, count) for status, count in sorted(table.counts.items())],
             )
             lines += gauge("maitred_queries_under_way", "Waiting or running.", table.under_way)
-            if isinstance(querying, Querying):
+            if isinstance(querying, QueryGateway):
                 text = "Queries that wait for a worker now."
                 lines += gauge("maitred_queries_waiting", text, querying.waiting)
                 text = "Connections to workers."
@@ -79,16 +79,16 @@ class Pages:
                 lines += counter(
                     "maitred_queries_links_refused_total", text, [({}, querying.links_refused)]
                 )
-                directing = querying.directing
+                queues = querying.dispatcher.queues
                 text = "Queries that wait here because no worker has room."
-                lines += gauge("maitred_queries_in_line", text, directing.in_line)
+                lines += gauge("maitred_queries_in_line", text, queues.queued)
                 text = "Queries that were refused here because no worker had room."
-                lines += counter("maitred_queries_shed_total", text, [({}, directing.shed)])
+                lines += counter("maitred_queries_shed_total", text, [({}, queues.totals.shed)])
                 text = "How often a worker had no room for a query that was sent to it."
                 lines += counter(
                     "maitred_queries_refused_by_workers_total",
                     text,
-                    [({}, directing.refused_by_workers)],
+                    [({}, queues.totals.refused_by_workers)],
                 )
                 text = "Queries that went through the node, because their worker was out of reach."
                 lines += counter(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import msgpack
 
-from maitred.client.querying import Querying, Whole
+from maitred.client.query_gateway import QueryGateway, Whole
 from maitred.dispatch.ask import Ask
 from maitred.errors import DeadlineExceeded, MaitredError
 from maitred.settings import Querying as QueryingSettings
@@ -124,7 +124,7 @@ class GatewayHost(Attending):
 
     def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
         super().__init__(host, node, record)
-        self.querying: Querying | None = None
+        self.querying: QueryGateway | None = None
         self.calm = False
         """Ask for nothing that takes long."""
         self._asking = True
@@ -144,7 +144,9 @@ class GatewayHost(Attending):
     async def main(self, name: str) -> None:
         app = self.app_of(NAMESPACE)
         client = await self.connected(app)
-        querying = Querying(client, QUERYING, self.host.surroundings, self.record.log(), name)
+        querying = QueryGateway(
+            client, QUERYING, self.host.surroundings, self.record.log(), name=name
+        )
         self.querying = querying
         cutting = None
         if self.cut_seconds is not None:
@@ -167,7 +169,7 @@ class GatewayHost(Attending):
         await querying.close()
         await self.leave(app)
 
-    async def _ask(self, querying: Querying, name: str) -> None:
+    async def _ask(self, querying: QueryGateway, name: str) -> None:
         random, loop = self.random, asyncio.get_running_loop()
         now = loop.time()
         # A slot that comes for a query whose time was just over goes to the next one of the same

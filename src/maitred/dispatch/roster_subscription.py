@@ -1,14 +1,14 @@
-"""Who serves a queue, as its root tells it: one request held there, asked again when answered.
+"""The roster of a queue: its workers, as the queue's root tells them, kept up by a long poll.
 
-A gateway that picks workers itself has one for each queue and user: a pass is for the queries of
-one user, with his limits. The root says when something changes. While it cannot be asked, the last
-roster counts for a while. One that nobody has used for a minute is given up: the next query of the
-queue asks for a slot, as the first one did, and hears again how the queue wants it.
+A gateway that picks workers itself has one subscription for each queue and user: a pass is for the
+queries of one user, with that user's limits. The root answers when something changes. While the
+root cannot be asked, the last roster counts for a while. A roster that no query has used for a
+minute is given up: the next query of the queue asks for a slot, as the first one did, and learns
+the queue's policy again.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from maitred.backoff import backoff_seconds
@@ -26,10 +26,9 @@ from maitred.routing.names import TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from random import Random
 
-    from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.balancing.interface import RandomSource
+    from maitred.dispatch.effects import Effects, NodeRequest, Wakeup
     from maitred.protocol.messages import AnyAnswer
 
 ROOT: Final = 0
@@ -50,17 +49,20 @@ _REFUSALS: Final = (Closed, PermissionDenied, UnknownQueue, UnknownRequest)
 """Asking again would not help."""
 
 
-class Subscription:
-    """One user's roster of one queue."""
+class RosterSubscription:
+    """One user's roster of one queue; `ask` begins it."""
 
     def __init__(
         self,
-        client: AsyncClient,
-        session: bytes,
         place: tuple[str, str, str],
-        random: Random,
+        *,
+        effects: Effects,
+        session: bytes,
+        random: RandomSource,
+        backoff: tuple[float, float],
         keep_seconds: float,
-        told: Callable[[Subscription], None],
+        told: Callable[[RosterSubscription, float], None],
+        now: float,
     ) -> None:
         self.place = place
         """Namespace, queue and user."""
@@ -69,18 +71,19 @@ class Subscription:
         self.passes: dict[str, Allocation] = {}
         """What is shown to each worker, by its session in hexadecimal."""
         self.missing: frozenset[str] = frozenset()
-        """Workers that others are let in by, and this user is not; kept by whoever is told."""
-        self.used_at = 0.0
+        """Workers to which other users have a pass, and this one has not; kept by the dispatcher
+        of the queue."""
+        self.used_at = now
         self.over = False
         """Whether it was given up, or refused."""
-        self._client = client
+        self._effects = effects
         self._session = session
         self._random = random
+        self._backoff = backoff
         self._keep_seconds = keep_seconds
         self._told = told
-        self._loop = asyncio.get_running_loop()
-        self._held: Held | None = None
-        self._pause: asyncio.TimerHandle | None = None
+        self._request: NodeRequest | None = None
+        self._pause: Wakeup | None = None
         self._asked_at = 0.0
         self._fails_since: float | None = None
         self._tries = 0
@@ -89,62 +92,60 @@ class Subscription:
 
     def __repr__(self) -> str:
         namespace, queue, user = self.place
-        return f"<Subscription {namespace}/{queue} for {user!r}, {len(self.passes)} workers>"
+        return f"<RosterSubscription {namespace}/{queue} for {user!r}, {len(self.passes)} workers>"
 
-    def start(self) -> None:
-        """From now on."""
-        self.used_at = self._loop.time()
-        self._ask()
-
-    def refresh(self) -> None:
-        """A worker does not know our pass: have all of them told of theirs again."""
-        now = self._loop.time()
+    def refresh(self, now: float) -> None:
+        """A worker does not know its pass: have all workers told of theirs again."""
         if self.over or now - self._anew_at < REFRESH_SECONDS:
             return
         self._anew = True
         self._anew_at = now
-        if self._held is not None:
-            self._held.take_back()  # and asked again when that is answered
+        if self._request is not None:
+            self._request.take_back()  # and asked again when that is answered
 
     def stop(self) -> None:
-        """It is not needed any more."""
+        """Ask no more."""
         self.over = True
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
-        if self._held is not None:
-            self._held.take_back()
+        if self._request is not None:
+            self._request.take_back()
 
-    def _ask(self) -> None:
+    def give_up(self) -> None:
+        """Ask no more, and let the roster count no more."""
+        self.stop()
+        self.roster = None
+        self.passes = {}
+
+    def ask(self, now: float) -> None:
+        """Ask the root for the roster, or for its next change."""
         self._pause = None
         namespace, queue, user = self.place
         version = 0 if self.roster is None or self._anew else self.roster.version
         self._anew = False
-        self._asked_at = self._loop.time()
+        self._asked_at = now
         message = Subscribe(namespace, queue, TASKS, ROOT, 0, self._session, version, user)
         try:
-            self._held = self._client.hold(message, HOLD_SECONDS)
+            self._request = self._effects.ask_node(message, HOLD_SECONDS, self._came, patient=True)
         except MaitredError as problem:
-            self._failed(problem)
-            return
-        self._held.tell(self._came)
+            self._failed(problem, now)
 
-    def _came(self, outcome: AnyAnswer | MaitredError) -> None:
-        self._held = None
+    def _came(self, outcome: AnyAnswer | MaitredError, now: float) -> None:
+        self._request = None
         if self.over:
             return
-        now = self._loop.time()
         if now - self.used_at >= UNUSED_SECONDS:
-            self._give_up()
+            self._give_up(now)
         elif isinstance(outcome, Roster):
             self._learn(outcome, now)
         elif isinstance(outcome, DeadlineExceeded) or self._anew:
             self._fails_since, self._tries = None, 0
             self._ask_later(now)  # nothing has changed
         elif isinstance(outcome, MaitredError):
-            self._failed(outcome)
+            self._failed(outcome, now)
         else:
-            self._failed(ProtocolViolation("The answer to SUBSCRIBE is another one's."))
+            self._failed(ProtocolViolation("The answer to SUBSCRIBE is another one's."), now)
 
     def _learn(self, roster: Roster, now: float) -> None:
         self._fails_since, self._tries = None, 0
@@ -154,7 +155,7 @@ class Subscription:
                 one.session.hex(): Allocation(ROOT, one.token, one.session, one.worker, one.address)
                 for one in roster.members
             }
-            self._told(self)
+            self._told(self, now)
             if self.over:
                 return
             same = before is not None and before.version == roster.version
@@ -163,44 +164,31 @@ class Subscription:
         if same:
             self._ask_later(now)
         else:
-            self._ask()
+            self.ask(now)
 
     def _ask_later(self, now: float) -> None:
         pause = LEAST_SECONDS - (now - self._asked_at)
         if pause <= 0:
-            self._ask()
+            self.ask(now)
         else:
-            self._pause = self._loop.call_later(pause, self._ask)
+            self._pause = self._effects.wake_at(now + pause, self.ask)
 
-    def _failed(self, problem: MaitredError) -> None:
+    def _failed(self, problem: MaitredError, now: float) -> None:
         if isinstance(problem, _REFUSALS):
-            self._give_up()
+            self._give_up(now)
             return
-        now = self._loop.time()
         if self._fails_since is None:
             self._fails_since = now
         elif self.roster is not None and now - self._fails_since >= self._keep_seconds:
             self.roster = None
             self.passes = {}
-            self._told(self)
+            self._told(self, now)
             if self.over:
                 return
-        settings = self._client.settings
         self._tries += 1
-        pause = backoff_seconds(
-            self._tries,
-            settings.backoff_first_seconds,
-            settings.backoff_longest_seconds,
-            self._random,
-        )
-        self._pause = self._loop.call_later(pause, self._ask)
+        pause = backoff_seconds(self._tries, *self._backoff, self._random)
+        self._pause = self._effects.wake_at(now + pause, self.ask)
 
-    def give_up(self) -> None:
-        """It counts no more."""
-        self.stop()
-        self.roster = None
-        self.passes = {}
-
-    def _give_up(self) -> None:
+    def _give_up(self, now: float) -> None:
         self.give_up()
-        self._told(self)
+        self._told(self, now)

@@ -1,4 +1,8 @@
-"""A floor under everything that may happen, in any order: nothing is lost, nothing counts twice."""
+"""A queue dispatcher under everything that may happen, in any order.
+
+No query is lost, no attempt counts twice, a worker that refused a query is not asked again, retries
+stay within their budget, and nothing is sent to a worker that is away.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maitred.balancing.workers import WORKER_POLICIES, Outcome
-from maitred.client.floor import Floor
-from maitred.errors import AtCapacity, InvalidReservation, Overloaded
+from maitred.dispatch.known_workers import KnownWorkers
+from maitred.dispatch.queue_dispatcher import DispatchTotals, QueueDispatcher
+from maitred.errors import AtCapacity, InvalidReservation
 from maitred.protocol.queries import Allocation, Member, Roster, Shedding
 from maitred.protocol.seats import Load, Seated, encode_seated
 from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT
@@ -20,24 +25,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.balancing.workers import Dispatch
-    from maitred.client.turns import Turn
+    from maitred.dispatch.dispatch_attempt import DispatchAttempt
 
 WORKERS = [bytes([number]) * 16 for number in range(1, 4)]
 RETRIES_PER_SECOND = 2.0
 
 
-class FakeLoop:
-    """Time that passes when somebody says so."""
+class FakeClock:
+    """The effects of a queue dispatcher: time that passes when a test says so."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.timers: list[Any] = []
 
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, seconds: float, call: Callable[..., None], *args: object) -> object:
-        timer = SimpleNamespace(at=self.now + seconds, call=call, args=args, cancelled=False)
+    def wake_at(self, moment: float, act: Callable[[float], None]) -> Any:  # noqa: ANN401
+        timer = SimpleNamespace(at=moment, act=act, cancelled=False)
         timer.cancel = lambda: setattr(timer, "cancelled", True)
         self.timers.append(timer)
         return timer
@@ -48,80 +50,100 @@ class FakeLoop:
             first = min(due, key=lambda one: one.at)
             self.timers.remove(first)
             self.now = max(self.now, first.at)
-            first.call(*first.args)
+            first.act(self.now)
         self.now = end
 
 
-class FakeRunning:
-    """A query as a floor sees it."""
+class FakeQuery:
+    """A query as a queue dispatcher sees it."""
 
     def __init__(self, house: House, deadline: float, priority: int, *, now_only: bool) -> None:
         self.house = house
         self.deadline = deadline
-        self.ask = SimpleNamespace(priority=priority, do_not_queue=now_only)
-        self.turn: Turn | None = None
+        self.priority = priority
+        self.do_not_queue = now_only
+        self.attempt: DispatchAttempt | None = None
         self.where = "new"
 
-    def allocated(self, allocation: Allocation) -> None:
+    def allocated(self, allocation: Allocation, now: float) -> None:
+        assert now == self.house.clock.now
         assert self.where in ("new", "line", "again"), self.where
         assert allocation.session in self.house.listed
+        assert self.attempt is not None
+        name = allocation.session.hex()
+        assert name not in self.attempt.refused_by, "it had no room for this query"
+        assert self.house.away.get(name, 0.0) <= now, "its link broke a moment ago"
         self.where = "sent"
-        assert self.turn is not None
-        self.turn.link = cast("Any", self)
+        self.attempt.link = cast("Any", self)
         self.house.sends += 1
 
-    def refused_by_node(self, problem: Overloaded) -> None:
+    def ask_node(self, now: float) -> None:
+        assert now == self.house.clock.now
+        assert self.where in ("new", "line", "again")
+        self.where = "node"
+        self.attempt = None
+
+    def ask_node_at_once(self) -> None:
+        """The node has no slot either, and says so at once."""
+        assert self.where in ("new", "line", "again")
+        assert self.attempt is not None
+        self.house.queue.queue(self.attempt, self.house.clock.now)
+
+    def refused_by_node(self, problem: Any, now: float) -> None:  # noqa: ANN401, ARG002
         assert problem.retry_after is not None
         assert problem.retry_after > 0
         self._over("refused")
 
-    def expired(self) -> None:
+    def expired(self, now: float) -> None:  # noqa: ARG002
         if self.where == "sent":
             self.left(Outcome.LOST)
         else:
             self._over("late")
 
     def left(self, outcome: Outcome) -> None:
-        """Whoever asked is gone, and the worker has it still."""
-        assert self.turn is not None
-        self.turn.leaving = outcome
-        self.house.leaving.append(self.turn)
+        """The caller left, and the worker has the query still."""
+        assert self.attempt is not None
+        self.attempt.leaving = outcome
+        self.house.leaving.append(self.attempt)
         self._over("left")
 
     def _over(self, where: str) -> None:
         assert self.where in ("new", "line", "again", "sent"), f"{self.where} is an end already"
         self.where = where
-        if self.turn is not None:
-            self.turn.floor.leave(self.turn)
+        if self.attempt is not None:
+            self.attempt.queue.leave(self.attempt, self.house.clock.now)
 
 
 class House:
-    """Everything around a floor."""
+    """Everything around a queue dispatcher."""
 
     def __init__(self, policy: str, seed: int) -> None:
-        self.loop = FakeLoop()
-        self.random = Random(seed)
-        self.unreachable_seconds = 5.0
-        self.refused_by_workers = 0
-        self.shed = 0
-        self.queries: list[FakeRunning] = []
-        self.leaving: list[Turn] = []
+        self.clock = FakeClock()
+        self.queries: list[FakeQuery] = []
+        self.leaving: list[DispatchAttempt] = []
         self.listed: set[bytes] = set()
+        self.away: dict[str, float] = {}
         self.under_way: list[Dispatch] = []
         self.sends = self.first = self.number = 0
-        self.floor = Floor(cast("Any", self), ("n", "q"), policy)
-        self._watch()
-        self.subscription: Any = SimpleNamespace(
-            roster=None, passes={}, missing=frozenset(), used_at=0.0
+        self.queue = QueueDispatcher(
+            ("n", "q"),
+            policy,
+            random=Random(seed),
+            effects=self.clock,
+            workers=KnownWorkers(),
+            totals=DispatchTotals(),
+            unreachable_seconds=5.0,
+            now=self.clock.now,
         )
-        self.subscription.refresh = lambda: None
-        self.floor.subscriptions[""] = cast("Any", self.subscription)
+        self._watch()
+        self.book: Any = SimpleNamespace(passes={}, missing=frozenset(), used_at=0.0)
+        self.book.refresh = lambda _: None
         self.policy = policy
         self.version = 0
         self.roster([True] * len(WORKERS))
 
     def _watch(self) -> None:
-        policy: Any = self.floor.policy
+        policy: Any = self.queue.policy
         sent, ended = policy.sent, policy.ended
 
         def watched_sent(worker: str, now: float) -> Dispatch:
@@ -136,21 +158,6 @@ class House:
 
         policy.sent, policy.ended = watched_sent, watched_ended
 
-    # For the floor
-
-    def by_the_node(self, running: FakeRunning) -> None:
-        assert running.where in ("new", "line", "again")
-        running.where = "node"
-        running.turn = None
-
-    def at_once(self, turn: Turn) -> None:
-        """The node has nothing either; whoever asked it hears so at once."""
-        assert cast("Any", turn.running).where in ("new", "line", "again")
-        self.floor.wait(turn, self.loop.time())
-
-    def reported(self, session: bytes, load: Load) -> None:
-        self.floor.reported(session.hex(), load, 0)
-
     # What happens
 
     def roster(self, there: list[bool]) -> None:
@@ -162,97 +169,113 @@ class House:
         ]
         self.listed |= {one.session for one in members}
         shedding = Shedding(retries_per_second=RETRIES_PER_SECOND)
-        self.subscription.roster = Roster(self.version, self.policy, members, shedding)
-        self.subscription.passes = {
+        for session, is_there in zip(WORKERS, there, strict=True):
+            if not is_there:  # one that joins anew is not away any more
+                self.away.pop(session.hex(), None)
+        self.book.passes = {
             one.session.hex(): Allocation(0, one.token, one.session, "w", one.address)
             for one in members
         }
-        self.floor.learn(self.subscription)
+        roster = Roster(self.version, self.policy, members, shedding)
+        self.queue.learn(roster, [self.book], self.clock.now)
 
     def ask(self, seconds: float, priority: int, *, now_only: bool) -> None:
-        running = FakeRunning(self, self.loop.now + seconds, priority, now_only=now_only)
-        self.queries.append(running)
-        if not self.floor.works:
-            running.where = "node"
+        query = FakeQuery(self, self.clock.now + seconds, priority, now_only=now_only)
+        self.queries.append(query)
+        if not self.queue.works:
+            query.where = "node"
             return
         self.first += 1
-        self.floor.enter(cast("Any", running), self.subscription)
+        self.queue.enter(query, self.book, self.clock.now)
         self._settle()
 
     def _settle(self) -> None:
         for one in self.queries:
             if one.where in ("new", "again"):
-                assert one.turn is not None
-                assert one.turn.waits, "it is somewhere"
+                assert one.attempt is not None
+                assert one.attempt.queued, "it is somewhere"
                 one.where = "line"
 
-    def sent(self, which: int) -> FakeRunning | None:
+    def sent(self, which: int) -> FakeQuery | None:
         found = [one for one in self.queries if one.where == "sent"]
         return found[which % len(found)] if found else None
 
     def seated(self, which: int, how: int, limit: int) -> None:
-        running = self.sent(which)
-        if running is None:
+        query = self.sent(which)
+        if query is None:
             return
-        assert running.turn is not None
+        assert query.attempt is not None
         self.number += 1
         load = Load(self.number, limit, 1, 0, 0.01, 1)
-        running.where = "over"
-        running.turn.answered(Seated(how, b"", load=load))
+        query.where = "over"
+        query.attempt.answered(Seated(how, b"", load=load), self.clock.now)
 
     def refused(self, which: int, *, known: bool) -> None:
-        running = self.sent(which)
-        if running is None:
+        query = self.sent(which)
+        if query is None:
             return
-        turn = running.turn
-        assert turn is not None
-        running.where = "again"
-        turn.was_refused(AtCapacity("Full.", limit=1) if known else InvalidReservation("Who?"))
-        if turn.was_full and self.floor.works:
-            self.floor.again(turn)
-        elif self.floor.works:
-            self.floor.enter(cast("Any", running), self.subscription)
+        attempt, now = query.attempt, self.clock.now
+        assert attempt is not None
+        query.where = "again"
+        if known:
+            attempt.refused(AtCapacity("Full.", limit=1), now)
         else:
-            self.by_the_node(running)
+            assert attempt.worker is not None
+            name, before = attempt.worker.name, self.queue._away.get(attempt.worker.name)
+            attempt.refused(InvalidReservation("Who?"), now)
+            self._now_away(name, before)
+        if attempt.was_full and self.queue.works:
+            self.queue.retry(attempt, now)
+        elif self.queue.works:
+            self.queue.enter(query, self.book, now)
+        else:
+            query.ask_node(now)
         self._settle()
 
+    def _now_away(self, name: str, before: tuple[Any, float] | None) -> None:
+        after = self.queue._away.get(name)
+        if after is not None and after is not before:
+            assert name not in self.queue.policy.workers
+            self.away[name] = after[1]
+
     def lost(self, which: int) -> None:
-        running = self.sent(which)
-        if running is None:
+        query = self.sent(which)
+        if query is None:
             return
-        assert running.turn is not None
-        running.turn.end(Outcome.LOST)
-        running.where = "over"
-        self.floor.away(WORKERS[which % len(WORKERS)].hex())
+        assert query.attempt is not None
+        query.attempt.end(Outcome.LOST, self.clock.now)
+        query.where = "over"
+        name = WORKERS[which % len(WORKERS)].hex()
+        before = self.queue._away.get(name)
+        self.queue.away(name, self.clock.now)
+        self._now_away(name, before)
 
     def cancel(self, which: int) -> None:
         found = [one for one in self.queries if one.where in ("sent", "line")]
         if found:
-            running = found[which % len(found)]
-            if running.where == "sent":
-                running.left(Outcome.CANCELLED)
+            query = found[which % len(found)]
+            if query.where == "sent":
+                query.left(Outcome.CANCELLED)
             else:
-                running._over("cancelled")
+                query._over("cancelled")
 
     def last_word(self, which: int, how: int) -> None:
         if self.leaving:
-            turn = self.leaving.pop(which % len(self.leaving))
-            turn.seated(encode_seated(Seated(how, b"")))
+            attempt = self.leaving.pop(which % len(self.leaving))
+            attempt.finished(encode_seated(Seated(how, b"")), self.clock.now)
 
     def pass_time(self, seconds: float) -> None:
-        self.loop.advance(seconds)
+        self.clock.advance(seconds)
         for one in self.queries:
-            if one.where in ("sent", "line") and one.deadline <= self.loop.now:
-                one.expired()
+            if one.where in ("sent", "line") and one.deadline <= self.clock.now:
+                one.expired(self.clock.now)
 
     def check(self) -> None:
         at_workers = sum(one.where == "sent" for one in self.queries) + len(self.leaving)
         assert len(self.under_way) == at_workers
-        in_line = sum(one.where == "line" for one in self.queries)
-        assert len(self.floor.line) == in_line
-        assert in_line == sum(
-            one.turn is not None and one.turn.waits for one in self.queries if one.where == "line"
-        )
+        queued = [one for one in self.queries if one.where == "line"]
+        assert len(self.queue.line) == len(queued)
+        assert all(one.attempt is not None and one.attempt.queued for one in queued)
 
 
 HOWS = st.sampled_from((DONE, DONE, FAILED, TIMED_OUT, STOPPED))
@@ -301,7 +324,7 @@ def test_whatever_happens_every_query_is_somewhere_and_ends_once(
         house.last_word(0, STOPPED)
     house.check()
     assert house.under_way == []
-    assert len(house.floor.line) == 0
+    assert len(house.queue.line) == 0
     assert {one.where for one in house.queries} <= {
         "over", "node", "refused", "late", "left", "cancelled",
     }  # fmt: skip

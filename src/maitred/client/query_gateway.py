@@ -1,0 +1,316 @@
+"""Asking queries: a gateway as a library.
+
+Every listener uses this, and so does a client that asks for itself. What is to be done about a
+query is decided in `dispatch/`; here it is done, with links to workers, requests to the node and
+the loop's timers. A query is entered into the table, waits for a slot, goes straight to the worker
+that has it, and comes to exactly one end: the result, the rows of a stream, or an error that says
+which end it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from maitred.client.answers import Rows, Whole
+from maitred.client.asked_query import AskedQuery
+from maitred.client.links import Links
+from maitred.client.queues import QueueView
+from maitred.client.router import closed
+from maitred.client.watching import Watching
+from maitred.dispatch.dispatcher import Dispatcher
+from maitred.dispatch.query_states import Accident
+from maitred.errors import InternalError, MaitredError
+from maitred.wire.complaints import Complaints
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from maitred.client.client import AsyncClient
+    from maitred.client.held import Held
+    from maitred.client.seats import SeatLink
+    from maitred.dispatch.ask import Ask
+    from maitred.dispatch.effects import Act, Told, WorkerConnection
+    from maitred.dispatch.pending_query import PendingQuery
+    from maitred.protocol.messages import AnyAnswer, AnyRequest
+    from maitred.protocol.queries import Allocation
+    from maitred.settings import Queries, Querying, QueryLimits
+    from maitred.surroundings import Surroundings
+
+    Hook = Callable[[Ask], Ask | Awaitable[Ask]]
+
+__all__ = ["AskedQuery", "QueryGateway", "Rows", "Whole"]
+
+SELECTION: Final = "weighted"
+"""How the partition is chosen that a request for slots goes to."""
+
+
+class Log(Protocol):
+    """Where a gateway writes its log."""
+
+    def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
+    def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
+
+
+class QueryGateway:
+    """Asks the queries of one client; it carries out what its dispatcher decides.
+
+    Make it on the running loop.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        settings: Querying,
+        surroundings: Surroundings,
+        log: Log | None = None,
+        *,
+        name: str = "",
+        hook: Hook | None = None,
+        limits: Callable[[str], QueryLimits | None] | None = None,
+        queue_limits: Callable[[str, str], Queries | None] = lambda _, __: None,
+    ) -> None:
+        self.loop = loop = asyncio.get_running_loop()
+        self.client = client
+        self.settings = settings
+        self.name = name
+        self.session = surroundings.secret(16)
+        """This gateway, from its start to its end."""
+        random = surroundings.random
+        self.dispatcher = Dispatcher(
+            settings,
+            effects=self,
+            session=self.session,
+            name=name,
+            frame_bytes=client.settings.frame_bytes,
+            backoff=(
+                client.settings.backoff_first_seconds,
+                client.settings.backoff_longest_seconds,
+            ),
+            random=random,
+            new_view=lambda queue: QueueView(queue, SELECTION, random),
+            limits=limits,
+            queue_limits=queue_limits,
+        )
+        self.table = self.dispatcher.table
+        self.links = Links(
+            settings,
+            client.settings.frame_bytes,
+            name,
+            self._stray,
+            self.dispatcher.queues.reported,
+            self._link_ended,
+            self._link_refused,
+            surroundings.secret,
+            encrypted=client.encrypted,
+        )
+        self.connect = self.links.get
+        self.is_connected = self.links.has
+        self.why_away = client.why_away
+        self.links_refused = 0
+        """Connections to workers that were given up because of what answered there."""
+        self._watching = Watching(client, self)
+        self._watches = False
+        self._prepare = None if hook is None else partial(self._call_hook, hook)
+        self._log = log
+        self._complaints = None if log is None else Complaints(loop, log)
+        self._wall_clock = surroundings.wall_clock
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._closed = False
+        self._drained: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<QueryGateway {self.table.gateway}, {self.under_way} queries under way>"
+
+    # Asking
+
+    def begin(self, ask: Ask) -> AskedQuery:
+        """Have the query answered; raises an error if it is refused at once."""
+        if self._closed:
+            raise closed()
+        if not self._watches:
+            self._watches = True
+            self._watching.start()
+        loop, dispatcher = self.loop, self.dispatcher
+        now = loop.time()
+        entry = dispatcher.enter(ask, self._wall_clock())
+        query = AskedQuery(dispatcher, ask, entry, now, loop)
+        dispatcher.begin(query, now, self._prepare)
+        return query
+
+    def cancel(self, sequence: int) -> bool:
+        """Cancel the query of that number; False if it is over, or does not exist."""
+        return self.dispatcher.cancel(sequence, self.loop.time())
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be asked."""
+        return self._closed
+
+    @property
+    def under_way(self) -> int:
+        """Queries that are not over."""
+        return self.dispatcher.under_way
+
+    @property
+    def waiting(self) -> int:
+        """Those of them that have no worker yet."""
+        return self.dispatcher.waiting
+
+    async def close(self, within: float = 0.0) -> None:
+        """Accept no more queries, wait up to `within` seconds for those under way, then end all."""
+        self._closed = True
+        if self.under_way and within > 0:
+            self._drained = self.loop.create_future()
+            self.dispatcher.drain()
+            await asyncio.wait([self._drained], timeout=within)
+        self.dispatcher.close(self.loop.time())
+        for task in list(self._tasks):
+            task.cancel()
+        await self._watching.stop()
+        await self.links.close()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    # The hook
+
+    def _call_hook(self, hook: Hook, query: PendingQuery, now: float) -> None:
+        """Let the hook change the query, and dispatch what it makes of it."""
+        try:
+            made = hook(query.ask)
+        except MaitredError:
+            raise
+        except Exception as problem:
+            raise self._hook_failed(problem) from problem
+        if isawaitable(made):
+            self._spawn(self._after_hook(query, made))
+        else:
+            self._hooked(query, made, now)
+
+    async def _after_hook(self, query: PendingQuery, made: Awaitable[Ask]) -> None:
+        try:
+            ask = await made
+            if not query.over:
+                self._hooked(query, ask, self.loop.time())
+        except MaitredError as problem:
+            query.happen(Accident.REFUSED, problem, self.loop.time())
+        except Exception as problem:  # noqa: BLE001 - somebody else's code
+            query.happen(Accident.REFUSED, self._hook_failed(problem), self.loop.time())
+        except BaseException:
+            query.leave(self.loop.time())
+            raise
+
+    def _hooked(self, query: PendingQuery, ask: Ask, now: float) -> None:
+        self.dispatcher.change(query, ask)
+        self.dispatcher.dispatch(query, now)
+
+    def _hook_failed(self, problem: Exception) -> InternalError:
+        if self._log is not None:
+            self._log.warning("the hook for queries failed", error=repr(problem))
+        return InternalError("The gateway's hook for queries failed; the query was not begun.")
+
+    # The dispatcher's effects
+
+    def give_back(self, allocation: Allocation, now: float) -> None:
+        """Tell the worker that no query needs its slot, if the worker can be reached."""
+        if not self._closed or self.links.has(allocation):
+            self.links.get(allocation, _Surplus(allocation.token), now)
+
+    def ask_node(self, message: AnyRequest, seconds: float, told: Told, *, patient: bool) -> Held:
+        """Send a request once, and tell the answer."""
+        loop = self.loop
+
+        def answered(outcome: AnyAnswer | MaitredError) -> None:
+            told(outcome, loop.time())
+
+        held = self.client.hold(message, seconds, patient=patient)
+        held.tell(answered)
+        return held
+
+    def tell_node(
+        self, message: AnyRequest, seconds: float, told: Callable[[bool], None] | None = None
+    ) -> None:
+        """Send a request, again if need be, and tell whether it arrived."""
+        self._spawn(self._tell_node(message, seconds, told))
+
+    async def _tell_node(
+        self, message: AnyRequest, seconds: float, told: Callable[[bool], None] | None
+    ) -> None:
+        arrived = False
+        try:
+            await self.client.request(message, seconds)
+            arrived = True
+        except MaitredError:
+            pass
+        if told is not None:
+            told(arrived)
+
+    def wake_at(self, moment: float, act: Act) -> asyncio.TimerHandle:
+        """Call this at that moment."""
+        return self.loop.call_at(moment, self._wake, moment, act)
+
+    def _wake(self, moment: float, act: Act) -> None:
+        # Timers of some loops count whole milliseconds and ring up to one early.
+        act(max(moment, self.loop.time()))
+
+    def soon(self, act: Act) -> None:
+        """Call this in the next turn of the loop."""
+        self.loop.call_soon(self._act, act)
+
+    def _act(self, act: Act) -> None:
+        act(self.loop.time())
+
+    def payload_bytes_max(self) -> int:
+        """The least of what the nodes accept as a payload; 0 while none has said."""
+        known = [node.payload_bytes for node in self.client.nodes() if node.node is not None]
+        return min(known, default=0)
+
+    def worker_hangs(self, worker: str, session: bytes) -> None:
+        """Log that a worker does not answer."""
+        if self._log is not None:
+            self._log.warning("a worker hangs", worker=worker, session=session.hex()[:8])
+
+    def drained(self) -> None:
+        """The last query ended while the gateway closes."""
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _spawn(self, running: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(running)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    # What links tell
+
+    def _link_ended(self, link: SeatLink, now: float, hung: bool) -> None:
+        self.dispatcher.link_ended(link.session, link.streams.values(), now, hung=hung)
+
+    def _link_refused(self, allocation: Allocation, problem: MaitredError) -> None:
+        self.links_refused += 1
+        if self._complaints is not None:
+            peer = f"{allocation.worker} at {allocation.address.partition('#')[0]}"
+            self._complaints.say("a connection to a worker was refused", peer, problem)
+
+    def _stray(self, link: SeatLink) -> None:
+        if self._log is not None:
+            self._log.warning("a worker answered what nobody asked", session=link.session.hex()[:8])
+
+
+class _Surplus:
+    """A slot that no query needs: given back at once if the worker can be told."""
+
+    __slots__ = ("_token",)
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+
+    def linked(self, link: WorkerConnection, now: float) -> None:  # noqa: ARG002
+        link.release(self._token)
+
+    def unreachable(self, now: float) -> None:
+        """Then it is free again when the reservation is over."""
+
+    def gone(self, why: str, now: float) -> None:
+        """Then there is no slot."""

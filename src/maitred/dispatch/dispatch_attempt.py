@@ -1,0 +1,190 @@
+"""A query's way through a queue whose worker the gateway picks: from the pick to the last word.
+
+An attempt ends exactly once, on every path, and the policy is told how: with the answer, a refusal,
+or the loss of the link. If the caller leaves before, the attempt goes on without the query: the
+worker is busy until it says that it is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from maitred.balancing.workers import Outcome
+from maitred.errors import (
+    AtCapacity,
+    DeadlineExceeded,
+    InvalidReservation,
+    MaitredError,
+    Overloaded,
+    SlotTaken,
+    Unavailable,
+)
+from maitred.protocol.messages import UNREADABLE
+from maitred.protocol.seats import decode_seated
+from maitred.protocol.tasks import DONE, FAILED, STOPPED
+
+if TYPE_CHECKING:
+    from maitred.balancing.workers import Dispatch
+    from maitred.dispatch.effects import AnswerReceiver, WorkerConnection
+    from maitred.dispatch.known_workers import KnownWorker
+    from maitred.dispatch.queue_dispatcher import QueueDispatcher
+    from maitred.protocol.queries import Allocation
+    from maitred.protocol.seats import Seated
+
+_OUTCOMES: Final = {DONE: Outcome.DONE, FAILED: Outcome.FAILED, STOPPED: Outcome.CANCELLED}
+
+
+class DispatchedQuery(Protocol):
+    """A query as the dispatcher of its queue sees it."""
+
+    deadline: float
+    attempt: DispatchAttempt | None
+    """Set while the query goes by a queue dispatcher."""
+
+    @property
+    def priority(self) -> int: ...
+    @property
+    def do_not_queue(self) -> bool: ...
+
+    def allocated(self, allocation: Allocation, now: float) -> None:
+        """Send the query to this worker."""
+
+    def refused_by_node(self, problem: MaitredError, now: float) -> None:
+        """Answer with the refusal: no worker will be found."""
+
+    def expired(self, now: float) -> None:
+        """Answer that the deadline passed."""
+
+    def ask_node(self, now: float) -> None:
+        """Ask the node for a slot instead."""
+
+    def ask_node_at_once(self) -> None:
+        """Ask the node for a slot that is free now, and come back if it has none."""
+
+
+class PassBook(Protocol):
+    """The passes of one user to the workers of a queue."""
+
+    passes: dict[str, Allocation]
+    """What is shown to each worker, by its name."""
+    missing: frozenset[str]
+    """Workers of the queue to which other users have a pass, and this one has not."""
+    used_at: float
+
+    def refresh(self, now: float) -> None:
+        """A worker does not know its pass: have all workers told of theirs again."""
+
+
+class DispatchAttempt:
+    """One query at one queue dispatcher. Once its caller has left, it receives the worker's last
+    word in the query's place."""
+
+    __slots__ = (
+        "asked_node",
+        "dispatch",
+        "leaving",
+        "link",
+        "pass_book",
+        "policy",
+        "query",
+        "queue",
+        "queued",
+        "refused_by",
+        "was_full",
+        "worker",
+    )
+
+    def __init__(self, queue: QueueDispatcher, query: DispatchedQuery, pass_book: PassBook) -> None:
+        self.queue = queue
+        self.query = query
+        self.pass_book = pass_book
+        self.policy = queue.policy
+        """The policy that it was sent by; a queue may get another."""
+        self.dispatch: Dispatch | None = None
+        self.worker: KnownWorker | None = None
+        """The worker that it was sent to last."""
+        self.link: WorkerConnection | None = None
+        """Set when it was sent."""
+        self.refused_by: tuple[str, ...] = ()
+        """Workers that had no room for it since it was last queued: they are not asked again."""
+        self.asked_node = False
+        """Whether the node was asked for a slot, because no worker on the roster had room."""
+        self.queued = False
+        """Whether it waits in the queue dispatcher's line."""
+        self.leaving = Outcome.CANCELLED
+        """How it ends if the caller leaves."""
+        self.was_full = False
+        """Whether the last worker that it was sent to had no room."""
+
+    def __repr__(self) -> str:
+        return f"<DispatchAttempt of {self.query!r}, {self.dispatch!r}>"
+
+    @property
+    def in_flight(self) -> int:
+        """The queries that are counted to its worker, this one included."""
+        return 0 if self.dispatch is None else self.dispatch.worker.in_flight
+
+    def end(self, outcome: Outcome, now: float, limit: int | None = None) -> None:
+        """Tell the policy how it ended; the first call counts."""
+        dispatch, self.dispatch = self.dispatch, None
+        if dispatch is not None:
+            self.queue.ended(self, dispatch, outcome, now, limit)
+
+    # What its worker says
+
+    def answered(self, seated: Seated, now: float) -> None:
+        """The worker ended the query."""
+        dispatch, self.dispatch = self.dispatch, None
+        if dispatch is not None:
+            outcome = _OUTCOMES.get(seated.how, Outcome.LOST)
+            self.queue.ended(self, dispatch, outcome, now, None, seated.load)
+
+    def refused(self, problem: MaitredError, now: float) -> None:
+        """The worker did not begin the query."""
+        dispatch = self.dispatch
+        if dispatch is None:
+            return
+        name = dispatch.worker.name
+        if isinstance(problem, Overloaded | SlotTaken):
+            self.refused_by += (name,)
+            self.was_full = True
+            self.queue.totals.refused_by_workers += 1
+            limit = problem.limit if isinstance(problem, AtCapacity) else None
+            self.end(Outcome.REFUSED, now, limit)
+        elif isinstance(problem, Unavailable):  # it is leaving, or does not know our pass
+            self.end(Outcome.CANCELLED, now)
+            self.queue.away(name, now)
+            if isinstance(problem, InvalidReservation):
+                self.pass_book.refresh(now)
+        elif isinstance(problem, DeadlineExceeded):
+            self.end(Outcome.CANCELLED, now)
+        else:  # refused for what it asks, as every other worker would
+            self.end(Outcome.FAILED, now)
+
+    def stop(self, stream: int, receiver: AnswerReceiver) -> None:
+        """The caller left: tell the worker, and wait here for its last word."""
+        if self.link is not None:
+            self.link.hand_over(stream, receiver, self)
+
+    # In place of the query, after that
+
+    def rows_came(self, chunk: bytes, now: float) -> None:
+        """Drop the rows."""
+
+    def finished(self, body: bytes, now: float) -> None:
+        """The worker ended the query that its caller left."""
+        try:
+            seated = decode_seated(body)
+        except UNREADABLE:
+            self.end(Outcome.LOST, now)
+            return
+        if seated.how == STOPPED or self.leaving is Outcome.LOST:
+            dispatch, self.dispatch = self.dispatch, None
+            if dispatch is not None:
+                self.queue.ended(self, dispatch, self.leaving, now, None, seated.load)
+        else:
+            self.answered(seated, now)
+
+    def lost(self, why: str, now: float, *, hung: bool) -> None:  # noqa: ARG002
+        """The link ended."""
+        self.end(Outcome.LOST, now)

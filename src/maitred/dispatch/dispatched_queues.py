@@ -1,0 +1,226 @@
+"""Queues whose policy lets gateways pick the worker, and the queries that go by this way.
+
+The policy of a queue is learned from the first answer to a request for slots (`Allocated.policy`);
+from then on the gateway subscribes to the queue's roster, and queries go straight to a worker that
+the policy picks. A query that cannot go so (there is no roster yet, no worker on it can be reached,
+or there are more users than are remembered) asks the node for a slot, as for every other queue. So
+a query is never worse off for the policy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maitred.balancing.workers import WORKER_POLICIES
+from maitred.dispatch.known_workers import KnownWorkers
+from maitred.dispatch.queue_dispatcher import DispatchTotals, QueueDispatcher
+from maitred.dispatch.roster_subscription import UNUSED_SECONDS, RosterSubscription
+
+if TYPE_CHECKING:
+    from maitred.balancing.interface import RandomSource
+    from maitred.dispatch.dispatch_attempt import DispatchAttempt
+    from maitred.dispatch.effects import Effects
+    from maitred.dispatch.pending_query import PendingQuery
+    from maitred.protocol.seats import Load
+
+    Place = tuple[str, str]
+    """Namespace and queue."""
+
+SUBSCRIPTIONS_MAX: Final = 256
+"""Queues and users whose rosters are kept; each is a request that waits at the node. Queries of
+further ones ask for slots."""
+
+
+class DispatchedQueue:
+    """A queue dispatcher and the subscriptions that keep it up."""
+
+    __slots__ = ("dispatcher", "subscriptions")
+
+    def __init__(self, dispatcher: QueueDispatcher) -> None:
+        self.dispatcher = dispatcher
+        self.subscriptions: dict[str, RosterSubscription] = {}
+        """By user."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no subscription keeps it up any more."""
+        return all(one.over for one in self.subscriptions.values())
+
+
+class DispatchedQueues:
+    """All queues of one gateway that go by this way."""
+
+    def __init__(
+        self,
+        *,
+        effects: Effects,
+        session: bytes,
+        random: RandomSource,
+        backoff: tuple[float, float],
+        unreachable_seconds: float,
+    ) -> None:
+        self.by_place: dict[Place, DispatchedQueue] = {}
+        self.totals = DispatchTotals()
+        self._effects = effects
+        self._session = session
+        self._random = random
+        self._backoff = backoff
+        self._unreachable_seconds = unreachable_seconds
+        self._workers = KnownWorkers()
+        self._subscriptions = 0
+        self._closed = False
+
+    @property
+    def queued(self) -> int:
+        """Queries that wait here for room at a worker."""
+        return sum(len(queue.dispatcher.line) for queue in self.by_place.values())
+
+    # Queries
+
+    def takes(self, query: PendingQuery, now: float) -> bool:
+        """Have the query sent to a worker, queued or refused; False if it has to ask for a slot."""
+        ask = query.ask
+        queue = self.by_place.get((ask.namespace, ask.queue))
+        if queue is None:
+            return False
+        subscription = queue.subscriptions.get(ask.user)
+        if subscription is None:
+            self._subscribe(queue, ask.user, now)
+            return False
+        if not subscription.passes:
+            if not subscription.over:
+                subscription.used_at = now
+            elif now - subscription.used_at >= UNUSED_SECONDS:
+                self._forget(queue, ask.user, now)
+            return False
+        dispatcher = queue.dispatcher
+        if not dispatcher.works or query.deadline <= now:
+            return False
+        if query.attempt is not None and query.attempt.queue is not dispatcher:
+            query.attempt = None
+        dispatcher.enter(query, subscription, now)
+        return True
+
+    def retries(self, query: PendingQuery, now: float) -> bool:
+        """The same for a query that a worker had no room for; False if it may pause first."""
+        attempt = query.attempt
+        if attempt is None or not attempt.was_full:
+            return False
+        if self._is_open(attempt.queue):
+            attempt.queue.retry(attempt, now)
+        else:
+            query.ask_node(now)
+        return True
+
+    def resume(self, query: PendingQuery, attempt: DispatchAttempt, now: float) -> None:
+        """The node has no slot that is free now either: queue the query here."""
+        if self._is_open(attempt.queue):
+            query.attempt = attempt
+            attempt.queue.queue(attempt, now)
+        else:
+            query.ask_node(now)
+
+    def _is_open(self, dispatcher: QueueDispatcher) -> bool:
+        queue = self.by_place.get(dispatcher.place)
+        return queue is not None and queue.dispatcher is dispatcher and dispatcher.works
+
+    # What nodes and workers tell
+
+    def learned(self, place: Place, user: str, policy: str, now: float) -> None:
+        """The node told the policy of a queue."""
+        if self._closed or policy not in WORKER_POLICIES:
+            return  # `idle`, or one of a later version
+        queue = self.by_place.get(place)
+        if queue is None:
+            if self._subscriptions >= SUBSCRIPTIONS_MAX:
+                return
+            queue = self.by_place[place] = DispatchedQueue(
+                QueueDispatcher(
+                    place,
+                    policy,
+                    random=self._random,
+                    effects=self._effects,
+                    workers=self._workers,
+                    totals=self.totals,
+                    unreachable_seconds=self._unreachable_seconds,
+                    now=now,
+                )
+            )
+        if user not in queue.subscriptions:
+            self._subscribe(queue, user, now)
+
+    def _subscribe(self, queue: DispatchedQueue, user: str, now: float) -> None:
+        if self._closed or self._subscriptions >= SUBSCRIPTIONS_MAX:
+            return
+        self._subscriptions += 1
+        subscription = queue.subscriptions[user] = RosterSubscription(
+            (*queue.dispatcher.place, user),
+            effects=self._effects,
+            session=self._session,
+            random=self._random,
+            backoff=self._backoff,
+            keep_seconds=self._unreachable_seconds,
+            told=self._told,
+            now=now,
+        )
+        subscription.ask(now)
+
+    def _told(self, subscription: RosterSubscription, now: float) -> None:
+        namespace, name, user = subscription.place
+        queue = self.by_place.get((namespace, name))
+        if queue is None or queue.subscriptions.get(user) is not subscription:
+            return
+        roster = subscription.roster
+        if roster is not None and roster.policy not in WORKER_POLICIES:
+            self._is_idle(queue, subscription, now)
+        elif roster is not None:
+            queue.dispatcher.learn(roster, queue.subscriptions.values(), now)
+        elif subscription.over:
+            self._forget(queue, user, now)
+
+    def _forget(self, queue: DispatchedQueue, user: str, now: float) -> None:
+        del queue.subscriptions[user]
+        self._subscriptions -= 1
+        if queue.is_over:
+            self._close(queue, now)
+
+    def _is_idle(
+        self, queue: DispatchedQueue, subscription: RosterSubscription, now: float
+    ) -> None:
+        """The node picks the workers of the queue again, or for this user: then the subscription
+        is remembered, so that not every query of the user subscribes again."""
+        subscription.give_up()
+        if queue.is_over:
+            self._close(queue, now)
+        elif queue.dispatcher.line:
+            queue.dispatcher.serve(now)
+
+    def _close(self, queue: DispatchedQueue, now: float) -> None:
+        del self.by_place[queue.dispatcher.place]
+        self._subscriptions -= len(queue.subscriptions)
+        for subscription in queue.subscriptions.values():
+            subscription.stop()
+        queue.subscriptions.clear()
+        queue.dispatcher.close(now)
+
+    def reported(self, session: bytes, load: Load, now: float) -> None:
+        """A worker reported its load."""
+        worker = self._workers.get(session)
+        if worker is not None:
+            worker.reported(load, now)
+
+    def link_ended(self, session: bytes, now: float, *, hung: bool) -> None:
+        """The link to a worker ended while it had queries, or because the worker hangs."""
+        self.unreachable(session, now, self._unreachable_seconds if hung else None)
+
+    def unreachable(self, session: bytes, now: float, seconds: float | None) -> None:
+        """A worker cannot be dialled, or is another one by now."""
+        worker = self._workers.get(session)
+        if worker is not None:
+            worker.away(now, seconds)
+
+    def close(self, now: float) -> None:
+        """Send nothing by this way any more; every query is over."""
+        self._closed = True
+        for queue in list(self.by_place.values()):
+            self._close(queue, now)

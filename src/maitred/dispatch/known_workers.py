@@ -1,0 +1,72 @@
+"""Workers that rosters name, each with the queues that it serves here.
+
+A worker that serves several queues reports once for all of them, and a link that breaks concerns
+all of them; so what a worker says is looked up here, once, by its session.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from maitred.dispatch.queue_dispatcher import QueueDispatcher
+    from maitred.protocol.seats import Load
+
+
+class KnownWorker:
+    """One worker, while the roster of any queue names it with an address."""
+
+    __slots__ = ("name", "queues", "session")
+
+    def __init__(self, session: bytes) -> None:
+        self.session = session
+        self.name = session.hex()
+        """By which policies know it."""
+        self.queues: list[QueueDispatcher] = []
+
+    def __repr__(self) -> str:
+        return f"<KnownWorker {self.name[:8]}, {len(self.queues)} queues>"
+
+    def reported(self, load: Load, now: float) -> None:
+        """The worker reported its load: tell each queue its own part of it."""
+        name, queues = self.name, self.queues
+        if len(queues) == 1:
+            queues[0].reported(name, load, 0, now)
+            return
+        ours = sum(queue.policy.in_flight(name) for queue in queues)
+        for queue in tuple(queues):
+            queue.reported(name, load, ours - queue.policy.in_flight(name), now)
+
+    def away(self, now: float, seconds: float | None = None) -> None:
+        """The link to it broke, or could not be made: let every queue avoid it for a while."""
+        for queue in tuple(self.queues):
+            queue.away(self.name, now, seconds)
+
+
+class KnownWorkers:
+    """All workers of a gateway's rosters, by session."""
+
+    def __init__(self) -> None:
+        self._by_session: dict[bytes, KnownWorker] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_session)
+
+    def get(self, session: bytes) -> KnownWorker | None:
+        """The worker of this session, if a roster names it."""
+        return self._by_session.get(session)
+
+    def joined(self, session: bytes, queue: QueueDispatcher) -> KnownWorker:
+        """The roster of this queue names the worker."""
+        worker = self._by_session.get(session)
+        if worker is None:
+            worker = self._by_session[session] = KnownWorker(session)
+        if queue not in worker.queues:
+            worker.queues.append(queue)
+        return worker
+
+    def left(self, worker: KnownWorker, queue: QueueDispatcher) -> None:
+        """The roster of this queue does not name the worker any more."""
+        worker.queues.remove(queue)
+        if not worker.queues:
+            del self._by_session[worker.session]

@@ -1,0 +1,152 @@
+"""A query whose worker cannot be reached directly: the node carries it there, and the answer back.
+
+The answer comes in pieces, each asked for by the gateway; so a caller that does not take rows stops
+the worker as it would on a link. To stop it for good, the request for the next piece is taken back,
+or the node is told so.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from maitred.errors import (
+    UNKNOWN,
+    DeadlineExceeded,
+    InvalidReservation,
+    MaitredError,
+    ProtocolViolation,
+)
+from maitred.protocol.frames import ANSWER, Opcode
+from maitred.protocol.queries import Relay, Relayed
+from maitred.protocol.refusals import decode_error
+from maitred.routing.names import TASKS
+
+if TYPE_CHECKING:
+    from maitred.dispatch.effects import AnswerReceiver, Effects, NodeRequest
+    from maitred.dispatch.pending_query import PendingQuery
+    from maitred.protocol.messages import AnyAnswer
+
+LEAST_SECONDS: Final = 0.001
+
+
+class RelayedQuery:
+    """Carries one query to the worker of its allocation, by way of the node."""
+
+    __slots__ = (
+        "_allocation",
+        "_ask",
+        "_effects",
+        "_gathered",
+        "_ordinal",
+        "_query",
+        "_request",
+        "_stopped",
+        "_untaken",
+        "_window",
+    )
+
+    def __init__(self, effects: Effects, query: PendingQuery, window_bytes: int) -> None:
+        self._effects = effects
+        self._query = query
+        self._allocation = query.allocation
+        self._ask = query.ask
+        self._window = window_bytes
+        self._untaken = 0
+        self._ordinal = 0
+        self._gathered: list[bytes] = []
+        """Pieces of a result that did not fit into one."""
+        self._request: NodeRequest | None = None
+        self._stopped = False
+
+    def begin(self, seat: bytes, now: float) -> None:
+        """Hand the query over; raises if that cannot be done at all."""
+        self._hold(seat, now)
+
+    def stop(self, stream: int, receiver: AnswerReceiver, now: float) -> None:  # noqa: ARG002
+        """Have the worker stop: the caller left."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._request is not None:
+            self._request.take_back()
+            return
+        with suppress(MaitredError):  # then the node notices by itself, later
+            self._hold(b"", now, stop=True)
+
+    def taken(self, stream: int, size: int, now: float) -> None:  # noqa: ARG002
+        """The caller took this many bytes of rows."""
+        self._untaken -= size
+        self._next(now)
+
+    def _next(self, now: float) -> None:
+        if self._request is None and not self._stopped and self._untaken < self._window:
+            try:
+                self._hold(b"", now)
+            except MaitredError as problem:
+                self._stopped = True
+                self._query.lost(problem.sentence.rstrip("."), now, hung=False)
+
+    def _hold(self, seat: bytes, now: float, *, stop: bool = False) -> None:
+        message = Relay(
+            self._ask.namespace,
+            self._ask.queue,
+            TASKS,
+            self._allocation.partition,
+            0,
+            self._allocation.token,
+            self._ordinal,
+            seat,
+            stop,
+        )
+        left = max(LEAST_SECONDS, self._query.deadline - now)
+        self._request = self._effects.ask_node(message, left, self._told, patient=False)
+
+    def _told(self, outcome: AnyAnswer | MaitredError, now: float) -> None:
+        self._request = None
+        if self._stopped:
+            if isinstance(outcome, Relayed) and outcome.more:
+                # It came while it was taken back; the next piece would wait for us in vain.
+                self._ordinal += 1
+                with suppress(MaitredError):
+                    self._hold(b"", now, stop=True)
+            return
+        if isinstance(outcome, Relayed):
+            self._piece(outcome, now)
+            return
+        self._stopped = True
+        if not isinstance(outcome, MaitredError):
+            outcome = ProtocolViolation("The answer to RELAY is another one's.")
+        began = self._ordinal > 0
+        in_doubt = outcome.outcome is UNKNOWN and not isinstance(outcome, DeadlineExceeded)
+        if in_doubt or (began and outcome.nothing_done):
+            self._query.lost(outcome.sentence.rstrip("."), now, hung=False)
+        else:
+            if isinstance(outcome, InvalidReservation):  # the worker neither took nor fetched it
+                self._query.suspect()
+            self._query.refused(outcome, now)
+
+    def _piece(self, piece: Relayed, now: float) -> None:
+        self._ordinal += 1
+        kind = piece.kind & ~ANSWER
+        query = self._query
+        if kind == Opcode.ROWS and piece.more:
+            self._untaken += len(piece.body)
+            query.rows_came(piece.body, now)
+            self._next(now)
+        elif kind == Opcode.SEAT:
+            self._gathered.append(piece.body)
+            if piece.more:
+                self._next(now)
+            else:
+                self._stopped = True
+                query.finished(b"".join(self._gathered), now)
+        elif kind == Opcode.ERROR:
+            self._stopped = True
+            try:
+                query.refused(decode_error(piece.body), now)
+            except ProtocolViolation as problem:
+                query.refused(problem, now)
+        else:
+            self._stopped = True
+            query.lost("the node relayed what is no answer", now, hung=False)
