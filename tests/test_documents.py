@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+FIRST_STEPS = (ROOT / "docs" / "first-steps.md").read_text()
+PLACEMENT = (ROOT / "docs" / "placement.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -68,14 +71,15 @@ def a_shop(directory: Path, url: str) -> Iterator[dict[str, str]]:
             assert worker.wait(30) == 0
 
 
-def test_the_readmes_python_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) >= 3
+def test_the_first_pages_python_runs(tmp_path: Path) -> None:
+    pages = (README, FIRST_STEPS, PLACEMENT)
+    blocks = [re.findall(r"```python\n(.*?)```", page, re.DOTALL) for page in pages]
+    assert [len(of_page) for of_page in blocks] == [4, 3, 1]
     with (
         running_node("--example", shards=2) as node,
         a_shop(tmp_path, node.url) as environment,
     ):
-        for block in blocks:
+        for block in chain.from_iterable(blocks):
             if "@app.handler" in block:
                 continue
             here = block.replace("maitred://127.0.0.1:4747", node.url)
@@ -125,11 +129,7 @@ def test_make_run_starts_what_the_readme_shows(tmp_path: Path) -> None:
 def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
     """At the default ports, in a directory with a `.venv`. No other test takes these ports."""
     lines = re.findall(r"^\$ (\.venv/bin/maitred (?:admin|status).*)$", README, re.MULTILINE)
-    assert [" ".join(line.split()[1:3]) for line in lines[:-1]] == [
-        "admin query",
-        "admin queue",
-        "admin queue",
-    ]
+    assert [" ".join(line.split()[1:3]) for line in lines[:-1]] == ["admin queue", "admin queue"]
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "bin").symlink_to(MAITRED.parent)
     with running_node("--example", port=PORT, shards=2, wait=False) as node:
@@ -148,8 +148,8 @@ def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
             )
             subprocess.run([sys.executable, "-c", program], env=environment, check=True)
             del environment["MAITRED_URL"]
-            session = _try_the_papers_session(tmp_path, environment)
-            shown = [_printed(line, tmp_path, environment) for line in lines[1:]]
+            session = _try_the_lines_with_curl(tmp_path, environment)
+            shown = [_printed(line, tmp_path, environment) for line in lines]
         assert session.splitlines()[0].split()[:4] == ["id", "user", "queue", "query"]
         assert "shop/thumbnails" in shown[0]
         assert "1 to read, 1 to write" in shown[1]
@@ -160,25 +160,30 @@ def test_the_readmes_console_lines_work_as_printed(tmp_path: Path) -> None:
             assert f"{shard.pid}" in shown[2].split()
 
 
-def _try_the_papers_session(directory: Path, environment: dict[str, str]) -> str:
-    """The block with curl in it, command by command: each prints what the README shows. Returns
-    the query table."""
-    block = re.search(r"```console\n(\$ curl .*?)```", README, re.DOTALL)
-    assert block
-    steps = [step.partition("\n") for step in re.split(r"^\$ ", block[1], flags=re.MULTILINE)[1:]]
-    assert [command.split()[0] for command, _, _ in steps] == [
-        "curl",
-        "curl",
-        ".venv/bin/maitred",
-    ]
+def _try_the_lines_with_curl(directory: Path, environment: dict[str, str]) -> str:
+    """Run the blocks that begin with curl, of the first steps and then of the README, and compare
+    what each command prints with what the page shows. Return the table of queries."""
     if shutil.which("curl") is None:
         pytest.skip("NO curl HERE: THE README'S LINES WERE NOT TRIED")
-    for command, _, expected in steps[:2]:
-        line = command.replace("curl ", "curl --silent --show-error ", 1)
-        assert _printed(line, directory, environment) == expected.rstrip("\n")
-    table = _printed(steps[2][0], directory, environment)
-    changing = r"\b[0-9a-f]{8}/|market-\d|\d\d:\d\d:\d\d|[\d.]+ (?:ms|us|s)\b|[ ]+"
-    assert re.sub(changing, " ", table) == re.sub(changing, " ", steps[2][2])
+    table = ""
+    for page, commands in (
+        (FIRST_STEPS, ["curl", "curl", ".venv/bin/maitred"]),
+        (README, ["curl"]),
+    ):
+        block = re.search(r"```console\n(\$ curl .*?)```", page, re.DOTALL)
+        assert block
+        parts = re.split(r"^\$ ", block[1], flags=re.MULTILINE)[1:]
+        steps = [step.partition("\n") for step in parts]
+        assert [command.split()[0] for command, _, _ in steps] == commands
+        for command, _, expected in steps:
+            line = command.replace("curl ", "curl --silent --show-error ", 1)
+            printed = _printed(line, directory, environment)
+            if command.startswith("curl"):
+                assert printed == expected.rstrip("\n")
+            else:
+                table = printed
+                changing = r"\b[0-9a-f]{8}/|market-\d|\d\d:\d\d:\d\d|[\d.]+ (?:ms|us|s)\b|[ ]+"
+                assert re.sub(changing, " ", printed) == re.sub(changing, " ", expected)
     return table
 
 
@@ -197,8 +202,10 @@ def _printed(line: str, directory: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_the_readmes_command_prints_what_the_readme_shows() -> None:
-    shown = re.search(r"```console\n\$ \.venv/bin/(maitred route .*?)\n(.*?)```", README, re.DOTALL)
+def test_route_prints_what_the_page_on_placement_shows() -> None:
+    shown = re.search(
+        r"```console\n\$ \.venv/bin/(maitred route .*?)\n(.*?)```", PLACEMENT, re.DOTALL
+    )
     assert shown
     _, *arguments = shlex.split(shown[1])
     done = subprocess.run([str(MAITRED), *arguments], capture_output=True, text=True, check=True)
