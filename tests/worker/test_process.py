@@ -107,6 +107,11 @@ def test_a_worker_works_and_leaves_in_order(tmp_path: Path) -> None:
             with pytest.raises(TaskFailed, match="ValueError: too small") as caught:
                 thumbnail.enqueue("u", size=-3).result(timeout=20)
             assert "shop.py" in caught.value.remote_traceback
+            (line,) = worker.errors.wait_for("a task failed")
+            told = json.loads(line)
+            assert (told["queue"], told["handler"]) == ("shop/thumbnails", "thumbnail")
+            assert (told["error"], told["message"]) == ("ValueError", "too small")
+            assert "shop.py" in told["exception"]
             resting = nap.enqueue(str(tmp_path / "begun"), str(tmp_path / "end"))
             wait_for(tmp_path / "begun")
             worker.process.send_signal(signal.SIGTERM)

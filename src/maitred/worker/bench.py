@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from maitred.settings import Worker as WorkerSettings
     from maitred.worker.capacity import Capacity
     from maitred.worker.ends import Ends
+    from maitred.worker.failure_log import FailureLog
     from maitred.worker.origin import Origin
     from maitred.worker.outcomes import Ending
     from maitred.worker.served import Served
@@ -36,6 +37,7 @@ class Bench:
         freed: Callable[[], None],
         capacity: Capacity,
         clock: Callable[[], float],
+        failures: FailureLog,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
@@ -54,6 +56,7 @@ class Bench:
         self._ends = ends
         self._statistics = statistics
         self._freed = freed
+        self.failures = failures
 
     @property
     def free(self) -> int:
@@ -115,6 +118,8 @@ class Bench:
 
     def _unreadable(self, origin: Origin, given: Given, ending: Ending) -> None:
         self.count(FAILED)
+        task = f"{origin.name}/{origin.partition}/{given.sequence}"
+        self.failures.attempt_failed(origin.name, origin.handler, task, given.attempt, ending[1])
         self._ends.add(origin, End(given.sequence, given.attempt, given.proof, *ending))
         self._freed()
 
@@ -132,6 +137,8 @@ class Bench:
             self._statistics.done += 1
         else:
             self.count(how)
+            if how in (FAILED, TIMED_OUT):
+                self.failures.task_failed(execution, body)
 
     def ended(self, execution: Execution, ending: Ending) -> None:
         """The handler has ended, and its slot is free."""

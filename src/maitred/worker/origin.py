@@ -16,6 +16,7 @@ class Origin:
     __slots__ = (
         "beating",
         "ends",
+        "handler",
         "lease_seconds",
         "name",
         "partition",
@@ -24,10 +25,12 @@ class Origin:
         "sending",
     )
 
-    def __init__(self, queue: QueueId, partition: int) -> None:
+    def __init__(self, queue: QueueId, partition: int, handler: str) -> None:
         self.queue = queue
         self.name = f"{queue.namespace}/{queue.queue}"
         self.partition = partition
+        self.handler = handler
+        """The name of the function that its tasks call, for logs."""
         self.lease_seconds = 10.0
         """As it was last told."""
         self.running: dict[tuple[int, int], Execution] = {}

@@ -28,7 +28,7 @@ MESSAGE_LETTERS: Final = 2_000
 TRACEBACK_LETTERS: Final = 8_000
 """Of a traceback; its end says where it happened, so the beginning is cut."""
 
-_decode_failure: Final = msgpack.Decoder(Failure).decode
+decode_failure: Final = msgpack.Decoder(Failure).decode
 
 UNSERIALISABLE: Final = "unserialisable-result"
 TOO_LARGE: Final = "payload-too-large"
@@ -106,7 +106,7 @@ def failure(kind: str, message: str, trace: str = "") -> Ending:
 
 def without_traceback(body: bytes) -> bytes:
     """The same failure, for those who may not see where it happened."""
-    told = _decode_failure(body)
+    told = decode_failure(body)
     return encode(Failure(told.kind, told.message))
 
 

@@ -215,11 +215,13 @@ class Query(HandlerCall):
         self._stop(outcomes.stopped(self.what))
 
     def time_is_over(self) -> None:
-        """It took longer than it may."""
+        """Stop it: it took longer than it may."""
+        ending = self._timed_out()
         if not self.cancelled and not self._hurried:
             now = self._host.loop.time()
             self._host.judge(self.served, self._begun_at, now, done=False)
-        self._stop(self._timed_out())
+            self._host.failures.query_failed(self, ending[1])
+        self._stop(ending)
 
     def _stop(self, why: Ending) -> None:
         if self.cancelled:
@@ -288,6 +290,8 @@ class Query(HandlerCall):
         done = ending[0] == DONE
         if judged and not self.cancelled:
             host.judge(self.served, self._begun_at, now, done=done)
+            if not done:
+                host.failures.query_failed(self, ending[1])
         host.ended(self, now, good=done)
         if not self.told:
             self._answer(ending, now)

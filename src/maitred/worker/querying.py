@@ -77,6 +77,7 @@ class Querying:
         self.pulse = pulse
         self.threads = bench.threads
         self.capacity = bench.capacity
+        self.failures = bench.failures
         self.chunk_bytes = settings.chunk_bytes
         self.count = bench.count
         self.running: dict[Query, None] = {}

@@ -23,6 +23,7 @@ class Served:
         "asking",
         "function",
         "grouped",
+        "handler",
         "health",
         "held_back",
         "is_async",
@@ -49,6 +50,8 @@ class Served:
         if self.is_stream:
             gather = gathering if self.is_async else gathering_in_thread
             self.function = gather(self.asked, most_bytes)
+        self.handler = getattr(self.asked, "__qualname__", type(self.asked).__qualname__)
+        """The name of the function, for logs."""
         self.read = handler.signature.read
         self.signature = handler.signature.describe()
         """What the node tells producers of the arguments."""
@@ -77,5 +80,5 @@ class Served:
         """That partition."""
         found = self.origins.get(partition)
         if found is None:
-            found = self.origins[partition] = Origin(self.view.id, partition)
+            found = self.origins[partition] = Origin(self.view.id, partition, self.handler)
         return found

@@ -35,6 +35,7 @@ from maitred.worker.capacity import Capacity
 from maitred.worker.counted import Counted
 from maitred.worker.door import Door
 from maitred.worker.ends import Ends
+from maitred.worker.failure_log import FailureLog
 from maitred.worker.fetching import Fetching
 from maitred.worker.outage import Outage
 from maitred.worker.pulse import Pulse
@@ -113,6 +114,7 @@ class Worker:
             self._slot_freed,
             self.capacity,
             self._pulse.time,
+            FailureLog(log, self._loop.time),
         )
         self._served = [
             Served(

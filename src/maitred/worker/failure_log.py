@@ -1,0 +1,99 @@
+"""A line in the worker's log for each call of a handler that failed or took too long.
+
+The node keeps the failure of a task with its dead letter, and the caller of a query hears of its
+failure. An operator looks at the worker first, so the worker says it as well: which queue, which
+handler, which attempt at which task, which error. A handler that fails thousands of times a second
+would fill the log and take the time of the others; so each queue has a budget of lines, and the
+next line after that says how many failures had none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maitred.worker.outcomes import decode_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.logs import Logger
+    from maitred.worker.execution import Execution
+    from maitred.worker.query import Query
+
+BURST_LINES: Final = 20
+"""Failures of one queue that are logged one by one: a deployment that broke a handler shows what
+its failures have in common."""
+
+LINES_PER_SECOND: Final = 1.0
+"""Lines of one queue in the long run: enough to see that it goes on failing, and with what. Each
+has at most 8,000 letters of traceback."""
+
+
+class LineBudget:
+    """How many lines one queue may still write: a token bucket."""
+
+    __slots__ = ("_at", "_lines", "_unlogged")
+
+    def __init__(self, now: float) -> None:
+        self._at = now
+        self._lines = float(BURST_LINES)
+        self._unlogged = 0
+
+    def take(self, now: float) -> int | None:
+        """Return how many failures had no line since the last one; None if this has none either."""
+        self._lines = min(BURST_LINES, self._lines + (now - self._at) * LINES_PER_SECOND)
+        self._at = now
+        if self._lines < 1.0:
+            self._unlogged += 1
+            return None
+        self._lines -= 1.0
+        unlogged, self._unlogged = self._unlogged, 0
+        return unlogged
+
+
+class FailureLog:
+    """Logs the failures of one worker's handlers."""
+
+    def __init__(self, log: Logger, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self._budgets: dict[str, LineBudget] = {}
+        """By queue; no more than the worker serves."""
+
+    def task_failed(self, execution: Execution, body: bytes) -> None:
+        """An attempt at a task failed, or took longer than it may."""
+        origin = execution.origin
+        self.attempt_failed(origin.name, origin.handler, execution.task_id, execution.number, body)
+
+    def attempt_failed(
+        self, queue: str, handler: str, task: str, attempt: int, body: bytes
+    ) -> None:
+        """The same, of an attempt whose handler was perhaps never called."""
+        self._write("a task failed", queue, body, handler=handler, task=task, attempt=attempt)
+
+    def query_failed(self, query: Query, body: bytes) -> None:
+        """A query failed, or took longer than it may."""
+        queue, served = query.served.view.id, query.served
+        self._write(
+            "a query failed",
+            f"{queue.namespace}/{queue.queue}",
+            body,
+            handler=served.handler,
+            query=query.query_id,
+        )
+
+    def _write(self, event: str, queue: str, body: bytes, **fields: object) -> None:
+        now = self._clock()
+        budget = self._budgets.get(queue)
+        if budget is None:
+            budget = self._budgets[queue] = LineBudget(now)
+        unlogged = budget.take(now)
+        if unlogged is None:
+            return
+        failure = decode_failure(body)
+        fields |= {"error": failure.kind, "message": failure.message}
+        if unlogged:
+            fields["unlogged"] = unlogged
+        if failure.traceback:
+            fields["exception"] = failure.traceback.rstrip("\n")
+        self._log.warning(event, queue=queue, **fields)
