@@ -37,7 +37,7 @@ def test_help_names_every_command_without_importing_them() -> None:
         assert line in shown
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "simulate soak"])
+@pytest.mark.parametrize("command", [*COMMANDS, "simulate capacity", "simulate soak"])
 def test_every_command_has_help(command: str) -> None:
     shown = maitred(*command.split(), "--help")
     assert shown.returncode == 0

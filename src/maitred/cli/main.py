@@ -34,7 +34,7 @@ COMMANDS = {
         "Look after queues, queries and workers.",
     ),
     "route": ("maitred.cli.route:route", "Show where each partition of a queue lives."),
-    "simulate": ("maitred.cli.simulate:simulate", "Soak runs in a simulated world."),
+    "simulate": ("maitred.cli.simulate:simulate", "Plan capacity, or soak, in a simulated world."),
     "tour": ("maitred.cli.tour:tour", "A short tour of what works today."),
     "config": ("maitred.cli.config:config", "The settings of a node: list, check, show."),
     "hash-secret": ("maitred.cli.hash_secret:hash_secret", "Hash a secret for the settings."),

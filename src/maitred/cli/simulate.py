@@ -1,4 +1,4 @@
-"""`maitred simulate`: soak runs in the simulated world."""
+"""`maitred simulate`: capacity planning and soak runs in the simulated world."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from maitred.cli.capacity import capacity
 from maitred.cli.groups import HintingGroup
 from maitred.cli.output import Progress, print_json
 
@@ -43,7 +44,10 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 
 @click.group(cls=HintingGroup)
 def simulate() -> None:
-    """Soak runs in a simulated world: virtual time, seeded, reproducible."""
+    """Capacity planning and soak runs in a simulated world: virtual time, seeded, reproducible."""
+
+
+simulate.add_command(capacity)
 
 
 @simulate.command(short_help="Scenarios under many seeds, failures replayed.")
