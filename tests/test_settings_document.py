@@ -1,8 +1,9 @@
-"""docs/settings.md lists every setting as the schema has it, and what it shows is accepted.
+"""docs/settings.md and docs/settings-advanced.md list every setting as the schema has it, and what
+they show is accepted.
 
     python -m tests.test_settings_document
 
-writes the tables of the page anew.
+writes the tables of both pages anew.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
     from maitred.schema import Row
 
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "settings.md"
+ADVANCED_PAGE = DOCS / "settings-advanced.md"
+READ_BY_USERS_MAX = 60
+"""Settings on the page that users read: what fits into an hour's reading."""
 COMMAND = "python -m tests.test_settings_document"
 BEGIN = f"<!-- The tables below are written by a program: {COMMAND} -->\n"
 GROUPS = {
@@ -46,14 +51,16 @@ GROUPS = {
 KIB, MIB = 2**10, 2**20
 
 
-def tables() -> str:
-    """Every setting of a node, group by group, and those of a client."""
+def tables(*, advanced: bool) -> str:
+    """Every setting of a node of that kind, group by group, and those of a client."""
     groups: dict[str, list[Row]] = {}
     for row in rows(settings.Node):
-        group = row.name.partition(".")[0] if "." in row.name else ""
-        groups.setdefault(group, []).append(row)
+        if row.advanced == advanced:
+            group = row.name.partition(".")[0] if "." in row.name else ""
+            groups.setdefault(group, []).append(row)
     parts = [f"## {GROUPS[group]}\n\n{_table(found)}" for group, found in groups.items()]
-    parts.append(f"## A client\n\n{_table(rows(settings.Client))}")
+    client = [row for row in rows(settings.Client) if row.advanced == advanced]
+    parts.append(f"## A client\n\n{_table(client)}")
     return "\n".join(parts)
 
 
@@ -82,21 +89,28 @@ def _default(row: Row) -> str:
     return f"`{json.dumps(value)}`"
 
 
-def page() -> tuple[str, str]:
+def page(path: Path = PAGE) -> tuple[str, str]:
     """What people wrote, and what the program wrote."""
-    people, marker, written = PAGE.read_text().partition(BEGIN)
-    assert marker, f"{PAGE.name} has lost the line {BEGIN!r}"
+    people, marker, written = path.read_text().partition(BEGIN)
+    assert marker, f"{path.name} has lost the line {BEGIN!r}"
     return people + marker, written.removeprefix("\n")
 
 
-def test_the_page_has_every_setting_as_the_schema_has_it() -> None:
-    assert page()[1] == tables(), f"docs/settings.md is not up to date; run: {COMMAND}"
+def test_the_pages_have_every_setting_as_the_schema_has_it() -> None:
+    for path, advanced in ((PAGE, False), (ADVANCED_PAGE, True)):
+        stale = f"docs/{path.name} is not up to date; run: {COMMAND}"
+        assert page(path)[1] == tables(advanced=advanced), stale
+
+
+def test_the_page_that_users_read_is_short() -> None:
+    assert len(re.findall(r"^\| `", page()[1], re.MULTILINE)) <= READ_BY_USERS_MAX
 
 
 def test_the_list_of_the_command_names_the_same_settings() -> None:
     listed = json.loads(maitred("config", "list", "--json").stdout)
     for setting in listed:
-        assert f"| `{setting['name']}` |" in page()[1]
+        path = ADVANCED_PAGE if setting["advanced"] else PAGE
+        assert f"| `{setting['name']}` |" in page(path)[1]
 
 
 def test_what_the_page_writes_into_files_is_accepted() -> None:
@@ -133,4 +147,5 @@ def test_the_options_of_up_that_the_page_names_are_all_there_are() -> None:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page()[0] + "\n" + tables())
+    PAGE.write_text(page()[0] + "\n" + tables(advanced=False))
+    ADVANCED_PAGE.write_text(page(ADVANCED_PAGE)[0] + "\n" + tables(advanced=True))

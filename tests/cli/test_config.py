@@ -28,7 +28,7 @@ def test_list_names_every_setting_with_default_and_reason() -> None:
     rows = maitred_json("config", "list")
     assert [row["name"] for row in rows] == [row.name for row in describe()]
     for row in rows:
-        assert list(row) == ["name", "type", "default", "required", "reason"]
+        assert list(row) == ["name", "type", "default", "required", "advanced", "reason"]
         assert row["name"] in shown
     words = " ".join(shown.split())
     assert all(row["reason"] in words for row in rows)

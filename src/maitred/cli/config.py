@@ -35,7 +35,10 @@ def config() -> None:
 @config.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def list_settings(*, as_json: bool) -> None:
-    """Show every setting with its type, its default and the reason for it."""
+    """Show every setting with its type, its default and the reason for it.
+
+    Those that are marked as advanced hardly ever need to be changed.
+    """
     from maitred.config import describe
 
     rows = describe()
@@ -47,6 +50,7 @@ def list_settings(*, as_json: bool) -> None:
                     "type": row.type,
                     "default": row.default,
                     "required": row.required,
+                    "advanced": row.advanced,
                     "reason": row.reason,
                 }
                 for row in rows
@@ -55,7 +59,8 @@ def list_settings(*, as_json: bool) -> None:
         return
     for row in rows:
         default = "(no default)" if row.required else f"= {_shown(row.default)}"
-        click.echo(f"{click.style(row.name, bold=True)} {default}  ({row.type})")
+        kind = f"{row.type}, advanced" if row.advanced else row.type
+        click.echo(f"{click.style(row.name, bold=True)} {default}  ({kind})")
         click.echo(
             textwrap.fill(
                 row.reason, REASON_COLUMNS, initial_indent="    ", subsequent_indent="    "

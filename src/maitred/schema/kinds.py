@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
+from maitred.settings.basis import ADVANCED
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -26,6 +28,8 @@ class Kind:
 
     ranges: Meta | None = None
     optional: bool = False
+    advanced: bool = False
+    """Whether it is one that hardly anybody needs to change."""
 
     @property
     def struct(self) -> type[Struct] | None:
@@ -73,17 +77,18 @@ class Kind:
 
 def kind_of(annotation: Any) -> Kind:  # noqa: ANN401 - annotations have no common type
     """Take an annotation apart."""
-    bare, ranges, optional = annotation, None, False
+    bare, ranges, optional, advanced = annotation, None, False, False
     while True:
         if get_origin(bare) is Annotated:
             bare, *notes = get_args(bare)
+            advanced = advanced or ADVANCED in notes
             ranges = next((note for note in notes if isinstance(note, Meta)), ranges)
         elif get_origin(bare) in {Union, UnionType} and NoneType in get_args(bare):
             optional = True
             rest = [part for part in get_args(bare) if part is not NoneType]
             bare = rest[0] if len(rest) == 1 else Union[tuple(rest)]  # noqa: UP007 - made at run time
         else:
-            return Kind(annotation, bare, ranges, optional)
+            return Kind(annotation, bare, ranges, optional, advanced)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,27 +36,31 @@ class Row:
     required: bool
     """Needed as soon as anything else of its group is given."""
 
+    advanced: bool
+    """Whether it is documented among those that hardly anybody needs to change."""
+
     kind: Kind
 
 
 @cache
 def rows(group: type[Struct] = settings.Node) -> tuple[Row, ...]:
     """All settings below a group, in the order of the schema."""
-    return tuple(_rows(group, ""))
+    return tuple(_rows(group, "", advanced=False))
 
 
-def _rows(group: type[Struct], prefix: str) -> Iterator[Row]:
+def _rows(group: type[Struct], prefix: str, *, advanced: bool) -> Iterator[Row]:
     for field in fields_of(group).values():
         name = f"{prefix}{field.name}"
         inner = field.kind.values
+        rare = advanced or field.kind.advanced
         if field.kind.struct is not None:
-            yield from _rows(field.kind.struct, f"{name}.")
+            yield from _rows(field.kind.struct, f"{name}.", advanced=rare)
         elif inner is not None and inner.struct is not None:
-            yield from _rows(inner.struct, f"{name}.{ANY_NAME}.")
+            yield from _rows(inner.struct, f"{name}.{ANY_NAME}.", advanced=rare)
         else:
             reason = _reasons(group.__module__).get((group.__name__, field.name), "")
             default = None if field.required else field.default
-            yield Row(name, field.kind.short(), default, reason, field.required, field.kind)
+            yield Row(name, field.kind.short(), default, reason, field.required, rare, field.kind)
 
 
 @cache

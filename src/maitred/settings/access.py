@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from maitred.settings.basis import (
+    Advanced,
     Bytes,
     Count,
     Hidden,
@@ -23,7 +24,7 @@ from maitred.settings.basis import (
 class Limits(Schema, frozen=True, kw_only=True):
     """What one shard takes from its connections."""
 
-    frame_bytes: Annotated[int, Meta(ge=1024, le=256 * 2**20)] = 16 * 2**20
+    frame_bytes: Advanced[Annotated[int, Meta(ge=1024, le=256 * 2**20)]] = 16 * 2**20
     """Largest body of a frame. It is held in memory whole, so it bounds what a connection costs."""
 
     payload_bytes: Annotated[int, Meta(ge=0, le=256 * 2**20 - 64 * 1024)] = 2 * 2**20
@@ -33,82 +34,82 @@ class Limits(Schema, frozen=True, kw_only=True):
     """Connections of one shard; some 10 KiB each when idle. As many TLS handshakes may be under way
     besides; at that limit the oldest handshake gives way to a new one."""
 
-    in_flight: Annotated[int, Meta(ge=1, le=32_768)] = 1_024
+    in_flight: Advanced[Annotated[int, Meta(ge=1, le=32_768)]] = 1_024
     """Unanswered requests of one connection; CQL's stream ids allow 32,768. At a millisecond each,
     this many are a million requests a second."""
 
-    handshake_seconds: Seconds = 10.0
+    handshake_seconds: Advanced[Seconds] = 10.0
     """From the connection to READY. Long enough for TLS over a bad line. A login over HTTP waits
     for so long to be verified, at most."""
 
-    frame_seconds: Seconds = 30.0
+    frame_seconds: Advanced[Seconds] = 30.0
     """From the first byte of a frame to its last, and longest time in which a peer takes nothing of
     what is written to it. A phone on a train is faster; one byte a second is not."""
 
-    idle_seconds: Seconds = 300.0
+    idle_seconds: Advanced[Seconds] = 300.0
     """A connection on which nothing arrives for so long is closed. Drivers beat every 30 s."""
 
-    turn_frames: Count = 64
+    turn_frames: Advanced[Count] = 64
     """Requests of one connection that are served before the others get their turn."""
 
-    write_buffer_bytes: Count = 256 * 1024
+    write_buffer_bytes: Advanced[Count] = 256 * 1024
     """Unsent answers from which on nothing more is read from that connection."""
 
-    partial_bytes: Count = 256 * 2**20
+    partial_bytes: Advanced[Count] = 256 * 2**20
     """Incomplete frames of all connections of a shard together. Whoever goes beyond is closed, so
     that ten thousand large frames, each nearly sent, do not fill the memory."""
 
-    handshake_bytes: Count = 16 * 2**20
+    handshake_bytes: Advanced[Count] = 16 * 2**20
     """The same for those who have not finished their handshake: strangers cannot use up what users
     need. An honest handshake has some hundred bytes."""
 
-    verifications: Count = 4_096
+    verifications: Advanced[Count] = 4_096
     """Secrets that may wait to be verified in one process, all addresses together; while half as
     many wait, each address has room for four. A long queue delays only those who made it long,
     because addresses take turns. A waiting secret takes 2 KiB at most."""
 
-    verifications_per_address: Count = 64
+    verifications_per_address: Advanced[Count] = 64
     """Secrets of one address (IPv6: of one /64) that may wait; more are refused and may try again.
     Two are verified at a time, in some 40 ms each, so the last of them waits for less than two
     seconds."""
 
-    failures_per_user: Count = 10
+    failures_per_user: Advanced[Count] = 10
     """Wrong secrets that one address may send in the name of one user; further attempts from there
     in that name are refused until a failure is forgiven."""
 
-    failures_per_address: Count = 20
+    failures_per_address: Advanced[Count] = 20
     """Wrong secrets that one address may send in any name; then its logins wait behind those of
     all other addresses. They are not refused: behind one address there may be many users."""
 
-    failures_per_name: Count = 100
+    failures_per_name: Advanced[Count] = 100
     """Wrong secrets in the name of one user from all addresses; then an address that has failed in
     this name already is refused. One that has not is let in as always, so nobody can lock a user
     out."""
 
-    failure_seconds: Seconds = 5.0
+    failure_seconds: Advanced[Seconds] = 5.0
     """After so long one failure is forgiven: at most 17,000 guesses a day from one address in one
     name, at each process of the node (`failures_per_user`, `failures_per_name`)."""
 
-    address_failure_seconds: Seconds = 300.0
+    address_failure_seconds: Advanced[Seconds] = 300.0
     """The same for `failures_per_address`. A longer time only makes addresses that fail wait
     behind others, and only while others wait."""
 
-    under_way_bytes: Count = 256 * 2**20
+    under_way_bytes: Advanced[Count] = 256 * 2**20
     """Bodies of all requests of a shard that are under way and not answered yet. Beyond it further
     ones are refused, however few each connection has."""
 
-    unsent_bytes: Count = 256 * 2**20
+    unsent_bytes: Advanced[Count] = 256 * 2**20
     """Answers that wait in a shard for peers that do not take them, all connections together.
     Whoever goes beyond is cut off: no other connection has to suffer for one that does not read."""
 
-    forward_buffer_bytes: Count = 16 * 2**20
+    forward_buffer_bytes: Advanced[Count] = 16 * 2**20
     """Unsent requests to another shard from which on requests for it are refused."""
 
-    queues: Count = 20_000
+    queues: Advanced[Count] = 20_000
     """Queues in the store, of all namespaces together; a new one beyond it is refused. Each takes a
     row, and up to 50 KiB of memory while somebody uses it."""
 
-    waiting_bytes: Count = 256 * 2**20
+    waiting_bytes: Advanced[Count] = 256 * 2**20
     """Payloads of waiting tasks that a shard keeps in memory, all queues together; beyond it each
     line of a queue has 64 KiB in memory, and the rest is read when its turn comes. Eight queues
     with a large backlog reach it; workers notice only with tasks of many kilobytes."""
@@ -119,14 +120,14 @@ class Limits(Schema, frozen=True, kw_only=True):
     16 MiB a shard. 0: tasks are taken until a write fails. A PostgreSQL server watches its own
     disk."""
 
-    new_queues_per_second: Rate = 20.0
+    new_queues_per_second: Advanced[Rate] = 20.0
     """New queues of one user that the node makes. Each shard allows its share. A deployment names
     its queues once; a program that names a new one for each task wants another way."""
 
-    new_queues: Count = 200
+    new_queues: Advanced[Count] = 200
     """The same at once, before that rate applies: what a deployment starts with."""
 
-    loading: Count = 1_000
+    loading: Advanced[Count] = 1_000
     """Partitions of one namespace that may wait to be loaded from the store, in one shard; requests
     for more are refused. Namespaces take turns, so one that loads many delays itself alone."""
 
@@ -185,7 +186,7 @@ class WorkerAddresses(Schema, frozen=True, kw_only=True):
     workers with several addresses, and behind address translation. A user with the permission
     `work` makes gateways connect to any address in them."""
 
-    lowest_port: Port = 1024
+    lowest_port: Advanced[Port] = 1024
     """Lowest port that a worker may announce. Well-known services of the worker's host are below
     1024."""
 
@@ -207,10 +208,10 @@ class Jwt(Schema, frozen=True, kw_only=True):
     """The issuer's keys, at an https address. Each shard fetches them; while that fails, it keeps
     those it has."""
 
-    jwks_authorities: Location | None = None
+    jwks_authorities: Advanced[Location | None] = None
     """Who vouches for the certificate of that address; the system's authorities unless given."""
 
-    refresh_seconds: Annotated[float, Meta(ge=10, le=86_400)] = 300.0
+    refresh_seconds: Advanced[Annotated[float, Meta(ge=10, le=86_400)]] = 300.0
     """How often the keys are fetched. Also when a token names a key that is not known, every ten
     seconds at most. A key that the issuer withdraws is trusted for so long."""
 
@@ -224,14 +225,14 @@ class Jwt(Schema, frozen=True, kw_only=True):
     """By value of that claim, then by namespace (`*` stands for every one), as for users. A token
     without such a value is refused."""
 
-    local_users: bool = False
+    local_users: Advanced[bool] = False
     """Whether a token that names a user of the node is that user, with the user's permissions and
     limits. Otherwise it is refused: whoever picks names at the issuer must not become `admin`."""
 
-    leeway_seconds: Annotated[float, Meta(ge=0, le=300)] = 30.0
+    leeway_seconds: Advanced[Annotated[float, Meta(ge=0, le=300)]] = 30.0
     """By so much the clocks of the issuer and the node may differ."""
 
-    lifetime_seconds: Seconds = 86_400.0
+    lifetime_seconds: Advanced[Seconds] = 86_400.0
     """Longest time for which a token may be good. It cannot be revoked, so it should end soon."""
 
 
@@ -246,16 +247,16 @@ class QueryLimits(Schema, frozen=True, kw_only=True):
     """Queries under way at a time, across the node; more are refused. Such a user's queries ask the
     node for every slot."""
 
-    waiting: Count | None = None
+    waiting: Advanced[Count | None] = None
     """Queries that wait for a worker at a time, in one queue; more are refused."""
 
     rate_per_second: Rate | None = None
     """Queries a second, with bursts of as many as a second has; more are refused."""
 
-    run_seconds: Seconds | None = None
+    run_seconds: Advanced[Seconds | None] = None
     """Longest that a query runs; then it is stopped. The queue's own counts if it is lower."""
 
-    result_bytes: Annotated[int, Meta(ge=1, le=2**40)] | None = None
+    result_bytes: Advanced[Annotated[int, Meta(ge=1, le=2**40)] | None] = None
     """Largest result, streamed or not. The queue's own counts if it is lower."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -29,6 +29,12 @@ Origin = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+$")]
 """A scheme, a host and maybe a port, as browsers write them; no path."""
 Permission = Literal["produce", "work", "query", "admin", "observe"]
 """`observe` is for programs that collect metrics; it counts in the namespace `*` only."""
+
+ADVANCED: Final = "advanced"
+_Setting = TypeVar("_Setting")
+Advanced = Annotated[_Setting, ADVANCED]
+"""A setting, or a group of them, that a node in production hardly ever needs to change: it is
+documented in docs/settings-advanced.md, not in docs/settings.md."""
 
 
 class Schema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from maitred.settings.basis import Count, Location, Port, Schema, Seconds, Text, Wait
+from maitred.settings.basis import Advanced, Count, Location, Port, Schema, Seconds, Text, Wait
 
 
 class Querying(Schema, frozen=True, kw_only=True):
@@ -15,45 +15,45 @@ class Querying(Schema, frozen=True, kw_only=True):
     timeout_seconds: Seconds = 30.0
     """For a query that does not say how long it may take."""
 
-    table_rows: Count = 10_000
+    table_rows: Advanced[Count] = 10_000
     """Queries in the query table; when it is full, those that are over longest make room."""
 
-    text_letters: Annotated[int, Meta(ge=0, le=100_000)] = 200
+    text_letters: Advanced[Annotated[int, Meta(ge=0, le=100_000)]] = 200
     """Of each query, in the table; the rest is cut off."""
 
     mask: bool = False
     """Whether the table shows no query's text at all: it may hold what not every operator should
     read."""
 
-    under_way: Count = 10_000
+    under_way: Advanced[Count] = 10_000
     """Queries that wait or run at a time; more are refused."""
 
-    dial_seconds: Seconds = 1.0
+    dial_seconds: Advanced[Seconds] = 1.0
     """For a connection to a worker. If there is none by then, the node relays."""
 
-    unreachable_seconds: Seconds = 30.0
+    unreachable_seconds: Advanced[Seconds] = 30.0
     """How long a worker that could not be reached directly is not tried again."""
 
-    idle_seconds: Seconds = 60.0
+    idle_seconds: Advanced[Seconds] = 60.0
     """A connection to a worker that was not used for so long is closed."""
 
-    ping_seconds: Seconds = 2.0
+    ping_seconds: Advanced[Seconds] = 2.0
     """A worker that has a query and has said nothing for so long is asked whether it lives."""
 
-    hung_seconds: Seconds = 8.0
+    hung_seconds: Advanced[Seconds] = 8.0
     """A worker that does not answer that question within this time is given up, with its queries. A
     handler that blocks its loop for longer looks just like it."""
 
-    together: Count = 8
+    together: Advanced[Count] = 8
     """Queries for one worker that are written together, at most. Two ends that each wait for all
     that the other one has to say work by turns; with eight a client and its worker do twice as
     much. A gateway with a thousand callers gains nothing by it."""
 
-    warm: bool = True
+    warm: Advanced[bool] = True
     """Whether slots that a worker keeps for us are used again without asking the node. A gateway
     with a thousand callers asks always: then the partition decides whose turn it is."""
 
-    window_bytes: Annotated[int, Meta(ge=64 * 1024, le=2**30)] = 4 * 2**20
+    window_bytes: Advanced[Annotated[int, Meta(ge=64 * 1024, le=2**30)]] = 4 * 2**20
     """Of a stream, what may be on its way or waiting here before the worker pauses."""
 
 
@@ -63,20 +63,20 @@ class Client(Schema, frozen=True):
     timeout_seconds: Seconds = 10.0
     """For a request that does not say how long it may take."""
 
-    in_flight: Annotated[int, Meta(ge=1, le=32_768)] = 1_024
+    in_flight: Advanced[Annotated[int, Meta(ge=1, le=32_768)]] = 1_024
     """Unanswered requests of one connection; the node's own limit counts if it is lower. Further
     requests wait for their turn, as long as their timeout lets them."""
 
-    waiting: Count = 65_536
+    waiting: Advanced[Count] = 65_536
     """Requests that may wait for a connection or for their turn; more are refused at once."""
 
-    frame_bytes: Annotated[int, Meta(ge=1024)] = 256 * 2**20
+    frame_bytes: Advanced[Annotated[int, Meta(ge=1024)]] = 256 * 2**20
     """Largest answer that is taken."""
 
-    connect_seconds: Seconds = 5.0
+    connect_seconds: Advanced[Seconds] = 5.0
     """For one attempt at a connection, with its handshake."""
 
-    hedge_seconds: Seconds = 1.0
+    hedge_seconds: Advanced[Seconds] = 1.0
     """A first attempt at a node that takes longer gets company: the shard that the kernel picked
     may hang, and the next one may not."""
 
@@ -87,33 +87,33 @@ class Client(Schema, frozen=True):
     It counts from when the node was last heard, so only requests at the beginning of an outage
     wait. Requests of a worker, and waiting for a task's result, are not refused but wait."""
 
-    silence_seconds: Seconds = 2.0
+    silence_seconds: Advanced[Seconds] = 2.0
     """A connection that owes an answer, and on which nothing arrived for so long, is asked whether
     it lives."""
 
-    heartbeat_seconds: Seconds = 20.0
+    heartbeat_seconds: Advanced[Seconds] = 20.0
     """A connection on which nothing arrived for so long is asked the same, though it owes nothing.
     Well below the idle limits of nodes and of most things between."""
 
-    heartbeat_timeout_seconds: Seconds = 5.0
+    heartbeat_timeout_seconds: Advanced[Seconds] = 5.0
     """A connection that does not answer that question is given up."""
 
-    backoff_first_seconds: Seconds = 0.05
+    backoff_first_seconds: Advanced[Seconds] = 0.05
     """Before the second attempt at a connection; doubled each time, with jitter, until..."""
 
-    backoff_longest_seconds: Seconds = 1.5
+    backoff_longest_seconds: Advanced[Seconds] = 1.5
     """... this. A thousand clients of a restarted node come back spread over as long. Longer spares
     the node, and clients notice later that it is back."""
 
-    port_blocked_seconds: Seconds = 300.0
+    port_blocked_seconds: Advanced[Seconds] = 300.0
     """A shard's own port that could not be reached is not tried again for so long, as drivers do:
     it is behind a firewall, or translated."""
 
-    coverage_attempts: Count = 3
+    coverage_attempts: Advanced[Count] = 3
     """Without the shards' own ports: connections opened for each shard, at most, until every shard
     has one. More find the last shard, fewer spare the node."""
 
-    close_seconds: Seconds = 5.0
+    close_seconds: Advanced[Seconds] = 5.0
     """How long `close()` waits for requests under way; then they fail."""
 
     retries: Annotated[int, Meta(ge=0)] = 8

@@ -9,6 +9,7 @@ from msgspec import Meta, field
 from maitred.settings.access import Jwt, Limits, Namespace, Tls, Tokens, User, WorkerAddresses
 from maitred.settings.basis import (
     PORT,
+    Advanced,
     Count,
     Hidden,
     Location,
@@ -43,18 +44,18 @@ class Audit(Schema, frozen=True, kw_only=True):
     directory: Location | None = None
     """Where the files are, one for each process; `audit` in the data directory unless told."""
 
-    queries: Literal["none", "hash", "text"] = "none"
+    queries: Advanced[Literal["none", "hash", "text"]] = "none"
     """What is told of queries over HTTP: nothing, a SHA-256 hash of their arguments, or these. They
     may be personal data, and one record a query fills the files soon. The arguments of a native
     client's queries go to the worker past the node, and are never told."""
 
-    file_bytes: Annotated[int, Meta(ge=4096)] = 16 * 2**20
+    file_bytes: Advanced[Annotated[int, Meta(ge=4096)]] = 16 * 2**20
     """A file that would grow beyond this is closed and the next one begun: some 80,000 records."""
 
-    files: Count = 10
+    files: Advanced[Count] = 10
     """Files that each process keeps; the oldest is removed. Ship them elsewhere before."""
 
-    records_per_second: Count = 200
+    records_per_second: Advanced[Count] = 200
     """Of each process, for each kind: actions, refusals, queries. What is beyond is counted, and a
     record tells how many. A flood of wrong secrets thus fills a file in seven minutes at most."""
 
@@ -90,44 +91,44 @@ class Gateway(Schema, frozen=True, kw_only=True):
     would reach that far), so that two nodes of a machine do not meet there. A node on port 0 has a
     free one."""
 
-    away_seconds: Wait = 2.0
+    away_seconds: Advanced[Wait] = 2.0
     """How long the node, or a shard of it, may be away before requests for it are answered with 503
     at once; until then they wait for it. As `away_seconds` of a client, which says more."""
 
-    connections: Count = 10_000
+    connections: Advanced[Count] = 10_000
     """Open at a time; more are refused with 503. As many TLS handshakes may be under way besides;
     at that limit the oldest handshake gives way to a new one."""
 
-    header_bytes: Annotated[int, Meta(ge=1024, le=2**24)] = 32 * 1024
+    header_bytes: Advanced[Annotated[int, Meta(ge=1024, le=2**24)]] = 32 * 1024
     """Largest request line with headers; proxies send a few hundred bytes."""
 
     body_bytes: Annotated[int, Meta(ge=1024, le=240 * 2**20)] = 2 * 2**20
     """Largest body of a request; the same as for payloads of tasks."""
 
-    stranger_bytes: Count = 16 * 2**20
+    stranger_bytes: Advanced[Count] = 16 * 2**20
     """Unfinished requests of all callers that have not shown who they are, together. Whoever goes
     beyond is refused. An honest head arrives in one piece."""
 
-    partial_bytes: Count = 48 * 2**20
+    partial_bytes: Advanced[Count] = 48 * 2**20
     """Unfinished bodies of all callers that may come in, together: 24 of the largest. Whoever goes
     beyond is refused with 429, so that many bodies, each nearly sent, do not fill the memory."""
 
-    under_way_bytes: Count = 256 * 2**20
+    under_way_bytes: Advanced[Count] = 256 * 2**20
     """Complete bodies of all requests that are not answered yet. Beyond it requests with more than
     4 KiB are refused with 429."""
 
-    unsent_bytes: Count = 48 * 2**20
+    unsent_bytes: Advanced[Count] = 48 * 2**20
     """Answers that wait for callers that do not read, all connections together. Whoever goes beyond
     is cut off."""
 
-    header_seconds: Seconds = 10.0
+    header_seconds: Advanced[Seconds] = 10.0
     """From the first byte of a request to the end of its headers."""
 
-    body_seconds: Seconds = 30.0
+    body_seconds: Advanced[Seconds] = 30.0
     """From there to the end of its body, and longest time in which a caller takes nothing of an
     answer."""
 
-    idle_seconds: Seconds = 75.0
+    idle_seconds: Advanced[Seconds] = 75.0
     """A connection without a request is closed after so long; browsers and proxies keep theirs for
     a minute."""
 
@@ -139,13 +140,13 @@ class Gateway(Schema, frozen=True, kw_only=True):
     open_metrics: bool = True
     """Whether `/metrics` can be read without a user. If not, it needs the permission `observe`."""
 
-    open_document: bool = True
+    open_document: Advanced[bool] = True
     """The same for `/openapi.json`."""
 
     tracebacks: bool = False
     """Whether callers see tracebacks of handlers: they show code and, at times, data."""
 
-    hook: Text | None = None
+    hook: Advanced[Text | None] = None
     """A function as MODULE:NAME that sees every query before a worker is looked for, and may change
     or refuse it."""
 
@@ -168,7 +169,7 @@ class Node(Schema, frozen=True, kw_only=True):
     data: Location = "maitred-data"
     """The directory that is this node: its identity, and what it must not lose."""
 
-    spread_batch: Annotated[int, Meta(ge=0)] | dict[str, int | float | str] = 0
+    spread_batch: Advanced[Annotated[int, Meta(ge=0)] | dict[str, int | float | str]] = 0
     """Partitions of a queue that share a routing key (0: none), or a gradual change of it."""
 
     store: Hidden | None = None
@@ -194,11 +195,11 @@ class Node(Schema, frozen=True, kw_only=True):
     tls: Tls | None = None
     worker_addresses: WorkerAddresses = field(default_factory=WorkerAddresses)
     users: dict[Text, User] = field(default_factory=dict)
-    tokens: Tokens = field(default_factory=Tokens)
+    tokens: Advanced[Tokens] = field(default_factory=Tokens)
     jwt: Jwt | None = None
     log: Log = field(default_factory=Log)
     audit: Audit = field(default_factory=Audit)
-    restarts: Restarts = field(default_factory=Restarts)
+    restarts: Advanced[Restarts] = field(default_factory=Restarts)
 
     @property
     def authenticates(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from maitred.settings.basis import Bytes, Count, Rate, Schema, Seconds, Wait
+from maitred.settings.basis import Advanced, Bytes, Count, Rate, Schema, Seconds, Wait
 
 
 class Forwarding(Schema, frozen=True, kw_only=True):
@@ -48,23 +48,23 @@ class Scaling(Schema, frozen=True, kw_only=True):
     adaptive: bool = True
     """Whether the root changes the counts by itself."""
 
-    tasks_per_second: Rate = 5_000.0
+    tasks_per_second: Advanced[Rate] = 5_000.0
     """What one partition should take in. One core does several times that, but has other queues."""
 
-    up_after_seconds: Seconds = 60.0
+    up_after_seconds: Advanced[Seconds] = 60.0
     """More than the partitions should take, for so long: add some."""
 
-    down_after_seconds: Seconds = 120.0
+    down_after_seconds: Advanced[Seconds] = 120.0
     """Fewer would do with a quarter to spare, for so long: remove some."""
 
-    down_share: Annotated[float, Meta(gt=0, lt=1)] = 0.75
+    down_share: Advanced[Annotated[float, Meta(gt=0, lt=1)]] = 0.75
     """How full the remaining partitions may be after shrinking: the gap that keeps the count from
     swinging."""
 
-    look_seconds: Seconds = 5.0
+    look_seconds: Advanced[Seconds] = 5.0
     """How often the root looks at its partitions, and tells them the counts."""
 
-    partitions_max: Annotated[int, Meta(ge=1, le=1024)] = 64
+    partitions_max: Advanced[Annotated[int, Meta(ge=1, le=1024)]] = 64
     """No more than this by itself; by hand there may be more."""
 
 
@@ -103,14 +103,14 @@ class Queries(Schema, frozen=True, kw_only=True):
         "p2c-peak-ewma",
     ] = "idle"
     """Who picks the worker. `idle`: the partitions give a query to a worker with a free slot. All
-    others: the gateway picks, without that hop; `adaptive` by what workers measure of
+    others: Advanced[the gateway picks, without that hop; `adaptive` by what workers measure of]
     themselves."""
 
-    waiting: Count = 10_000
+    waiting: Advanced[Count] = 10_000
     """Queries that wait for a worker; more are refused, and told when to come back. At a
     millisecond each and ten slots, the last of them waits for a second."""
 
-    waiting_per_user: Count = 5_000
+    waiting_per_user: Advanced[Count] = 5_000
     """The same for one user, so that nobody fills the line alone."""
 
     rate_per_second: Rate | None = None
@@ -126,25 +126,25 @@ class Queries(Schema, frozen=True, kw_only=True):
     """How long queries wait when the last worker of the queue has gone, before they are refused. A
     worker that is started again is back within this time."""
 
-    reservation_seconds: Seconds = 2.0
+    reservation_seconds: Advanced[Seconds] = 2.0
     """How long a slot that was given to a gateway stays reserved if nothing comes: the longest that
     a gateway's death can cost a slot. The query usually follows within a millisecond."""
 
-    again_seconds: Wait = 10.0
+    again_seconds: Advanced[Wait] = 10.0
     """How long a gateway that has just been served may use the slot again without asking, while the
     worker has others on offer, so that nobody waits for it. It spares half of the messages; for so
     long a user who is no more, or may no more, can go on. 0: every query asks."""
 
-    pass_seconds: Annotated[float, Meta(ge=6, le=3600)] = 60.0
+    pass_seconds: Advanced[Annotated[float, Meta(ge=6, le=3600)]] = 60.0
     """Where gateways pick workers: how long a worker lets a gateway in without hearing of it again
     from the node. So long a user who is no more, or may no more, can go on; and so long, at most,
     do queries go on while the node is away. Each worker hears of each gateway three times in it."""
 
-    subscribers: Count = 1_000
+    subscribers: Advanced[Count] = 1_000
     """Gateways that pick the workers of the queue themselves, and clients that are their own; more
     ask for a slot each time, as with `idle`. Each holds a request at the root partition."""
 
-    passes: Count = 100_000
+    passes: Advanced[Count] = 100_000
     """Gateways times workers, of those: a gateway beyond it knows of some workers only. Each takes
     about 300 bytes of the root's shard; a hundred gateways of a thousand workers have so many."""
 
@@ -155,15 +155,15 @@ class Queries(Schema, frozen=True, kw_only=True):
     """Largest result in one piece: it is in memory whole, at the worker and at the gateway. Larger
     ones can be streamed."""
 
-    stream_bytes: Annotated[int, Meta(ge=0, le=2**50)] = 0
+    stream_bytes: Advanced[Annotated[int, Meta(ge=0, le=2**50)]] = 0
     """Largest result of a stream; 0: as large as it wants to be, since it is never in memory
     whole."""
 
-    tracebacks: bool = True
+    tracebacks: Advanced[bool] = True
     """Whether workers tell tracebacks of handlers that fail. Callers of the HTTP door see them only
     if `gateway.tracebacks` allows it as well; clients that are their own gateway always do."""
 
-    shedding: Shedding = field(default_factory=Shedding)
+    shedding: Advanced[Shedding] = field(default_factory=Shedding)
 
 
 class Queue(Schema, frozen=True, kw_only=True):
@@ -179,37 +179,37 @@ class Queue(Schema, frozen=True, kw_only=True):
     """A task whose worker has not been heard of for so long is given to another one. Workers say
     that they live three times in it."""
 
-    offer_seconds: Seconds = 60.0
+    offer_seconds: Advanced[Seconds] = 60.0
     """Longest that an offer waits for a task; then the worker asks again, perhaps elsewhere."""
 
-    buffer_tasks: Annotated[int, Meta(ge=10, le=1_000_000)] = 2_000
+    buffer_tasks: Advanced[Annotated[int, Meta(ge=10, le=1_000_000)]] = 2_000
     """Waiting tasks of one priority that a partition has in memory; the others are in the store.
     Enough for a tenth of a second at full speed, in which the next are read."""
 
-    buffer_bytes: Annotated[int, Meta(ge=64 * 1024, le=2**40)] = 32 * 2**20
+    buffer_bytes: Advanced[Annotated[int, Meta(ge=64 * 1024, le=2**40)]] = 32 * 2**20
     """The same, in bytes of their payloads; whichever is reached first. What 2,000 tasks of 16 KiB
     have: most queues never notice, and tasks of a megabyte each do not fill the memory."""
 
-    hold_seconds: Wait = 0.02
+    hold_seconds: Advanced[Wait] = 0.02
     """How long the writing of a task that a worker has already got may wait: if it is done by then
     it need not be written. Only while the queue's tasks usually take less than this."""
 
-    finish_seconds: Wait = 0.02
+    finish_seconds: Advanced[Wait] = 0.02
     """How long finished tasks may wait to be crossed out in the store, many at once. A worker hears
     that its task is finished when this is done, and does not wait for it. A task whose caller waits
     for the result is crossed out with the next commit."""
 
-    recovery_seconds: Wait = 3.0
+    recovery_seconds: Advanced[Wait] = 3.0
     """After a crash, how long workers have to say what they are still working on before it is given
     to others. Workers come back within a second."""
 
-    results_kept: Annotated[int, Meta(ge=0, le=10_000_000)] = 50_000
+    results_kept: Advanced[Annotated[int, Meta(ge=0, le=10_000_000)]] = 50_000
     """Results in memory, of one partition; the oldest go first."""
 
-    results_bytes: Annotated[int, Meta(ge=0, le=2**40)] = 32 * 2**20
+    results_bytes: Advanced[Annotated[int, Meta(ge=0, le=2**40)]] = 32 * 2**20
     """The same, in bytes."""
 
-    memory_seconds: Wait = 60.0
+    memory_seconds: Advanced[Wait] = 60.0
     """A result that is to be kept for longer than this is written to the store when its task ends;
     others only when the node stops or the partition moves."""
 
@@ -220,18 +220,18 @@ class Queue(Schema, frozen=True, kw_only=True):
     stored_bytes: Bytes | None = None
     """The same in bytes, with results that are kept; each row counts 64 bytes besides its body."""
 
-    idle_seconds: Seconds = 300.0
+    idle_seconds: Advanced[Seconds] = 300.0
     """A partition that nobody used for so long, and that has nothing to do, leaves the memory."""
 
-    forget_seconds: Seconds = 3600.0
+    forget_seconds: Advanced[Seconds] = 3600.0
     """A queue that is not in memory for so long, with no tasks, dead letters and results, and as
     many partitions as a new one has, is deleted from the store. Using it again makes it anew."""
 
-    signatures_seconds: Wait = 86_400.0
+    signatures_seconds: Advanced[Wait] = 86_400.0
     """How long the node remembers what arguments a queue's handlers take after their last worker
     has gone, and so keeps the queue. Producers refuse what fits none of them. 0: only while workers
     are there, and not through restarts."""
 
     queries: Queries = field(default_factory=Queries)
-    forwarding: Forwarding = field(default_factory=Forwarding)
+    forwarding: Advanced[Forwarding] = field(default_factory=Forwarding)
     scaling: Scaling = field(default_factory=Scaling)
