@@ -159,7 +159,7 @@ class Model:
         for place in self._places:
             for offer in list(place.partition.offers.waiting()):
                 if not offer.hops:
-                    place.partition.withdraw(offer, self.clock.now)
+                    place.partition.matcher.withdraw(offer, self.clock.now)
             place.touch()
         self.clock.run(self._span + 2 * REST_SECONDS)
         self._check_rest()
@@ -182,7 +182,7 @@ class Model:
             return
         now = self.clock.now
         places = self._places[: self.counts.read]
-        rate = sum(place.partition.added.per_second(now) for place in places)
+        rate = sum(place.partition.intake.added.per_second(now) for place in places)
         drained = {
             place.number: place.partition.counts.version
             for place in places
@@ -203,7 +203,7 @@ class Model:
 
             ticket = Ticket(written, 1)
             root.partition.ledger.set_counts(counts, ticket, now)
-            root.partition.release(ticket)
+            root.partition.tickets.release(ticket)
             root.touch()
         self.clock.at(now + scaling.look_seconds, self._scale)
 
@@ -214,7 +214,7 @@ class Model:
         number = int.from_bytes(task.payload)
         self.gauge.task_seated(number, now)
         if number not in self._sync:
-            known = self._places[task.partition].partition.tasks.get(task.sequence)
+            known = self._places[task.partition].partition.own_tasks.tasks.get(task.sequence)
             self._sync[number] = known is not None and not (known.stored or known.writing)
 
     def begun(self, task: Foreign) -> None:
@@ -255,15 +255,15 @@ class Model:
         for place in self._places:
             partition = place.partition
             left = {
-                "open tasks": partition.open_tasks,
-                "tasks in memory": len(partition.tasks),
-                "leases": len(partition.leases),
+                "open tasks": partition.own_tasks.open_tasks,
+                "tasks in memory": len(partition.own_tasks.tasks),
+                "leases": len(partition.own_tasks.leases),
                 "ready": partition.backlog.ready,
                 "free slots": partition.offers.slots,
-                "offers away": partition.offers_away,
-                "tasks away": partition.tasks_away,
+                "offers away": partition.tree.offers_away,
+                "tasks away": partition.tree.tasks_away,
                 "in the store": partition.ledger.stored,
-                "lost": partition.lost,
+                "lost": partition.attempts.lost,
             }
             wrong += [
                 f"partition {place.number}: {what}: {count}"
@@ -283,8 +283,8 @@ class Model:
             tasks=total,
             polls_with_task=self.polls_with_task,
             polls_without=self.empty_polls,
-            forwarded_polls=sum(place.partition.passed_offers for place in self._places),
-            forwarded_tasks=sum(place.partition.passed_tasks for place in self._places),
+            forwarded_polls=sum(place.partition.tree.passed_offers for place in self._places),
+            forwarded_tasks=sum(place.partition.tree.passed_tasks for place in self._places),
             given_back=sum(place.given_back for place in self._places),
             written=sum(place.written for place in self._places),
             commits=sum(writer.commits for writer in self._writers),
@@ -299,10 +299,10 @@ class Model:
             messages=self.network.messages,
             partitions=tuple(
                 PartitionMeasures(
-                    place.partition.added.total,
+                    place.partition.intake.added.total,
                     place.polls,
-                    place.partition.passed_tasks,
-                    place.partition.passed_offers,
+                    place.partition.tree.passed_tasks,
+                    place.partition.tree.passed_offers,
                     place.written,
                 )
                 for place in self._places

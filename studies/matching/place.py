@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from maitred.matching import effects
 from maitred.matching.offers import Offer
 from maitred.matching.partition import Partition
-from maitred.matching.passing import VISIT_SECONDS
 from maitred.matching.records import Terms
 from maitred.matching.task import READY, Task
+from maitred.matching.tree_forwarding import VISIT_SECONDS
 from maitred.simulation.errors import Violation
 
 if TYPE_CHECKING:
@@ -83,13 +83,12 @@ class Place:
             acquired._replace(clean=True),
             counts,
             model.settings.queue,
-            model.random,
-            model.clock.now,
-            0.0,
+            random=model.random,
+            now=model.clock.now,
+            wall=0.0,
             signing_key=SIGNING_KEY,
+            forwards=model.settings.forwards,
         )
-        if not model.settings.forwards:
-            self.partition.parent = None
         self._touched = False
         self._timer_at = inf
         self._asked: dict[Offer, Passed] = {}
@@ -120,13 +119,12 @@ class Place:
         self._touched = False
         partition = self.partition
         now = self._clock.now
-        partition.flush(now)
+        partition.matcher.flush(now)
         at = partition.look(now)
-        partition.flush(now)
+        partition.matcher.flush(now)
         carry_out = self._carry_out
         while partition.effects:
-            wanted, partition.effects = partition.effects, []
-            for effect in wanted:
+            for effect in partition.take_effects():
                 carry_out[type(effect)](effect)
         self.writer.look_at(self)
         if at != self._timer_at:
@@ -161,7 +159,9 @@ class Place:
 
         number = int.from_bytes(payload)
         self.model.gauge.task_waits(number, self._clock.now)
-        first = partition.add([payload], token=settle, now=self._clock.now, priority=2, terms=TERMS)
+        first = partition.intake.add(
+            [payload], token=settle, now=self._clock.now, priority=2, terms=TERMS
+        )
         self.touch()
 
     def offer(self, token: Any, session: bytes, version: int) -> None:  # noqa: ANN401
@@ -169,11 +169,11 @@ class Place:
         self.polls += 1
         offer = Offer((token, version), session, "w", 1, now)
         self.model.gauge.offer_opens(offer, now)
-        self.partition.offer(offer, now + self.partition.settings.offer_seconds, now)
+        self.partition.matcher.offer(offer, now + self.partition.settings.offer_seconds, now)
         self.touch()
 
     def finish(self, task: effects.Foreign, session: bytes, how: int) -> None:
-        ticket, unknown, refused = self.partition.finish(
+        ticket, unknown, refused = self.partition.attempts.finish(
             [(task.sequence, task.attempt, how, b"", task.proof)],
             _nobody,
             self._clock.now,
@@ -183,7 +183,7 @@ class Place:
             raise Violation(f"Task {task.sequence} was refused to the worker that had it.")
         if unknown:
             self.model.ends_too_late += 1
-        self.partition.release(ticket)
+        self.partition.tickets.release(ticket)
         self.touch()
 
     def learn(self, counts: PartitionCounts | None) -> None:
@@ -229,7 +229,7 @@ class Place:
             return
         self.model.gauge.offer_ends(offer, now)
         partition = self.partition
-        hint = (max(0, partition.waiting), partition.added.per_second(now))
+        hint = (max(0, partition.waiting), partition.intake.added.per_second(now))
         self._send(token.process, token.answered, found, hint, self._newer(version))
 
     def _settle(self, effect: effects.Settle) -> None:
@@ -246,7 +246,9 @@ class Place:
         passed.waiting = Offer(
             (passed, version), offer.session, offer.worker, offer.slots, now, offer.hops + 1
         )
-        self.partition.offer(passed.waiting, now + self.partition.settings.offer_seconds, now)
+        self.partition.matcher.offer(
+            passed.waiting, now + self.partition.settings.offer_seconds, now
+        )
         self.touch()
 
     def _recall_offer(self, effect: effects.RecallOffer) -> None:
@@ -258,7 +260,7 @@ class Place:
         if passed.answered or passed.waiting is None:
             return
         passed.answered = True
-        self.partition.withdraw(passed.waiting, self._clock.now)
+        self.partition.matcher.withdraw(passed.waiting, self._clock.now)
         self._send(passed.child, passed.child.offer_answered, passed, [], None)
         self.touch()
 
@@ -267,7 +269,7 @@ class Place:
     ) -> None:
         del self._asked[passed.offer]
         self.learn(counts)
-        self.partition.offer_answered(passed.offer, found, self._clock.now)
+        self.partition.tree.offer_answered(passed.offer, found, self._clock.now)
         self.touch()
 
     def _pass_task(self, effect: effects.PassTask) -> None:
@@ -283,7 +285,7 @@ class Place:
     def task_recalled(self, visit: Visit) -> None:
         visit.recalled = True
         if visit.arrived is not None:
-            self.partition.visit_recalled(visit.arrived)
+            self.partition.tree.visit_recalled(visit.arrived)
             self.touch()
 
     def task_visits(self, visit: Visit, version: int) -> None:
@@ -296,9 +298,9 @@ class Place:
         arrived.attempt = task.attempt if visitor else task.attempt + 1
         arrived.visit = (visit, version)
         visit.arrived = arrived
-        self.partition.visit(arrived, now + VISIT_SECONDS, now)
+        self.partition.tree.visit(arrived, now + VISIT_SECONDS, now)
         if visit.recalled:  # which overtook it on the way
-            self.partition.visit_recalled(arrived)
+            self.partition.tree.visit_recalled(arrived)
         self.touch()
 
     def _visitor_taken(self, effect: effects.VisitorTaken) -> None:
@@ -321,7 +323,7 @@ class Place:
         visit.answered = True
         self._visits.pop(visit.task, None)
         self.learn(counts)
-        self.partition.task_answered(visit.task, holder, worker, self._clock.now)
+        self.partition.tree.task_answered(visit.task, holder, worker, self._clock.now)
         self.touch()
 
     def _visit_too_long(self, visit: Visit) -> None:
@@ -329,7 +331,7 @@ class Place:
             visit.answered = True
             self._visits.pop(visit.task, None)
             self.model.visits_lost += 1
-            self.partition.task_lost(visit.task, self._clock.now)
+            self.partition.tree.task_lost(visit.task, self._clock.now)
             self.touch()
 
     def _give_back(self, effect: effects.GiveBack) -> None:
@@ -350,7 +352,7 @@ class Place:
         found = self.model.contents.segments(
             self.partition.key, reading.priority, reading.after, reading.tasks, reading.most_bytes
         )
-        self.partition.segments_read(found, effect, self._clock.now)
+        self.partition.store_replies.segments_read(found, effect, self._clock.now)
         self.touch()
 
     def _read_later(self, effect: effects.ReadLater) -> None:
@@ -361,7 +363,7 @@ class Place:
         found = self.model.contents.later(
             self.partition.key, effect.before, effect.most, effect.most_bytes
         )
-        self.partition.later_read(found, effect, self._clock.now)
+        self.partition.store_replies.later_read(found, effect, self._clock.now)
         self.touch()
 
 

@@ -7,7 +7,7 @@ from math import ceil
 
 from maitred.balancing import ALGORITHMS, SelectorSettings
 from maitred.errors import UnknownAlgorithm
-from maitred.matching.lives import HOME_SECONDS
+from maitred.matching.tasks_away import HOME_SECONDS
 from maitred.routing.tree import depth
 from maitred.settings import Forwarding, Queue, Scaling
 from maitred.simulation.selection.settings import (

@@ -66,7 +66,7 @@ class Writer:
         self._busy = False
         self._contents.commit([changes for _, changes in group])
         for place, _ in group:
-            place.partition.committed(self._clock.now)
+            place.partition.store_replies.committed(self._clock.now)
             place.touch()
         if self._wanting:
             self._wake(min(self._wanting.values()))

@@ -234,7 +234,7 @@ async def test_a_leased_task_is_ended_by_its_holder_alone(
         assert await ends(worker, B, given.proof) == nothing_done, "another session of the user"
         assert await ends(worker, A, given.proof, 2) == nothing_done
         assert await ends(worker, A, given.proof, 0) == nothing_done
-        assert here.partition().leases[first].attempt == 0
+        assert here.partition().own_tasks.leases[first].attempt == 0
         assert await here.finish(worker, [done(given)]) == ([], [])
         outcome = await here.outcome(first)
         assert (outcome.status, outcome.attempts, outcome.body) == ("done", 1, RESULT)
@@ -250,7 +250,7 @@ async def test_ends_that_are_proven_count_beside_those_that_are_not(tmp_path: Pa
         swapped = End(two.sequence, 1, three.proof)
         late, refused = await here.finish(worker, [done(one), swapped, done(three)])
         assert (late, refused) == ([], [two.sequence])
-        assert list(here.partition().tasks) == [first + 1]
+        assert list(here.partition().own_tasks.tasks) == [first + 1]
 
 
 @both
@@ -265,19 +265,21 @@ async def test_a_forged_heartbeat_renews_no_lease_and_takes_no_news_away(
         beat = Heartbeat(*here.at(), A, "ant", [(first, 1, given.proof)])
         listening = worker.hold(beat, SECONDS)
         partition = here.partition()
-        await until(lambda: bool(partition._beats))
-        (held,) = partition._beats.values()
-        ends_at = partition.leases[first].lease_until
+        await until(lambda: bool(partition.heartbeats.waiting))
+        (held,) = partition.heartbeats.waiting.values()
+        ends_at = partition.own_tasks.leases[first].lease_until
         assert await here.beat(mallory, first, 1, NOISE, B) == [first]
         assert await here.beat(mallory, first, 1, NOISE, A) == [first]
         assert await here.beat(mallory, first, 1, given.proof, A) == [first]
         assert await here.beat(mallory, first + 1, 1, NOISE, B) == [first + 1]
         nothing = await mallory.request(Heartbeat(*here.at(), A, "ant", []), SECONDS)
         assert nothing == Heard([], []), "who has nothing waits for no news"
-        assert partition.leases[first].lease_until == ends_at
-        assert list(partition.leases) == [first]
-        assert list(partition._beats.values()) == [held], "the worker hears when it is to stop"
-        assert [name for name, _ in partition.workers.values()] == ["ant"]
+        assert partition.own_tasks.leases[first].lease_until == ends_at
+        assert list(partition.own_tasks.leases) == [first]
+        assert list(partition.heartbeats.waiting.values()) == [held], (
+            "the worker hears when it is to stop"
+        )
+        assert [name for name, _ in partition.known_workers.sightings.values()] == ["ant"]
         assert here.refused() == 4
         listening.take_back()
 
@@ -344,13 +346,13 @@ async def test_the_next_owner_hears_the_holder_and_nobody_else(tmp_path: Path, s
         assert await here.finish(mallory, stolen) == ([], numbers)
         assert await here.beat(mallory, first, 1, NOISE, B) == [first]
         partition = here.partition()
-        assert not partition.leases
-        assert not partition._claims
-        assert partition.open_tasks == 4
+        assert not partition.own_tasks.leases
+        assert not partition.attempts.claims
+        assert partition.own_tasks.open_tasks == 4
         # The worker lives, and says what became of what it was given.
         beat = Heartbeat(*here.at(), A, "ant", [(running.sequence, 1, running.proof)])
         listening = worker.hold(beat, SECONDS)
-        await until(lambda: list(partition.leases) == [running.sequence])
+        await until(lambda: list(partition.own_tasks.leases) == [running.sequence])
         assert await here.finish(worker, [done(ended)]) == ([], [])
         assert await here.finish(worker, [End(failed.sequence, 1, failed.proof, FAILED)]) == (
             [],
@@ -360,8 +362,8 @@ async def test_the_next_owner_hears_the_holder_and_nobody_else(tmp_path: Path, s
         assert await here.finish(worker, [given_back]) == ([], [])
         assert (await here.outcome(first)).body == RESULT
         assert (await here.outcome(failed.sequence)).status == "failed"
-        assert sorted(partition.tasks) == [running.sequence, returned.sequence]
-        assert list(partition.leases) == [running.sequence]
+        assert sorted(partition.own_tasks.tasks) == [running.sequence, returned.sequence]
+        assert list(partition.own_tasks.leases) == [running.sequence]
         listening.take_back()
 
 
@@ -374,7 +376,7 @@ async def test_a_late_end_counts_from_the_worker_that_held_the_attempt(tmp_path:
         worker, mallory = await here.client("worker"), await here.client("mallory")
         one, two = await here.take(worker, 2)
         here.partition().look(asyncio.get_running_loop().time() + 7200.0)
-        assert here.partition().lost == 2
+        assert here.partition().attempts.lost == 2
         for late in (End(first, 1, NOISE), done(one, FORGED)):
             assert await here.finish(mallory, [late]) == ([], [first])
         (again,) = await here.take(worker, session=B)

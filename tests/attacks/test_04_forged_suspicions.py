@@ -95,7 +95,7 @@ async def test_a_worker_that_lives_is_not_suspected_again_and_again(
         await until(lambda: slots(here) == 4)
         shard: Any = here.node.shards[-1]
         (owned,) = shard._partitions.owned.values()
-        suspected = owned.partition._suspected
+        suspected = owned.partition.known_workers.suspected
         for session in suspected:  # however slow this machine is
             suspected[session] += 1_000.0
         for _ in range(20):
@@ -113,7 +113,7 @@ def refuse(driver: Driver, user: str) -> bool:
     if not query.answered:
         driver.want_no_more(query)
         return False
-    driver.partition.slots_refused(query.value, driver.now)
+    driver.partition.allocator.slots_refused(query.value, driver.now)
     driver.turn()
     return True
 
@@ -135,8 +135,8 @@ def test_refusals_that_one_user_alone_meets_are_not_believed() -> None:
     assert not doubted
     for _ in range(100):
         refuse(driver, "liar")
-    assert driver.partition.doubts.room(session_of(1), 2, driver.now) > 1
+    assert driver.partition.allocator.doubts.room(session_of(1), 2, driver.now) > 1
     # If others meet the same, the worker is the one who is not believed.
     for user in ("honest", "another") * 20:
         refuse(driver, user)
-    assert driver.partition.doubts.room(session_of(1), 2, driver.now) == 0
+    assert driver.partition.allocator.doubts.room(session_of(1), 2, driver.now) == 0

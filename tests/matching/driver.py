@@ -189,21 +189,21 @@ class Driver:
             acquired,
             self.counts,
             self.settings,
-            self.random,
-            self.now,
-            self.wall,
-            self.random.randbytes,
+            random=self.random,
+            now=self.now,
+            wall=self.wall,
+            secret=self.random.randbytes,
             signing_key=SIGNING_KEY,
             quotas=(self.quota,),
             memory=self.memory,
         )
-        remember = partition._remember
+        remember = partition.results.remember
 
         def over(sequence: int, ended: Ended, now: float) -> None:
             self.ended[sequence] = ended.status
             remember(sequence, ended, now)
 
-        partition._remember = over  # type: ignore[method-assign]
+        partition.results.remember = over  # type: ignore[method-assign]
         return partition
 
     # Turns and time
@@ -211,13 +211,12 @@ class Driver:
     def turn(self) -> None:
         """The end of a turn of the loop: everything that is to be done is done."""
         for _ in range(RESTLESS_ROUNDS):
-            self.partition.flush(self.now)
+            self.partition.matcher.flush(self.now)
             self.next_look = self.partition.look(self.now)
-            self.partition.flush(self.now)
+            self.partition.matcher.flush(self.now)
             busy = bool(self.partition.effects)
             while self.partition.effects:
-                wanted, self.partition.effects = self.partition.effects, []
-                for effect in wanted:
+                for effect in self.partition.take_effects():
                     self._handlers[type(effect)](effect)
             if self.auto_commit and self._wants_commit() <= self.now:
                 busy |= self.begin_commit()
@@ -233,11 +232,12 @@ class Driver:
         if not self.checking:
             return
         partition = self.partition
-        tasks = partition.tasks
+        tasks = partition.own_tasks.tasks
         assert not partition.effects
-        assert all(task is tasks[task.sequence] for task in partition.leases.values())
+        assert all(task is tasks[task.sequence] for task in partition.own_tasks.leases.values())
         assert all(
-            (task.state is GIVEN) == (number in partition.leases) for number, task in tasks.items()
+            (task.state is GIVEN) == (number in partition.own_tasks.leases)
+            for number, task in tasks.items()
         )
         waiting = [task for task in partition.backlog.waiting() if task.origin < 0]
         assert len(waiting) == sum(task.state is READY for task in tasks.values())
@@ -246,14 +246,18 @@ class Driver:
             assert line.bytes == sum(len(task.payload) for task in line)
         waiting_bytes = sum(line.bytes for line in partition.backlog.lines) + partition.later.bytes
         assert self.memory.used == waiting_bytes
-        alone = self.store.unfinished() - tasks.keys() if partition.open_tasks > len(tasks) else ()
-        assert len(tasks) <= partition.open_tasks <= len(tasks) + len(alone)
-        lines = partition.wanted
+        alone = (
+            self.store.unfinished() - tasks.keys()
+            if partition.own_tasks.open_tasks > len(tasks)
+            else ()
+        )
+        assert len(tasks) <= partition.own_tasks.open_tasks <= len(tasks) + len(alone)
+        lines = partition.allocator.lines
         assert lines.slots == sum(one.slots for one in lines.waiting())
         assert lines.slots_away == sum(one.slots for one in lines.away)
         assert lines.total == sum(lines.users.values())
         assert partition.offers.slots == sum(one.slots for one in partition.offers.waiting())
-        leases = [task.lease_until for task in partition.leases.values()]
+        leases = [task.lease_until for task in partition.own_tasks.leases.values()]
         assert leases == sorted(leases)
         self._check_quota()
 
@@ -262,7 +266,7 @@ class Driver:
         quota, ledger, stored = self.quota, self.partition.ledger, self.store.use()
         before = quota.tasks, quota.bytes
         quota.recount()
-        open_tasks = self.partition.open_tasks + len(self.store.dead)
+        open_tasks = self.partition.own_tasks.open_tasks + len(self.store.dead)
         assert quota.tasks >= open_tasks
         assert quota.bytes >= stored.bytes
         if ledger.under_way is None:  # else the store may have it though nobody has heard
@@ -270,7 +274,7 @@ class Driver:
             assert quota.tasks >= stored.tasks + unwritten.tasks
             assert quota.bytes >= stored.bytes + unwritten.bytes
             if not ledger.pending:
-                new = [task for task in self.partition.tasks.values() if not task.stored]
+                new = [task for task in self.partition.own_tasks.tasks.values() if not task.stored]
                 assert unwritten.tasks == len(new)
                 assert unwritten.bytes == sum(
                     len(task.payload) + len(task.failure) + TASK_BYTES for task in new
@@ -315,7 +319,7 @@ class Driver:
     def begin_commit(self, *, anything: bool = False, clean: bool = False) -> bool:
         batch = self.partition.ledger.take(self.now, anything=anything)
         if batch is not None:
-            batch.changes.clean = clean and not self.partition.leases
+            batch.changes.clean = clean and not self.partition.own_tasks.leases
         return batch is not None
 
     def write(self) -> None:
@@ -325,12 +329,12 @@ class Driver:
         self.store.write(batch.changes)
 
     def heard_of_commit(self) -> None:
-        self.partition.committed(self.now)
+        self.partition.store_replies.committed(self.now)
         assert self.partition.ledger.stored == len(self.store)
 
     def end_commit(self, problem: MaitredError | None = None) -> None:
         if problem is not None:
-            self.partition.not_committed(problem, self.now)
+            self.partition.store_replies.not_committed(problem, self.now)
             return
         self.write()
         self.heard_of_commit()
@@ -366,9 +370,9 @@ class Driver:
         """The oldest read arrives, with what there was when it was asked."""
         effect, found = self.reads.pop(0)
         if isinstance(effect, effects.Read):
-            self.partition.segments_read(found, effect, self.now)
+            self.partition.store_replies.segments_read(found, effect, self.now)
         else:
-            self.partition.later_read(found, effect, self.now)
+            self.partition.store_replies.later_read(found, effect, self.now)
 
     def crash(self, down_seconds: float = 1.0) -> None:
         """The process dies; another one starts from what was written. Its clock starts anew."""
@@ -414,7 +418,7 @@ class Driver:
         asked = self.ask("add")
         if isinstance(payloads, int):
             payloads = [b"%d" % number for number in range(payloads)]
-        first = self.partition.add(
+        first = self.partition.intake.add(
             payloads,
             token=asked,
             now=self.now,
@@ -434,7 +438,7 @@ class Driver:
         session = session_of(worker)
         asked = self.ask("offer", session=session, slots=slots)
         asked.offer = Offer(asked, session, f"worker {worker}", slots, self.now)
-        self.partition.offer(asked.offer, self.now + seconds, self.now)
+        self.partition.matcher.offer(asked.offer, self.now + seconds, self.now)
         if turn:
             self.turn()
         return asked
@@ -456,7 +460,7 @@ class Driver:
         wanted = Wanted(asked, session_of("gateway"), user, slots, since, until, priority)
         wanted.do_not_queue = do_not_queue
         asked.wanted = wanted
-        self.partition.want(wanted, self.now, user_waiting)
+        self.partition.allocator.want(wanted, self.now, user_waiting)
         if turn:
             self.turn()
         return asked
@@ -464,13 +468,13 @@ class Driver:
     def want_no_more(self, asked: Asked, *, turn: bool = True) -> None:
         assert asked.wanted is not None
         asked.over = True
-        self.partition.want_no_more(asked.wanted)
+        self.partition.allocator.want_no_more(asked.wanted)
         if turn:
             self.turn()
 
     def answer_wanted(self, outcome: list[Any] | MaitredError) -> None:
         """What the parent had for the first query that went there."""
-        self.partition.wanted_answered(self.passed_wanted.pop(0), outcome)
+        self.partition.allocator.wanted_answered(self.passed_wanted.pop(0), outcome)
         self.turn()
 
     def attend(
@@ -509,12 +513,12 @@ class Driver:
             self.now + seconds,
             good=good,
         )
-        self.partition.attend(told, self.now)
+        self.partition.subscriptions.attend(told, self.now)
         return asked
 
     def attend_no_more(self, asked: Asked) -> None:
         asked.over = True
-        self.partition.attend_no_more(asked.session, asked, self.now)
+        self.partition.subscriptions.attend_no_more(asked.session, asked, self.now)
         self.turn()
 
     def subscribe(
@@ -529,20 +533,20 @@ class Driver:
         session = session_of(gateway)
         asked = self.ask("subscribe", session=session)
         until = self.now + seconds
-        self.partition.subscribe(session, user, version, asked, until, self.now)
+        self.partition.subscriptions.subscribe(session, user, version, asked, until, self.now)
         if turn:
             self.turn()
         return asked
 
     def subscribe_no_more(self, asked: Asked, user: str = "") -> None:
         asked.over = True
-        self.partition.subscribe_no_more(asked.session, user, asked, self.now)
+        self.partition.subscriptions.subscribe_no_more(asked.session, user, asked, self.now)
         self.turn()
 
     def withdraw(self, asked: Asked, *, turn: bool = True) -> None:
         assert asked.offer is not None
         asked.over = True
-        self.partition.withdraw(asked.offer, self.now)
+        self.partition.matcher.withdraw(asked.offer, self.now)
         if turn:
             self.turn()
 
@@ -569,7 +573,7 @@ class Driver:
         asked = self.ask("heartbeat")
         session = session_of(worker)
         running = [(run.sequence, run.attempt, self.proof_of(run)) for run in runs]
-        self.partition.heartbeat(
+        self.partition.attempts.heartbeat(
             session, f"worker {worker}", running, asked, self.now + seconds, self.now
         )
         if turn:
@@ -582,11 +586,13 @@ class Driver:
         session = runs[0].session if runs else b""
         assert all(run.session == session for run in runs)
         ends = [(run.sequence, run.attempt, how, body, self.proof_of(run)) for run in runs]
-        ticket, unknown, asked.refused = self.partition.finish(ends, asked, self.now, session)
+        ticket, unknown, asked.refused = self.partition.attempts.finish(
+            ends, asked, self.now, session
+        )
         for end in unknown:
             if not self._finish_stored(end, ticket, session):
                 asked.late.append(end[0])
-        self.partition.release(ticket)
+        self.partition.tickets.release(ticket)
         if turn:
             self.turn()
         return asked
@@ -603,19 +609,19 @@ class Driver:
     ) -> bool:
         partition, sequence = self.partition, end[0]
         later = self.store.later.get(sequence)
-        if sequence in partition.tasks:
-            return partition.finish_again(end, ticket, self.now, session)
+        if sequence in partition.own_tasks.tasks:
+            return partition.attempts.finish_again(end, ticket, self.now, session)
         for segment, marks in self.store.around(sequence):
-            if sequence not in marks and partition.is_in(segment, sequence):
-                return partition.finish_stored(segment, marks, end, ticket, self.now)
+            if sequence not in marks and partition.store_replies.is_in(segment, sequence):
+                return partition.store_replies.finish_stored(segment, marks, end, ticket, self.now)
         if later is not None:
-            partition.recall_later(later, self.now)
-            return partition.finish_again(end, ticket, self.now, session)
+            partition.store_replies.recall_later(later, self.now)
+            return partition.attempts.finish_again(end, ticket, self.now, session)
         return False
 
     def revoke(self, sequence: int, *, turn: bool = True) -> str | None:
         partition = self.partition
-        state: str | None = partition.revoke(sequence, self.now)
+        state: str | None = partition.intake.revoke(sequence, self.now)
         if state is None:
             state = self._revoke_stored(sequence)
         if turn:
@@ -625,20 +631,20 @@ class Driver:
     def _revoke_stored(self, sequence: int) -> str | None:
         partition = self.partition
         for segment, marks in self.store.around(sequence):
-            if sequence not in marks and partition.is_in(segment, sequence):
-                done = partition.revoke_stored(segment, marks, sequence, self.now)
+            if sequence not in marks and partition.store_replies.is_in(segment, sequence):
+                done = partition.store_replies.revoke_stored(segment, marks, sequence, self.now)
                 return "cancelled" if done else None
         later = self.store.later.get(sequence)
         if later is not None:
-            partition.recall_later(later, self.now)
-            return partition.revoke(sequence, self.now)
+            partition.store_replies.recall_later(later, self.now)
+            return partition.intake.revoke(sequence, self.now)
         return None
 
     def wait_for(self, sequence: int) -> Asked:
         asked = self.ask("await", sequences=[sequence])
-        if not self.partition.wait_for(sequence, asked, self.now):
+        if not self.partition.results.wait_for(sequence, asked, self.now):
             if self._is_stored(sequence):
-                self.partition.wait_for_stored(sequence, asked)
+                self.partition.results.wait_for_stored(sequence, asked)
             else:
                 asked.answer(None)
         self.turn()
@@ -648,26 +654,26 @@ class Driver:
         if sequence in self.store.later:
             return not self.partition.later.is_over(sequence)
         return any(
-            sequence not in marks and self.partition.is_in(segment, sequence)
+            sequence not in marks and self.partition.store_replies.is_in(segment, sequence)
             for segment, marks in self.store.around(sequence)
         )
 
     def outcome(self, sequence: int) -> Ended | None:
-        return self.partition.outcomes.get(sequence, self.now)
+        return self.partition.results.outcomes.get(sequence, self.now)
 
     def retry_dead(self, sequence: int) -> Asked:
         asked = self.ask("retry dead")
         ticket = Ticket(asked, 1)
-        self.partition.retry_dead(self.store.dead[sequence], ticket, self.now)
-        self.partition.release(ticket)
+        self.partition.store_replies.retry_dead(self.store.dead[sequence], ticket, self.now)
+        self.partition.tickets.release(ticket)
         self.turn()
         return asked
 
     def drop_dead(self, sequence: int) -> Asked:
         asked = self.ask("drop dead")
         ticket = Ticket(asked, 1)
-        self.partition.drop_dead(sequence, ticket, self.now)
-        self.partition.release(ticket)
+        self.partition.store_replies.drop_dead(sequence, ticket, self.now)
+        self.partition.tickets.release(ticket)
         self.turn()
         return asked
 
@@ -681,14 +687,14 @@ class Driver:
         asked = self.ask("visit")
         task.visit = asked
         self.visitors[task] = asked
-        self.partition.visit(task, self.now + seconds, self.now)
+        self.partition.tree.visit(task, self.now + seconds, self.now)
         self.turn()
         return task
 
     def answer_offer(self, found: Sequence[Foreign] = ()) -> Offer:
         """The parent answers the oldest offer that was passed on to it."""
         offer = self.passed_offers.pop(0)
-        self.partition.offer_answered(offer, list(found), self.now)
+        self.partition.tree.offer_answered(offer, list(found), self.now)
         self.turn()
         return offer
 
@@ -696,7 +702,7 @@ class Driver:
         """The parent answers for the oldest task: a worker has it, or nobody."""
         task = self.passed_tasks.pop(0)
         session = b"" if worker is None else session_of(worker)
-        self.partition.task_answered(task, session, f"worker {worker}", self.now)
+        self.partition.tree.task_answered(task, session, f"worker {worker}", self.now)
         if session:
             self.given.append(Run(task.sequence, task.attempt + 1, session, task.payload, self.now))
         self.turn()
@@ -704,7 +710,7 @@ class Driver:
 
     def lose_task(self) -> Task:
         task = self.passed_tasks.pop(0)
-        self.partition.task_lost(task, self.now)
+        self.partition.tree.task_lost(task, self.now)
         self.turn()
         return task
 

@@ -84,7 +84,7 @@ def test_what_was_refused_is_counted_and_told_once_a_message() -> None:
     finished = driver.finish(*forged)
     assert (finished.refused, finished.late, finished.safe) == (sequences, [], True)
     driver.beat("thief", forged)
-    assert driver.partition.unproven == 6
+    assert driver.partition.attempts.unproven == 6
     told = [(one.holder, one.message, one.attempts) for one in driver.unproven]
     assert told == [(named("thief"), "FINISH", 3), (named("thief"), "HEARTBEAT", 3)]
-    assert driver.partition.workers == {}
+    assert driver.partition.known_workers.sightings == {}

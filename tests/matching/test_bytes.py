@@ -24,7 +24,7 @@ def payload(number: int, size: int = LARGE) -> bytes:
 
 
 def in_memory(driver: Driver) -> int:
-    return sum(len(task.payload) for task in driver.partition.tasks.values())
+    return sum(len(task.payload) for task in driver.partition.own_tasks.tasks.values())
 
 
 def crowded(**settings: object) -> Driver:
@@ -33,9 +33,9 @@ def crowded(**settings: object) -> Driver:
 
 def served(driver: Driver, slots: int = 1) -> Iterator[int]:
     """Which payloads come, one after another, until there are no more."""
-    while driver.partition.open_tasks:
+    while driver.partition.own_tasks.open_tasks:
         runs = driver.take(slots=slots)
-        assert runs or driver.partition.recovering
+        assert runs or driver.partition.own_tasks.recovering
         for run in runs:
             yield int.from_bytes(run.payload[:4], "big")
         driver.finish(*runs)
@@ -167,7 +167,7 @@ def test_retries_of_large_tasks() -> None:
     driver.add([payload(number) for number in range(TASKS)], terms=again)
     failed: set[int] = set()
     ended = 0
-    while driver.partition.open_tasks:
+    while driver.partition.own_tasks.open_tasks:
         runs = driver.take(slots=4)
         for run in runs:
             how = DONE if run.sequence in failed else FAILED

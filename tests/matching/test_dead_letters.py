@@ -29,7 +29,7 @@ def test_a_task_without_retries_left_is_a_dead_letter(how: int, reason: str) -> 
     assert ended is not None
     assert (ended.status, ended.attempts, ended.body) == ("failed", 2, b"second")
     assert driver.store.empty
-    assert driver.partition.open_tasks == 0
+    assert driver.partition.own_tasks.open_tasks == 0
 
 
 def test_a_lost_worker_uses_up_attempts_too() -> None:
@@ -104,7 +104,7 @@ def test_retrying_twice_makes_one_task() -> None:
     driver.auto_commit = False
     driver.retry_dead(sequence)
     again = driver.retry_dead(sequence)
-    assert driver.partition.open_tasks == 1
+    assert driver.partition.own_tasks.open_tasks == 1
     driver.commit()
     assert again.safe
     assert len(driver.take(slots=2)) == 1
@@ -120,7 +120,7 @@ def test_retrying_after_dropping_does_nothing() -> None:
     driver.retry_dead(sequence)
     driver.commit()
     assert driver.store.dead == {}
-    assert driver.partition.open_tasks == 0
+    assert driver.partition.own_tasks.open_tasks == 0
 
 
 def test_a_dead_letter_can_be_dropped() -> None:

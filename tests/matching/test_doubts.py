@@ -19,7 +19,7 @@ LIAR, HONEST = 1, 2
 
 
 def refuse(driver: Driver, *tokens: bytes) -> None:
-    driver.partition.slots_refused(tokens, driver.now)
+    driver.partition.allocator.slots_refused(tokens, driver.now)
     driver.turn()
 
 

@@ -45,7 +45,7 @@ def test_more_delayed_tasks_than_fit_into_memory() -> None:
     driver = Driver(buffer_tasks=10)
     for number in range(100):
         driver.add(delay=1000.0 + number)
-        assert len(driver.partition.tasks) <= 21
+        assert len(driver.partition.own_tasks.tasks) <= 21
     driver.pass_time(999.0)
     given = []
     for _ in range(100):
@@ -53,7 +53,7 @@ def test_more_delayed_tasks_than_fit_into_memory() -> None:
         run = driver.take_one()
         driver.finish(run)
         given.append(run.sequence)
-        assert len(driver.partition.tasks) <= 41
+        assert len(driver.partition.own_tasks.tasks) <= 41
     assert given == sorted(given)
     driver.pass_time(1.0)
     assert driver.store.empty
@@ -115,7 +115,7 @@ def test_a_finished_task_does_not_come_back_when_its_row_is_read_before_it_is_cr
     driver.finish(run)
     driver.pass_time(HORIZON_SECONDS)
     assert driver.take() == []
-    assert driver.partition.open_tasks == 1
+    assert driver.partition.own_tasks.open_tasks == 1
     driver.auto_commit = True
     driver.pass_time(300.0)
     driver.finish(driver.take_one())
@@ -138,7 +138,7 @@ def test_a_finished_task_does_not_come_back_with_a_read_that_was_under_way() -> 
     driver.answer_read()
     driver.turn()
     assert driver.take() == []
-    assert driver.partition.open_tasks == 1
+    assert driver.partition.own_tasks.open_tasks == 1
 
 
 def test_a_row_that_is_being_replaced_is_not_left_to_the_store() -> None:
@@ -153,10 +153,10 @@ def test_a_row_that_is_being_replaced_is_not_left_to_the_store() -> None:
     driver.finish(run, how=FAILED)
     driver.end_commit()
     driver.turn()
-    assert run.sequence in driver.partition.tasks  # its new row is not written yet
+    assert run.sequence in driver.partition.own_tasks.tasks  # its new row is not written yet
     driver.commit()
     driver.commit()
-    assert run.sequence not in driver.partition.tasks
+    assert run.sequence not in driver.partition.own_tasks.tasks
 
 
 def test_finishing_a_delayed_task_twice_counts_once() -> None:
@@ -167,7 +167,7 @@ def test_finishing_a_delayed_task_twice_counts_once() -> None:
     driver.auto_commit = False
     driver.finish(run)
     assert driver.finish(run).late == [run.sequence]
-    assert driver.partition.open_tasks == 1
+    assert driver.partition.own_tasks.open_tasks == 1
     driver.commit()
     assert driver.finish(run).late == [run.sequence]
     assert driver.store.backlog == 1
@@ -179,7 +179,7 @@ def test_a_due_task_of_low_priority_without_room_does_not_hold_up_a_high_one() -
     driver.add(15, priority=4, delay=1.0)
     driver.add(priority=0, delay=2.0)
     driver.pass_time(2.0)
-    assert driver.take_one().sequence == driver.partition.next_sequence - 1
+    assert driver.take_one().sequence == driver.partition.own_tasks.next_sequence - 1
 
 
 def test_a_task_in_the_store_alone_can_be_revoked_while_it_waits() -> None:
@@ -210,7 +210,7 @@ def test_backoff_doubles_with_jitter_up_to_the_longest() -> None:
         run = driver.take_one()
         assert run.attempt == attempt
         driver.finish(run, how=FAILED)
-        task = driver.partition.tasks[run.sequence]
+        task = driver.partition.own_tasks.tasks[run.sequence]
         assert backoff / 2 <= task.due - driver.now <= backoff
         driver.pass_time(backoff)
     assert driver.take_one().attempt == 7
@@ -249,9 +249,9 @@ def test_nothing_is_left_to_the_store_while_it_is_read() -> None:
     assert driver.reads
     for _ in range(30):
         driver.add(delay=1000.0)
-    assert len(driver.partition.tasks) == 30
+    assert len(driver.partition.own_tasks.tasks) == 30
     driver.slow_reads = False
     while driver.reads:
         driver.answer_read()
     driver.add(delay=1000.0)
-    assert len(driver.partition.tasks) <= 20
+    assert len(driver.partition.own_tasks.tasks) <= 20

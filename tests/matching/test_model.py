@@ -239,14 +239,14 @@ class PartitionMachine(RuleBasedStateMachine):
                 run = replace(stolen, attempt=stolen.attempt + 1 + attempt, proof=proof)
         partition = self.driver.partition
         before = self._standing()
-        refused = partition.unproven
+        refused = partition.attempts.unproven
         finished = self.driver.finish(run, how=how, turn=False)
         assert (finished.refused, finished.late) == ([run.sequence], [])
         asked = self.driver.ask("heartbeat")
         running = [(run.sequence, run.attempt, self.driver.proof_of(run))]
         until, now = self.driver.now + 5.0, self.driver.now
-        partition.heartbeat(run.session, "thief", running, asked, until, now)
-        assert partition.unproven == refused + 2
+        partition.attempts.heartbeat(run.session, "thief", running, asked, until, now)
+        assert partition.attempts.unproven == refused + 2
         assert self._standing() == before
         self.driver.turn()
         assert asked.value == ([run.sequence], [])
@@ -257,9 +257,14 @@ class PartitionMachine(RuleBasedStateMachine):
         partition = self.driver.partition
         tasks = [
             (task.sequence, task.state, task.attempt, task.holder, task.lease_until)
-            for task in partition.tasks.values()
+            for task in partition.own_tasks.tasks.values()
         ]
-        return tasks, dict(partition._claims), dict(partition._beats), len(partition.workers)
+        return (
+            tasks,
+            dict(partition.attempts.claims),
+            dict(partition.heartbeats.waiting),
+            len(partition.known_workers.sightings),
+        )
 
     # The store
 
@@ -356,7 +361,7 @@ class PartitionMachine(RuleBasedStateMachine):
             self.driver.lose_task()
         else:
             task = self.driver.passed_tasks[0]
-            over = task.sequence not in self.driver.partition.tasks
+            over = task.sequence not in self.driver.partition.own_tasks.tasks
             self.driver.answer_task(worker if answer == "taken" and not over else None)
         self.note()
 
@@ -406,7 +411,7 @@ class PartitionMachine(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         partition, store = self.driver.partition, self.driver.store
-        kept = partition.tasks.keys() | store.unfinished()
+        kept = partition.own_tasks.tasks.keys() | store.unfinished()
         ends = self._ends()
         for sequence, asked in self.books.added.items():
             if asked.safe and sequence not in kept:
@@ -441,7 +446,7 @@ class PartitionMachine(RuleBasedStateMachine):
             driver.finish(*[run for run in runs if run.origin < 0])
             if not runs:
                 driver.pass_time(20.0)
-            if not driver.partition.open_tasks:
+            if not driver.partition.own_tasks.open_tasks:
                 break
         driver.pass_time(100.0)
         while driver.passed_offers:
@@ -465,15 +470,15 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def _at_rest(self) -> None:
         driver = self.driver
-        assert driver.partition.open_tasks == 0
-        assert driver.partition.tasks == {}
+        assert driver.partition.own_tasks.open_tasks == 0
+        assert driver.partition.own_tasks.tasks == {}
         assert driver.store.empty
         assert driver.store.backlog == 0
         self.nothing_acknowledged_is_lost()
         for asked in driver.asked:
             assert asked.answered or asked.over, f"{asked.what} was never answered"
         assert driver.partition.offers.slots == 0
-        assert driver.partition.offers_away == driver.partition.tasks_away == 0
+        assert driver.partition.tree.offers_away == driver.partition.tree.tasks_away == 0
         assert driver.partition.ack_level == driver.partition.read_level
 
 

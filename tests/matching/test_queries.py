@@ -16,7 +16,7 @@ from maitred.errors import (
     Unavailable,
     UnknownWorker,
 )
-from maitred.matching.allocating import AWAY_FIRST_SECONDS
+from maitred.matching.allocator import AWAY_FIRST_SECONDS
 from maitred.matching.presence import RETURN_SECONDS
 from maitred.settings import Queries
 from tests.matching.driver import Driver, session_of
@@ -53,7 +53,7 @@ def test_who_gets_fewer_than_wanted_is_answered_with_those() -> None:
     query = driver.want(5)
     driver.offer(slots=2)
     assert len(query.value) == 2
-    assert not driver.partition.wanted.total
+    assert not driver.partition.allocator.lines.total
 
 
 def test_an_offer_gets_queries_and_tasks_in_one_answer() -> None:
@@ -76,7 +76,7 @@ def test_queries_wait_neither_for_the_store_nor_for_a_rate_nor_for_those_who_com
     driver = Driver(rate_per_second=0.001)
     driver.add(2)
     driver.crash()
-    assert driver.partition.recovering
+    assert driver.partition.own_tasks.recovering
     driver.auto_commit = False
     query = driver.want()
     offer = driver.offer(slots=2)
@@ -308,7 +308,7 @@ def test_nobody_fills_the_line_alone() -> None:
         driver.want(user="bob", user_waiting=1)
     driver.offer(slots=3)
     driver.want(user="alice")
-    assert driver.partition.wanted.users == {"alice": 1}
+    assert driver.partition.allocator.lines.users == {"alice": 1}
 
 
 def test_who_finds_free_slots_is_not_refused_for_those_who_waited() -> None:
@@ -400,14 +400,14 @@ def test_a_worker_that_is_offline_is_nobody(state: str) -> None:
 def test_a_worker_is_told_to_go_offline_and_to_come_back() -> None:
     driver = Driver()
     attending = driver.attend()
-    (found,) = driver.partition.order("worker 1", "offline", driver.now)
+    (found,) = driver.partition.subscriptions.order("worker 1", "offline", driver.now)
     driver.turn()
     assert attending.value == "offline"
     assert not driver.attend(state="draining").answered
     attending = driver.attend(state="offline")
     assert found.state == "offline"
     assert not attending.answered
-    driver.partition.order(session_of(1).hex()[:8], "online", driver.now)
+    driver.partition.subscriptions.order(session_of(1).hex()[:8], "online", driver.now)
     driver.turn()
     assert attending.value == "online"
     assert not driver.attend(state="online").answered
@@ -416,7 +416,7 @@ def test_a_worker_is_told_to_go_offline_and_to_come_back() -> None:
 def test_an_order_that_was_not_heard_is_given_again_but_not_in_a_circle() -> None:
     driver = Driver()
     driver.attend_no_more(driver.attend())
-    driver.partition.order("worker 1", "offline", driver.now)
+    driver.partition.subscriptions.order("worker 1", "offline", driver.now)
     assert driver.attend().value == "offline"
     again = driver.attend()
     assert not again.answered
@@ -429,7 +429,7 @@ def test_an_order_for_nobody_names_those_there_are() -> None:
     driver = Driver()
     driver.attend()
     with pytest.raises(UnknownWorker, match="worker 1"):
-        driver.partition.order("worker 7", "offline", driver.now)
+        driver.partition.subscriptions.order("worker 7", "offline", driver.now)
 
 
 # A worker that hangs
@@ -461,7 +461,7 @@ def test_a_query_that_finds_nothing_goes_up_at_once() -> None:
     assert wanted.slots == 3
     driver.answer_wanted([b"above"])
     assert query.value == [b"above"]
-    assert not driver.partition.wanted.total
+    assert not driver.partition.allocator.lines.total
 
 
 def test_an_error_of_the_parent_is_the_answer() -> None:
@@ -490,7 +490,7 @@ def test_the_answer_of_the_parent_reaches_the_offer() -> None:
     driver.want()
     offer = driver.offer()
     passed = driver.passed_offers.pop()
-    driver.partition.offer_answered(passed, [], driver.now, [b"reserved"])
+    driver.partition.tree.offer_answered(passed, [], driver.now, [b"reserved"])
     driver.turn()
     assert offer.reserved == [b"reserved"]
     assert offer.value == []
@@ -502,7 +502,7 @@ def test_reservations_for_an_offer_that_was_answered_meanwhile_are_dropped() -> 
     driver.pass_time(0.01)
     passed = driver.passed_offers.pop()
     driver.add()
-    driver.partition.offer_answered(passed, [], driver.now, [b"reserved"])
+    driver.partition.tree.offer_answered(passed, [], driver.now, [b"reserved"])
     driver.turn()
     assert offer.reserved == []
     assert len(offer.value) == 1

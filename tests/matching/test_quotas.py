@@ -45,7 +45,7 @@ def test_a_batch_is_taken_in_as_a_whole_or_not_at_all() -> None:
     driver = Driver(quota=(3, inf))
     with pytest.raises(StorageQuotaExceeded):
         driver.add(4)
-    assert not driver.partition.open_tasks
+    assert not driver.partition.own_tasks.open_tasks
     assert driver.add(3).safe
 
 
@@ -68,7 +68,7 @@ def test_many_tasks_that_end_before_they_are_written_fill_nothing() -> None:
         driver.add(1)
         driver.finish(driver.given[-1])
         driver.now += 0.02
-    assert driver.partition.never_written == 100
+    assert driver.partition.own_tasks.never_written == 100
     assert driver.quota.refused == 0
 
 
@@ -119,11 +119,11 @@ def test_results_beyond_the_quota_stay_in_memory_and_their_tasks_are_over_all_th
         driver.look_at_store()
         assert driver.store.use().bytes <= most
     assert len(driver.store.results) == 15
-    assert driver.partition.not_kept == len(driver.not_kept) == 25
-    assert not driver.partition.open_tasks
+    assert driver.partition.results.not_kept == len(driver.not_kept) == 25
+    assert not driver.partition.own_tasks.open_tasks
     assert driver.wait_for(sequences[-1]).value.status == "done"  # from memory
     assert driver.wait_for(sequences[20]).value is None  # neither in memory nor in the store
-    assert isinstance(driver.partition.absence(sequences[20]), TaskForgotten)
+    assert isinstance(driver.partition.intake.absence(sequences[20]), TaskForgotten)
     driver.store.results.clear()  # they expire
     driver.look_at_store()
     driver.offer(slots=1)
@@ -141,11 +141,11 @@ def test_a_stop_writes_no_more_results_than_the_quota_has_room_for() -> None:
         driver.finish(driver.given[-1], body=bytes(2**20))
     driver.pass_time(0.5)
     kept = 0
-    while taken := driver.partition.keep_results(driver.now, 4, 2**30):
+    while taken := driver.partition.results.keep_in_store(driver.now, 4, 2**30):
         kept += taken
         driver.commit()
     assert kept == len(driver.store.results) == 15
-    assert driver.partition.results_unwritten(driver.now) == 5
+    assert driver.partition.results.unwritten(driver.now) == 5
 
 
 @pytest.mark.parametrize("retries", [0, 100])
@@ -167,7 +167,7 @@ def test_failures_beyond_the_quota_are_cut_and_no_task_is_lost(retries: int) -> 
     kind, message, trace = msgpack.decode(last.failure)
     assert (kind, message[:3], trace) == ("ValueError", "xxx", "")
     assert len(last.failure) <= FAILURE_BYTES
-    assert driver.partition.not_kept == len(driver.not_kept) > 30
+    assert driver.partition.results.not_kept == len(driver.not_kept) > 30
 
 
 @pytest.mark.parametrize("told", [b"\x93", b"\xff" * 9, msgpack.encode(("é" * 900, "é" * 900, ""))])

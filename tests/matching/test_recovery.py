@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maitred.matching.core import WORKERS_KEPT
+from maitred.matching.known_workers import WORKERS_KEPT
 from maitred.matching.records import Terms
 from tests.matching.driver import DONE, FAILED, RETURNED, Driver, Run, session_of
 
@@ -67,7 +67,7 @@ def test_a_heartbeat_claims_what_is_in_the_store_alone() -> None:
         driver.answer_read()
     driver.pass_time(5.0)
     assert driver.take(2) == []
-    assert sorted(driver.partition.leases) == numbers
+    assert sorted(driver.partition.own_tasks.leases) == numbers
 
 
 def test_an_older_attempt_does_not_take_the_claim_of_a_newer_one() -> None:
@@ -87,7 +87,7 @@ def test_an_older_attempt_does_not_take_the_claim_of_a_newer_one() -> None:
     while driver.reads:
         driver.answer_read()
     driver.turn()
-    assert driver.partition.leases[run.sequence].holder == run.session
+    assert driver.partition.own_tasks.leases[run.sequence].holder == run.session
 
 
 def test_two_sessions_cannot_claim_one_task() -> None:
@@ -167,20 +167,20 @@ def test_more_claims_than_there_are_tasks_are_made_up() -> None:
     made_up = [Run(number, 1, session_of(1)) for number in range(1_000)]
     lost, _ = driver.beat(1, made_up).value
     assert len(lost) == 1_000 - 50
-    assert len(driver.partition._claims) == 50
+    assert len(driver.partition.attempts.claims) == 50
     driver.pass_time(11.0)
-    assert not driver.partition._claims
+    assert not driver.partition.attempts.claims
 
 
 def test_workers_that_change_their_name_each_time_are_forgotten() -> None:
     driver = Driver()
     for worker in range(WORKERS_KEPT + 100):
-        driver.partition._heard(session_of(worker), "worker", driver.now)
-    assert len(driver.partition.workers) == WORKERS_KEPT
+        driver.partition.known_workers.heard(session_of(worker), "worker", driver.now)
+    assert len(driver.partition.known_workers.sightings) == WORKERS_KEPT
     driver.now += 301.0
-    driver.partition._heard(session_of("new"), "worker", driver.now)
+    driver.partition.known_workers.heard(session_of("new"), "worker", driver.now)
     driver.partition.forget(driver.now)
-    assert list(driver.partition.workers) == [session_of("new")]
+    assert list(driver.partition.known_workers.sightings) == [session_of("new")]
 
 
 def test_a_second_attempt_that_failed_counts_though_its_row_was_not_read_yet() -> None:
@@ -227,16 +227,16 @@ def test_an_end_counts_as_soon_as_its_task_is_read_however_slow_the_look_for_it_
     asked = driver.ask("finish")
     end = (run.sequence, run.attempt, DONE, b"")
     shown = (*end, run.proof)
-    ticket, unknown, _ = driver.partition.finish([shown], asked, driver.now, run.session)
+    ticket, unknown, _ = driver.partition.attempts.finish([shown], asked, driver.now, run.session)
     assert unknown == [end]
-    told = driver.partition.tell_when_read(end, ticket, run.session)
+    told = driver.partition.attempts.tell_when_read(end, ticket, run.session)
     assert not driver.partition.unattended
     reads_arrive(driver)
     assert told.counts
     driver.pass_time(5.0)
     assert driver.take() == []
-    driver.partition.told_no_more(told)
-    driver.partition.release(ticket)
+    driver.partition.attempts.told_no_more(told)
+    driver.partition.tickets.release(ticket)
     driver.commit()
     assert asked.safe
     assert driver.store.unfinished() == set()
@@ -253,12 +253,14 @@ def test_an_end_that_is_told_twice_while_its_task_is_looked_for_counts_once() ->
     end = (run.sequence, run.attempt, DONE, b"")
     asked = [driver.ask("finish") for _ in range(2)]
     shown = (*end, run.proof)
-    tickets = [driver.partition.finish([shown], one, driver.now, run.session)[0] for one in asked]
-    told = [driver.partition.tell_when_read(end, one, run.session) for one in tickets]
+    tickets = [
+        driver.partition.attempts.finish([shown], one, driver.now, run.session)[0] for one in asked
+    ]
+    told = [driver.partition.attempts.tell_when_read(end, one, run.session) for one in tickets]
     reads_arrive(driver)
     assert [one.counts for one in told] == [True, False]
     for one in tickets:
-        driver.partition.release(one)
+        driver.partition.tickets.release(one)
     driver.turn()
     assert not any(one.answered for one in asked)
     driver.commit()
@@ -285,7 +287,7 @@ def test_a_later_attempt_that_is_done_is_done_whoever_is_said_to_have_an_earlier
     driver = Driver()
     first, second = a_second_attempt_of_which_the_store_knows_nothing(driver)
     driver.beat(1, [first])
-    assert driver.partition.leases[first.sequence].holder == first.session
+    assert driver.partition.own_tasks.leases[first.sequence].holder == first.session
     assert driver.finish(second).late == []
     assert driver.finish(first, how=FAILED).late == [first.sequence]
     driver.pass_time(5.0)

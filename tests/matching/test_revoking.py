@@ -18,7 +18,7 @@ def ended(driver: Driver, sequence: int) -> str:
 def test_ready() -> None:
     driver = Driver()
     first, second = driver.add(2).sequences
-    assert driver.partition.tasks[first].state is READY
+    assert driver.partition.own_tasks.tasks[first].state is READY
     assert driver.revoke(first) == "cancelled"
     assert driver.revoke(first) == "cancelled"
     assert [run.sequence for run in driver.take(slots=2)] == [second]
@@ -29,16 +29,16 @@ def test_parked() -> None:
     driver.add(10)
     driver.auto_commit = False
     (sequence,) = driver.add().sequences
-    assert driver.partition.tasks[sequence].state is PARKED
+    assert driver.partition.own_tasks.tasks[sequence].state is PARKED
     assert driver.revoke(sequence) == "cancelled"
-    assert driver.partition.open_tasks == 10
+    assert driver.partition.own_tasks.open_tasks == 10
 
 
 def test_in_the_store_alone() -> None:
     driver = Driver(buffer_tasks=10)
     driver.add(10)
     (sequence,) = driver.add().sequences
-    assert sequence not in driver.partition.tasks
+    assert sequence not in driver.partition.own_tasks.tasks
     assert driver.revoke(sequence) == "cancelled"
     assert driver.revoke(sequence) == "cancelled"
     driver.pass_time(1.0)
@@ -48,7 +48,7 @@ def test_in_the_store_alone() -> None:
 def test_waiting_for_its_time() -> None:
     driver = Driver()
     (sequence,) = driver.add(delay=5.0).sequences
-    assert driver.partition.tasks[sequence].state is WAITING
+    assert driver.partition.own_tasks.tasks[sequence].state is WAITING
     assert driver.revoke(sequence) == "cancelled"
     driver.pass_time(6.0)
     assert driver.take() == []
@@ -62,7 +62,7 @@ def test_with_a_worker(how: int, status: str) -> None:
     driver = Driver()
     driver.add()
     run = driver.take_one()
-    assert driver.partition.tasks[run.sequence].state is GIVEN
+    assert driver.partition.own_tasks.tasks[run.sequence].state is GIVEN
     beat = driver.beat(1, [run])
     assert driver.revoke(run.sequence) == "cancelling"
     assert beat.value == ([], [run.sequence])
@@ -98,7 +98,7 @@ def test_away_at_the_parent(*, wanted: bool) -> None:
     (other,) = offer.value
     (sequence,) = driver.add(terms=Terms()).sequences
     driver.pass_time(0.1)
-    assert driver.partition.tasks[sequence].state is AWAY
+    assert driver.partition.own_tasks.tasks[sequence].state is AWAY
     assert driver.revoke(sequence) == "cancelling"
     beat = driver.beat(1, [other])
     driver.answer_task(1 if wanted else None)

@@ -103,7 +103,7 @@ def _moves(driver: Driver, attending: Asked) -> None:
     again = type(told)(told.session, told.worker, "host:2", 8, 0, "online", driver.now)
     again.token = driver.ask("attend", session=told.session)
     again.deadline = driver.now + LONG
-    driver.partition.attend(again, driver.now)
+    driver.partition.subscriptions.attend(again, driver.now)
     driver.turn()
 
 
@@ -221,7 +221,7 @@ def test_the_same_gateway_once_more() -> None:
     second = driver.subscribe(version=first.value.version)
     third = driver.subscribe(version=first.value.version)
     assert isinstance(second.value, Cancelled)
-    driver.partition.subscribe_no_more(second.session, "", second, driver.now)
+    driver.partition.subscriptions.subscribe_no_more(second.session, "", second, driver.now)
     driver.pass_time(GATHER_SECONDS)
     driver.attend(1, LONG)
     assert third.answered
@@ -409,7 +409,7 @@ def test_an_order_comes_with_what_is_to_be_heard_anyhow() -> None:
     driver.attend(1, LONG)
     roster = driver.subscribe()
     attending = driver.attend(1, LONG)
-    driver.partition.order("worker 1", "offline", driver.now)
+    driver.partition.subscriptions.order("worker 1", "offline", driver.now)
     driver.turn()
     assert attending.value == "offline"
     assert told_of(attending) == list(tokens_of(roster).values())
@@ -571,7 +571,7 @@ def test_who_does_not_wait_is_refused_at_once_if_nobody_is_free() -> None:
     with pytest.raises(Overloaded) as caught:
         driver.want(do_not_queue=True)
     assert (caught.value.retry_after or 0) > 0
-    assert not driver.partition.wanted.total
+    assert not driver.partition.allocator.lines.total
     assert not driver.offer().answered
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from maitred.errors import MaitredError, NotOwner, OutcomeUnknown, StoreUnavailable
-from maitred.matching.core import UNSAFE_SECONDS
 from maitred.matching.records import Terms
+from maitred.matching.store_health import UNSAFE_SECONDS
 from maitred.matching.task import AWAY, Ticket
 from tests.matching.driver import DONE, FAILED, RETURNED, TERMS, TIMED_OUT, Asked, Driver
 
@@ -28,8 +28,8 @@ def away(**settings: object) -> tuple[Driver, MaitredError]:
 def nothing_is_left(driver: Driver) -> bool:
     """Whether neither the partition nor, once it is back, the store has any task."""
     partition = driver.partition
-    assert partition.open_tasks == 0
-    assert not partition.tasks
+    assert partition.own_tasks.open_tasks == 0
+    assert not partition.own_tasks.tasks
     assert not partition.ledger.fresh
     assert not partition.ledger.held
     driver.commit()
@@ -202,7 +202,7 @@ def at_the_parent() -> tuple[Driver, Asked, MaitredError]:
     driver.finish(driver.given[0])
     added = driver.add()
     driver.pass_time(0.01)
-    assert driver.partition.tasks[added.sequences[0]].state is AWAY
+    assert driver.partition.own_tasks.tasks[added.sequences[0]].state is AWAY
     problem = driver.fail_commit()
     assert not added.answered
     return driver, added, problem
@@ -249,7 +249,7 @@ def silent() -> tuple[Driver, Asked, MaitredError]:
     driver.begin_commit()
     driver.now += UNSAFE_SECONDS
     problem = StoreUnavailable("The store does not answer.")
-    driver.partition.store_silent(problem, driver.now)
+    driver.partition.store_replies.store_silent(problem, driver.now)
     driver.turn()
     return driver, added, problem
 
@@ -295,7 +295,7 @@ def test_the_end_of_a_task_that_a_silent_store_has_is_told() -> None:
     driver.offer()
     done, dead = driver.add(terms=KEPT), driver.add(terms=ONCE)
     driver.begin_commit()
-    driver.partition.store_silent(StoreUnavailable("It does not answer."), driver.now)
+    driver.partition.store_replies.store_silent(StoreUnavailable("It does not answer."), driver.now)
     driver.finish(driver.given[0])
     driver.finish(driver.given[1], how=FAILED)
     assert done.safe
@@ -348,9 +348,9 @@ def test_who_was_told_that_nobody_knows_is_told_nothing_else() -> None:
 def waiting_for_cancel(driver: Driver, sequence: int) -> Asked:
     """Cancel as a node does: the answer waits until the end of the task is on disk."""
     asked = driver.ask("cancel")
-    state = driver.partition.revoke(sequence, driver.now)
+    state = driver.partition.intake.revoke(sequence, driver.now)
     assert state is not None
-    driver.partition.tell_of_revocation(Ticket(asked, 1), sequence, state, driver.now)
+    driver.partition.intake.tell_of_revocation(Ticket(asked, 1), sequence, state, driver.now)
     driver.turn()
     return asked
 
@@ -378,7 +378,7 @@ def test_a_task_in_the_store_alone_is_not_cancelled_while_the_store_is_away(park
     with pytest.raises(StoreUnavailable):
         driver.revoke(sequences[-1])
     driver.commit()
-    assert driver.partition.open_tasks == 20
+    assert driver.partition.own_tasks.open_tasks == 20
 
 
 def test_a_task_that_a_worker_has_is_cancelled_whatever_the_store_does() -> None:
@@ -404,7 +404,7 @@ def test_a_cancel_that_the_store_does_not_confirm_is_unknown(says: str) -> None:
     if says == "no":
         driver.end_commit(problem)
     else:
-        driver.partition.store_silent(problem, driver.now)
+        driver.partition.store_replies.store_silent(problem, driver.now)
     driver.turn()
     assert is_unknown(cancelled)
     assert is_unknown(again)
@@ -416,7 +416,7 @@ def test_a_cancel_that_the_store_does_not_confirm_is_unknown(says: str) -> None:
     driver.turn()
     assert driver.revoke(sequence) == "cancelled"
     assert waiting_for_cancel(driver, sequence).safe
-    assert not driver.partition.open_tasks
+    assert not driver.partition.own_tasks.open_tasks
 
 
 @pytest.mark.parametrize("how", [DONE, FAILED])
@@ -438,7 +438,7 @@ def test_whoever_waits_for_an_end_that_the_store_does_not_confirm_hears_why(
     if says == "no":
         driver.end_commit(problem)
     else:
-        driver.partition.store_silent(problem, driver.now)
+        driver.partition.store_replies.store_silent(problem, driver.now)
     driver.turn()
     assert early.value is late.value is problem
     assert driver.wait_for(sequence).value is problem  # at once

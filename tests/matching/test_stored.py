@@ -21,7 +21,7 @@ def overfull() -> tuple[Driver, list[int]]:
     numbers: list[int] = []
     for _ in range(3):
         numbers += driver.add(10, terms=FORGOTTEN).sequences
-    assert len(driver.partition.tasks) == 10
+    assert len(driver.partition.own_tasks.tasks) == 10
     return driver, numbers
 
 
@@ -32,7 +32,7 @@ def drain(driver: Driver) -> list[int]:
         runs = driver.take()
         if not runs:
             driver.pass_time(5.0)
-            if not driver.partition.open_tasks:
+            if not driver.partition.own_tasks.open_tasks:
                 return order
             continue
         order += [run.sequence for run in runs]
@@ -48,7 +48,7 @@ def test_finishing_twice_counts_once_though_the_store_does_not_know_yet() -> Non
     driver.finish(run)
     again = driver.finish(run)
     assert again.late == [first]
-    assert driver.partition.open_tasks == 1
+    assert driver.partition.own_tasks.open_tasks == 1
     driver.commit()
     assert driver.store.unfinished() == {second}
 
@@ -98,7 +98,7 @@ def test_a_segment_that_is_over_before_it_is_read_stays_over(*, committed: bool)
         driver.pass_time(0.1)
     for _ in range(10):
         driver.finish(driver.take_one())
-    assert driver.partition.open_tasks == 10
+    assert driver.partition.own_tasks.open_tasks == 10
     driver.auto_commit = True
     assert drain(driver) == numbers[20:]
 
@@ -115,7 +115,7 @@ def test_a_segment_that_is_over_while_it_is_being_read_stays_over() -> None:
     driver.answer_read()
     driver.slow_reads = False
     driver.turn()
-    assert driver.partition.open_tasks == 10
+    assert driver.partition.own_tasks.open_tasks == 10
     assert drain(driver) == numbers[20:]
 
 
@@ -213,10 +213,10 @@ def test_a_hundred_thousand_tasks_in_a_small_memory() -> None:
     for _ in range(100):
         driver.add([b""] * 1_000, terms=FORGOTTEN)
         driver.turn()
-        assert len(driver.partition.tasks) <= 1_100
+        assert len(driver.partition.own_tasks.tasks) <= 1_100
     given = 0
     before = 0
-    while driver.partition.open_tasks:
+    while driver.partition.own_tasks.open_tasks:
         runs = driver.take(slots=500)
         given += len(runs)
         for run in runs:
@@ -224,7 +224,7 @@ def test_a_hundred_thousand_tasks_in_a_small_memory() -> None:
             before = run.sequence
         driver.finish(*runs)
         driver.pass_time(0.1)
-        assert len(driver.partition.tasks) <= 2_100
+        assert len(driver.partition.own_tasks.tasks) <= 2_100
     assert given == 100_000
     assert driver.store.empty
 
@@ -234,9 +234,9 @@ def test_what_is_added_and_revoked_leaves_nothing_behind() -> None:
     driver.add(3)
     for _ in range(200):
         driver.revoke(driver.add(2).sequences[1])
-        driver.revoke(driver.partition.next_sequence - 2)
+        driver.revoke(driver.partition.own_tasks.next_sequence - 2)
     line = driver.partition.backlog.lines[2]
-    assert list(line) == list(driver.partition.tasks.values())
+    assert list(line) == list(driver.partition.own_tasks.tasks.values())
     driver.pass_time(1.0)
     assert driver.store.backlog == 3
     assert len(driver.partition.later) == 0
@@ -260,7 +260,7 @@ def test_levels_know_of_delayed_tasks_in_the_store_alone() -> None:
     driver.crash()
     driver.turn()
     partition = driver.partition
-    assert not partition.tasks
+    assert not partition.own_tasks.tasks
     assert partition.ack_level < partition.read_level
     assert not partition.idle
 
@@ -272,8 +272,8 @@ def test_an_end_that_looked_into_the_store_before_the_task_was_over_counts_once(
     driver.finish(driver.take_one())
     ticket = Ticket(driver.ask("finish"), 1)
     end = (first, 1, DONE, b"")
-    assert not driver.partition.finish_stored(segment, marks, end, ticket, driver.now)
-    driver.partition.release(ticket)
+    assert not driver.partition.store_replies.finish_stored(segment, marks, end, ticket, driver.now)
+    driver.partition.tickets.release(ticket)
     driver.pass_time(1.0)
     assert driver.store.unfinished() == {second}
 

@@ -26,7 +26,7 @@ def test_a_backlog_beyond_the_budget_is_in_the_store_and_runs_in_order() -> None
     most = 21 * SIZE
     assert driver.memory.used <= most
     ran = []
-    while driver.partition.open_tasks:
+    while driver.partition.own_tasks.open_tasks:
         run = driver.take_one()
         ran.append(run.payload[0])
         driver.finish(run)
@@ -47,7 +47,7 @@ def test_a_queue_whose_neighbours_use_up_everything_has_its_floor() -> None:
     for _ in range(20):
         driver.finish(driver.take_one())
         driver.pass_time(0.1)
-    assert not driver.partition.open_tasks
+    assert not driver.partition.own_tasks.open_tasks
     assert driver.memory.used == others
 
 

@@ -19,7 +19,7 @@ def test_a_root_passes_nothing_on() -> None:
     driver.take(slots=5)
     driver.offer()
     driver.pass_time(5.0)
-    assert driver.partition.passed_tasks == driver.partition.passed_offers == 0
+    assert driver.partition.tree.passed_tasks == driver.partition.tree.passed_offers == 0
 
 
 def test_a_task_waits_a_little_at_home_and_then_goes_up() -> None:
@@ -49,7 +49,7 @@ def test_no_more_tasks_go_up_than_the_rate_allows() -> None:
         while driver.passed_tasks:
             driver.answer_task(9)
         driver.pass_time(0.1)
-    assert 9 <= driver.partition.passed_tasks <= 12
+    assert 9 <= driver.partition.tree.passed_tasks <= 12
 
 
 def test_a_task_that_a_worker_of_the_parent_took_is_leased_to_it() -> None:
@@ -61,7 +61,7 @@ def test_a_task_that_a_worker_of_the_parent_took_is_leased_to_it() -> None:
     assert not driver.beat(9, driver.given).answered
     driver.finish(driver.given[0])
     driver.pass_time(1.0)
-    assert driver.partition.open_tasks == 0
+    assert driver.partition.own_tasks.open_tasks == 0
     assert driver.store.empty
 
 
@@ -72,7 +72,7 @@ def test_a_task_that_nobody_wanted_stands_where_it_stood() -> None:
     waiting = driver.offer(slots=3, turn=False)
     first, second = driver.passed_tasks
     for task in (second, first):
-        driver.partition.task_answered(task, b"", "", driver.now)
+        driver.partition.tree.task_answered(task, b"", "", driver.now)
     driver.turn()
     assert sorted(run.sequence for run in waiting.value) == numbers
 
@@ -93,9 +93,9 @@ def test_a_task_of_which_nobody_knows_who_has_it_belongs_to_who_says_so() -> Non
     task = driver.lose_task()
     driver.beat(4, [Run(task.sequence, 1, session_of(4))])
     driver.pass_time(9.0)
-    assert driver.partition.tasks[task.sequence].holder == session_of(4)
+    assert driver.partition.own_tasks.tasks[task.sequence].holder == session_of(4)
     driver.pass_time(2.0)
-    assert driver.partition.lost == 1
+    assert driver.partition.attempts.lost == 1
 
 
 def test_an_expired_task_is_not_passed_on() -> None:
@@ -119,7 +119,7 @@ def test_an_offer_that_was_passed_on_listens_at_home() -> None:
     assert len(waiting.value) == 1
     assert driver.recalled_offers == [waiting.offer]
     driver.answer_offer()
-    assert driver.partition.offers_away == 0
+    assert driver.partition.tree.offers_away == 0
 
 
 def test_what_the_parent_found_for_an_offer() -> None:
@@ -167,7 +167,7 @@ def test_a_parent_that_cannot_be_reached_is_not_asked_all_the_time() -> None:
         while driver.passed_offers:
             driver.answer_offer()
         driver.pass_time(0.01)
-    assert driver.partition.passed_offers < 40
+    assert driver.partition.tree.passed_offers < 40
 
 
 def test_a_visitor_meets_an_offer() -> None:
@@ -177,7 +177,7 @@ def test_a_visitor_meets_an_offer() -> None:
     assert driver.visitors[task].value == session_of(3)
     (run,) = waiting.value
     assert (run.origin, run.sequence, run.attempt) == (5, 55, 1)
-    assert driver.partition.open_tasks == 0
+    assert driver.partition.own_tasks.open_tasks == 0
 
 
 def test_a_visitor_waits_for_an_offer_for_so_long() -> None:
@@ -207,7 +207,7 @@ def test_a_visitor_of_an_offer_that_is_withdrawn_waits_on() -> None:
     visitor = Task(55, 2, TERMS, b"", driver.now, READY, ready=driver.now)
     visitor.origin, visitor.visit = 5, asked
     driver.visitors[visitor] = asked
-    driver.partition.visit(visitor, driver.now + 1.0, driver.now)
+    driver.partition.tree.visit(visitor, driver.now + 1.0, driver.now)
     driver.withdraw(waiting)
     assert not asked.answered
     assert len(driver.take(4)) == 1
@@ -219,13 +219,13 @@ def test_a_visitor_goes_further_up_and_hears_what_became_of_it() -> None:
     taken, unwanted = driver.visit(55), driver.visit(56)
     driver.pass_time(0.1)
     assert driver.passed_tasks == [taken, unwanted]
-    driver.partition.task_answered(taken, session_of(8), "worker 8", driver.now)
+    driver.partition.tree.task_answered(taken, session_of(8), "worker 8", driver.now)
     driver.pass_time(2.0)
-    driver.partition.task_answered(unwanted, b"", "", driver.now)
+    driver.partition.tree.task_answered(unwanted, b"", "", driver.now)
     driver.turn()
     assert driver.visitors[taken].value == session_of(8)
     assert driver.visitors[unwanted].value is None
-    assert driver.partition.tasks_away == 0
+    assert driver.partition.tree.tasks_away == 0
 
 
 def test_a_worker_that_is_faster_than_the_parents_word() -> None:
@@ -238,8 +238,8 @@ def test_a_worker_that_is_faster_than_the_parents_word() -> None:
         assert (finished.late, finished.refused) == ([], [])
     for _ in range(3):
         driver.answer_task(8)
-    assert driver.partition.leases == {}
-    assert driver.partition.open_tasks == 2
+    assert driver.partition.own_tasks.leases == {}
+    assert driver.partition.own_tasks.open_tasks == 2
 
 
 def test_whoever_waits_for_an_answer_is_named_when_the_partition_is_given_up() -> None:
@@ -247,16 +247,16 @@ def test_whoever_waits_for_an_answer_is_named_when_the_partition_is_given_up() -
     partition = driver.partition
     for slots in (1, 2):
         offer = Offer((f"offer {slots}", 0), session_of(slots), "w", slots, driver.now)
-        partition.offer(offer, driver.now + 60, driver.now)
+        partition.matcher.offer(offer, driver.now + 60, driver.now)
     driver.add(1, turn=False)  # one offer has all it wanted, and has not heard of it
-    given = Run(partition.first_sequence, 1, session_of(1))
+    given = Run(partition.own_tasks.first_sequence, 1, session_of(1))
     running = [(given.sequence, 1, driver.proof_of(given))]
-    partition.heartbeat(session_of(1), "w", running, "beat", driver.now + 5, driver.now)
+    partition.attempts.heartbeat(session_of(1), "w", running, "beat", driver.now + 5, driver.now)
     for number in range(4):
         visitor = Task(number, 2, TERMS, b"", driver.now, READY, ready=driver.now)
         visitor.origin, visitor.visit = 5, (f"visit {number}", 0)
-        partition.visit(visitor, driver.now + 1.0, driver.now)
-    partition.wait_for(partition.first_sequence, "await", driver.now)
+        partition.tree.visit(visitor, driver.now + 1.0, driver.now)
+    partition.results.wait_for(partition.own_tasks.first_sequence, "await", driver.now)
     tokens, tickets = partition.leave()
     wanted = {"offer 1", "offer 2", "beat", "await", *(f"visit {number}" for number in range(4))}
     assert set(tokens) == wanted
@@ -287,7 +287,7 @@ def test_a_parent_that_cannot_be_reached_is_left_alone_for_a_moment() -> None:
     driver = Driver(partition=1, forwarding=Forwarding(tasks=1, task_wait_seconds=0.0))
     driver.add()
     driver.pass_time(0.01)
-    driver.partition.parent_away(driver.now)
+    driver.partition.tree.parent_away(driver.now)
     task = driver.answer_task(None)
     assert not driver.passed_tasks
     driver.pass_time(0.02)
@@ -354,13 +354,13 @@ def test_where_offers_come_tasks_stay_at_home_for_a_moment() -> None:
 def test_a_visitor_that_is_called_back_goes_home_or_is_taken() -> None:
     driver = Driver()
     here = driver.visit(55)
-    driver.partition.visit_recalled(here)
+    driver.partition.tree.visit_recalled(here)
     driver.turn()
     assert driver.visitors[here].value is None
     driver = Driver(partition=1)
     above = driver.visit(56, seconds=5.0)
     driver.pass_time(0.1)
-    driver.partition.visit_recalled(above)
+    driver.partition.tree.visit_recalled(above)
     driver.turn()
     assert driver.recalled_tasks == [above]
     assert not driver.visitors[above].answered

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.effects import (
     Effect,
     Foreign,
@@ -34,23 +35,22 @@ def partition(number: int = 1, **forwarding: Any) -> Partition:  # noqa: ANN401
         Acquired(1, None, 0, clean=True),
         PartitionCounts(8, 8, 1),
         Queue(forwarding=Forwarding(**limits)),
-        Random(1),
-        0.0,
-        0.0,
+        random=Random(1),
+        now=0.0,
+        wall=0.0,
         signing_key=bytes(32),
     )
 
 
 def drive(machine: Partition, now: float) -> list[Effect]:
-    machine.flush(now)
+    machine.matcher.flush(now)
     machine.look(now)
-    machine.flush(now)
-    effects, machine.effects = machine.effects, []
-    return effects
+    machine.matcher.flush(now)
+    return machine.take_effects()
 
 
 def add(machine: Partition, now: float) -> int:
-    return machine.add([b"x"], token=None, now=now, priority=2, terms=Terms())
+    return machine.intake.add([b"x"], token=None, now=now, priority=2, terms=Terms())
 
 
 def offer(session: bytes = b"w", since: float = 0.0, hops: int = 0) -> Offer:
@@ -73,12 +73,12 @@ def test_a_visitor_that_nobody_wanted_further_up_goes_home() -> None:
     # Its time here may have been up while it was further up: nothing would ever answer it.
     middle = partition()
     task = visitor()
-    middle.visit(task, 1.0, 0.0)
+    middle.tree.visit(task, 1.0, 0.0)
     assert passed_on(drive(middle, 0.0)) is task
     drive(middle, 1.0)
-    middle.task_answered(task, b"", "", 1.1)
+    middle.tree.task_answered(task, b"", "", 1.1)
     assert drive(middle, 1.1) == [VisitorUnwanted(task)]
-    assert middle.tasks_away == middle.backlog.ready == 0
+    assert middle.tree.tasks_away == middle.backlog.ready == 0
 
 
 def test_a_task_given_back_before_its_taking_was_told_is_ready_again() -> None:
@@ -86,39 +86,43 @@ def test_a_task_given_back_before_its_taking_was_told_is_ready_again() -> None:
     home = partition()
     sequence = add(home, 0.0)
     task = passed_on(drive(home, 0.0))
-    proof = home._attempt_proofs.issue(sequence, 1, b"w")
-    _, unknown, refused = home.finish([(sequence, 1, RETURNED, b"", proof)], None, 0.001, b"w")
+    proof = AttemptProofs(bytes(32), home.key).issue(sequence, 1, b"w")
+    _, unknown, refused = home.attempts.finish(
+        [(sequence, 1, RETURNED, b"", proof)], None, 0.001, b"w"
+    )
     assert (unknown, refused) == ([], [])
-    assert home.tasks_away == 1, "it is not passed on twice at a time"
-    home.task_answered(task, b"w", "worker", 0.002)
-    assert not home.leases
+    assert home.tree.tasks_away == 1, "it is not passed on twice at a time"
+    home.tree.task_answered(task, b"w", "worker", 0.002)
+    assert not home.own_tasks.leases
     assert passed_on(drive(home, 0.002)) is task
-    assert home.lost == 0
+    assert home.attempts.lost == 0
 
 
 def test_a_failure_told_before_its_taking_counts() -> None:
     home = partition()
     sequence = add(home, 0.0)
     task = passed_on(drive(home, 0.0))
-    proof = home._attempt_proofs.issue(sequence, 1, b"w")
-    _, unknown, refused = home.finish([(sequence, 1, FAILED, b"why", proof)], None, 0.001, b"w")
+    proof = AttemptProofs(bytes(32), home.key).issue(sequence, 1, b"w")
+    _, unknown, refused = home.attempts.finish(
+        [(sequence, 1, FAILED, b"why", proof)], None, 0.001, b"w"
+    )
     assert (unknown, refused) == ([], [])
     assert task.attempt == 1
-    home.task_answered(task, b"w", "worker", 0.002)
-    assert not home.leases
-    assert home.failed == 1
+    home.tree.task_answered(task, b"w", "worker", 0.002)
+    assert not home.own_tasks.leases
+    assert home.attempts.failed == 1
 
 
 def test_a_visitor_seated_at_an_offer_that_is_withdrawn_waits_for_another() -> None:
     # In one turn: its owner must not hear that somebody has it.
     root = partition(0)
     child, task = offer(hops=1), visitor()
-    root.offer(child, 60.0, 0.0)
-    root.visit(task, 1.0, 0.0)
-    root.withdraw(child, 0.0)
+    root.matcher.offer(child, 60.0, 0.0)
+    root.tree.visit(task, 1.0, 0.0)
+    root.matcher.withdraw(child, 0.0)
     assert drive(root, 0.0) == []
     other = offer(b"v")
-    root.offer(other, 60.0, 0.1)
+    root.matcher.offer(other, 60.0, 0.1)
     taken, given = drive(root, 0.1)
     assert taken == VisitorTaken(task, b"v", "worker")
     assert isinstance(given, Give)
@@ -128,9 +132,9 @@ def test_a_visitor_seated_at_an_offer_that_is_withdrawn_waits_for_another() -> N
 def test_a_visitor_whose_owner_gave_up_is_given_to_nobody() -> None:
     root = partition(0)
     task = visitor()
-    root.offer(offer(), 60.0, 0.0)
-    root.visit(task, 1.0, 0.0)
-    root.visit_no_more(task)
+    root.matcher.offer(offer(), 60.0, 0.0)
+    root.tree.visit(task, 1.0, 0.0)
+    root.tree.visit_no_more(task)
     (given,) = drive(root, 0.0)
     assert isinstance(given, Give)
     assert given.foreign == []
@@ -141,10 +145,10 @@ def test_an_offer_calls_the_tasks_of_its_partition_home_and_goes_up_if_there_are
     add(home, 0.0)
     task = passed_on(drive(home, 0.0))
     waits = offer(since=0.001)
-    home.offer(waits, 60.0, 0.001)
+    home.matcher.offer(waits, 60.0, 0.001)
     assert drive(home, 0.001) == [RecallTask(task)]
     alone, waits = partition(), offer(since=0.001)
-    alone.offer(waits, 60.0, 0.001)
+    alone.matcher.offer(waits, 60.0, 0.001)
     assert drive(alone, 0.001) == []
     assert drive(alone, 0.011) == [PassOffer(waits)]
 
@@ -152,16 +156,16 @@ def test_an_offer_calls_the_tasks_of_its_partition_home_and_goes_up_if_there_are
 def test_an_offer_waits_at_its_own_partition_alone() -> None:
     middle = partition()
     passing = offer(hops=1)
-    middle.offer(passing, 60.0, 0.0)
+    middle.matcher.offer(passing, 60.0, 0.0)
     assert drive(middle, 0.0) == [PassOffer(passing)]
 
 
 def test_a_parent_that_cannot_be_asked_is_not_asked_without_a_pause() -> None:
     home = partition(offer_wait_seconds=0.0)
     waits = offer()
-    home.offer(waits, 60.0, 0.0)
+    home.matcher.offer(waits, 60.0, 0.0)
     assert drive(home, 0.0) == [PassOffer(waits)]
-    home.offer_answered(waits, [], 0.0)
+    home.tree.offer_answered(waits, [], 0.0)
     assert drive(home, 0.0) == []
     assert home.look(0.0) <= 0.1
     assert drive(home, 0.1) == [PassOffer(waits)]
@@ -170,11 +174,11 @@ def test_a_parent_that_cannot_be_asked_is_not_asked_without_a_pause() -> None:
 def test_an_offer_answered_at_home_gives_back_what_comes_too_late() -> None:
     home = partition()
     waits = offer()
-    home.offer(waits, 60.0, 0.0)
+    home.matcher.offer(waits, 60.0, 0.0)
     drive(home, 0.02)
     add(home, 0.02)
     drive(home, 0.02)
     late = Foreign(5, 7, 1, bytes(16), 0.0, b"x", 0.0)
-    home.offer_answered(waits, [late], 0.03)
+    home.tree.offer_answered(waits, [late], 0.03)
     assert drive(home, 0.03) == [GiveBack(late, b"w", "")]
-    assert home.offers_away == 0
+    assert home.tree.offers_away == 0

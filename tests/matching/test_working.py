@@ -26,7 +26,7 @@ def test_a_task_that_finds_an_offer_is_given_at_once() -> None:
     driver.add([b"payload"])
     (run,) = waiting.value
     assert (run.payload, run.attempt, run.at) == (b"payload", 1, driver.now)
-    assert driver.partition.matched_at_once == 1
+    assert driver.partition.intake.matched_at_once == 1
 
 
 def test_an_offer_that_finds_a_task_gets_it_at_once() -> None:
@@ -97,9 +97,9 @@ def test_a_lease_that_ends_gives_the_task_to_another_with_the_next_attempt() -> 
     driver.add(terms=SOON)
     run = driver.take_one(1)
     driver.pass_time(9.9)
-    assert run.sequence in driver.partition.leases
+    assert run.sequence in driver.partition.own_tasks.leases
     driver.pass_time(0.2)
-    assert driver.partition.lost == 1
+    assert driver.partition.attempts.lost == 1
     driver.pass_time(1.0)
     again = driver.take_one(2)
     assert (again.sequence, again.attempt) == (run.sequence, 2)
@@ -127,9 +127,9 @@ def test_a_heartbeat_renews_the_lease() -> None:
     for _ in range(10):
         driver.pass_time(8.0)
         driver.beat(1, [run])
-    assert driver.partition.lost == 0
+    assert driver.partition.attempts.lost == 0
     driver.pass_time(11.0)
-    assert driver.partition.lost == 1
+    assert driver.partition.attempts.lost == 1
 
 
 def test_a_heartbeat_is_answered_when_its_time_is_up_or_with_the_next_one() -> None:
@@ -151,7 +151,7 @@ def test_another_session_cannot_renew_a_lease() -> None:
     driver.pass_time(5.0)
     assert driver.beat(2, [run]).value == ([run.sequence], [])
     driver.pass_time(5.1)
-    assert driver.partition.lost == 1
+    assert driver.partition.attempts.lost == 1
 
 
 @pytest.mark.parametrize("how", ["one message", "many messages", "withdrawn"])
@@ -254,7 +254,7 @@ def test_no_more_results_are_kept_than_fit() -> None:
     for size in (1, 1, 1, 1, 99):
         driver.add()
         driver.finish(driver.take_one(), body=b"x" * size)
-    assert len(driver.partition.outcomes) == 2
+    assert len(driver.partition.results.outcomes) == 2
 
 
 def test_a_result_that_is_to_last_is_in_the_store() -> None:
@@ -271,7 +271,7 @@ def test_all_who_wait_for_a_task_hear_of_it() -> None:
     driver = Driver()
     (sequence,) = driver.add().sequences
     waiting = [driver.wait_for(sequence) for _ in range(3)]
-    driver.partition.wait_no_more(sequence, waiting[1])
+    driver.partition.results.wait_no_more(sequence, waiting[1])
     driver.finish(driver.take_one(), body=b"result")
     assert [one.answered for one in waiting] == [True, False, True]
 
@@ -279,10 +279,10 @@ def test_all_who_wait_for_a_task_hear_of_it() -> None:
 def test_a_worker_that_comes_and_goes_is_forgotten_in_time() -> None:
     driver = Driver()
     for worker in range(3_000):
-        driver.partition._heard(session_of(worker), "worker", driver.now)
+        driver.partition.known_workers.heard(session_of(worker), "worker", driver.now)
         driver.now += 60.0
-    assert len(driver.partition.workers) <= 1_100
-    assert session_of(2_999) in driver.partition.workers
+    assert len(driver.partition.known_workers.sightings) <= 1_100
+    assert session_of(2_999) in driver.partition.known_workers.sightings
 
 
 def test_leases_end_in_the_order_in_which_they_were_renewed() -> None:
@@ -292,8 +292,8 @@ def test_leases_end_in_the_order_in_which_they_were_renewed() -> None:
     driver.pass_time(5.0)
     driver.beat(1, [first])
     driver.pass_time(5.1)
-    assert list(driver.partition.leases) == [first.sequence]
-    assert driver.partition.tasks[second.sequence].attempt == 1
+    assert list(driver.partition.own_tasks.leases) == [first.sequence]
+    assert driver.partition.own_tasks.tasks[second.sequence].attempt == 1
 
 
 def test_only_workers_that_are_there_are_described() -> None:
@@ -314,4 +314,4 @@ def test_only_workers_that_are_there_are_described() -> None:
     driver.attend_no_more(attending)
     driver.pass_time(RETURN_SECONDS + 0.1)
     assert here() == set()
-    assert session_of(1) in partition.workers, "it is remembered, and may come back"
+    assert session_of(1) in partition.known_workers.sightings, "it is remembered, and may come back"

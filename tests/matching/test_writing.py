@@ -39,7 +39,7 @@ def test_a_task_that_is_done_before_its_group_is_written_never_reaches_a_batch()
         assert finished.safe
     driver.pass_time(1.0)
     assert driver.store.rows_written == 0
-    assert driver.partition.never_written == 50
+    assert driver.partition.own_tasks.never_written == 50
 
 
 def test_a_caller_hears_at_once_of_a_task_that_was_never_written() -> None:
@@ -139,8 +139,8 @@ def test_producers_hear_of_a_failure_and_nothing_of_it_stays() -> None:
     added = [driver.add(2), driver.add(delay=5.0)]
     problem = driver.fail_commit()
     assert [one.value for one in added] == [problem, problem]
-    assert driver.partition.open_tasks == 0
-    assert driver.partition.tasks == {}
+    assert driver.partition.own_tasks.open_tasks == 0
+    assert driver.partition.own_tasks.tasks == {}
 
 
 def test_while_the_store_is_away_producers_hear_so_at_once() -> None:
@@ -250,4 +250,4 @@ def test_a_delayed_task_is_refused_at_once_while_the_store_is_away() -> None:
     problem = driver.fail_commit()
     asked = driver.add(delay=60.0)
     assert asked.value is problem
-    assert driver.partition.open_tasks == 0
+    assert driver.partition.own_tasks.open_tasks == 0

@@ -56,7 +56,7 @@ async def test_while_the_store_is_away(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable):
             await status(one, sequence)
         del one.store.instead["commit"]
-        await until(lambda: one.owned().partition.store_problem is None)
+        await until(lambda: one.owned().partition.health.problem is None)
         assert await cancel(one, sequence) == "cancelled"
         assert await status(one, sequence) == "cancelled"
 

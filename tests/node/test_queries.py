@@ -106,7 +106,7 @@ async def test_a_query_waits_for_a_slot(tmp_path: Path, shards: int) -> None:
         worker.hold(one.attend(), SECONDS).tell(lambda _: None)
         await one.loaded()
         query = gateway.hold(one.allocate(3), SECONDS)
-        await until(lambda: partition_of(one).wanted.slots == 3)
+        await until(lambda: partition_of(one).allocator.lines.slots == 3)
         offered = await worker.request(one.offer(1), SECONDS)
         allocated = await query.answer()
         assert len(allocated.allocations) == len(offered.reserved) == 1  # type: ignore[union-attr]
@@ -117,7 +117,7 @@ async def _waiting(one: Any, gateway: AsyncClient) -> Any:  # noqa: ANN401
     gateway.hold(one.attend(), SECONDS).tell(lambda _: None)
     await one.loaded()
     query = gateway.hold(one.allocate(), SECONDS)
-    await until(lambda: partition_of(one).wanted.slots == 1)
+    await until(lambda: partition_of(one).allocator.lines.slots == 1)
     return query
 
 
@@ -129,7 +129,7 @@ async def test_a_query_that_is_taken_back_leaves_the_line(tmp_path: Path) -> Non
         query.take_back()
         with pytest.raises(Cancelled):
             await query.answer()
-        assert partition_of(one).wanted.slots == 0
+        assert partition_of(one).allocator.lines.slots == 0
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -144,7 +144,7 @@ async def test_the_queries_of_a_lost_connection_leave_the_line(tmp_path: Path, s
                     connection.abort()
         with pytest.raises(ConnectionLost):
             await query.answer()
-        await until(lambda: partition_of(one).wanted.slots == 0)
+        await until(lambda: partition_of(one).allocator.lines.slots == 0)
 
 
 @in_a_loop
@@ -154,7 +154,7 @@ async def test_a_query_whose_time_is_up_leaves_the_line(tmp_path: Path) -> None:
         (await _waiting(one, gateway)).tell(lambda _: None)
         with pytest.raises(DeadlineExceeded):
             await gateway.request(one.allocate(), 0.1)
-        await until(lambda: partition_of(one).wanted.slots == 1)
+        await until(lambda: partition_of(one).allocator.lines.slots == 1)
 
 
 @in_a_loop
@@ -220,7 +220,7 @@ async def test_a_query_at_one_partition_finds_a_slot_at_another(
         assert len(first.tasks) == 1
         await one.resize(worker, 3)
         query = gateway.hold(one.allocate(partition=1), SECONDS)
-        await until(lambda: partition_of(one).wanted.slots == 1)
+        await until(lambda: partition_of(one).allocator.lines.slots == 1)
         offered = await worker.request(one.offer(1, partition=2), SECONDS)
         allocated = await query.answer()
         assert [slot.token for slot in allocated.allocations] == [
@@ -231,11 +231,11 @@ async def test_a_query_at_one_partition_finds_a_slot_at_another(
         assert allocated.allocations[0].partition == 0
         # And one that waits there is forgotten when it is taken back.
         query = gateway.hold(one.allocate(partition=1), SECONDS)
-        await until(lambda: partition_of(one).wanted.slots == 1)
+        await until(lambda: partition_of(one).allocator.lines.slots == 1)
         query.take_back()
         with pytest.raises(Cancelled):
             await query.answer()
-        await until(lambda: partition_of(one).wanted.slots == 0)
+        await until(lambda: partition_of(one).allocator.lines.slots == 0)
 
 
 # Who is there
@@ -353,7 +353,7 @@ async def test_a_user_is_who_he_is_and_has_his_limits(tmp_path: Path, shards: in
         await one.loaded()
         for client, said, user in ((bob, "alice", "bob"), (gateway, "bob", "bob")):
             query = client.hold(one.allocate(user=said), SECONDS)
-            await until(lambda: partition_of(one).wanted.slots == 1)
+            await until(lambda: partition_of(one).allocator.lines.slots == 1)
             with pytest.raises(Overloaded):
                 await client.hold(one.allocate(user=said), SECONDS).answer()
             offered = await admin.request(one.offer(), SECONDS)
@@ -422,4 +422,4 @@ async def test_where_there_are_no_users_whoever_asks_may_say_whose_query_it_is(
         gateway.hold(one.attend(), SECONDS).tell(lambda _: None)
         await one.loaded()
         gateway.hold(one.allocate(user="somebody"), SECONDS).tell(lambda _: None)
-        await until(lambda: partition_of(one).wanted.users.get("somebody") is not None)
+        await until(lambda: partition_of(one).allocator.lines.users.get("somebody") is not None)

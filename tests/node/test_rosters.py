@@ -218,7 +218,7 @@ async def test_who_does_not_wait_is_refused_at_once(tmp_path: Path, partition: i
         with pytest.raises(Overloaded) as caught:
             await gateway.hold(message, SECONDS).answer()
         assert (caught.value.retry_after or 0.0) > 0.0
-        assert not partition_of(one).wanted.total
+        assert not partition_of(one).allocator.lines.total
         worker.hold(one.offer(), SECONDS).tell(lambda _: None)
         await until(lambda: partition_of(one).offers.slots == 1)
         allocated = await gateway.request(message, SECONDS)

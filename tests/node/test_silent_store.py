@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maitred.errors import OutcomeUnknown, StoreUnavailable, UnknownTask
-from maitred.matching import core
+from maitred.matching import store_replies, task_intake
 from maitred.node import loading, store_reads, writer
 from maitred.protocol.tasks import Await, Finish, Outcome, Revoke, Revoked
 from tests.node.in_process import in_a_loop, until
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 BRIEF_SECONDS = 0.05
 
 
-COMMITS = [(core, "UNSAFE_SECONDS"), (writer, "UNSAFE_SECONDS")]
+COMMITS = [
+    (store_replies, "UNSAFE_SECONDS"),
+    (task_intake, "UNSAFE_SECONDS"),
+    (writer, "UNSAFE_SECONDS"),
+]
 LOADS = [(loading, "SILENT_SECONDS")]
 READS = [(store_reads, "UNSAFE_SECONDS")]
 
@@ -50,7 +54,7 @@ async def test_a_commit_that_is_not_answered(tmp_path: Path) -> None:
             with pytest.raises(StoreUnavailable):
                 await one.add(queue=queue)
         go.set()
-        await until(lambda: one.owned("bills").partition.store_problem is None)
+        await until(lambda: one.owned("bills").partition.health.problem is None)
         await one.add(queue="mails")
         await one.add(queue="bills")
         assert one.owned("mails").partition.backlog.ready == 3  # the unknown one is among them
@@ -67,7 +71,8 @@ async def test_a_worker_gets_tasks_while_a_commit_is_not_answered(tmp_path: Path
             await one.add(queue="bills")
         # Long enough for any machine; what is tested is that the end of the task is told.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(core, "UNSAFE_SECONDS", 60.0)
+            patch.setattr(store_replies, "UNSAFE_SECONDS", 60.0)
+            patch.setattr(task_intake, "UNSAFE_SECONDS", 60.0)
             taken = asyncio.ensure_future(one.take())
             await until(lambda: one.owned().partition.offers.slots == 1)
             added = asyncio.ensure_future(one.add())
@@ -121,7 +126,7 @@ async def test_a_cancel_that_is_not_confirmed(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable):
             await one.client.request(result(first), 30)
         go.set()
-        await until(lambda: one.owned().partition.store_problem is None)
+        await until(lambda: one.owned().partition.health.problem is None)
         assert await one.client.request(cancel(first), 30) == Revoked("cancelled")
         assert await one.client.request(cancel(second), 30) == Revoked("cancelled")
         outcome = await one.client.request(result(first), 30)

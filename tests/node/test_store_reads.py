@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from maitred.errors import StoreUnavailable
-from maitred.matching.core import UNSAFE_SECONDS
+from maitred.matching.store_health import UNSAFE_SECONDS
 from maitred.node.store_reads import StoreReads
 from maitred.simulation.loop import SimulatedLoop
 

@@ -243,7 +243,7 @@ async def test_an_offer_that_nobody_waits_for_when_the_partition_is_there_gets_n
         await until(lambda: not one.shard.in_flight)
         go.set()
         assert len(await one.take()) == 1
-        assert not one.owned().partition._beats
+        assert not one.owned().partition.heartbeats.waiting
 
 
 @in_a_loop
@@ -261,7 +261,7 @@ async def test_who_leaves_while_the_store_is_asked_is_not_waited_for(tmp_path: P
         go.set()
         with pytest.raises(UnknownTask):  # asked later, so that the other is over
             await one.client.request(Await("shop", "mails", 1, 0, 0, 5), 5)
-        assert not one.owned().partition._waiters
+        assert not one.owned().partition.results.waiters
 
 
 @in_a_loop
@@ -300,7 +300,7 @@ async def test_a_thousand_who_ask_for_tasks_in_the_store_read_them_once(
             for number in range(first, first + 500)
         ]
         partition = one.owned().partition
-        await until(lambda: len(partition._waiters) == 500)
+        await until(lambda: len(partition.results.waiters) == 500)
         assert one.store.calls.count("segments_around") == 1
         ends = [await one.end(number) for number in range(first, first + 500)]
         await one.client.request(Finish("shop", "mails", 1, 0, 0, SESSION, ends), 10)
@@ -439,7 +439,7 @@ async def test_a_failure_that_is_told_before_its_task_was_read_counts(
             assert isinstance(answer, Finished)
             assert not answer.late
         assert await one.store.dead_count(one.owned().key) == 1
-        assert not one.owned().partition.open_tasks
+        assert not one.owned().partition.own_tasks.open_tasks
 
 
 @in_a_loop

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maitred.errors import OutcomeUnknown, StoreUnavailable
-from maitred.matching import producing
+from maitred.matching import task_intake
 from maitred.matching.attempt_proofs import AttemptProofs
-from maitred.matching.core import Core
-from maitred.matching.partition import Partition
+from maitred.matching.attempts import Attempts
+from maitred.matching.tickets import Tickets
 from maitred.node import task_requests
 from maitred.simulation.errors import Violation
 from maitred.simulation.faults import Faults
@@ -301,7 +301,7 @@ def test_a_node_that_believes_every_worker_is_found_out(monkeypatch: pytest.Monk
 def test_a_node_that_says_over_of_what_was_cancelled_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (producing, task_requests):
+    for module in (task_intake, task_requests):
         monkeypatch.setattr(module, "revocation_of", lambda _: "over")
     found = seeds_that_find("ended as cancelled, and somebody was told over", "disk", 8)
     assert len(found) >= 2, found
@@ -310,11 +310,11 @@ def test_a_node_that_says_over_of_what_was_cancelled_is_found_out(
 def test_a_node_that_says_nothing_was_added_of_what_was_begun_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refused(self: Core, ticket: Ticket, _: str) -> None:
-        ticket.problem = ticket.problem or self.store_problem
-        self._part_refused(ticket)
+    def refused(self: Tickets, ticket: Ticket, _: str) -> None:
+        ticket.problem = ticket.problem or StoreUnavailable("The store cannot be written.")
+        self.release(ticket)
 
-    monkeypatch.setattr(Core, "_part_unknown", refused)
+    monkeypatch.setattr(Tickets, "unknown", refused)
     found = seeds_that_find("has begun, and its producer heard StoreUnavailable", "disk", 12)
     assert len(found) >= 3, found
 
@@ -322,7 +322,7 @@ def test_a_node_that_says_nothing_was_added_of_what_was_begun_is_found_out(
 def test_a_node_that_counts_an_attempt_for_what_is_given_back_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done, failed, _, *others = Partition._ENDS
-    monkeypatch.setattr(Partition, "_ENDS", (done, failed, failed, *others))
+    done, failed, _, *others = Attempts._ENDS
+    monkeypatch.setattr(Attempts, "_ENDS", (done, failed, failed, *others))
     found = seeds_that_find("began attempt", "many", 8)
     assert len(found) >= 2, found

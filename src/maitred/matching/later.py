@@ -183,6 +183,10 @@ class LaterTasks:
         self._lookups[self] = self._commits
         return now + HORIZON_SECONDS
 
+    def knows_all(self) -> None:
+        """The store has nothing at all."""
+        self.known_until = inf
+
     def read_wanted_at(self) -> float:
         """When the next read is due."""
         if self.reading or self.known_until == inf or self._enough():

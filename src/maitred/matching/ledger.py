@@ -164,12 +164,12 @@ class Batch:
 class Ledger:
     """What is written, what is being written, and what is not yet."""
 
-    def __init__(self, key: PartitionKey, range_id: int, stored: int) -> None:
+    def __init__(self, key: PartitionKey, range_id: int, stored: int, wall: float = 0.0) -> None:
         self.key = key
         self.range_id = range_id
         self.stored = stored
         """Tasks that the store has."""
-        self.wall = 0.0
+        self.wall = wall
         """What to add to the loop's time for the wall clock's."""
         self.fresh: dict[int, Task] = {}
         self.held: OrderedDict[int, Task] = OrderedDict()
@@ -195,10 +195,22 @@ class Ledger:
             task.hold_until = until
             self.held[sequence] = task
 
+    def hold_again(self, task: Task, until: float) -> None:
+        """A commit that had it failed, and a worker has it."""
+        task.hold_until = until
+        self.held[task.sequence] = task
+
     def hurry(self, task: Task) -> None:
         """No worker has it any more: it has to be written as soon as can be."""
         if self.held.pop(task.sequence, None) is not None:
             self.fresh[task.sequence] = task
+
+    def drop(self, task: Task) -> None:
+        """Write nothing of it: it was refused."""
+        sequence = task.sequence
+        self.fresh.pop(sequence, None)
+        self.held.pop(sequence, None)
+        self.pending.later.pop(sequence, None)
 
     # What becomes of them
 

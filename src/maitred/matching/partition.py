@@ -1,8 +1,22 @@
 """A partition: tasks and offers meet here. Pure: time comes in, effects go out.
 
-Every method takes the loop's time and leaves what is to be done in `effects`; whoever drives the
-partition carries that out and calls `look` at the latest when `next_look` says. What has to be
-written is in the `ledger`; whoever drives it commits batches and reports with `committed`,
+A partition is made of parts, and its callers speak to them:
+
+| part | who asks | what |
+|---|---|---|
+| `intake` | producers | take tasks in, cancel them |
+| `results` | callers that wait for the end of a task | tell what came of it |
+| `matcher` | workers with free slots | give slots to queries, then to tasks |
+| `attempts`, `heartbeats` | workers that run tasks | how attempts end, which run still |
+| `allocator` | gateways with queries | reserve free slots |
+| `subscriptions` | workers that attend, gateways with a roster | who serves the queue |
+| `tree` | the parent partition and the children | tasks and offers that go up and down |
+| `store_replies`, `damaged_rows` | the shell | what the store has read and written |
+| `own_tasks` | the other parts | what becomes of a task; its leases |
+
+Every method takes the loop's time and leaves what is to be done in `effects`; the shell that drives
+the partition carries that out and calls `look` at the latest when `look` said. What has to be
+written is in the `ledger`; the shell commits batches and reports with `store_replies.committed` and
 `not_committed`.
 
 Tasks are seated in the order of their priorities and, within one, in the order in which they came.
@@ -11,208 +25,334 @@ A task whose attempt failed or whose worker was lost comes back later and joins 
 
 from __future__ import annotations
 
-from heapq import heappop
-from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from msgspec import msgpack
-
-from maitred.errors import OutcomeUnknown
-from maitred.matching.attempt_proofs import session_of
-from maitred.matching.core import HeldBeat
-from maitred.matching.effects import (
-    Beat,
-    NothingFor,
-    NothingForShared,
-    Read,
-    ReadLater,
-    RecallOffer,
-    VisitorUnwanted,
-)
-from maitred.matching.offers import Offer
-from maitred.matching.presence import SUSPECT_SECONDS, Attendance
-from maitred.matching.queries import Wanted
-from maitred.matching.recalling import Recalling
-from maitred.matching.records import TASK_BYTES
-from maitred.matching.rosters import Subscriber
-from maitred.matching.signatures import SIGNATURES_ROW
-from maitred.matching.task import (
-    ON_END,
-    OVER,
-    READY,
-    Task,
-    Ticket,
-)
+from maitred.errors import InternalError, OutcomeUnknown
+from maitred.matching.allocator import Allocator
+from maitred.matching.attempt_proofs import AttemptProofs, session_of
+from maitred.matching.attempts import Attempts
+from maitred.matching.backlog import Backlog
+from maitred.matching.damaged_rows import DamagedRows
+from maitred.matching.heartbeats import Heartbeats
+from maitred.matching.known_workers import KnownWorkers
+from maitred.matching.later import LaterTasks
+from maitred.matching.ledger import Ledger
+from maitred.matching.limits import Limiter
+from maitred.matching.matcher import Matcher
+from maitred.matching.measures import Waits
+from maitred.matching.offers import Offers
+from maitred.matching.presence import Presence
+from maitred.matching.records import SEQUENCES_PER_RANGE
+from maitred.matching.secret_tokens import SecretTokens
+from maitred.matching.shared_supplies import SharedSupplies
+from maitred.matching.signatures import SIGNATURES_ROW, QueueSignatures
+from maitred.matching.store_health import StoreHealth
+from maitred.matching.store_replies import StoreReplies
+from maitred.matching.subscriptions import Subscriptions
+from maitred.matching.task_intake import TaskIntake
+from maitred.matching.task_memory import TaskMemory
+from maitred.matching.task_results import TaskResults
+from maitred.matching.task_transitions import OwnTasks
+from maitred.matching.tasks_away import TasksAway
+from maitred.matching.tickets import Tickets
+from maitred.matching.timers import Timers
+from maitred.matching.tree_forwarding import TreeForwarding
+from maitred.routing.tree import parent
 
 if TYPE_CHECKING:
-    from maitred.matching.task import Token
+    from collections.abc import Callable
 
-LOST = msgpack.encode(("lost", "Its worker was not heard of any more.", ""))
-"""The failure of an attempt whose worker is gone, as workers put theirs."""
+    from maitred.balancing.interface import RandomSource
+    from maitred.matching.effects import Effect
+    from maitred.matching.quotas import Quota
+    from maitred.matching.records import Acquired, PartitionKey
+    from maitred.matching.task import Task, Ticket, Token
+    from maitred.routing.counts import PartitionCounts
+    from maitred.settings import Queue
 
 
-class Partition(Recalling):
+def _no_secrets(_: int) -> bytes:
+    raise InternalError("Nobody said where this partition's secrets come from.")
+
+
+class Partition:
     """One partition, as its owner has it."""
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        acquired: Acquired,
+        counts: PartitionCounts,
+        settings: Queue,
+        *,
+        random: RandomSource,
+        now: float,
+        wall: float,
+        secret: Callable[[int], bytes] = _no_secrets,
+        signing_key: bytes,
+        quotas: tuple[Quota, ...] = (),
+        memory: TaskMemory | None = None,
+        supplies: SharedSupplies | None = None,
+        forwards: bool = True,
+    ) -> None:
+        self.key = key
+        self.settings = settings
+        self.counts = counts
+        self.effects: list[Effect] = []
+        """What is to be done; see `take_effects`."""
+        self.parent = parent(key.partition, settings.forwarding.children) if forwards else None
+        self._quotas = quotas
+
+        # What the parts share.
+        first_sequence = acquired.range_id * SEQUENCES_PER_RANGE
+        stored = acquired.backlog > 0
+        is_root = self.parent is None
+        memory = memory or TaskMemory()
+        buffer = settings.buffer_tasks, settings.buffer_bytes
+        tasks: dict[int, Task] = {}
+        effects = self.effects
+        self.timers = timers = Timers()
+        self.tickets = tickets = Tickets(effects)
+        self.health = health = StoreHealth()
+        self.ledger = ledger = Ledger(key, acquired.range_id, acquired.backlog, wall)
+        self.backlog = backlog = Backlog(*buffer, first_sequence, memory, stored=stored)
+        self.later = later = LaterTasks(*buffer, memory, stored=stored)
+        self.offers = offers = Offers(key, supplies or SharedSupplies())
+        self.presence = presence = Presence(now, first_sequence, settings.queries.pass_seconds)
+        self.known_workers = known_workers = KnownWorkers(presence)
+        self.signatures = QueueSignatures(settings.signatures_seconds)
+        self.waits = waits = Waits()
+        self._limit = limit = _rate_limit(settings, counts, now)
+        self._away = away = TasksAway(effects)
+        tokens = SecretTokens(secret)
+        proofs = AttemptProofs(signing_key, key)
+        for quota in quotas:
+            quota.join(ledger)
+
+        self.heartbeats = heartbeats = Heartbeats(timers=timers, effects=effects)
+        self.subscriptions = Subscriptions(
+            presence=presence,
+            limits=settings.queries,
+            tokens=tokens,
+            timers=timers,
+            effects=effects,
+        )
+        self.allocator = allocator = Allocator(
+            key=key,
+            limits=settings.queries,
+            is_root=is_root,
+            signing_key=signing_key,
+            ledger=ledger,
+            offers=offers,
+            presence=presence,
+            known_workers=known_workers,
+            tokens=tokens,
+            timers=timers,
+            effects=effects,
+            now=now,
+        )
+        self.results = results = TaskResults(
+            settings=settings,
+            ledger=ledger,
+            health=health,
+            quotas=quotas,
+            tasks=tasks,
+            effects=effects,
+        )
+        self.own_tasks = own_tasks = OwnTasks(
+            settings=settings,
+            tasks=tasks,
+            first_sequence=first_sequence,
+            stored=acquired.backlog,
+            recovering_until=(
+                now + settings.recovery_seconds if stored and not acquired.clean else -inf
+            ),
+            backlog=backlog,
+            later=later,
+            ledger=ledger,
+            results=results,
+            health=health,
+            tickets=tickets,
+            away=away,
+            random=random,
+            effects=effects,
+            now=now,
+        )
+        self.matcher = matcher = Matcher(
+            key=key,
+            is_root=is_root,
+            limit=limit,
+            proofs=proofs,
+            backlog=backlog,
+            offers=offers,
+            allocator=allocator,
+            own_tasks=own_tasks,
+            away=away,
+            presence=presence,
+            known_workers=known_workers,
+            waits=waits,
+            timers=timers,
+            effects=effects,
+        )
+        self.intake = TaskIntake(
+            key=key,
+            settings=settings,
+            is_root=is_root,
+            quotas=quotas,
+            own_tasks=own_tasks,
+            matcher=matcher,
+            allocator=allocator,
+            backlog=backlog,
+            ledger=ledger,
+            offers=offers,
+            away=away,
+            results=results,
+            heartbeats=heartbeats,
+            health=health,
+            tickets=tickets,
+            now=now,
+        )
+        self.attempts = attempts = Attempts(
+            settings=settings,
+            proofs=proofs,
+            own_tasks=own_tasks,
+            matcher=matcher,
+            backlog=backlog,
+            later=later,
+            ledger=ledger,
+            offers=offers,
+            away=away,
+            heartbeats=heartbeats,
+            known_workers=known_workers,
+            effects=effects,
+        )
+        self.tree = TreeForwarding(
+            limits=settings.forwarding,
+            parent=self.parent,
+            readable=counts.readable(key.partition),
+            rate_limit=limit,
+            own_tasks=own_tasks,
+            matcher=matcher,
+            allocator=allocator,
+            backlog=backlog,
+            offers=offers,
+            away=away,
+            heartbeats=heartbeats,
+            waits=waits,
+            timers=timers,
+            effects=effects,
+            now=now,
+        )
+        self.damaged_rows = damaged_rows = DamagedRows(
+            own_tasks=own_tasks, later=later, ledger=ledger, results=results, effects=effects
+        )
+        self.store_replies = StoreReplies(
+            own_tasks=own_tasks,
+            matcher=matcher,
+            attempts=attempts,
+            damaged_rows=damaged_rows,
+            backlog=backlog,
+            later=later,
+            ledger=ledger,
+            quotas=quotas,
+            results=results,
+            health=health,
+            tickets=tickets,
+            effects=effects,
+        )
+
+    # Turns
+
+    def take_effects(self) -> list[Effect]:
+        """Return what is to be done, once."""
+        taken = self.effects.copy()
+        self.effects.clear()
+        return taken
 
     def look(self, now: float) -> float:
         """Do what is due; returns when to look again, at the latest."""
-        if self.recovering and now >= self.recovering_until:
-            self.recovering_until = -inf
-        self._leases_end(now)
-        self._become_due(now)
-        self._timers_ring(now)
+        own_tasks, allocator = self.own_tasks, self.allocator
+        if own_tasks.recovering:
+            own_tasks.recovery_ends(now)
+        self.attempts.leases_end(now)
+        self.store_replies.become_due(now)
+        self.timers.ring(now)
         if self.offers.aside:
-            self._take_up_offers(now)
-        self._seat(now)
-        if now >= self._unsafe_until:
-            self._answer_unsafe(now)
-        wanted = self.backlog.wanted()
-        while wanted is not None:
-            self.effects.append(Read(wanted))
-            wanted = self.backlog.wanted()
-        if not self.ledger.stored and self.ledger.under_way is None and not self.later.reading:
-            self.later.known_until = inf  # the store has nothing at all
-        before = self.later.read_wanted(now)
-        if before:
-            size = self.later.read_size(len(self.tasks))
-            self.effects.append(ReadLater(before, size, self.later.read_bytes(self.tasks.values())))
-        self._tell_rosters(now)
-        self._tell_of_the_best(now)
-        self._pass_wanted()
-        without = self._without_workers(now)
-        return min(self._next_look(now, self._pass_on(now)), without)
+            allocator.take_up_offers(now)
+        self.matcher.seat(now)
+        if now >= self.health.unsafe_until:
+            self.store_replies.answer_unsafe(now)
+        self.store_replies.want_reads(now)
+        self.subscriptions.tell_rosters(now)
+        self.subscriptions.tell_of_the_best(now)
+        allocator.pass_up()
+        without = allocator.refuse_without_workers(now)
+        return min(self._next_look(now, self.tree.pass_on(now)), without)
 
     def _next_look(self, now: float, passing: float) -> float:
-        at = min(passing, self._next_due(), self.later.read_wanted_at())
-        if self.recovering:
-            at = min(at, self.recovering_until)
-        elif self.away and now < self._home_by and self.offers.any_free:
-            at = min(at, self._home_by)
-        elif self._limit is not None and self.backlog.ready and self.offers.any_free:
-            at = min(at, self._limit.next_at(now))
-        if self.leases:
-            at = min(at, next(iter(self.leases.values())).lease_until)
-        if self.wanted.slots_away and self.offers.slots and self.backlog.ready:
-            first = self._tasks_may_be_seated_at()
-            at = min(at, first if first > now else inf)
-        if self._timers:
-            at = min(at, self._timers[0][0])
+        # Of those who wait for their time without room in their line, nothing is said: room comes
+        # with an event, and every event is a look.
+        later, allocator = self.later, self.allocator
+        due = later.first(self.backlog.room)
+        at = min(
+            passing,
+            inf if due is None else due.due,
+            later.read_wanted_at(),
+            self.matcher.next_at(now),
+            self.timers.next_at,
+            self.subscriptions.next_at,
+            self.health.unsafe_until,
+        )
+        leases = self.own_tasks.leases
+        if leases:
+            at = min(at, next(iter(leases.values())).lease_until)
         if self.offers.aside:
-            at = min(at, self._offers_taken_up_at(now))
-        if self._doubted_until < inf and self.wanted.slots:
-            at = min(at, self._doubted_until)
-        at = min(at, self._rosters_at, self._unsafe_until)
+            at = min(at, allocator.offers_taken_up_at(now, tasks_wait=self.backlog.ready > 0))
+        if allocator.doubted_until < inf and allocator.lines.slots:
+            at = min(at, allocator.doubted_until)
         return max(at, now)
 
-    def _leases_end(self, now: float) -> None:
-        leases = self.leases
-        silent = set()
-        while leases:
-            task = next(iter(leases.values()))
-            if task.lease_until > now:
-                break
-            del leases[task.sequence]
-            self.lost += 1
-            silent.add(task.holder)
-            self._try_again(task, "lost", LOST, None, now)
-        if silent:
-            # What a worker offered before it fell silent would only swallow more; one that lives
-            # asks again.
-            heard = now - self.settings.lease_seconds
-            for offer in self.offers.unanswered():
-                if offer.holder in silent and offer.since <= heard:
-                    self._offer_time_is_up(offer)
-            for shared in self.offers.silent(silent, heard):
-                self.effects.append(NothingForShared(shared))
-        claims = self._claims
-        while claims and next(iter(claims.values()))[3] <= now:
-            claims.popitem(last=False)
+    def set_counts(self, counts: PartitionCounts, now: float) -> None:
+        """Newer counts are in force."""
+        self.counts = counts
+        self.tree.set_readable(readable=counts.readable(self.key.partition))
+        rate = self.settings.rate_per_second
+        if rate is not None and self._limit is not None:
+            share = rate / counts.read
+            self._limit.change(share, share / 10, now)
 
-    def _next_due(self) -> float:
-        """When there is something to do about those who wait for their time."""
-        # Without room for it, nothing: room comes with an event, and every event is a look.
-        first = self.later.first(self.backlog.room)
-        return inf if first is None else first.due
-
-    def _timers_ring(self, now: float) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= now:
-            _, _, waiting = heappop(timers)
-            if isinstance(waiting, Offer):
-                self.presence.seen = now
-                self._offer_time_is_up(waiting)
-            elif isinstance(waiting, Wanted):
-                self._wanted_time_is_up(waiting)
-            elif isinstance(waiting, Attendance):
-                self._attendance_rings(waiting, now)
-            elif isinstance(waiting, Subscriber):
-                self._subscriber_rings(waiting, now)
-            elif isinstance(waiting, HeldBeat):
-                self._beat_time_is_up(waiting)
-            else:
-                self._visit_time_is_up(waiting)
-
-    def _beat_time_is_up(self, held: HeldBeat) -> None:
-        if self._beats.get(held.holder) is held:
-            del self._beats[held.holder]
-            self.effects.append(Beat(held.token, [], []))
-
-    def _offer_time_is_up(self, offer: Offer) -> None:
-        if offer.is_open and offer.untouched:
-            self.offers.close(offer)
-            if offer.away:
-                self.effects.append(RecallOffer(offer))
-            self.effects.append(NothingFor(offer))
-
-    def _visit_time_is_up(self, task: Task) -> None:
-        if task.state is READY:
-            self.backlog.left(task)
-            task.state = ON_END[task.state]
-            self.effects.append(VisitorUnwanted(task))
+    # Workers
 
     def suspect(self, session: bytes, now: float) -> int | None:
-        """A gateway says that it took a query and does not answer: nobody gets its slots until it
-        offers them again. How many offers there were; None if that changes nothing.
+        """A gateway says that a worker took a query and does not answer: nobody gets its slots
+        until it offers them again. How many offers there were; None if that changes nothing.
 
         A worker that lives offers again, and attends again, at once. It is asked to do so once in
         `SUSPECT_SECONDS`, however often gateways say this.
         """
-        if not self._may_be_suspected(session, now):
+        if not self.known_workers.suspect(session, now):
             return None
-        waiting = self.offers.unanswered()
-        offers = [one for one in waiting if one.session == session and one.untouched]
-        for offer in offers:
-            self._offer_time_is_up(offer)
+        offers = self.matcher.answer_offers_of(session)
         known = self.presence.workers.get(session)
         if known is not None and known.token is not None:
-            self._answer_attend(known, "", now)
+            self.subscriptions.answer_attend(known, "", now)
         self.presence.suspect(session, now)
-        return len(offers)
-
-    def _may_be_suspected(self, session: bytes, now: float) -> bool:
-        suspected = self._suspected
-        while suspected and next(iter(suspected.values())) + SUSPECT_SECONDS <= now:
-            suspected.popitem(last=False)
-        is_known = session in self.workers or session in self.presence.workers
-        if session in suspected or not is_known:
-            return False
-        suspected[session] = now
-        return True
+        return offers
 
     def workers_here(self) -> dict[bytes, tuple[str, float]]:
         """The workers that are here, by session, with their names and when they were heard of: they
-        attend, offer slots, or run tasks. `workers` also remembers those that are gone."""
+        attend, offer slots, or run tasks. `known_workers` also remembers those that are gone."""
         attending = self.presence.workers
         sessions = [
             *(one.session for one in self.offers.unanswered()),
             *(one.session for one in self.offers.sets if one.offers),
-            *(session_of(task.holder) for task in self.leases.values()),
+            *(session_of(task.holder) for task in self.own_tasks.leases.values()),
             *attending,
         ]
         here = {}
         for session in dict.fromkeys(sessions):  # in their order: simulated runs are repeatable
-            name, heard = self.workers.get(session, ("", -inf))
+            name, heard = self.known_workers.sightings.get(session, ("", -inf))
             attendance = attending.get(session)
             if attendance is not None:
                 name, heard = attendance.worker, max(heard, attendance.heard)
@@ -220,41 +360,123 @@ class Partition(Recalling):
                 here[session] = (name, heard)
         return here
 
+    def announce(self, signature: bytes, now: float) -> None:
+        """A worker that attends has a handler with this signature."""
+        self.signatures.announce(signature, now + self.ledger.wall)
+        self.keep_signatures(now)
+
+    def keep_signatures(self, now: float) -> None:
+        """Have the signatures written with the next commit, if they have changed or aged."""
+        row = self.signatures.due(now + self.ledger.wall)
+        if row is not None:
+            self.ledger.keep_result(SIGNATURES_ROW, self.signatures.row_seconds, row, now)
+
+    def served_seconds_ago(self, now: float) -> float | None:
+        """Return since when no worker serves the queue, 0 while one does; None: none is known."""
+        if self.presence.anybody or self.offers.any_free:
+            return 0.0
+        heard = [now - at for _, at in self.known_workers.sightings.values()]
+        seen = self.signatures.last_seen(now + self.ledger.wall)
+        if seen is not None:
+            heard.append(now + self.ledger.wall - seen)
+        return max(0.0, min(heard)) if heard else None
+
+    # How it is
+
+    @property
+    def writable(self) -> bool:
+        """Whether new tasks are sent here."""
+        return self.counts.writable(self.key.partition)
+
+    @property
+    def drained(self) -> bool:
+        """Read-only and empty: nothing was taken in that is not over."""
+        return not self.writable and not self.own_tasks.open_tasks
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that are not over and not with a worker."""
+        return self.own_tasks.open_tasks - len(self.own_tasks.leases)
+
+    @property
+    def state_name(self) -> Literal["writable", "read-only", "drained"]:
+        """What an operator is told of it."""
+        if self.writable:
+            return "writable"
+        return "read-only" if self.own_tasks.open_tasks else "drained"
+
+    @property
+    def read_level(self) -> int:
+        """The highest number that was given out."""
+        return self.own_tasks.next_sequence - 1
+
+    @property
+    def ack_level(self) -> int:
+        """Everything up to this one is over: all there is, if it equals the read level."""
+        own_tasks = self.own_tasks
+        if not own_tasks.open_tasks:
+            return self.read_level
+        lowest = min(own_tasks.tasks, default=own_tasks.next_sequence)
+        if own_tasks.open_tasks > len(own_tasks.tasks):
+            if self.later.known_until < inf:
+                return 0  # which ones wait in the store for their time, nobody knows
+            for line in self.backlog.lines:
+                if line.known > line.cursor:
+                    lowest = min(lowest, line.cursor + 1)
+        return min(lowest, own_tasks.next_sequence) - 1
+
+    def backlog_age(self, now: float) -> float:
+        """Since when the first task that waits could have been run."""
+        first = self.backlog.first()
+        return max(0.0, now - first.ready) if first is not None else 0.0
+
+    @property
+    def unattended(self) -> bool:
+        """Whether no worker can be at any task of ours: the next owner need not wait for one.
+
+        While we wait for workers ourselves, we know of none, but there may be some.
+        """
+        return not (
+            self.own_tasks.leases
+            or self.own_tasks.recovering
+            or self.tree.tasks_away
+            or self.attempts.claims
+            or self.attempts.told
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is lost by letting go of it."""
+        return not (
+            self.own_tasks.open_tasks
+            or self.backlog.ready
+            or self.offers.slots
+            or self.offers.aside
+            or self.offers.sets
+            or self.allocator.lines.total
+            or self.presence.workers
+            or self.presence.rosters.held
+            or self.results.waiters
+            or self.heartbeats.waiting
+            or self.ledger.pending
+            or self.ledger.under_way
+            or len(self.results.outcomes)
+        )
+
     # The end
+
+    def forget(self, now: float) -> None:
+        """Forget what is past its time: results that nobody fetched, workers that are gone."""
+        self.results.outcomes.forget_expired(now)
+        self.store_replies.forget()
+        self.known_workers.forget(now)
 
     def stop_waiting(self) -> None:
         """Nothing more will be given out: offers and heartbeats are answered."""
-        for offer in self.offers.unanswered():
-            if offer.untouched:
-                self._offer_time_is_up(offer)
-        self._stop_queries()
-        for held in list(self._beats.values()):
-            self._beat_time_is_up(held)
-
-    def keep_results(self, now: float, most: int, most_bytes: int) -> int:
-        """Have results that are in memory only written with the next commit: the next owner then
-        answers for them. Takes at most `most` of them, bodies of `most_bytes` or one, and no more
-        than the quotas have room for; returns how many."""
-        taken = 0
-        for sequence, ended in self.outcomes.in_memory_only(now)[:most]:
-            if taken and most_bytes < len(ended.body):
-                break
-            if not self._take_room(TASK_BYTES + len(ended.body), now):
-                break
-            most_bytes -= len(ended.body)
-            taken += 1
-            self.outcomes.handed_to_store(sequence, ended)
-            self._keep_result(sequence, ended, now)
-        return taken
-
-    def results_unwritten(self, now: float) -> int:
-        """Count the results that would be lost with this owner."""
-        pending = sum(
-            sequence != SIGNATURES_ROW
-            for one in self.ledger.all_pending()
-            for sequence in one.results
-        )
-        return pending + len(self.outcomes.in_memory_only(now))
+        self.matcher.stop()
+        self.allocator.stop()
+        self.subscriptions.stop()
+        self.heartbeats.stop()
 
     def leave(self) -> tuple[list[Token], list[Ticket]]:
         """Everybody who waits for an answer: whoever drives this will not give one any more.
@@ -263,13 +485,29 @@ class Partition(Recalling):
         """
         waiting = self.offers.unanswered()
         tokens: list[Token] = [offer.token[0] for offer in waiting if offer.shared is None]
-        visitors = [waiting for _, _, waiting in self._timers if isinstance(waiting, Task)]
-        tokens += [visitor.visit[0] for visitor in visitors if visitor.state is not OVER]
-        tokens += [held.token for held in self._beats.values()]
-        tokens += self._query_tokens()
-        tokens += [token for waiting in self._waiters.values() for token in waiting]
-        tickets = {task.ticket: None for task in self.tasks.values() if task.ticket is not None}
-        begun = {task.ticket for task in self.tasks.values() if task.may_have_begun}
+        tokens += self.tree.leave()
+        tokens += [one.token for one in self.heartbeats.waiting.values()]
+        tokens += self.allocator.tokens()
+        tokens += self.subscriptions.tokens()
+        tokens += self.results.tokens()
+        tickets = self._tickets_left()
+        for pending in self.ledger.all_pending():
+            tickets.update(dict.fromkeys(pending.tickets))
+            tickets.update(dict.fromkeys(ticket for ticket, _ in pending.cancelling))
+            tokens += [token for token, _ in pending.told]
+        for quota in self._quotas:
+            quota.leave(self.ledger)
+        self.backlog.forget()
+        self.later.forget()
+        for task in self.own_tasks.tasks.values():
+            task.ticket = task.visit = None
+        return tokens, [ticket for ticket in tickets if not ticket.told]
+
+    def _tickets_left(self) -> dict[Ticket, None]:
+        """Those of producers, with the problem if their tasks may have been begun."""
+        tasks = self.own_tasks.tasks.values()
+        tickets = {task.ticket: None for task in tasks if task.ticket is not None}
+        begun = {task.ticket for task in tasks if task.may_have_begun}
         for pending in self.ledger.all_pending():
             for ticket, failed in pending.producers:
                 tickets[ticket] = None
@@ -282,14 +520,12 @@ class Partition(Recalling):
             if ticket in begun or (ticket.done and ticket.left):
                 # Whoever hears that nothing was done sends it again, and it would be done twice.
                 ticket.problem = OutcomeUnknown("Some of the tasks may have been begun.")
-        for pending in self.ledger.all_pending():
-            tickets.update(dict.fromkeys(pending.tickets))
-            tickets.update(dict.fromkeys(ticket for ticket, _ in pending.cancelling))
-            tokens += [token for token, _ in pending.told]
-        for quota in self.quotas:
-            quota.leave(self.ledger)
-        self.backlog.forget()
-        self.later.forget()
-        for task in chain(self.tasks.values(), visitors):
-            task.ticket = task.visit = None
-        return tokens, [ticket for ticket in tickets if not ticket.told]
+        return tickets
+
+
+def _rate_limit(settings: Queue, counts: PartitionCounts, now: float) -> Limiter | None:
+    """The partition's share of what the queue may give out a second."""
+    if settings.rate_per_second is None:
+        return None
+    share = settings.rate_per_second / counts.read
+    return Limiter(share, share / 10, now)

@@ -163,6 +163,10 @@ class Presence:
         if self.workers.get(one.session) is one:
             self._forget(one)
 
+    def noticed(self, now: float) -> None:
+        """A worker that may be gone by now was heard of."""
+        self.seen = now
+
     def spoke(self, session: bytes, now: float) -> None:
         """It offered something, or its tasks run: whatever hung does no longer."""
         self.seen = now

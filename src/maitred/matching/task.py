@@ -19,7 +19,7 @@ from maitred.errors import InternalError
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
-    from maitred.matching.records import Terms
+    from maitred.matching.records import Record, Terms
 
 
 Token = Any
@@ -204,3 +204,21 @@ class Task(Struct, gc=False, eq=False):
     def may_have_begun(self) -> bool:
         """Whether a worker may have begun an attempt at it."""
         return self.attempt > 0 or self.state is GIVEN or self.state is AWAY
+
+
+def recalled(record: Record, *, wall: float, now: float, state: State) -> Task:
+    """Return a task as it was written down. The wall clock is `wall` ahead of the loop's time."""
+    # A wall clock that was set back must not let it come from the future.
+    added = min(record.added_at - wall, now)
+    return Task(
+        record.sequence,
+        record.priority,
+        record.terms,
+        record.payload,
+        added,
+        state,
+        ready=added,
+        attempt=record.attempt,
+        expires=record.expires_at - wall if record.expires_at else 0.0,
+        failure=record.failure,
+    )

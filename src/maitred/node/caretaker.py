@@ -108,10 +108,10 @@ class Caretaker:
         settings = partition.settings
         left = self._shard.moves_at(owned.key) - self._partitions.wall_clock()
         if left > settings.memory_seconds + 2 * settings.scaling.look_seconds:
-            partition.memory_seconds = settings.memory_seconds
+            partition.results.write_all(moving=False)
         else:
-            partition.memory_seconds = 0.0
-            if partition.keep_results(now, KEPT_AT_ONCE, KEPT_BYTES):
+            partition.results.write_all(moving=True)
+            if partition.results.keep_in_store(now, KEPT_AT_ONCE, KEPT_BYTES):
                 owned.tend_at = now  # the rest at the next look
                 self._partitions.touch(owned)
 
@@ -219,7 +219,7 @@ class Caretaker:
         if partition.counts.read == 1 and not settings.adaptive:
             return
         answers = await self._sync(owned)
-        rate = partition.added.per_second(now)
+        rate = partition.intake.added.per_second(now)
         rate += sum(answer.added_per_second for answer in answers.values())
         if len(answers) < partition.counts.read - 1:
             return  # what somebody does not say might change everything
@@ -264,7 +264,7 @@ class Caretaker:
         future: asyncio.Future[None] = self._loop.create_future()
         ticket = Ticket(lambda _, problem: settle(future, problem), 1)
         owned.partition.ledger.set_counts(counts, ticket, self._loop.time())
-        owned.partition.release(ticket)
+        owned.partition.tickets.release(ticket)
         self._partitions.touch(owned)
         await future
 

@@ -64,17 +64,17 @@ class DamagedRequests:
             if message.action == "retry":
                 mended = row._replace(body=message.body or row.body)
                 try:
-                    tasks = partition.bring_back(
+                    tasks = partition.damaged_rows.bring_back(
                         mended, ticket, now, trusting=message.ignore_checksum
                     )
                 except RowDamagedError as problem:
                     reason = str(problem)
             else:
-                partition.drop_damaged(kind, first, ticket, now)
+                partition.damaged_rows.drop_damaged(kind, first, ticket, now)
             found.append(row._replace(body=b"", tasks=tasks, reason=reason))
             self._partitions.touch(owned)
         self._partitions.check(owned)
-        partition.release(ticket)
+        partition.tickets.release(ticket)
         self._partitions.touch(owned)
         await future
         return found

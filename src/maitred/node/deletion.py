@@ -85,9 +85,9 @@ class Deletion:
         queue = message.namespace, message.queue, message.queue_type
         mine = [one for one in self._partitions.owned.values() if one.key[:3] == queue]
         answer = Withdrawn(
-            sum(one.partition.open_tasks for one in mine),
+            sum(one.partition.own_tasks.open_tasks for one in mine),
             list({session for one in mine for session in _workers(one)}),
-            sum(one.partition.wanted.total for one in mine),
+            sum(one.partition.allocator.lines.total for one in mine),
         )
         if message.drop:
             problem = QueueDeleted(

@@ -20,8 +20,8 @@ from maitred.errors import (
 )
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import session_of, user_of
-from maitred.matching.passing import VISIT_SECONDS
 from maitred.matching.shared_supplies import SharedSupplies
+from maitred.matching.tree_forwarding import VISIT_SECONDS
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.occasional_warning import OccasionalWarning
 from maitred.node.query_effects import QueryEffects
@@ -214,25 +214,23 @@ class Driving:
 
     def _drive(self, owned: Owned, now: float) -> None:
         partition = owned.partition
-        partition.flush(now)
+        partition.matcher.flush(now)
         carry_out = self._carry_out
         if owned.lightly:
             owned.lightly = False
-            wanted, partition.effects = partition.effects, []
-            for effect in wanted:
+            for effect in partition.take_effects():
                 carry_out[type(effect)](owned, effect)
             if not partition.effects and not partition.presence.news:
                 if partition.offers.sets:
-                    self.supplies.note(partition)
+                    self.supplies.note(partition.matcher)
                 return
         at = partition.look(now)
-        partition.flush(now)
+        partition.matcher.flush(now)
         while partition.effects:
-            wanted, partition.effects = partition.effects, []
-            for effect in wanted:
+            for effect in partition.take_effects():
                 carry_out[type(effect)](owned, effect)
         if partition.offers.sets:
-            self.supplies.note(partition)
+            self.supplies.note(partition.matcher)
         self._writer.look_at(owned, now)
         if at != owned.timer_at:
             self._set_timer(owned, at)
@@ -295,7 +293,7 @@ class Driving:
             given,
             partition.settings.lease_seconds,
             partition.waiting,
-            round(partition.added.per_second(now), 3),
+            round(partition.intake.added.per_second(now), 3),
             self.newer(owned, version),
             reserved,
         )
@@ -398,7 +396,7 @@ class Driving:
                     )
                     for one in outcome.tasks
                 ]
-            partition.offer_answered(offer, found, self.loop.time(), reserved)
+            partition.tree.offer_answered(offer, found, self.loop.time(), reserved)
             self.touch(owned)
 
         seconds = partition.settings.offer_seconds
@@ -440,14 +438,14 @@ class Driving:
             now = self.loop.time()
             if isinstance(outcome, Forwarded):
                 self.learn(owned, outcome.counts)
-                partition.task_answered(task, outcome.holder, outcome.worker, now)
+                partition.tree.task_answered(task, outcome.holder, outcome.worker, now)
             elif isinstance(outcome, Cancelled):  # called back before it was sent
-                partition.task_answered(task, b"", "", now)
+                partition.tree.task_answered(task, b"", "", now)
             elif isinstance(outcome, MaitredError) and outcome.nothing_done:  # it was never asked
-                partition.parent_away(now)
-                partition.task_answered(task, b"", "", now)
+                partition.tree.parent_away(now)
+                partition.tree.task_answered(task, b"", "", now)
             else:
-                partition.task_lost(task, now)
+                partition.tree.task_lost(task, now)
             self.touch(owned)
 
         owned.asked[task] = ask(self.shard, message, VISIT_SECONDS + ASK_SECONDS, done)
@@ -562,7 +560,7 @@ class Driving:
             await self._reading_failed(owned, effect, problem)
             return
         try:
-            partition.segments_read(found, effect, self.loop.time())
+            partition.store_replies.segments_read(found, effect, self.loop.time())
         except Exception as fault:  # noqa: BLE001 - a half of it may be in memory
             self.failed(owned, fault)
         self.touch(owned)
@@ -581,7 +579,7 @@ class Driving:
             await self._reading_failed(owned, effect, problem)
             return
         try:
-            partition.later_read(found, effect, self.loop.time())
+            partition.store_replies.later_read(found, effect, self.loop.time())
         except Exception as fault:  # noqa: BLE001 - likewise
             self.failed(owned, fault)
         self.touch(owned)
@@ -591,7 +589,7 @@ class Driving:
     ) -> None:
         self._unread_warning.say(self.loop.time(), queue=owned.key.queue, error=problem)
         await asyncio.sleep(READ_RETRY_SECONDS)
-        owned.partition.read_failed(effect)
+        owned.partition.store_replies.read_failed(effect)
         self.touch(owned)
 
     # The end of one

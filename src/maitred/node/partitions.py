@@ -338,10 +338,10 @@ class Partitions(Driving):
             acquired,
             counts,
             settings,
-            around.random,
-            now,
-            wall,
-            around.secret,
+            random=around.random,
+            now=now,
+            wall=wall,
+            secret=around.secret,
             signing_key=signing_key,
             quotas=self.stored.of(key, settings),
             memory=self._memory,
@@ -432,7 +432,7 @@ class Partitions(Driving):
         """The shard stops: whoever waits for work, news or results is told to go elsewhere."""
         for owned in self.owned.values():
             owned.partition.stop_waiting()
-            for token in owned.partition.waiters():
+            for token in owned.partition.results.tokens():
                 token.refuse(Draining("The node is stopping.", remedy="Ask again later."))
             self.touch(owned)
         for supply in list(self.supplies.sets.values()):
@@ -456,10 +456,10 @@ class Partitions(Driving):
         deadline = self.loop.time() + KEEPING_SECONDS
         while self.loop.time() < deadline and (portion := self._results_portion()):
             await self._writer.commit(portion, self, anything=True, clean=True)
-            if any(owned.partition.store_problem for owned in portion):
+            if any(owned.partition.health.problem for owned in portion):
                 break
         now = self.loop.time()
-        lost = sum(owned.partition.results_unwritten(now) for owned in self.owned.values())
+        lost = sum(owned.partition.results.unwritten(now) for owned in self.owned.values())
         if lost:
             self.shard.log.warning("results not kept", results=lost)
 
@@ -468,7 +468,7 @@ class Partitions(Driving):
         now = self.loop.time()
         room, portion = KEPT_AT_ONCE, []
         for owned in self.owned.values():
-            taken = owned.partition.keep_results(now, room, KEPT_BYTES)
+            taken = owned.partition.results.keep_in_store(now, room, KEPT_BYTES)
             if taken:
                 portion.append(owned)
                 room -= taken

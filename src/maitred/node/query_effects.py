@@ -129,9 +129,9 @@ class QueryEffects:
             owned.asked.pop(wanted, None)
             if isinstance(outcome, Allocated):
                 self._driving.learn(owned, outcome.counts)
-                partition.wanted_answered(wanted, outcome.allocations)
+                partition.allocator.wanted_answered(wanted, outcome.allocations)
             elif isinstance(outcome, MaitredError):
-                partition.wanted_answered(wanted, outcome)
+                partition.allocator.wanted_answered(wanted, outcome)
             self._driving.touch(owned)
 
         owned.asked[wanted] = ask(self._driving.shard, message, max(wanted.until - now, 0.0), done)

@@ -139,14 +139,14 @@ class QueryRequests:
         )
 
         def no_more() -> None:
-            partition.want_no_more(wanted)
+            partition.allocator.want_no_more(wanted)
             self._partitions.touch(owned)
             self._counting.free(permits)
 
         held.on_stop = no_more
         waiting = self._limits.user(user).waiting if user else None
         try:
-            partition.want(wanted, now, waiting)
+            partition.allocator.want(wanted, now, waiting)
         finally:
             if wanted.given:
                 self._partitions.touch_lightly(owned)
@@ -165,16 +165,18 @@ class QueryRequests:
         session, user = message.session, message.user
 
         def no_more() -> None:
-            partition.subscribe_no_more(session, user, held, self._loop.time())
+            partition.subscriptions.subscribe_no_more(session, user, held, self._loop.time())
             self._partitions.touch(owned)
 
         held.on_stop = no_more
-        partition.subscribe(session, user, message.version, held, now + max(patience, 0.0), now)
+        partition.subscriptions.subscribe(
+            session, user, message.version, held, now + max(patience, 0.0), now
+        )
 
     def _suspect(self, owned: Owned, message: Suspect, held: Held) -> None:
         now = self._loop.time()
         if message.refused:
-            owned.partition.slots_refused(message.refused, now)
+            owned.partition.allocator.slots_refused(message.refused, now)
             held.answer(Suspected(0))
             return
         offers = owned.partition.suspect(message.worker_session, now)
@@ -232,11 +234,11 @@ class QueryRequests:
         )
 
         def no_more() -> None:
-            partition.attend_no_more(message.session, held, self._loop.time())
+            partition.subscriptions.attend_no_more(message.session, held, self._loop.time())
             self._partitions.touch(owned)
 
         held.on_stop = no_more
-        partition.attend(told, now)
+        partition.subscriptions.attend(told, now)
         self._signatures.announced(owned, message.signature)
 
     def _running(self, message: Running, held: Held) -> None:
@@ -279,7 +281,7 @@ class QueryRequests:
         else:
             if not message.worker:
                 raise InvalidArgument("Which worker?", remedy="Name it, or its session.")
-            found = partition.order(message.worker, message.action, now)
+            found = partition.subscriptions.order(message.worker, message.action, now)
         held.answer(WorkersFound([_row(one, now) for one in found]))
 
     def _only_root(self, owned: Owned) -> None:

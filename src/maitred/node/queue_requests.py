@@ -84,7 +84,7 @@ class QueueRequests:
         partition = owned.partition
         now = self._loop.time()
         running: dict[bytes, int] = {}
-        for task in partition.leases.values():
+        for task in partition.own_tasks.leases.values():
             session = session_of(task.holder)
             running[session] = running.get(session, 0) + 1
         workers = {
@@ -103,7 +103,7 @@ class QueueRequests:
             ack_level=partition.ack_level,
             backlog=partition.waiting,
             backlog_age_seconds=round(partition.backlog_age(now), 3),
-            running=len(partition.leases),
+            running=len(partition.own_tasks.leases),
             later=len(partition.later),
             dead=dead,
             # One that came from another partition waits there, too, and is counted there.
@@ -111,26 +111,26 @@ class QueueRequests:
             offers=partition.offers.free
             - sum(one.slots for one in partition.offers.waiting() if one.hops),
             workers=sorted({name for name, _, _ in workers.values()}),
-            added=partition.added.total,
-            added_per_second=round(partition.added.per_second(now), 3),
-            finished=partition.finished.total,
-            finished_per_second=round(partition.finished.per_second(now), 3),
-            failed=partition.failed,
-            lost=partition.lost,
-            matched_at_once=partition.matched_at_once,
-            never_written=partition.never_written,
-            forwarded_tasks=partition.passed_tasks,
-            forwarded_offers=partition.passed_offers,
+            added=partition.intake.added.total,
+            added_per_second=round(partition.intake.added.per_second(now), 3),
+            finished=partition.own_tasks.finished.total,
+            finished_per_second=round(partition.own_tasks.finished.per_second(now), 3),
+            failed=partition.attempts.failed,
+            lost=partition.attempts.lost,
+            matched_at_once=partition.intake.matched_at_once,
+            never_written=partition.own_tasks.never_written,
+            forwarded_tasks=partition.tree.passed_tasks,
+            forwarded_offers=partition.tree.passed_offers,
             wait_p50_seconds=partition.waits.quantile(0.5),
             wait_p99_seconds=partition.waits.quantile(0.99),
             rate_limit_per_second=partition.settings.rate_per_second,
             parent=partition.parent,
             worker_details=list(workers.values()),
-            queries_waiting=partition.wanted.total,
-            allocated=partition.allocated.total,
-            allocated_per_second=round(partition.allocated.per_second(now), 3),
-            unproven=partition.unproven,
-            not_kept=partition.not_kept,
+            queries_waiting=partition.allocator.lines.total,
+            allocated=partition.allocator.allocated.total,
+            allocated_per_second=round(partition.allocator.allocated.per_second(now), 3),
+            unproven=partition.attempts.unproven,
+            not_kept=partition.results.not_kept,
             queue_stored=self._partitions.stored.queue_amount(owned.key, partition.settings),
             namespace_stored=self._partitions.stored.namespace_amount(owned.key),
         )
@@ -145,7 +145,7 @@ class QueueRequests:
             Synced(
                 partition.counts.version,
                 partition.drained,
-                partition.added.per_second(self._loop.time()),
+                partition.intake.added.per_second(self._loop.time()),
                 partition.waiting,
                 self._partitions.newer(owned, counts.version),
             )
@@ -184,7 +184,7 @@ class QueueRequests:
                 letters.append(letter(owned.key.partition, one, whole=whole))
             except RowDamagedError as problem:
                 self._partitions.check(owned)
-                owned.partition.set_aside_dead(one, str(problem), self._loop.time())
+                owned.partition.damaged_rows.set_aside_dead(one, str(problem), self._loop.time())
                 self._partitions.touch(owned)
         held.answer(DeadLettersFound(letters, total - (len(found) - len(letters))))
 
@@ -202,16 +202,16 @@ class QueueRequests:
             now = self._loop.time()
             if action == "retry":
                 try:
-                    partition.retry_dead(one, ticket, now)
+                    partition.store_replies.retry_dead(one, ticket, now)
                 except RowDamagedError as problem:
-                    partition.set_aside_dead(one, str(problem), now)
+                    partition.damaged_rows.set_aside_dead(one, str(problem), now)
                     continue
             else:
-                partition.drop_dead(one.sequence, ticket, now)
+                partition.store_replies.drop_dead(one.sequence, ticket, now)
             self._partitions.touch(owned)
             found.append(one)
         self._partitions.check(owned)
-        partition.release(ticket)
+        partition.tickets.release(ticket)
         self._partitions.touch(owned)
         await future
         return found

@@ -128,8 +128,8 @@ class SharedOfferRequests:
         now = self._loop.time()
         owned.last_used = now
         partition = owned.partition
-        partition.worker_heard(message.session, message.worker, now)
-        self._supplies.note(partition)
+        partition.known_workers.heard(message.session, message.worker, now)
+        self._supplies.note(partition.matcher)
         counts = self._partitions.newer(owned, message.version)
         if counts is not None:
             held.answer(Offered([], partition.settings.lease_seconds, 0, 0.0, counts))
@@ -153,7 +153,7 @@ class SharedOfferRequests:
         for key, part in list(offer.parts.items()):
             owned = self._partitions.owned.get(key)
             if owned is not None:
-                owned.partition.withdraw(part, now)
+                owned.partition.matcher.withdraw(part, now)
                 self._partitions.touch(owned)
 
     # Time
@@ -166,7 +166,7 @@ class SharedOfferRequests:
             for key in supply.members:
                 owned = self._partitions.owned.get(key)
                 if owned is not None:
-                    owned.partition.worker_heard(supply.session, supply.worker, now)
+                    owned.partition.known_workers.heard(supply.session, supply.worker, now)
         return self._supplies.next_due()
 
 

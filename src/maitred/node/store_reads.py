@@ -10,7 +10,7 @@ import asyncio
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from maitred.matching.core import UNSAFE_SECONDS
+from maitred.matching.store_health import UNSAFE_SECONDS
 from maitred.node.writer import store_silent
 from maitred.wire.silence import LATE_SHARE
 

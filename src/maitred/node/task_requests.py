@@ -19,8 +19,6 @@ from maitred.errors import (
 from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.effects import decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
-from maitred.matching.passing import VISIT_SECONDS
-from maitred.matching.producing import revocation_of
 from maitred.matching.records import (
     SEQUENCES_PER_RANGE,
     RowDamagedError,
@@ -28,6 +26,8 @@ from maitred.matching.records import (
     decode_record,
 )
 from maitred.matching.task import READY, Task, Ticket
+from maitred.matching.task_intake import revocation_of
+from maitred.matching.tree_forwarding import VISIT_SECONDS
 from maitred.node.namespace_turns import NamespaceTurns
 from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes
 from maitred.protocol.frames import Opcode
@@ -53,9 +53,9 @@ from maitred.routing.names import check_shown_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maitred.matching.core import Told
+    from maitred.matching.attempts import Told
     from maitred.matching.partition import Partition
-    from maitred.matching.producing import Revocation
+    from maitred.matching.task_intake import Revocation
     from maitred.node.accepted import Accepted
     from maitred.node.driving import Owned
     from maitred.node.held import Held
@@ -132,7 +132,7 @@ class TaskRequests:
                 held.answer(Added(first, newer(owned, message.version)))
 
         try:
-            first = partition.add(
+            first = partition.intake.add(
                 message.payloads,
                 token=settle,
                 now=self._loop.time(),
@@ -148,9 +148,9 @@ class TaskRequests:
     def _await(self, owned: Owned, message: Await, held: Held) -> None:
         sequence = message.sequence
         if sequence < SEQUENCES_PER_RANGE:
-            raise owned.partition.absence(sequence)
-        held.on_stop = lambda: owned.partition.wait_no_more(sequence, held)
-        if not owned.partition.wait_for(sequence, held, self._loop.time()):
+            raise owned.partition.intake.absence(sequence)
+        held.on_stop = lambda: owned.partition.results.wait_no_more(sequence, held)
+        if not owned.partition.results.wait_for(sequence, held, self._loop.time()):
             self._partitions.answering(held, self._await_stored(owned, sequence, held))
 
     async def _await_stored(self, owned: Owned, sequence: int, held: Held) -> None:
@@ -168,9 +168,9 @@ class TaskRequests:
             return  # nobody would ever take them out of the line of those who wait
         if outcome is not None:
             held.answer(outcome)
-        elif not partition.wait_for(sequence, held, self._loop.time()):
+        elif not partition.results.wait_for(sequence, held, self._loop.time()):
             if unknown is None:
-                partition.wait_for_stored(sequence, held)
+                partition.results.wait_for_stored(sequence, held)
             else:
                 self._when_written(owned, sequence, held, unknown)
         self._partitions.touch(owned)
@@ -185,7 +185,9 @@ class TaskRequests:
                 known = await self._read(self._store.damaged_around(owned.key, sequence))
                 self._partitions.check(owned)
                 if not any(row.kind == "result" for row in known):
-                    owned.partition.set_aside_result(result, str(problem), self._loop.time())
+                    owned.partition.damaged_rows.set_aside_result(
+                        result, str(problem), self._loop.time()
+                    )
                     self._partitions.touch(owned)
                 raise task_damaged(sequence, "Its result") from None
         return None
@@ -199,20 +201,20 @@ class TaskRequests:
             record = decode_record(dead.body, sequence)
         except RowDamagedError as problem:
             self._partitions.check(owned)
-            owned.partition.set_aside_dead(dead, str(problem), self._loop.time())
+            owned.partition.damaged_rows.set_aside_dead(dead, str(problem), self._loop.time())
             self._partitions.touch(owned)
             raise task_damaged(sequence, "Its dead letter") from None
         return Outcome("failed", record.attempt, record.failure)
 
     async def _unknown(self, owned: Owned, sequence: int) -> MaitredError:
         """Say why nothing is known of a task: it may be in a row that was set aside."""
-        is_aside = owned.partition.aside_with(sequence) or any(
+        is_aside = owned.partition.damaged_rows.may_hold(sequence) or any(
             sequence not in row.over
             for row in await self._read(self._store.damaged_around(owned.key, sequence))
         )
         if is_aside:
             return task_damaged(sequence, "The row that it was written in")
-        return owned.partition.absence(sequence)
+        return owned.partition.intake.absence(sequence)
 
     async def _is_stored(self, owned: Owned, sequence: int) -> bool:
         if await self._segment_with(owned, sequence) is not None:
@@ -241,8 +243,8 @@ class TaskRequests:
     def _revoke(self, owned: Owned, message: Revoke, held: Held) -> None:
         sequence = message.sequence
         if sequence < SEQUENCES_PER_RANGE:
-            raise owned.partition.absence(sequence)
-        state = owned.partition.revoke(sequence, self._loop.time())
+            raise owned.partition.intake.absence(sequence)
+        state = owned.partition.intake.revoke(sequence, self._loop.time())
         if state is not None:
             self._revoked(owned, sequence, state, held)
         else:
@@ -274,7 +276,7 @@ class TaskRequests:
                 held.answer(told)
 
         ticket, now = Ticket(settle, 1), self._loop.time()
-        owned.partition.tell_of_revocation(ticket, sequence, state, now)
+        owned.partition.intake.tell_of_revocation(ticket, sequence, state, now)
 
     async def _revoke_stored(self, owned: Owned, sequence: int, held: Held) -> None:
         partition = owned.partition
@@ -283,13 +285,13 @@ class TaskRequests:
             later = await self._read(self._store.later_one(owned.key, sequence))
             self._partitions.check(owned)
             now = self._loop.time()
-            state = partition.revoke(sequence, now)  # it may have been read meanwhile
+            state = partition.intake.revoke(sequence, now)  # it may have been read meanwhile
             if state is None and found is not None:
-                if partition.revoke_stored(found.segment, found.marks, sequence, now):
+                if partition.store_replies.revoke_stored(found.segment, found.marks, sequence, now):
                     state = "cancelled"
             elif state is None and later is not None:
-                partition.recall_later(later, now)
-                state = partition.revoke(sequence, now)
+                partition.store_replies.recall_later(later, now)
+                state = partition.intake.revoke(sequence, now)
         if state is None:
             outcome = await self._stored_outcome(owned, sequence)
             if outcome is None:
@@ -334,12 +336,12 @@ class TaskRequests:
         )
 
         def withdraw() -> None:
-            partition.withdraw(offer, self._loop.time())
+            partition.matcher.withdraw(offer, self._loop.time())
             self._partitions.touch(owned)
 
         held.on_stop = withdraw
-        partition.offer(offer, until, now)
-        if partition.only_reserved(offer) and owned.timer_at <= until:
+        partition.matcher.offer(offer, until, now)
+        if partition.matcher.only_reserved(offer) and owned.timer_at <= until:
             self._partitions.touch_lightly(owned)
         else:
             self._partitions.touch(owned)
@@ -357,12 +359,12 @@ class TaskRequests:
 
         ends = [(end.sequence, end.attempt, end.how, end.body, end.proof) for end in message.ends]
         now = self._loop.time()
-        ticket, unknown, refused = partition.finish(ends, settle, now, holder)
+        ticket, unknown, refused = partition.attempts.finish(ends, settle, now, holder)
         if unknown:
-            told = [partition.tell_when_read(end, ticket, holder) for end in unknown]
+            told = [partition.attempts.tell_when_read(end, ticket, holder) for end in unknown]
             self._shard.spawn(self._finish_stored(owned, told, late, ticket))
         else:
-            partition.release(ticket)
+            partition.tickets.release(ticket)
 
     async def _finish_stored(
         self,
@@ -390,19 +392,19 @@ class TaskRequests:
             self._shard.log.exception("ends not looked up")
             ticket.problem = InternalError("The node failed at this request.")
         self._told_no_more(partition, told)
-        partition.release(ticket)
+        partition.tickets.release(ticket)
         self._partitions.touch(owned)
 
     def _told_no_more(self, partition: Partition, told: list[Told]) -> None:
         now = self._loop.time()
         for one in told:
-            partition.told_no_more(one)
+            partition.attempts.told_no_more(one)
             sequence, attempt, how, _ = one.end
             if one.counts is not None:
-                partition.claim_no_more(sequence, one.holder)
+                partition.attempts.claim_no_more(sequence, one.holder)
             elif how != RETURNED:
                 # Nobody could find out, and it is told again: so long it is nobody else's.
-                partition.claim(sequence, one.holder, attempt, now)
+                partition.attempts.claim(sequence, one.holder, attempt, now)
 
     async def _until_read(self, owned: Owned) -> None:
         """After a start, what is read first is what workers are at: nobody need look for it."""
@@ -418,22 +420,26 @@ class TaskRequests:
         """False: it comes too late to count."""
         partition, end, ticket, holder = owned.partition, told.end, told.ticket, told.holder
         sequence, attempt, how, _ = end
-        if sequence in partition.tasks:
-            return partition.finish_again(end, ticket, self._loop.time(), holder)
+        if sequence in partition.own_tasks.tasks:
+            return partition.attempts.finish_again(end, ticket, self._loop.time(), holder)
         found = await self._segment_with(owned, sequence)
         later = await self._read(self._store.later_one(owned.key, sequence))
         self._partitions.check(owned)
         now = self._loop.time()
         if told.counts is None and found is None and later is not None:
-            partition.recall_later(later, now)
+            partition.store_replies.recall_later(later, now)
         if told.counts is not None:  # it was read
             return told.counts
-        if sequence in partition.tasks:
-            return partition.finish_again(end, ticket, now, holder)
+        if sequence in partition.own_tasks.tasks:
+            return partition.attempts.finish_again(end, ticket, now, holder)
         if found is not None:
-            if how not in (DONE, RETURNED) and partition.claim(sequence, holder, attempt, now):
+            if how not in (DONE, RETURNED) and partition.attempts.claim(
+                sequence, holder, attempt, now
+            ):
                 raise Unavailable("The task is still to be read.", remedy="Say it again.")
-            return partition.finish_stored(found.segment, found.marks, end, ticket, now)
+            return partition.store_replies.finish_stored(
+                found.segment, found.marks, end, ticket, now
+            )
         return False
 
     def _heartbeat(self, owned: Owned, message: Heartbeat, held: Held) -> None:
@@ -442,8 +448,8 @@ class TaskRequests:
         now = self._loop.time()
         patience = message.timeout_milliseconds * 0.001 - ANSWER_EARLY_SECONDS
         holder = holder_of(message.session, message.user)
-        held.on_stop = lambda: partition.beat_no_more(holder, held)
-        partition.heartbeat(
+        held.on_stop = lambda: partition.heartbeats.withdraw(holder, held)
+        partition.attempts.heartbeat(
             holder, message.worker, message.running, held, now + max(patience, 0.0), now
         )
 
@@ -463,12 +469,12 @@ class TaskRequests:
             task.expires = now + message.expires
 
         def recalled() -> None:
-            partition.visit_recalled(task)
+            partition.tree.visit_recalled(task)
             self._partitions.touch(owned)
 
         held.on_recall = recalled
-        held.on_stop = lambda: partition.visit_no_more(task)
-        partition.visit(task, now + VISIT_SECONDS, now)
+        held.on_stop = lambda: partition.tree.visit_no_more(task)
+        partition.tree.visit(task, now + VISIT_SECONDS, now)
 
 
 # What is answered for a partition that does not exist. A caller that goes by counts of a queue that
@@ -495,7 +501,11 @@ def _not_forwarded(_message: Forward, counts: Counts | None) -> Forwarded:
 def _with_task(owned: Owned, found: list[SegmentRead], sequence: int) -> SegmentRead | None:
     for one in found:
         within = one.segment.first <= sequence <= one.segment.last
-        if within and sequence not in one.marks and owned.partition.is_in(one.segment, sequence):
+        if (
+            within
+            and sequence not in one.marks
+            and owned.partition.store_replies.is_in(one.segment, sequence)
+        ):
             return one
     return None
 

@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import MaitredError, NotOwner, OutcomeUnknown, StoreUnavailable
-from maitred.matching.core import UNSAFE_SECONDS
+from maitred.matching.store_health import UNSAFE_SECONDS
 from maitred.store.interface import PartlyWritten
 from maitred.wire.alarm import Alarm
 from maitred.wire.silence import SilenceTimer
@@ -97,7 +97,7 @@ class Writer:
 
     async def _probe(self, partitions: Partitions) -> None:
         """Is the store back? Those who could not write try again, with whatever they have."""
-        failing = [one for one in partitions.owned.values() if one.partition.store_problem]
+        failing = [one for one in partitions.owned.values() if one.partition.health.problem]
         if failing:
             await self.commit(failing, partitions, anything=True)
         else:
@@ -133,9 +133,9 @@ class Writer:
             self._note(self._silent)
         now = loop.time()
         for owned in list(partitions.owned.values()):
-            if owned.partition.store_problem is None:
+            if owned.partition.health.problem is None:
                 try:
-                    owned.partition.store_silent(self._silent, now)
+                    owned.partition.store_replies.store_silent(self._silent, now)
                 except Exception as fault:  # noqa: BLE001 - the others are told all the same
                     partitions.failed(owned, fault)
                 partitions.touch(owned)
@@ -144,8 +144,8 @@ class Writer:
     def _store_answers(self, partitions: Partitions) -> None:
         """The commit was written after all: partitions that had no part in it go on, too."""
         for owned in partitions.owned.values():
-            if owned.partition.store_problem is self._silent:
-                owned.partition.store_answers()
+            if owned.partition.health.problem is self._silent:
+                owned.partition.store_replies.store_answers()
                 partitions.touch(owned)
 
     async def _commit(
@@ -205,11 +205,11 @@ class Writer:
                 continue
             try:
                 if owned.key in written:
-                    owned.partition.committed(now)
+                    owned.partition.store_replies.committed(now)
                 elif isinstance(problem, OutcomeUnknown):
                     partitions.lost(owned.key, problem)
                 elif problem is not None:
-                    owned.partition.not_committed(problem, now)
+                    owned.partition.store_replies.not_committed(problem, now)
             except Exception as fault:  # noqa: BLE001 - likewise
                 partitions.failed(owned, fault)
             partitions.touch(owned)

@@ -315,8 +315,8 @@ class QueriesRun:
                 partition = owned.partition
                 held = (
                     partition.offers.slots,
-                    partition.offers_away,
-                    partition.wanted.slots,
+                    partition.tree.offers_away,
+                    partition.allocator.lines.slots,
                     len(owned.asked),
                 )
                 if any(held):

@@ -297,10 +297,11 @@ class Tasks:
             left += [f"partition {key.partition} is being loaded" for key in partitions.loading]
             for owned in partitions.owned.values():
                 partition = owned.partition
-                if partition.open_tasks or partition.tasks or partition.ledger.stored:
+                own = partition.own_tasks
+                if own.open_tasks or own.tasks or partition.ledger.stored:
                     left.append(
-                        f"in memory, partition {partition.key.partition}: {partition.open_tasks} "
-                        f"open, {[(t.sequence, t.state.name) for t in partition.tasks.values()]}, "
+                        f"in memory, partition {partition.key.partition}: {own.open_tasks} "
+                        f"open, {[(t.sequence, t.state.name) for t in own.tasks.values()]}, "
                         f"{partition.ledger.stored} stored"
                     )
         return left
@@ -367,10 +368,10 @@ class Tasks:
                 partition = owned.partition
                 held = (
                     partition.offers.free,
-                    partition.offers_away,
-                    partition.tasks_away,
-                    len(partition.leases),
-                    len(partition.waiters()),
+                    partition.tree.offers_away,
+                    partition.tree.tasks_away,
+                    len(partition.own_tasks.leases),
+                    len(partition.results.tokens()),
                     len(owned.asked),
                     partition.backlog.ready,
                 )

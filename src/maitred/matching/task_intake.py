@@ -1,39 +1,79 @@
-"""What producers ask of a partition."""
+"""What producers ask of a partition: take tasks in, and cancel them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
 from maitred.errors import TaskForgotten, UnknownTask
-from maitred.matching.core import UNSAFE_SECONDS
-from maitred.matching.effects import Beat
-from maitred.matching.lives import Lives
+from maitred.matching.measures import Rate
 from maitred.matching.records import SEQUENCES_PER_RANGE, TASK_BYTES
-from maitred.matching.task import (
-    AWAY,
-    GIVEN,
-    PARKED,
-    READY,
-    WAITING,
-    Task,
-    Ticket,
-)
+from maitred.matching.store_health import UNSAFE_SECONDS
+from maitred.matching.task import AWAY, GIVEN, PARKED, READY, WAITING, Task, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maitred.errors import MaitredError
+    from maitred.matching.allocator import Allocator
+    from maitred.matching.backlog import Backlog
     from maitred.matching.effects import EndStatus
-    from maitred.matching.records import (
-        Terms,
-    )
+    from maitred.matching.heartbeats import Heartbeats
+    from maitred.matching.ledger import Ledger
+    from maitred.matching.matcher import Matcher
+    from maitred.matching.offers import Offers
+    from maitred.matching.quotas import Quota
+    from maitred.matching.records import PartitionKey, Terms
+    from maitred.matching.store_health import StoreHealth
     from maitred.matching.task import Token
+    from maitred.matching.task_results import TaskResults
+    from maitred.matching.task_transitions import OwnTasks
+    from maitred.matching.tasks_away import TasksAway
+    from maitred.matching.tickets import Tickets
+    from maitred.settings import Queue
 
 Revocation = Literal["cancelled", "cancelling", "over"]
 
 
-class Producing(Lives):
+class TaskIntake:
     """For those who bring tasks."""
+
+    def __init__(
+        self,
+        *,
+        key: PartitionKey,
+        settings: Queue,
+        is_root: bool,
+        quotas: tuple[Quota, ...],
+        own_tasks: OwnTasks,
+        matcher: Matcher,
+        allocator: Allocator,
+        backlog: Backlog,
+        ledger: Ledger,
+        offers: Offers,
+        away: TasksAway,
+        results: TaskResults,
+        heartbeats: Heartbeats,
+        health: StoreHealth,
+        tickets: Tickets,
+        now: float,
+    ) -> None:
+        self._key = key
+        self._settings = settings
+        self._is_root = is_root
+        self._quotas = quotas
+        self._own_tasks = own_tasks
+        self._matcher = matcher
+        self._requests = allocator.lines
+        self._backlog = backlog
+        self._ledger = ledger
+        self._offers = offers
+        self._away = away
+        self._outcomes = results.outcomes
+        self._heartbeats = heartbeats
+        self._health = health
+        self._tickets = tickets
+        self.added = Rate(now)
+        self.matched_at_once = 0
 
     def add(
         self,
@@ -51,14 +91,13 @@ class Producing(Lives):
         A batch is taken in as a whole or not at all: `StorageQuotaExceeded` or `StoreFull` if a
         quota of what is stored has no room for it.
         """
-        if self.quotas:
+        if self._quotas:
             self._admit(payloads, delay, now)
-        first = self.next_sequence
-        self.next_sequence = first + len(payloads)
+        own_tasks, backlog = self._own_tasks, self._backlog
+        first = own_tasks.take_numbers(len(payloads))
         ticket = Ticket(token, len(payloads))
-        self.open_tasks += len(payloads)
         self.added.count(len(payloads), now)
-        state = WAITING if delay else PARKED if self.backlog.parks(priority) else READY
+        state = WAITING if delay else PARKED if backlog.parks(priority) else READY
         tasks = {
             sequence: Task(sequence, priority, terms, payload, now, state, ticket, now)
             for sequence, payload in enumerate(payloads, first)
@@ -66,67 +105,56 @@ class Producing(Lives):
         if expires:
             for task in tasks.values():
                 task.expires = now + expires
-        self.tasks.update(tasks)
+        own_tasks.tasks.update(tasks)
         if state is WAITING:
             for task in tasks.values():
                 task.due = task.ready = now + delay
-                self.ledger.postpone(task, None, now)
-                self.later.add(task)
+                own_tasks.wait_until_due(task, None, now)
         else:
-            self.ledger.add(tasks)
+            self._ledger.add(tasks)
         if state is PARKED:
-            self.backlog.park(priority, tasks)
+            backlog.park(priority, tasks)
         elif state is READY:
-            self.backlog.extend(priority, tasks.values())
-            waiting = self.backlog.ready
-            self._seat(now)
-            self.matched_at_once += waiting - self.backlog.ready
+            backlog.extend(priority, tasks.values())
+            waiting = backlog.ready
+            self._matcher.seat(now)
+            self.matched_at_once += waiting - backlog.ready
             # Workers of other partitions may be free: then the parent knows, and soon.
-            if self.parent is not None and 0 < self.backlog.ready <= len(payloads):
-                until = now + self.settings.hold_seconds
+            if not self._is_root and 0 < backlog.ready <= len(payloads):
+                until = now + self._settings.hold_seconds
                 for task in tasks.values():
                     if task.state is READY:
-                        self.ledger.hold(task, until)
-        if self.store_problem is not None:
-            self._refuse_unwritable(now)
+                        self._ledger.hold(task, until)
+        if self._health.problem is not None:
+            own_tasks.refuse_unwritable()
+            self._matcher.seat(now)
             if ticket.left:
-                self._unsafe_until = min(self._unsafe_until, now + UNSAFE_SECONDS)
+                self._health.tell_by(now + UNSAFE_SECONDS)
         return first
 
     def _admit(self, payloads: Sequence[bytes], delay: float, now: float) -> None:
         count = len(payloads)
         size = sum(map(len, payloads)) + TASK_BYTES * count
-        for quota in self.quotas:
+        for quota in self._quotas:
             if quota.tasks + count > quota.most_tasks or quota.bytes + size > quota.most_bytes:
                 at_once = not delay and self._workers_wait_for(count)
                 problem = quota.refusal(count, size, now, at_once=at_once)
                 if problem is not None:
                     raise problem
-        for quota in self.quotas:
+        for quota in self._quotas:
             quota.tasks += count
             quota.bytes += size
 
     def _workers_wait_for(self, tasks: int) -> bool:
         """Whether offers wait for so many new tasks, and no other task or query goes first."""
         return not (
-            not self.offers.has(tasks)
-            or self.backlog.ready
-            or self.backlog.any_unread
-            or self.away
-            or self.wanted.slots
-            or self.recovering
+            not self._offers.has(tasks)
+            or self._backlog.ready
+            or self._backlog.any_unread
+            or self._away.tasks
+            or self._requests.slots
+            or self._own_tasks.recovering
         )
-
-    def wait_for(self, sequence: int, token: Token, now: float) -> bool:
-        """Tell the token when the task is over; False if we know nothing of it."""
-        ended = self.outcomes.get(sequence, now)
-        if ended is not None:
-            self._tell(sequence, token, ended)
-        elif sequence in self.tasks:
-            self._waiters.setdefault(sequence, []).append(token)
-        else:
-            return False
-        return True
 
     def absence(self, sequence: int) -> MaitredError:
         """Say of a task that is neither in memory nor in the store whether it is over or never was.
@@ -135,14 +163,14 @@ class Producing(Lives):
         numbers are known by their range alone, so of those it is only said that, if the task was
         ever added, it is over.
         """
-        key = self.key
+        key = self._key
         name = f"{key.namespace}/{key.queue}/{key.partition}/{sequence}"
-        if not SEQUENCES_PER_RANGE <= sequence < self.next_sequence:
+        if not SEQUENCES_PER_RANGE <= sequence < self._own_tasks.next_sequence:
             return UnknownTask(
                 f"The task {name} does not exist.",
                 remedy="The partition has not given out this number. Check the id.",
             )
-        if sequence >= self.first_sequence:
+        if sequence >= self._own_tasks.first_sequence:
             sentence = f"The task {name} is over, and what came of it is no longer kept."
         else:
             sentence = (
@@ -154,51 +182,30 @@ class Producing(Lives):
             remedy="Ask sooner, or have results kept for longer with the option `retention`.",
         )
 
-    def wait_for_stored(self, sequence: int, token: Token) -> None:
-        """The same for a task that is in the store alone."""
-        self._waiters.setdefault(sequence, []).append(token)
-
-    def wait_no_more(self, sequence: int, token: Token) -> None:
-        waiting = self._waiters.get(sequence)
-        if waiting is not None and token in waiting:
-            waiting.remove(token)
-            if not waiting:
-                del self._waiters[sequence]
-
-    def waiters(self) -> list[Token]:
-        """Everybody who waits for the end of a task."""
-        return [token for waiting in self._waiters.values() for token in waiting]
-
     def revoke(self, sequence: int, now: float) -> Revocation | None:
         """Cancel it: "cancelled", "cancelling" or "over"; None if we know nothing of it. Raises
         the store's problem, and does nothing, if that could not be written now."""
-        task = self.tasks.get(sequence)
+        task = self._own_tasks.tasks.get(sequence)
         if task is None:
-            ended = self.outcomes.get(sequence, now)
+            ended = self._outcomes.get(sequence, now)
             return None if ended is None else revocation_of(ended.status)
         if task.state is GIVEN or task.state is AWAY:
             task.revoked = True
-            self._tell_worker(task)
+            self._heartbeats.tell_revoked(task)
             return "cancelling"
-        if self.store_problem is not None:
-            raise self.store_problem.with_traceback(None)
-        self._end(task, "cancelled", b"", None, now)
+        self._health.raise_problem()
+        self._own_tasks.end(task, "cancelled", b"", None, now)
         return "cancelled"
 
     def tell_of_revocation(
         self, ticket: Ticket, sequence: int, state: Revocation, now: float
     ) -> None:
         """Settle the ticket of a caller that cancels when the end of the task is on disk."""
-        if self.store_problem is None:
-            self.ledger.tell_of_revocation(ticket, now, cancelled=state == "cancelled")
-        elif self.ledger.is_ending(sequence):
-            ticket.problem = self.store_problem  # an earlier caller or a worker ended the task
-        self.release(ticket)
-
-    def _tell_worker(self, task: Task) -> None:
-        held = self._beats.pop(task.holder, None)
-        if held is not None:
-            self.effects.append(Beat(held.token, [], [task.sequence]))
+        if self._health.problem is None:
+            self._ledger.tell_of_revocation(ticket, now, cancelled=state == "cancelled")
+        elif self._ledger.is_ending(sequence):
+            ticket.problem = self._health.problem  # an earlier caller or a worker ended the task
+        self._tickets.release(ticket)
 
 
 def revocation_of(status: EndStatus) -> Revocation:

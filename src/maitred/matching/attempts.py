@@ -1,19 +1,16 @@
-"""What workers ask of a partition: offers, ends, heartbeats."""
+"""What workers say of the attempts that they were given: how they ended, and which run still."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from hmac import compare_digest
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import msgpack
+
 from maitred.matching.attempt_proofs import session_of
-from maitred.matching.core import HeldBeat, Told
-from maitred.matching.effects import (
-    Beat,
-    RecallOffer,
-    Unproven,
-)
-from maitred.matching.producing import Producing
+from maitred.matching.effects import Beat, NothingForShared, Unproven
 from maitred.matching.task import (
     AWAY,
     GIVEN,
@@ -29,46 +26,82 @@ from maitred.matching.task import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from maitred.matching.offers import Offer
+    from maitred.matching.attempt_proofs import AttemptProofs
+    from maitred.matching.backlog import Backlog
+    from maitred.matching.effects import Effect
+    from maitred.matching.heartbeats import Heartbeats
+    from maitred.matching.known_workers import KnownWorkers
+    from maitred.matching.later import LaterTasks
+    from maitred.matching.ledger import Ledger
+    from maitred.matching.matcher import Matcher
+    from maitred.matching.offers import Offers
     from maitred.matching.task import Token
+    from maitred.matching.task_transitions import OwnTasks
+    from maitred.matching.tasks_away import TasksAway
+    from maitred.settings import Queue
 
 DONE, RETURNED = 0, 2
 """How an attempt ended, as the wire counts it: well, and without having begun."""
 
+LOST = msgpack.encode(("lost", "Its worker was not heard of any more.", ""))
+"""The failure of an attempt whose worker is gone, as workers put theirs."""
 
-class Working(Producing):
-    """For those who do them."""
 
-    def offer(self, offer: Offer, until: float, now: float) -> None:
-        """A worker has free slots; it hears of tasks for them, or that the time is up."""
-        self._heard(offer.session, offer.worker, now)
-        self.offers.add(offer)
-        self._set_timer(until, offer)
-        self._seat(now)
+class Told:
+    """An end that was told of a task that is not in memory: it counts as soon as the task is, even
+    if whoever looks for the task in the store has not found it yet."""
 
-    def worker_heard(self, session: bytes, worker: str, now: float) -> None:
-        """A worker whose slots are shared with other queues serves this one as well."""
-        self._heard(session, worker, now)
+    __slots__ = ("counts", "end", "holder", "ticket")
 
-    def only_reserved(self, offer: Offer) -> bool:
-        """Whether an offer that was just made has met nothing but queries, and can go nowhere
-        else: then there is nothing to be looked at that was not before."""
-        waits = offer.given or self.backlog.ready or self.away or self.offers.aside
-        return not waits and self.parent is None
+    def __init__(self, end: tuple[int, int, int, bytes], holder: bytes, ticket: Ticket) -> None:
+        self.end = end
+        """Sequence, attempt, how, body."""
+        self.holder = holder
+        """Has proved that it was given the attempt."""
+        self.ticket = ticket
+        self.counts: bool | None = None
+        """Whether it does, or comes too late; as long as nobody knows, None."""
 
-    def withdraw(self, offer: Offer, now: float) -> None:
-        """Close an offer whose worker no longer waits, and take back the tasks it was given."""
-        if not self.offers.close(offer):
-            return
-        if offer.away:
-            self.effects.append(RecallOffer(offer))
-        for task in offer.given:
-            self._come_back(task, now)
-        offer.given = []
-        self._reservations_fall(offer.reserved, now)
-        offer.reserved = []
-        self.presence.seen = now
-        self._seat(now)
+
+class Attempts:
+    """Ends and heartbeats of the partition's own tasks, and leases that end without either."""
+
+    def __init__(
+        self,
+        *,
+        settings: Queue,
+        proofs: AttemptProofs,
+        own_tasks: OwnTasks,
+        matcher: Matcher,
+        backlog: Backlog,
+        later: LaterTasks,
+        ledger: Ledger,
+        offers: Offers,
+        away: TasksAway,
+        heartbeats: Heartbeats,
+        known_workers: KnownWorkers,
+        effects: list[Effect],
+    ) -> None:
+        self._settings = settings
+        self._proofs = proofs
+        self._own_tasks = own_tasks
+        self._matcher = matcher
+        self._backlog = backlog
+        self._later = later
+        self._ledger = ledger
+        self._offers = offers
+        self._away = away
+        self._heartbeats = heartbeats
+        self._known_workers = known_workers
+        self._effects = effects
+        self.claims: OrderedDict[int, tuple[bytes, str, int, float]] = OrderedDict()
+        """Tasks that are in the store alone and that a worker says it is running, in the order in
+        which the claims end."""
+        self.told: dict[int, list[Told]] = {}
+        """Ends of tasks that are in the store alone, by task; they are being looked for."""
+        self.failed = self.lost = 0
+        self.unproven = 0
+        """Attempts that callers spoke of without proving that they were given them."""
 
     def finish(
         self,
@@ -88,7 +121,8 @@ class Working(Producing):
         unknown = []
         refused = []
         done = 0
-        tasks = self.tasks
+        own_tasks = self._own_tasks
+        tasks = own_tasks.tasks
         for sequence, attempt, how, body, proof in ends:
             task = tasks.get(sequence)
             if (
@@ -101,36 +135,36 @@ class Working(Producing):
                 # As usual: the worker that has the task ends it, and the lease has the proof.
                 if how == DONE:
                     done += 1
-                    self._end_counted(task, "done", body, ticket, now)
+                    own_tasks.end_counted(task, "done", body, ticket, now)
                 else:
-                    self.leases.pop(sequence, None)
+                    own_tasks.lease_ends(task)
                     self._ENDS[how](self, task, body, ticket, now)
-            elif not self._attempt_proofs.verify(sequence, attempt, holder, proof):
+            elif not self._proofs.verify(sequence, attempt, holder, proof):
                 refused.append(sequence)
             elif task is None or not self._finished(task, attempt, how, body, ticket, now, holder):
                 unknown.append((sequence, attempt, how, body))
         if done:
-            self.finished.count(done, now)
+            own_tasks.finished.count(done, now)
         if unknown:
             # Told before, perhaps, and over already, but not yet on disk.
-            self.ledger.wait_for_what_is_pending(ticket, now)
+            self._ledger.wait_for_what_is_pending(ticket, now)
         if refused:
             self._refuse_unproven(holder, "FINISH", len(refused))
-        self._seat(now)
+        self._matcher.seat(now)
         return ticket, unknown, refused
 
     def _refuse_unproven(
         self, holder: bytes, message: Literal["FINISH", "HEARTBEAT"], attempts: int
     ) -> None:
         self.unproven += attempts
-        self.effects.append(Unproven(holder, message, attempts))
+        self._effects.append(Unproven(holder, message, attempts))
 
     def finish_again(
         self, end: tuple[int, int, int, bytes], ticket: Ticket, now: float, holder: bytes
     ) -> bool:
         """One that was unknown to `finish`, and is in memory now; False: too late to count."""
         sequence, attempt, how, body = end
-        task = self.tasks.get(sequence)
+        task = self._own_tasks.tasks.get(sequence)
         return task is not None and self._finished(task, attempt, how, body, ticket, now, holder)
 
     def tell_when_read(
@@ -139,37 +173,41 @@ class Working(Producing):
         """One that was unknown to `finish`: it counts as soon as its task is in memory, however
         slow whoever looks for it is. Otherwise somebody else would get the task meanwhile."""
         told = Told(end, holder, ticket)
-        self._told.setdefault(end[0], []).append(told)
+        self.told.setdefault(end[0], []).append(told)
         return told
 
     def told_no_more(self, told: Told) -> None:
         """Nobody looks for it any more."""
         sequence = told.end[0]
-        waiting = self._told.get(sequence, [])
+        waiting = self.told.get(sequence, [])
         if told in waiting:
             waiting.remove(told)
             if not waiting:
-                del self._told[sequence]
+                del self.told[sequence]
 
-    def _hear_what_was_told(self, task: Task, now: float) -> None:
+    def hear_what_was_told(self, task: Task, now: float) -> None:
         """It is in memory now, and stands where it would stand without a word of anybody."""
-        if not self._told:
+        if not self.told:
             return
         # In the order of the attempts: a second one failed after a first one that did.
-        for told in sorted(self._told.pop(task.sequence, ()), key=_attempt):
+        for told in sorted(self.told.pop(task.sequence, ()), key=_attempt):
             _, attempt, how, body = told.end
             if task.state is OVER:
                 # The same told twice: the second answer waits as the first one does.
-                self.ledger.wait_for_what_is_pending(told.ticket, now)
+                self._ledger.wait_for_what_is_pending(told.ticket, now)
                 told.counts = False
             elif self._finished(task, attempt, how, body, told.ticket, now, told.holder):
                 told.counts = True
 
-    def _catch_up(self, task: Task, attempt: int) -> None:
+    def catch_up(self, task: Task, attempt: int) -> None:
         """Somebody has a later attempt than we know of. He got it from whoever owned the partition
         before us, who knew that the earlier ones had failed, and was lost before that was
         written. We have given nothing out yet, so he knows better."""
-        if self.recovering and task.sequence < self.first_sequence and attempt > task.attempt + 1:
+        if (
+            self._own_tasks.recovering
+            and task.sequence < self._own_tasks.first_sequence
+            and attempt > task.attempt + 1
+        ):
             task.attempt = attempt - 1
             task.holder = b""
 
@@ -184,7 +222,7 @@ class Working(Producing):
         holder: bytes,
     ) -> bool:
         """The holder was given this attempt, and ends it. False: it comes too late to count."""
-        self._catch_up(task, attempt)
+        self.catch_up(task, attempt)
         given = task.state is GIVEN
         if not given or attempt != task.attempt + 1:
             if (
@@ -196,55 +234,55 @@ class Working(Producing):
                 # a later attempt than the one that another worker is said to have: that one is
                 # over. So is an earlier attempt of the worker that was given the next one: it was
                 # stopped for longer than the lease, and has finished what it had.
-                self._end(task, "done", body, ticket, now)
+                self._own_tasks.end(task, "done", body, ticket, now)
                 return True
             if attempt != task.attempt + 1:
                 return False
             if task.state is AWAY:
                 # Its worker is faster than the parent's word of who that is.
                 if how == RETURNED:
-                    self._back_early.add(task.sequence)
+                    self._away.given_back_early(task)
                     return True
                 task.state = ON_TAKE[task.state]
             elif task.state is READY:
-                self.backlog.left(task)
+                self._backlog.left(task)
                 task.state = ON_CLAIM[task.state]
-            elif task.state is WAITING and task.sequence < self.first_sequence:
+            elif task.state is WAITING and task.sequence < self._own_tasks.first_sequence:
                 # Its time had come under whoever owned this partition before us.
                 task.state = ON_CLAIM[task.state]
             else:
                 return False
         elif task.holder != holder and task.holder:
             return False  # another worker has this attempt by now
-        self.leases.pop(task.sequence, None)
+        self._own_tasks.lease_ends(task)
         self._ENDS[how](self, task, body, ticket, now)
         return True
 
     def _done(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
-        self._end(task, "done", body, ticket, now)
+        self._own_tasks.end(task, "done", body, ticket, now)
 
     def _failed(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
         self.failed += 1
         task.reported = task.attempt + 1
-        self._try_again(task, "failed", body, ticket, now)
+        self._own_tasks.try_again(task, "failed", body, ticket, now)
 
     def _returned(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:  # noqa: ARG002
         if task.revoked:
-            self._end(task, "cancelled", b"", ticket, now)
+            self._own_tasks.end(task, "cancelled", b"", ticket, now)
         else:
-            self._come_back(task, now)
+            self._own_tasks.come_back(task, now)
 
     def _timed_out(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
         self.failed += 1
         task.reported = task.attempt + 1
-        self._try_again(task, "timed-out", body, ticket, now)
+        self._own_tasks.try_again(task, "timed-out", body, ticket, now)
 
     def _stopped(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
         if task.revoked:
-            self._end(task, "cancelled", b"", ticket, now)
+            self._own_tasks.end(task, "cancelled", b"", ticket, now)
         else:
             task.reported = task.attempt + 1
-            self._try_again(task, "failed", body, ticket, now)
+            self._own_tasks.try_again(task, "failed", body, ticket, now)
 
     def heartbeat(
         self,
@@ -260,29 +298,29 @@ class Working(Producing):
         lost: list[int] = []
         revoked: list[int] = []
         proven = refused = 0
-        lease_until = now + self.settings.lease_seconds
+        lease_until = now + self._settings.lease_seconds
         for sequence, attempt, proof in running:
-            task = self.tasks.get(sequence)
-            if not self._attempt_proofs.verify(sequence, attempt, holder, proof):
+            task = self._own_tasks.tasks.get(sequence)
+            if not self._proofs.verify(sequence, attempt, holder, proof):
                 refused += 1
                 lost.append(sequence)
                 continue
             proven += 1
             if task is None:
-                if not self._claimed(sequence, holder, worker, attempt, lease_until):
+                if not self._may_claim(sequence, holder, worker, attempt, lease_until):
                     lost.append(sequence)
                 continue
-            self._catch_up(task, attempt)
+            self.catch_up(task, attempt)
             if (
                 task.state in (READY, WAITING)
                 and attempt == task.attempt + 1
-                and sequence < self.first_sequence
+                and sequence < self._own_tasks.first_sequence
             ):
                 # Given out by whoever owned this partition before us.
                 if task.state is READY:
-                    self.backlog.left(task)
+                    self._backlog.left(task)
                 task.state = ON_CLAIM[task.state]
-                self._lease(task, holder, proof, worker, now)
+                self._own_tasks.lease(task, holder, proof, worker, now)
             if (
                 task.state is not GIVEN
                 or attempt != task.attempt + 1
@@ -290,62 +328,85 @@ class Working(Producing):
             ):
                 lost.append(sequence)
             else:
-                task.holder = holder
-                task.proof = proof
-                task.worker = worker
-                task.lease_until = lease_until
-                self.leases.move_to_end(sequence)
+                self._own_tasks.renew(task, holder, proof, worker, lease_until)
                 if task.revoked:
                     revoked.append(sequence)
         if refused:
             self._refuse_unproven(holder, "HEARTBEAT", refused)
         if proven:
-            self._heard(session_of(holder), worker, now)
-            earlier = self._beats.pop(holder, None)
-            if earlier is not None:
-                self.effects.append(Beat(earlier.token, [], []))
+            self._known_workers.heard(session_of(holder), worker, now)
+            self._heartbeats.answer_earlier(holder)
         if lost or revoked or not proven:
-            self.effects.append(Beat(token, lost, revoked))
+            self._effects.append(Beat(token, lost, revoked))
         else:
-            held = HeldBeat(token, holder)
-            self._beats[holder] = held
-            self._set_timer(until, held)
-
-    def beat_no_more(self, holder: bytes, token: Token) -> None:
-        """Nobody waits for the answer."""
-        held = self._beats.get(holder)
-        if held is not None and held.token is token:
-            del self._beats[holder]
+            self._heartbeats.wait(token, holder, until)
 
     def claim(self, sequence: int, holder: bytes, attempt: int, now: float) -> bool:
         """Whether the task may be theirs as soon as it is read: then they say again what they have
         to say of it."""
-        return self._claimed(sequence, holder, "", attempt, now + self.settings.lease_seconds)
+        return self._may_claim(sequence, holder, "", attempt, now + self._settings.lease_seconds)
 
-    def _claimed(
+    def _may_claim(
         self, sequence: int, holder: bytes, worker: str, attempt: int, until: float
     ) -> bool:
         """Whether the store may have it, so that it is theirs when it is read."""
-        old = sequence < self.first_sequence
-        unread = self.backlog.any_unread or self.later.known_until < inf
+        old = sequence < self._own_tasks.first_sequence
+        unread = self._backlog.any_unread or self._later.known_until < inf
         if not (old and unread):
             return False
-        known = self._claims.get(sequence)
+        known = self.claims.get(sequence)
         if known is not None and (
             attempt < known[2] or (attempt == known[2] and holder != known[0])
         ):
             return False
-        if known is None and len(self._claims) >= self.ledger.stored:
+        if known is None and len(self.claims) >= self._ledger.stored:
             return False  # the store does not have so many: most of them are over
-        self._claims[sequence] = (holder, worker, attempt, until)
-        self._claims.move_to_end(sequence)
+        self.claims[sequence] = (holder, worker, attempt, until)
+        self.claims.move_to_end(sequence)
+        return True
+
+    def claimed(self, task: Task, now: float) -> bool:
+        """Whether a worker said that it runs a task that was just read: then the worker has it."""
+        claim = self.claims.pop(task.sequence, None)
+        if claim is None or claim[3] <= now:
+            return False
+        self.catch_up(task, claim[2])
+        if claim[2] != task.attempt + 1:
+            return False
+        task.state = ON_CLAIM[task.state]
+        self._own_tasks.lease(task, claim[0], b"", claim[1], now)
         return True
 
     def claim_no_more(self, sequence: int, holder: bytes) -> None:
         """It was looked for, and is theirs no longer: others may need the room."""
-        known = self._claims.get(sequence)
+        known = self.claims.get(sequence)
         if known is not None and known[0] == holder:
-            del self._claims[sequence]
+            del self.claims[sequence]
+
+    def leases_end(self, now: float) -> None:
+        """Give up attempts whose workers were not heard of, and claims that nobody renewed."""
+        leases = self._own_tasks.leases
+        silent = set()
+        while leases:
+            task = next(iter(leases.values()))
+            if task.lease_until > now:
+                break
+            self._own_tasks.lease_ends(task)
+            self.lost += 1
+            silent.add(task.holder)
+            self._own_tasks.try_again(task, "lost", LOST, None, now)
+        if silent:
+            # What a worker offered before it fell silent would only swallow more; one that lives
+            # asks again.
+            heard = now - self._settings.lease_seconds
+            for offer in self._offers.unanswered():
+                if offer.holder in silent and offer.since <= heard:
+                    self._matcher.answer_without_tasks(offer)
+            for shared in self._offers.silent(silent, heard):
+                self._effects.append(NothingForShared(shared))
+        claims = self.claims
+        while claims and next(iter(claims.values()))[3] <= now:
+            claims.popitem(last=False)
 
     _ENDS = (_done, _failed, _returned, _timed_out, _stopped)
     """By how an attempt ended, as the wire counts it."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.matching.effects import AskAgain, SetAside, decode_ended, encode_ended
-from maitred.matching.passing import Passing
+from maitred.matching.effects import SetAside, decode_ended, encode_ended
 from maitred.matching.records import (
     Damaged,
     Dead,
@@ -25,27 +24,50 @@ from maitred.matching.records import (
     decode_records,
     encode_record,
 )
-from maitred.matching.task import WAITING, State, Task, Ticket
+from maitred.matching.task import WAITING, Ticket, recalled
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from maitred.matching.effects import Effect
+    from maitred.matching.later import LaterTasks
+    from maitred.matching.ledger import Ledger
     from maitred.matching.records import DamagedKind, Later, Record
+    from maitred.matching.task_results import TaskResults
+    from maitred.matching.task_transitions import OwnTasks
 
 
-class SettingAside(Passing):
-    """What a partition does about rows that cannot be read."""
+class DamagedRows:
+    """Sets rows aside that cannot be read, and brings them back for an operator."""
 
-    def aside_with(self, sequence: int) -> bool:
+    def __init__(
+        self,
+        *,
+        own_tasks: OwnTasks,
+        later: LaterTasks,
+        ledger: Ledger,
+        results: TaskResults,
+        effects: list[Effect],
+    ) -> None:
+        self._own_tasks = own_tasks
+        self._later = later
+        self._ledger = ledger
+        self._results = results
+        self._effects = effects
+        self._rows: dict[tuple[DamagedKind, int], Damaged] = {}
+        """Rows that were set aside since the partition was loaded, without their bodies."""
+
+    def may_hold(self, sequence: int) -> bool:
         """Whether a row that was set aside since this partition was loaded may hold the task."""
         return any(
             row.first <= sequence <= row.last and sequence not in row.over
-            for row in self._aside.values()
+            for row in self._rows.values()
         )
 
-    def _set_aside_segment(
+    def set_aside_segment(
         self, segment: Segment, over: Collection[int], reason: str, now: float
     ) -> None:
+        """Set a segment aside that cannot be read; these tasks of it are over."""
         try:
             records = decode_records(segment, trusting=True)
             left = sum(record.sequence not in over for record in records)
@@ -58,7 +80,7 @@ class SettingAside(Passing):
             left,
             segment.priority,
             0.0,
-            now + self.ledger.wall,
+            now + self._ledger.wall,
             str(segment.tasks),
             reason,
             tuple(sorted(over)),
@@ -66,16 +88,17 @@ class SettingAside(Passing):
         )
         self._set_aside(row, now)
 
-    def _set_aside_later(self, later: Later, reason: str, now: float) -> None:
-        self.later.row_over(later.sequence)
-        noticed = now + self.ledger.wall
+    def set_aside_later(self, later: Later, reason: str, now: float) -> None:
+        """Set the row of a task aside that waits for its time."""
+        self._later.row_over(later.sequence)
+        noticed = now + self._ledger.wall
         one = later.sequence
         row = Damaged("later", one, one, 1, 0, later.due, noticed, "", reason, (), later.body)
         self._set_aside(row, now)
 
     def set_aside_dead(self, dead: Dead, reason: str, now: float) -> None:
         """Set a dead letter aside that cannot be read."""
-        one, noticed = dead.sequence, now + self.ledger.wall
+        one, noticed = dead.sequence, now + self._ledger.wall
         row = Damaged(
             *("dead", one, one, 0, 0, dead.died_at, noticed, dead.reason, reason, (), dead.body)
         )
@@ -83,23 +106,20 @@ class SettingAside(Passing):
 
     def set_aside_result(self, result: Result, reason: str, now: float) -> None:
         """Keep a copy of a result that cannot be read; the row itself stays until it expires."""
-        one, noticed = result.sequence, now + self.ledger.wall
+        one, noticed = result.sequence, now + self._ledger.wall
         row = Damaged(
             *("result", one, one, 0, 0, result.expires_at, noticed, "", reason, (), result.body)
         )
         self._set_aside(row, now)
 
     def _set_aside(self, row: Damaged, now: float) -> None:
-        if (row.kind, row.first) in self._aside:
+        if (row.kind, row.first) in self._rows:
             return
-        self._aside[row.kind, row.first] = row._replace(body=b"")
-        self.ledger.set_aside(row, now)
-        self.open_tasks -= row.tasks
-        self.effects.append(SetAside(row))
-        for sequence in [one for one in self._waiters if row.first <= one <= row.last]:
-            if sequence not in self.tasks:
-                for token in self._waiters.pop(sequence):
-                    self.effects.append(AskAgain(token, sequence))
+        self._rows[row.kind, row.first] = row._replace(body=b"")
+        self._ledger.set_aside(row, now)
+        self._own_tasks.over_in_store(row.tasks)
+        self._effects.append(SetAside(row))
+        self._results.look_again(row)
 
     # For operators
 
@@ -118,44 +138,23 @@ class SettingAside(Passing):
             records = [decode_record(row.body, one, trusting=trusting)]
         elif row.kind == "dead":
             body = encode_record(decode_record(row.body, one, trusting=trusting))
-            self.ledger.bring_back(Dead(one, row.moment, row.detail, body), now)
+            self._ledger.bring_back(Dead(one, row.moment, row.detail, body), now)
         else:
             body = encode_ended(decode_ended(row.body, trusting=trusting))
-            self.ledger.bring_back(Result(one, row.moment, body), now)
+            self._ledger.bring_back(Result(one, row.moment, body), now)
         brought = 0
         for record in records:
-            if record.sequence in row.over or record.sequence in self.tasks:
+            if record.sequence in row.over or record.sequence in self._own_tasks.tasks:
                 continue
-            task = self._recalled(record, now, WAITING)
+            task = recalled(record, wall=self._ledger.wall, now=now, state=WAITING)
             task.due = task.ready = now
-            self.tasks[task.sequence] = task
-            self.open_tasks += 1
-            self.ledger.postpone(task, ticket, now)
-            self.later.add(task)
+            self._own_tasks.opened_again(task)
+            self._own_tasks.wait_until_due(task, ticket, now)
             brought += 1
         self.drop_damaged(row.kind, one, ticket, now)
         return brought
 
     def drop_damaged(self, kind: DamagedKind, first: int, ticket: Ticket, now: float) -> None:
         """Forget a row that was set aside."""
-        self._aside.pop((kind, first), None)
-        self.ledger.forget_damaged(kind, first, ticket, now)
-
-    def _recalled(self, record: Record, now: float, state: State) -> Task:
-        """Return a task as it was written down; the caller says where it waits."""
-        wall = self.ledger.wall
-        added = record.added_at - wall
-        if added > now:  # a wall clock that was set back must not let it come from the future
-            added = now
-        return Task(
-            record.sequence,
-            record.priority,
-            record.terms,
-            record.payload,
-            added,
-            state,
-            ready=added,
-            attempt=record.attempt,
-            expires=record.expires_at - wall if record.expires_at else 0.0,
-            failure=record.failure,
-        )
+        self._rows.pop((kind, first), None)
+        self._ledger.forget_damaged(kind, first, ticket, now)

@@ -1,4 +1,4 @@
-"""What gateways ask of a partition: slots for queries; and who is there to serve them.
+"""What gateways ask of a partition: slots for queries.
 
 Which order holds:
 
@@ -18,25 +18,27 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from maitred.balancing.workers.doubt import Doubts
 from maitred.errors import DeadlineExceeded, Draining, MaitredError, NoWorker, Overloaded
-from maitred.matching.effects import (
-    Allocate,
-    AnswerAttend,
-    PassWanted,
-    RecallWanted,
-    RefuseWanted,
-)
-from maitred.matching.queries import Reservation, Wanted
+from maitred.matching.effects import Allocate, PassWanted, RecallWanted, RefuseWanted
+from maitred.matching.measures import Rate
+from maitred.matching.queries import Reservation, Wanted, WantedLines
 from maitred.matching.reservation_proofs import GRACE_SECONDS, ReservationProofs
-from maitred.matching.subscribing import Subscribing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maitred.matching.offers import Offer
-    from maitred.matching.presence import Attendance, Order
+    from maitred.matching.effects import Effect
+    from maitred.matching.known_workers import KnownWorkers
+    from maitred.matching.ledger import Ledger
+    from maitred.matching.offers import Offer, Offers
+    from maitred.matching.presence import Presence
+    from maitred.matching.records import PartitionKey
+    from maitred.matching.secret_tokens import SecretTokens
     from maitred.matching.shared_supplies import SharedSupply
     from maitred.matching.task import Token
+    from maitred.matching.timers import Timers
+    from maitred.settings import Queries
 
 AWAY_FIRST_SECONDS = 0.02
 """So long an offer is for the queries that wait at the parent before it is for tasks at home: an
@@ -47,8 +49,46 @@ RETRY_LONGEST = 60.0
 """Seconds after which somebody who was refused for want of room may come again."""
 
 
-class Allocating(Subscribing):
-    """For those who bring queries."""
+class Allocator:
+    """Gives free slots to the gateways that ask for them."""
+
+    def __init__(
+        self,
+        *,
+        key: PartitionKey,
+        limits: Queries,
+        is_root: bool,
+        signing_key: bytes,
+        ledger: Ledger,
+        offers: Offers,
+        presence: Presence,
+        known_workers: KnownWorkers,
+        tokens: SecretTokens,
+        timers: Timers,
+        effects: list[Effect],
+        now: float,
+    ) -> None:
+        self._key = key
+        self._limits = limits
+        self._is_root = is_root
+        self._signing_key = signing_key
+        self._ledger = ledger
+        self._offers = offers
+        self._presence = presence
+        self._sightings = known_workers.sightings
+        self._tokens = tokens
+        self._timers = timers
+        self._effects = effects
+        self._proofs: ReservationProofs | None = None
+        """Made for the first reservation that is counted."""
+        self.lines = WantedLines()
+        self.doubts: Doubts[bytes, bytes] = Doubts()
+        """Workers, by session, that refused slots they had offered."""
+        self.doubted_until = inf
+        """When a worker may be believed again whose shared slots were passed over."""
+        self.allocated = Rate(now)
+        """Slots that were given to queries here."""
+        timers.register(Wanted, ring=self._time_is_up, waits=_is_open)
 
     def want(self, wanted: Wanted, now: float, user_waiting: int | None = None) -> None:
         """A gateway has queries; it hears of slots, or why there are none.
@@ -57,9 +97,9 @@ class Allocating(Subscribing):
         limit of his own. If there is room for some of them, the gateway will ask for the others
         again.
         """
-        lines = self.wanted
-        if lines.total or not self.offers.has(wanted.slots):
-            limits = self.settings.queries
+        lines = self.lines
+        if lines.total or not self._offers.has(wanted.slots):
+            limits = self._limits
             theirs = limits.waiting_per_user
             if user_waiting is not None:
                 theirs = min(theirs, user_waiting)
@@ -67,16 +107,16 @@ class Allocating(Subscribing):
             waiting = lines.users.get(wanted.user, 0)
             self._make_room(wanted, waiting, theirs, "queries of this user", now)
         lines.add(wanted)
-        self._seat_queries(now)
+        self.seat(now)
         if wanted.given:
             return
-        if wanted.do_not_queue and self.parent is None:
+        if wanted.do_not_queue and self._is_root:
             lines.close(wanted)
             raise self._nobody_is_free(now)
-        self._set_timer(wanted.until, wanted)
+        self._timers.set(wanted.until, wanted)
 
     def _make_room(self, wanted: Wanted, waiting: int, most: int, whose: str, now: float) -> None:
-        room = most - waiting + (0 if waiting else self.offers.free)
+        room = most - waiting + (0 if waiting else self._offers.free)
         if room <= 0:
             raise Overloaded(
                 f"{waiting:,} {whose} wait for a worker already.",
@@ -94,32 +134,32 @@ class Allocating(Subscribing):
     def want_no_more(self, wanted: Wanted) -> None:
         """Nobody waits for the answer. Slots of which nobody has heard yet are free again."""
         away = wanted.away
-        if not self.wanted.close(wanted):
+        if not self.lines.close(wanted):
             return
         if away:
-            self.effects.append(RecallWanted(wanted))
+            self._effects.append(RecallWanted(wanted))
         for reservation in wanted.given:
-            self.offers.give_back(reservation)
+            self._offers.give_back(reservation)
         wanted.given = []
 
     def wanted_answered(self, wanted: Wanted, outcome: Sequence[Any] | MaitredError) -> None:
         """What the parent had for one that was passed on."""
-        if not self.wanted.close(wanted):
+        if not self.lines.close(wanted):
             return  # its slots are free again when their time is up
         if isinstance(outcome, MaitredError):
-            self.effects.append(RefuseWanted(wanted, outcome))
+            self._effects.append(RefuseWanted(wanted, outcome))
         else:
-            self.effects.append(Allocate(wanted, (), outcome))
+            self._effects.append(Allocate(wanted, (), outcome))
 
-    def _seat_queries(self, now: float, most: float = inf) -> float:
+    def seat(self, now: float, most: float = inf) -> float:
         """Seat as many as there are free slots, in the order of both, but no more than `most`;
         returns how many of those are left."""
-        lines, offers, doubts = self.wanted, self.offers, self.doubts
+        lines, offers, doubts = self.lines, self._offers, self.doubts
         if lines.slots_away:
             return most  # who comes later follows those who went to the parent
         if offers.aside:
-            self._take_up_offers(now)
-        self._doubted_until = inf
+            self.take_up_offers(now)
+        self.doubted_until = inf
         doubted = partial(self._is_doubted, now) if doubts else None
         while lines.slots and most > 0:
             wanted = lines.first()
@@ -136,7 +176,7 @@ class Allocating(Subscribing):
                 offers.set_aside(offer)
                 continue
             most -= 1
-            token = self._new_token()
+            token = self._tokens.new()
             proof = self._reservation_proof(token, offer, wanted, now) if wanted.permits else b""
             reservation = Reservation(token, offer, wanted, proof)
             offers.reserve(reservation)
@@ -149,17 +189,17 @@ class Allocating(Subscribing):
         if self.doubts.room(supply.session, self._workers, now) >= 1:
             return False
         again_at = self.doubts.room_at(supply.session, now)
-        self._doubted_until = min(self._doubted_until, again_at)
+        self.doubted_until = min(self.doubted_until, again_at)
         return True
 
     def _reservation_proof(self, token: bytes, offer: Offer, wanted: Wanted, now: float) -> bytes:
         """Let the worker prove later, to whichever shard owns this partition, that it has it."""
-        proofs = self._reservation_proofs
+        proofs = self._proofs
         if proofs is None:
-            proofs = self._reservation_proofs = ReservationProofs(self._signing_key, self.key)
-        limits = self.settings.queries
+            proofs = self._proofs = ReservationProofs(self._signing_key, self._key)
+        limits = self._limits
         seconds = limits.reservation_seconds + limits.run_seconds + GRACE_SECONDS
-        expires_at = now + self.ledger.wall + seconds
+        expires_at = now + self._ledger.wall + seconds
         return proofs.issue(offer.session, wanted.user, token, expires_at)
 
     def slots_refused(self, tokens: Iterable[bytes], now: float) -> None:
@@ -170,90 +210,90 @@ class Allocating(Subscribing):
     @property
     def _workers(self) -> int:
         """How many there are; only the root hears of those that are busy, or leave."""
-        return self.presence.count if self.parent is None else len(self.workers)
+        return self._presence.count if self._is_root else len(self._sightings)
 
-    def _take_up_offers(self, now: float) -> None:
+    def take_up_offers(self, now: float) -> None:
         """Those that were set aside, as far as their workers may be given something by now."""
-        for session in list(self.offers.aside):
-            self.offers.take_up(session, self.doubts.room(session, self._workers, now))
+        for session in list(self._offers.aside):
+            self._offers.take_up(session, self.doubts.room(session, self._workers, now))
 
-    def _offers_taken_up_at(self, now: float) -> float:
+    def offers_taken_up_at(self, now: float, *, tasks_wait: bool) -> float:
         """When some will be for which somebody may wait."""
-        if not (self.wanted.slots or self.backlog.ready):
+        if not (self.lines.slots or tasks_wait):
             return inf
-        return min((self.doubts.room_at(one, now) for one in self.offers.aside), default=inf)
+        return min((self.doubts.room_at(one, now) for one in self._offers.aside), default=inf)
 
-    def _flush_queries(self, now: float) -> None:
+    def flush(self, now: float) -> None:
         """Answer those that got something."""
-        for wanted in self.wanted.answerable():
-            if wanted.given and self.wanted.close(wanted):
+        for wanted in self.lines.answerable():
+            if wanted.given and self.lines.close(wanted):
                 self.allocated.count(len(wanted.given), now)
-                self.presence.seen = now
-                self.effects.append(Allocate(wanted, wanted.given))
+                self._presence.noticed(now)
+                self._effects.append(Allocate(wanted, wanted.given))
                 wanted.given = []
 
-    def _reservations_fall(self, reserved: list[Reservation], now: float) -> None:
+    def reservations_fall(self, reserved: list[Reservation], now: float) -> None:
         """Their offer is gone before anybody heard of them."""
         for reservation in reserved:
-            self.wanted.put_back(reservation)
-            self._set_timer(reservation.wanted.until, reservation.wanted)
+            self.lines.put_back(reservation)
+            self._timers.set(reservation.wanted.until, reservation.wanted)
         if reserved:
-            self._seat_queries(now)
+            self.seat(now)
         for wanted in dict.fromkeys(one.wanted for one in reserved):
-            if wanted.do_not_queue and self.parent is None and not wanted.given:
-                self.wanted.close(wanted)
-                self.effects.append(RefuseWanted(wanted, self._nobody_is_free(now)))
+            if wanted.do_not_queue and self._is_root and not wanted.given:
+                self.lines.close(wanted)
+                self._effects.append(RefuseWanted(wanted, self._nobody_is_free(now)))
 
-    def _pass_wanted(self) -> None:
+    def pass_up(self) -> None:
         """Those that found nothing here go up the tree."""
-        lines = self.wanted
-        if self.parent is None or not lines.slots:
+        lines = self.lines
+        if self._is_root or not lines.slots:
             return
         for wanted in list(lines.waiting()):
             if not wanted.given:
                 lines.goes_away(wanted)
-                self.effects.append(PassWanted(wanted))
+                self._effects.append(PassWanted(wanted))
 
-    def _tasks_may_be_seated_at(self) -> float:
+    def tasks_may_be_seated_at(self) -> float:
         """Until then an offer is for the queries at the parent."""
-        first = self.offers.longest_waiting() if self.wanted.slots_away else None
+        first = self._offers.longest_waiting() if self.lines.slots_away else None
         return -inf if first is None else first.since + AWAY_FIRST_SECONDS
 
-    def _wanted_time_is_up(self, wanted: Wanted) -> None:
+    def _time_is_up(self, wanted: Wanted, _now: float) -> None:
         if wanted.given:
             return  # it is answered in this very turn
         away = wanted.away
-        if self.wanted.close(wanted):
+        if self.lines.close(wanted):
             if away:
-                self.effects.append(RecallWanted(wanted))
-            self.effects.append(
+                self._effects.append(RecallWanted(wanted))
+            self._effects.append(
                 RefuseWanted(wanted, DeadlineExceeded("No worker was free in time."))
             )
 
-    def refuse_wanted(self, problem: MaitredError) -> None:
+    def refuse_all(self, problem: MaitredError) -> None:
         """All that wait are told."""
-        for wanted in self.wanted.unanswered():
+        for wanted in self.lines.unanswered():
             if wanted.given:
                 continue
             away = wanted.away
-            if self.wanted.close(wanted):
+            if self.lines.close(wanted):
                 if away:
-                    self.effects.append(RecallWanted(wanted))
-                self.effects.append(RefuseWanted(wanted, problem))
+                    self._effects.append(RecallWanted(wanted))
+                self._effects.append(RefuseWanted(wanted, problem))
 
-    def _without_workers(self, now: float) -> float:
+    def refuse_without_workers(self, now: float) -> float:
         """At the root, refuse those that wait for nobody; returns when to look again."""
-        if self.parent is not None or not self.wanted.slots or self.presence.anybody:
+        if not self._is_root or not self.lines.slots or self._presence.anybody:
             return inf
-        seconds = self.settings.queries.no_worker_seconds
-        at = self.presence.seen + seconds
+        seconds = self._limits.no_worker_seconds
+        at = self._presence.seen + seconds
         if now < at:
             return at
-        self.refuse_wanted(self._nobody_serves())
+        self.refuse_all(self._nobody_serves())
         return inf
 
     def _nobody_serves(self) -> NoWorker:
-        key, seconds = self.key, self.settings.queries.no_worker_seconds
+        key, seconds = self._key, self._limits.no_worker_seconds
         return NoWorker(
             f"Nobody serves the queue {key.namespace}/{key.queue}.",
             remedy=f"Start a worker for it; queries wait {seconds:g} s for one.",
@@ -261,80 +301,25 @@ class Allocating(Subscribing):
 
     def _nobody_is_free(self, now: float) -> MaitredError:
         """Why one that does not wait gets nothing."""
-        presence = self.presence
-        if not presence.anybody and now >= presence.seen + self.settings.queries.no_worker_seconds:
+        presence = self._presence
+        if not presence.anybody and now >= presence.seen + self._limits.no_worker_seconds:
             return self._nobody_serves()
         return Overloaded(
             "No worker is free, and the query is not to wait.",
             remedy="Come back later, or let it wait.",
-            retry_after=self.retry_after(self.wanted.total + 1, now),
+            retry_after=self.retry_after(self.lines.total + 1, now),
         )
-
-    # Who is there
-
-    def attend(self, told: Attendance, now: float) -> None:
-        """A worker is there; its token hears of an order, or that its time is up.
-
-        Whoever is new hears at once that it is known, and whoever does not know how the others do,
-        if that matters to it.
-        """
-        known, earlier = self.presence.attend(told, now)
-        if earlier is not None:
-            self.effects.append(AnswerAttend(earlier, ""))
-        order = self.presence.order_now(known, now)
-        if order or known is told or self.presence.shares.is_news(known):
-            self._answer_attend(known, order, now)
-        else:
-            self._set_timer(known.deadline, known)
-            if known.passes:
-                self.presence.rosters.untold[known] = None
-
-    def _tell_of_the_best(self, now: float) -> None:
-        """Those who fail much hear how the others do, if that is another matter by now."""
-        shares = self.presence.shares
-        if shares.news:
-            for one in shares.to_tell():
-                self._answer_attend(one, "", now)
-
-    def attend_no_more(self, session: bytes, token: Token, now: float) -> None:
-        """Its connection is lost, or it has taken its request back."""
-        known = self.presence.workers.get(session)
-        if known is not None and known.token is token:
-            self.presence.answered(known, now)
-            self._set_timer(known.deadline, known)
-
-    def _attendance_rings(self, one: Attendance, now: float) -> None:
-        self._tell_timer_rings(one, now)
-        if now < one.deadline:
-            return  # it has another timer
-        if one.token is None:
-            self.presence.gives_up(one)
-        else:
-            self._answer_attend(one, "", now)
-
-    def order(self, named: str, order: Order, now: float) -> list[Attendance]:
-        """A person wants these workers offline, or back; raises `UnknownWorker`."""
-        found = self.presence.find(named)
-        for one in found:
-            self.presence.order(one, order)
-            told = self.presence.order_now(one, now)
-            if told:
-                self._answer_attend(one, told, now)
-        return found
 
     # The end
 
-    def _stop_queries(self) -> None:
-        self.refuse_wanted(Draining("The node is stopping.", remedy="Ask again later."))
-        self._stop_subscriptions()
-        for one in self.presence.workers.values():
-            if one.token is not None:
-                token, one.token = one.token, None
-                self.effects.append(AnswerAttend(token, ""))
+    def stop(self) -> None:
+        """Refuse everybody who waits: the node is stopping."""
+        self.refuse_all(Draining("The node is stopping.", remedy="Ask again later."))
 
-    def _query_tokens(self) -> list[Token]:
-        """Those who wait for slots or for news, or attend."""
-        waiting = [wanted.token[0] for wanted in self.wanted.unanswered()]
-        attending = (one.token for one in self.presence.workers.values())
-        subscribed = [one.token for one in self.presence.rosters.held]
-        return [*waiting, *subscribed, *(token for token in attending if token is not None)]
+    def tokens(self) -> list[Token]:
+        """Return everybody who waits for slots."""
+        return [wanted.token[0] for wanted in self.lines.unanswered()]
+
+
+def _is_open(wanted: Wanted) -> bool:
+    return wanted.is_open

@@ -1,0 +1,70 @@
+"""Heartbeats of workers that wait at a partition for news of their tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.matching.effects import Beat
+
+if TYPE_CHECKING:
+    from maitred.matching.effects import Effect
+    from maitred.matching.task import Task, Token
+    from maitred.matching.timers import Timers
+
+
+class WaitingHeartbeat:
+    """A heartbeat that waits for news."""
+
+    __slots__ = ("holder", "token")
+
+    def __init__(self, token: Token, holder: bytes) -> None:
+        self.token = token
+        self.holder = holder
+
+
+class Heartbeats:
+    """At most one waits for each holder."""
+
+    __slots__ = ("_effects", "_timers", "waiting")
+
+    def __init__(self, *, timers: Timers, effects: list[Effect]) -> None:
+        self._timers = timers
+        self._effects = effects
+        self.waiting: dict[bytes, WaitingHeartbeat] = {}
+        """By the holder of the attempts."""
+        timers.register(WaitingHeartbeat, ring=self._rings, waits=self._waits)
+
+    def wait(self, token: Token, holder: bytes, until: float) -> None:
+        """Answer the token when there is news, or then."""
+        one = self.waiting[holder] = WaitingHeartbeat(token, holder)
+        self._timers.set(until, one)
+
+    def answer_earlier(self, holder: bytes) -> None:
+        """The holder has sent another one."""
+        earlier = self.waiting.pop(holder, None)
+        if earlier is not None:
+            self._effects.append(Beat(earlier.token, [], []))
+
+    def tell_revoked(self, task: Task) -> None:
+        """Tell the worker that has the task that nobody wants it any more."""
+        one = self.waiting.pop(task.holder, None)
+        if one is not None:
+            self._effects.append(Beat(one.token, [], [task.sequence]))
+
+    def withdraw(self, holder: bytes, token: Token) -> None:
+        """Nobody waits for the answer."""
+        one = self.waiting.get(holder)
+        if one is not None and one.token is token:
+            del self.waiting[holder]
+
+    def stop(self) -> None:
+        """Answer all of them."""
+        for holder in list(self.waiting):
+            self.answer_earlier(holder)
+
+    def _waits(self, one: WaitingHeartbeat) -> bool:
+        return self.waiting.get(one.holder) is one
+
+    def _rings(self, one: WaitingHeartbeat, _now: float) -> None:
+        if self._waits(one):
+            self.answer_earlier(one.holder)

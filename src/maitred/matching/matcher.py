@@ -1,0 +1,245 @@
+"""Where offers meet queries and tasks, in the order of all of them."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from maitred.matching.effects import Foreign, Give, NothingFor, RecallOffer, VisitorTaken
+from maitred.matching.offers import Offer
+from maitred.matching.records import PRIORITIES
+from maitred.matching.task import GIVEN, ON_END, ON_GIVE
+
+if TYPE_CHECKING:
+    from maitred.matching.allocator import Allocator
+    from maitred.matching.attempt_proofs import AttemptProofs
+    from maitred.matching.backlog import Backlog
+    from maitred.matching.effects import Effect
+    from maitred.matching.known_workers import KnownWorkers
+    from maitred.matching.limits import Limiter
+    from maitred.matching.measures import Waits
+    from maitred.matching.offers import Offers
+    from maitred.matching.presence import Presence
+    from maitred.matching.records import PartitionKey
+    from maitred.matching.task_transitions import OwnTasks
+    from maitred.matching.tasks_away import TasksAway
+    from maitred.matching.timers import Timers
+
+
+class Matcher:
+    """Gives the slots of offers to queries and then to tasks."""
+
+    def __init__(
+        self,
+        *,
+        key: PartitionKey,
+        is_root: bool,
+        limit: Limiter | None,
+        proofs: AttemptProofs,
+        backlog: Backlog,
+        offers: Offers,
+        allocator: Allocator,
+        own_tasks: OwnTasks,
+        away: TasksAway,
+        presence: Presence,
+        known_workers: KnownWorkers,
+        waits: Waits,
+        timers: Timers,
+        effects: list[Effect],
+    ) -> None:
+        self.key = key
+        self._is_root = is_root
+        self._limit = limit
+        self._proofs = proofs
+        self._backlog = backlog
+        self._offers = offers
+        self._allocator = allocator
+        self._requests = allocator.lines
+        self._own_tasks = own_tasks
+        self._away = away
+        self._presence = presence
+        self._known_workers = known_workers
+        self._waits = waits
+        self._timers = timers
+        self._effects = effects
+        timers.register(Offer, ring=self._offer_rings, waits=_is_open)
+
+    # Offers
+
+    def offer(self, offer: Offer, until: float, now: float) -> None:
+        """A worker has free slots; it hears of tasks for them, or that the time is up."""
+        self._known_workers.heard(offer.session, offer.worker, now)
+        self._offers.add(offer)
+        self._timers.set(until, offer)
+        self.seat(now)
+
+    def only_reserved(self, offer: Offer) -> bool:
+        """Whether an offer that was just made has met nothing but queries, and can go nowhere
+        else: then there is nothing to be looked at that was not before."""
+        waits = offer.given or self._backlog.ready or self._away.tasks or self._offers.aside
+        return not waits and self._is_root
+
+    def withdraw(self, offer: Offer, now: float) -> None:
+        """Close an offer whose worker no longer waits, and take back the tasks it was given."""
+        if not self._offers.close(offer):
+            return
+        if offer.away:
+            self._effects.append(RecallOffer(offer))
+        for task in offer.given:
+            self._own_tasks.come_back(task, now)
+        offer.given = []
+        self._allocator.reservations_fall(offer.reserved, now)
+        offer.reserved = []
+        self._presence.noticed(now)
+        self.seat(now)
+
+    def answer_without_tasks(self, offer: Offer) -> None:
+        """Answer an offer that got nothing."""
+        if offer.is_open and offer.untouched:
+            self._offers.close(offer)
+            if offer.away:
+                self._effects.append(RecallOffer(offer))
+            self._effects.append(NothingFor(offer))
+
+    def answer_offers_of(self, session: bytes) -> int:
+        """Answer all offers of a worker that got nothing; returns how many there were."""
+        waiting = self._offers.unanswered()
+        found = [one for one in waiting if one.session == session and one.untouched]
+        for offer in found:
+            self.answer_without_tasks(offer)
+        return len(found)
+
+    def stop(self) -> None:
+        """Answer all offers that got nothing."""
+        for offer in self._offers.unanswered():
+            if offer.untouched:
+                self.answer_without_tasks(offer)
+
+    def _offer_rings(self, offer: Offer, now: float) -> None:
+        self._presence.noticed(now)
+        self.answer_without_tasks(offer)
+
+    # Seats
+
+    def seat(self, now: float, most: float = inf) -> float:
+        """Seat as many queries and then tasks as there are offers, in the order of both, but no
+        more than `most`; returns how many of those are left."""
+        backlog, offers, requests = self._backlog, self._offers, self._requests
+        if requests.slots and (offers.slots or offers.aside or offers.sets):
+            most = self._allocator.seat(now, most)
+        own_tasks, away = self._own_tasks, self._away
+        if not (backlog.ready or away.tasks) or own_tasks.recovering:
+            return most
+        if not offers.slots and not offers.any_free:
+            return most
+        if requests.slots_away and now < self._allocator.tasks_may_be_seated_at():
+            return most
+        if away.tasks and away.must_be_awaited(now):
+            return most
+        away.stay(now)
+        limit = self._limit
+        issue, lease = self._proofs.issue, own_tasks.lease
+        # Tasks in a row that became ready at the same time are counted together.
+        since, alike = 0.0, 0
+        while backlog.ready and most > 0 and (offers.slots or offers.any_free):
+            if limit is not None and not limit.allows(now):
+                break
+            task = backlog.pop()
+            if task.expires and now >= task.expires:
+                backlog.push_back(task)
+                own_tasks.expire(task, now)
+                continue
+            offer = offers.take(task)
+            task.state = ON_GIVE[task.state]
+            most -= 1
+            if task.origin >= 0:
+                continue  # its owner hears of it when the offer is answered
+            if limit is not None:
+                limit.count()
+            if task.ready != since:
+                if alike:
+                    self._waits.count(now - since, alike)
+                since, alike = task.ready, 0
+            alike += 1
+            holder = offer.holder
+            proof = issue(task.sequence, task.attempt + 1, holder)
+            lease(task, holder, proof, offer.worker, now)
+        if alike:
+            self._waits.count(now - since, alike)
+        return most
+
+    def urgency(self) -> int | None:
+        """How urgent the first is that waits for a slot: see `SharedSupplies`."""
+        requests = self._requests
+        if requests.slots and not requests.slots_away:
+            first = requests.first()
+            if first is not None:
+                return first.priority
+        if self._backlog.ready and not self._own_tasks.recovering:
+            for priority, line in enumerate(self._backlog.lines):
+                if line.waiting:
+                    return PRIORITIES + priority
+        return None
+
+    def seat_some(self, most: int, now: float) -> int:
+        """Seat at most so many of those that wait, since slots became free; returns how many."""
+        return most - int(self.seat(now, most))
+
+    def next_at(self, now: float) -> float:
+        """When a task may be seated that may not be now."""
+        at = inf
+        if self._own_tasks.recovering:
+            at = self._own_tasks.recovering_until
+        elif self._away.tasks and now < self._away.home_by and self._offers.any_free:
+            at = self._away.home_by
+        elif self._limit is not None and self._backlog.ready and self._offers.any_free:
+            at = self._limit.next_at(now)
+        if self._requests.slots_away and self._offers.slots and self._backlog.ready:
+            first = self._allocator.tasks_may_be_seated_at()
+            at = min(at, first if first > now else inf)
+        return at
+
+    # At the end of a turn
+
+    def flush(self, now: float) -> None:
+        """Answer the offers that got something; once a turn, so that it goes out together."""
+        for offer in self._offers.answerable():
+            if self._offers.close(offer):
+                if offer.away:
+                    self._effects.append(RecallOffer(offer))
+                if offer.given:
+                    self._give(offer, now)
+                else:
+                    self._effects.append(Give(offer, [], [], offer.reserved))
+                    offer.reserved = []
+        self._allocator.flush(now)  # last: the worker should hear first
+
+    def _give(self, offer: Offer, now: float) -> None:
+        ours = [task for task in offer.given if task.origin < 0]
+        foreign = []
+        for task in offer.given:
+            if task.origin < 0 or task.state is not GIVEN:
+                continue  # ours, or its owner has given up
+            self._effects.append(VisitorTaken(task, offer.holder, offer.worker))
+            task.state = ON_END[task.state]
+            proof = self._proofs.issue_for_visitor(
+                task.origin, task.sequence, task.attempt, offer.holder
+            )
+            foreign.append(
+                Foreign(
+                    task.origin,
+                    task.sequence,
+                    task.attempt,
+                    proof,
+                    task.terms.timeout,
+                    task.payload,
+                    now - task.ready,
+                )
+            )
+        self._effects.append(Give(offer, ours, foreign, offer.reserved))
+        offer.given = []  # its timer remembers it for a while, and need not keep them
+        offer.reserved = []
+
+
+def _is_open(offer: Offer) -> bool:
+    return offer.is_open

@@ -1,0 +1,171 @@
+"""What came of a partition's tasks: kept in memory or in the store, told to those who wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from maitred.matching.effects import AskAgain, NotKept, RefuseToTell, Tell, encode_ended
+from maitred.matching.failures import FAILURE_BYTES, cut_failure
+from maitred.matching.outcomes import Outcomes
+from maitred.matching.records import TASK_BYTES
+from maitred.matching.signatures import SIGNATURES_ROW
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from maitred.matching.effects import Effect, Ended
+    from maitred.matching.ledger import Ledger
+    from maitred.matching.quotas import Quota
+    from maitred.matching.records import Damaged
+    from maitred.matching.store_health import StoreHealth
+    from maitred.matching.task import Task, Token
+    from maitred.settings import Queue
+
+
+class TaskResults:
+    """The last results, and who waits for the next ones."""
+
+    def __init__(
+        self,
+        *,
+        settings: Queue,
+        ledger: Ledger,
+        health: StoreHealth,
+        quotas: tuple[Quota, ...],
+        tasks: Container[int],
+        effects: list[Effect],
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._health = health
+        self._tasks = tasks
+        self._effects = effects
+        self.quotas = quotas
+        """Quotas of stored tasks; each of them has to have room for a new task."""
+        self.outcomes = Outcomes(settings.results_kept, settings.results_bytes)
+        self.memory_seconds = settings.memory_seconds
+        """Results that are kept for longer than this are written to the store when the task ends.
+        0 while the partition is about to move to another shard."""
+        self.not_kept = 0
+        """Results that stayed in memory and failures that were cut, since a quota had no room."""
+        self.waiters: dict[int, list[Token]] = {}
+        """Who waits for the end of a task, by its number."""
+
+    def write_all(self, *, moving: bool) -> None:
+        """While the partition is about to move, have the result of every task that ends written."""
+        self.memory_seconds = 0.0 if moving else self._settings.memory_seconds
+
+    # For callers
+
+    def wait_for(self, sequence: int, token: Token, now: float) -> bool:
+        """Tell the token when the task is over; False if we know nothing of it."""
+        ended = self.outcomes.get(sequence, now)
+        if ended is not None:
+            self._tell(sequence, token, ended)
+        elif sequence in self._tasks:
+            self.wait_for_stored(sequence, token)
+        else:
+            return False
+        return True
+
+    def wait_for_stored(self, sequence: int, token: Token) -> None:
+        """Tell the token when a task is over that is in the store alone."""
+        self.waiters.setdefault(sequence, []).append(token)
+
+    def wait_no_more(self, sequence: int, token: Token) -> None:
+        """The caller has taken its request back."""
+        waiting = self.waiters.get(sequence)
+        if waiting is not None and token in waiting:
+            waiting.remove(token)
+            if not waiting:
+                del self.waiters[sequence]
+
+    def tokens(self) -> list[Token]:
+        """Return everybody who waits for the end of a task."""
+        return [token for waiting in self.waiters.values() for token in waiting]
+
+    def look_again(self, row: Damaged) -> None:
+        """Those who wait for a task that this row may hold ask once more: it was set aside."""
+        for sequence in [one for one in self.waiters if row.first <= one <= row.last]:
+            if sequence not in self._tasks:
+                for token in self.waiters.pop(sequence):
+                    self._effects.append(AskAgain(token, sequence))
+
+    # Ends
+
+    def remember(self, sequence: int, ended: Ended, now: float) -> None:
+        """A task is over: tell those who wait, and keep what came of it for its time."""
+        if self.waiters:
+            for token in self.waiters.pop(sequence, ()):
+                self._tell(sequence, token, ended)
+        if ended.until > now:
+            self.outcomes.put(sequence, ended)
+            if ended.stored:
+                self._keep(sequence, ended, now)
+
+    def _tell(self, sequence: int, token: Token, ended: Ended) -> None:
+        """Tell what became of a task when that is on disk: if the owner and the worker were lost
+        before, the task would go on, and might end otherwise. While the store cannot be written the
+        caller hears why."""
+        if self._health.problem is not None and self._ledger.is_ending(sequence):
+            self._effects.append(RefuseToTell(token, self._health.problem))
+        elif not self._ledger.tell_when_written(sequence, token, ended):
+            self._effects.append(Tell(token, ended))
+
+    def is_stored(self, sequence: int, body: bytes, now: float) -> bool:
+        """Return whether the store keeps the result of a task that ends now, which is to be kept
+        for longer than `memory_seconds`. It stays in memory if a quota has no room for it."""
+        if self._take_room(TASK_BYTES + len(body), now):
+            return True
+        self._count_not_kept("result", sequence, len(body))
+        return False
+
+    def failure_to_keep(self, task: Task, body: bytes, now: float) -> bytes:
+        """Return the failure as it is stored with the task: cut, if a quota has no room for it."""
+        if len(body) <= FAILURE_BYTES:
+            return body
+        if self._take_room(TASK_BYTES + len(task.payload) + len(body), now):
+            return body
+        self._count_not_kept("failure", task.sequence, len(body))
+        return cut_failure(body)
+
+    def keep_in_store(self, now: float, most: int, most_bytes: int) -> int:
+        """Have results that are in memory only written with the next commit: the next owner then
+        answers for them. Takes at most `most` of them, bodies of `most_bytes` or one, and no more
+        than the quotas have room for; returns how many."""
+        taken = 0
+        for sequence, ended in self.outcomes.in_memory_only(now)[:most]:
+            if taken and most_bytes < len(ended.body):
+                break
+            if not self._take_room(TASK_BYTES + len(ended.body), now):
+                break
+            most_bytes -= len(ended.body)
+            taken += 1
+            self.outcomes.handed_to_store(sequence, ended)
+            self._keep(sequence, ended, now)
+        return taken
+
+    def unwritten(self, now: float) -> int:
+        """Count the results that would be lost with this owner."""
+        pending = sum(
+            sequence != SIGNATURES_ROW
+            for one in self._ledger.all_pending()
+            for sequence in one.results
+        )
+        return pending + len(self.outcomes.in_memory_only(now))
+
+    def _keep(self, sequence: int, ended: Ended, now: float) -> None:
+        body = encode_ended((ended.status, ended.attempts, ended.body))
+        self._ledger.keep_result(sequence, ended.until - now, body, now)
+
+    def _take_room(self, size: int, now: float) -> bool:
+        """Return whether all quotas have room for so many bytes, and count them if so."""
+        if not all(quota.has_room(size, now) for quota in self.quotas):
+            return False
+        for quota in self.quotas:
+            quota.bytes += size
+        return True
+
+    def _count_not_kept(self, what: Literal["result", "failure"], sequence: int, size: int) -> None:
+        self.not_kept += 1
+        self._effects.append(NotKept(what, sequence, size))

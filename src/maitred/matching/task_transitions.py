@@ -1,0 +1,305 @@
+"""What becomes of a partition's own tasks: given out, back again, later again, over."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import inf
+from typing import TYPE_CHECKING
+
+from maitred.matching.effects import Ended, VisitorUnwanted
+from maitred.matching.measures import Rate
+from maitred.matching.task import (
+    AWAY,
+    GIVEN,
+    ON_COME_BACK,
+    ON_END,
+    ON_POSTPONE,
+    OVER,
+    PARKED,
+    READY,
+    WAITING,
+    Task,
+    Ticket,
+)
+
+if TYPE_CHECKING:
+    from maitred.balancing.interface import RandomSource
+    from maitred.matching.backlog import Backlog
+    from maitred.matching.effects import Effect, EndStatus
+    from maitred.matching.later import LaterTasks
+    from maitred.matching.ledger import Ledger, Pending
+    from maitred.matching.store_health import StoreHealth
+    from maitred.matching.task_results import TaskResults
+    from maitred.matching.tasks_away import TasksAway
+    from maitred.matching.tickets import Tickets
+    from maitred.settings import Queue
+
+RUN_KEPT = 0.9
+"""Of the mean run time, at each new one."""
+
+
+class OwnTasks:
+    """The tasks that the partition owns and that are not over, and the ways that each can go."""
+
+    def __init__(
+        self,
+        *,
+        settings: Queue,
+        tasks: dict[int, Task],
+        first_sequence: int,
+        stored: int,
+        recovering_until: float,
+        backlog: Backlog,
+        later: LaterTasks,
+        ledger: Ledger,
+        results: TaskResults,
+        health: StoreHealth,
+        tickets: Tickets,
+        away: TasksAway,
+        random: RandomSource,
+        effects: list[Effect],
+        now: float,
+    ) -> None:
+        self._settings = settings
+        self._backlog = backlog
+        self._later = later
+        self._ledger = ledger
+        self._results = results
+        self._health = health
+        self._tickets = tickets
+        self._away = away
+        self._random = random
+        self._effects = effects
+        self.tasks = tasks
+        """Those in memory, by their numbers."""
+        self.leases: OrderedDict[int, Task] = OrderedDict()
+        """Those with a worker, in the order in which their leases end."""
+        self.open_tasks = stored
+        """How many are not over, in memory or not."""
+        self.first_sequence = first_sequence
+        """Lower numbers were given out by earlier owners of the partition."""
+        self.next_sequence = first_sequence
+        self.recovering_until = recovering_until
+        """Until then nothing is given out: workers of an earlier owner say what they have."""
+        self.finished = Rate(now)
+        self.never_written = 0
+        self._run_seconds = 0.0
+
+    @property
+    def recovering(self) -> bool:
+        """Whether the partition waits for the workers of an earlier owner."""
+        return self.recovering_until > -inf
+
+    def recovery_ends(self, now: float) -> None:
+        """Give tasks out again, if it is time."""
+        if now >= self.recovering_until:
+            self.recovering_until = -inf
+
+    # In and out of memory
+
+    def take_numbers(self, count: int) -> int:
+        """Open so many new tasks; returns the number of the first."""
+        first = self.next_sequence
+        self.next_sequence = first + count
+        self.open_tasks += count
+        return first
+
+    def opened_again(self, task: Task) -> None:
+        """A dead letter, or a task of a row that was set aside, is a task again."""
+        self.open_tasks += 1
+        self.tasks[task.sequence] = task
+
+    def over_in_store(self, count: int) -> None:
+        """So many that were in the store alone are over, or in a row that was set aside."""
+        self.open_tasks -= count
+
+    # Ways
+
+    def lease(self, task: Task, holder: bytes, proof: bytes, worker: str, now: float) -> None:
+        """Let the worker have a task that is GIVEN until its lease ends."""
+        task.holder = holder
+        task.proof = proof
+        task.worker = worker
+        settings = self._settings
+        task.given_at = now
+        task.lease_until = now + settings.lease_seconds
+        self.leases[task.sequence] = task
+        if task.segment is None and not task.later_stored:  # `stored`, without a call for each task
+            hold_seconds = settings.hold_seconds
+            if self._run_seconds <= hold_seconds:
+                self._ledger.hold(task, now + hold_seconds)
+
+    def renew(self, task: Task, holder: bytes, proof: bytes, worker: str, until: float) -> None:
+        """The worker that has it says so."""
+        task.holder = holder
+        task.proof = proof
+        task.worker = worker
+        task.lease_until = until
+        self.leases.move_to_end(task.sequence)
+
+    def lease_ends(self, task: Task) -> None:
+        """No worker has it any more, whatever comes next."""
+        self.leases.pop(task.sequence, None)
+
+    def expire(self, task: Task, now: float) -> None:
+        """Nobody is to begin it any more; a visitor's owner sees to that itself."""
+        if task.origin >= 0:
+            self._backlog.left(task)
+            task.state = ON_END[task.state]
+            self._effects.append(VisitorUnwanted(task))
+        else:
+            self.end(task, "expired", b"", None, now)
+
+    def come_back(self, task: Task, now: float) -> None:
+        """Nobody began it: it stands where it stood, before those that went to the parent since."""
+        if self._cannot_be_kept(task):
+            self.refuse(task)
+            return
+        if task.state is not GIVEN and task.state is not AWAY:
+            return  # too late
+        task.state = ON_COME_BACK[task.state]
+        if task.origin >= 0:
+            self._backlog.push_back(task)
+            return
+        self.leases.pop(task.sequence, None)
+        task.holder = b""
+        self._ledger.hurry(task)
+        self._backlog.push_back(task)
+        if self._away.tasks:
+            self._away.call_those_behind(task, now)
+
+    def try_again(
+        self, task: Task, reason: str, body: bytes, ticket: Ticket | None, now: float
+    ) -> None:
+        """An attempt came to nothing: later again, or never."""
+        if task.revoked:
+            self.end(task, "cancelled", b"", ticket, now)
+            return
+        task.attempt += 1
+        task.failure = self._results.failure_to_keep(task, body, now)
+        task.holder = b""
+        if self._cannot_be_kept(task):
+            self.refuse(task)
+            return
+        terms = task.terms
+        if task.attempt > terms.retries:
+            self._ledger.bury(task, reason, now)
+            self.end(task, "failed", body, ticket, now)
+            return
+        task.state = ON_POSTPONE[task.state]
+        backoff = min(terms.backoff_first * 2.0 ** min(task.attempt - 1, 60), terms.backoff_longest)
+        task.due = task.ready = now + backoff * (0.5 + 0.5 * self._random.random())
+        self.wait_until_due(task, ticket, now)
+
+    def wait_until_due(self, task: Task, ticket: Ticket | None, now: float) -> None:
+        """A task that is WAITING gets a row of its own; the ticket waits until it is written."""
+        self._ledger.postpone(task, ticket, now)
+        self._later.add(task)
+
+    def end(
+        self, task: Task, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
+    ) -> None:
+        """It is over, however."""
+        if task.state is not OVER:
+            self.finished.count(1, now)
+            self.end_counted(task, status, body, ticket, now)
+
+    def end_counted(
+        self, task: Task, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
+    ) -> None:
+        """End a task that the caller has already counted in `finished`."""
+        state = task.state
+        task.state = ON_END[state]
+        sequence = task.sequence
+        if state is READY:
+            self._backlog.left(task)
+        elif state is PARKED:
+            self._backlog.unparked(task)
+        elif state is GIVEN:
+            self.leases.pop(sequence, None)
+            self._run_seconds += (1 - RUN_KEPT) * (now - task.given_at - self._run_seconds)
+        del self.tasks[sequence]
+        self.open_tasks -= 1
+        ledger, results = self._ledger, self._results
+        if task.later_stored or task.writing:
+            self._later.row_over(sequence)
+        elif task.segment is None and sequence not in ledger.pending.later:
+            self.never_written += 1
+        retention = task.terms.retention
+        failed = status == "failed"
+        stored = retention > results.memory_seconds and results.is_stored(sequence, body, now)
+        leaves_a_trace = stored or failed
+        store_fails = self._health.problem is not None
+        if leaves_a_trace and (failed or not store_fails):
+            ledger.keep_waiting(task, failed=failed)
+        if leaves_a_trace:
+            ledger.remove_with_trace(task, ticket, now)
+        else:
+            ledger.remove(task, ticket, now)
+        ended = Ended(status, task.attempt + (status == "done"), body, now + retention, stored)
+        results.remember(sequence, ended, now)
+        producer = task.ticket
+        if producer is not None:  # `Tickets.safe`, without a call for each task
+            task.ticket = None
+            producer.left -= 1
+            producer.done += 1
+            if not producer.left:
+                self._tickets.settle(producer)
+        if store_fails:
+            self.answer_producers(ledger.pending)
+
+    # While the store cannot be written
+
+    def answer_producers(self, pending: Pending) -> None:
+        """Nothing can be written: what became of their tasks is known all the same. A result is
+        kept in memory until it can be written; of a dead letter that may never be written nothing
+        is promised."""
+        producers, pending.producers = pending.producers, []
+        for ticket, failed in producers:
+            if failed:
+                self._tickets.unknown(
+                    ticket, "The task failed, and the store cannot keep its dead letter now."
+                )
+            else:
+                self._tickets.safe(ticket)
+
+    def _cannot_be_kept(self, task: Task) -> bool:
+        """Whether a task that no worker has now would have to be written, and cannot be. If a
+        commit that is under way has it, the end of the commit decides."""
+        return self._health.problem is not None and task.ticket is not None and not task.writing
+
+    def refuse_unwritable(self) -> None:
+        """While nothing can be written, only what a worker has got, or may have, is taken."""
+        for task in list(self._ledger.fresh.values()):
+            if task.state is not GIVEN and task.state is not AWAY:
+                self.refuse(task)
+        for task, _ in list(self._ledger.pending.later.values()):
+            if task.ticket is not None and task.state is WAITING:
+                self.refuse(task)
+
+    def refuse(self, task: Task) -> None:
+        """Drop a task that was never acknowledged and cannot be written. Its producer hears that
+        nothing was added only if no attempt at the task can have begun."""
+        ticket, task.ticket = task.ticket, None
+        begun = task.attempt > 0
+        if task.state is READY:
+            self._backlog.left(task)
+        elif task.state is PARKED:
+            self._backlog.unparked(task)
+        task.state = ON_END[task.state]
+        self.leases.pop(task.sequence, None)
+        self._ledger.drop(task)
+        self.tasks.pop(task.sequence, None)
+        self.open_tasks -= 1
+        if ticket is None:
+            return
+        problem = self._health.problem
+        if begun:
+            self._tickets.unknown(
+                ticket,
+                "An attempt at the task began and did not succeed, and the store cannot keep the "
+                f"task for another: {problem}",
+            )
+            return
+        ticket.problem = ticket.problem or problem
+        self._tickets.release(ticket)

@@ -1,0 +1,273 @@
+"""The tree: what a partition passes on to its parent, and what its children pass on to it."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from maitred.matching.effects import (
+    Foreign,
+    Give,
+    GiveBack,
+    PassOffer,
+    PassTask,
+    RecallTask,
+    VisitorLost,
+    VisitorTaken,
+    VisitorUnwanted,
+)
+from maitred.matching.limits import Limiter
+from maitred.matching.task import (
+    AWAY,
+    ON_END,
+    ON_PASS_ON,
+    ON_TAKE,
+    OVER,
+    READY,
+    Task,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maitred.matching.allocator import Allocator
+    from maitred.matching.backlog import Backlog
+    from maitred.matching.effects import Effect
+    from maitred.matching.heartbeats import Heartbeats
+    from maitred.matching.matcher import Matcher
+    from maitred.matching.measures import Waits
+    from maitred.matching.offers import Offer, Offers
+    from maitred.matching.task import Token
+    from maitred.matching.task_transitions import OwnTasks
+    from maitred.matching.tasks_away import TasksAway
+    from maitred.matching.timers import Timers
+    from maitred.settings import Forwarding
+
+VISIT_SECONDS = 1.0
+"""How long a task waits at the parent for an offer before it is asked again where it is at home."""
+
+REST_SECONDS = 0.05
+"""After the parent could not be asked, or had nothing for an offer until its time was up."""
+
+
+class TreeForwarding:
+    """Passes offers and tasks on to the parent, and takes those of the children in."""
+
+    def __init__(
+        self,
+        *,
+        limits: Forwarding,
+        parent: int | None,
+        readable: bool,
+        rate_limit: Limiter | None,
+        own_tasks: OwnTasks,
+        matcher: Matcher,
+        allocator: Allocator,
+        backlog: Backlog,
+        offers: Offers,
+        away: TasksAway,
+        heartbeats: Heartbeats,
+        waits: Waits,
+        timers: Timers,
+        effects: list[Effect],
+        now: float,
+    ) -> None:
+        self._limits = limits
+        self.parent = parent
+        self._readable = readable
+        self._rate_limit = rate_limit
+        self._pass_limit = Limiter(
+            limits.tasks_per_second, max(limits.tasks, limits.tasks_per_second / 10), now
+        )
+        self._own_tasks = own_tasks
+        self._matcher = matcher
+        self._requests = allocator.lines
+        self._backlog = backlog
+        self._offers = offers
+        self._away = away
+        self._heartbeats = heartbeats
+        self._waits = waits
+        self._timers = timers
+        self._effects = effects
+        self.offers_away = 0
+        self.tasks_away = 0
+        """Tasks at the parent, those of children among them."""
+        self._offers_rest_until = -inf
+        """The parent had no ear for an offer: so long none is passed on."""
+        self.passed_tasks = self.passed_offers = 0
+        timers.register(Task, ring=self._visit_rings, waits=_visits)
+
+    def set_readable(self, *, readable: bool) -> None:
+        """Whether workers are sent to this partition. None asks one that was removed: what is found
+        there goes up in any case."""
+        self._readable = readable
+
+    def offer_answered(
+        self, offer: Offer, found: list[Foreign], now: float, reserved: Sequence[Any] = ()
+    ) -> None:
+        """What the parent had for an offer that was passed on; nothing, if it was not reached."""
+        self.offers_away -= 1
+        was_away, offer.away = offer.away, False
+        if not found and not reserved:
+            if was_away and offer.is_open and offer.untouched:
+                self._offers_rest_until = now + REST_SECONDS
+            return
+        if was_away and offer.is_open and offer.untouched:
+            self._offers.close(offer)
+            self._effects.append(Give(offer, [], found, (), reserved))
+            return
+        # Reservations are dropped: the worker refuses those queries, and they are asked again.
+        for task in found:
+            self._effects.append(GiveBack(task, offer.session, offer.user))
+
+    def task_answered(self, task: Task, holder: bytes, worker: str, now: float) -> None:
+        """Which worker has a task that was passed on; none, if the holder is empty."""
+        self.tasks_away -= 1
+        if task.origin >= 0:
+            self._visitor_answered(task, holder, worker)
+            return
+        back = self._away.answered(task)
+        if holder and task.state is AWAY and not back:
+            self._waits.count(now - task.ready)
+            task.state = ON_TAKE[task.state]
+            self._own_tasks.lease(task, holder, b"", worker, now)
+            if task.revoked:
+                self._heartbeats.tell_revoked(task)
+        elif task.state is AWAY:
+            if self._rate_limit is not None:
+                self._rate_limit.give_back()
+            if task.revoked:
+                self._own_tasks.end(task, "cancelled", b"", None, now)
+            else:
+                self._own_tasks.come_back(task, now)
+        self._matcher.seat(now)
+
+    def parent_away(self, now: float) -> None:
+        """It could not be reached: tasks are not passed on for a moment."""
+        self._away.rest(now + REST_SECONDS)
+
+    def task_lost(self, task: Task, now: float) -> None:
+        """Nobody knows whether the parent gave it to somebody: whoever has it will say so."""
+        self.tasks_away -= 1
+        if task.origin >= 0:
+            if task.state is AWAY:
+                task.state = ON_END[task.state]
+                self._effects.append(VisitorLost(task))
+        elif self._away.answered(task):
+            self._own_tasks.come_back(task, now)
+            self._matcher.seat(now)
+        elif task.state is AWAY:
+            task.state = ON_TAKE[task.state]
+            self._own_tasks.lease(task, b"", b"", "", now)
+
+    def visit(self, task: Task, until: float, now: float) -> None:
+        """A child's task looks for an offer here; it hears `VisitorTaken` or `VisitorUnwanted`."""
+        self._backlog.push(task)
+        self._timers.set(until, task)
+        self._matcher.seat(now)
+
+    def visit_recalled(self, task: Task) -> None:
+        """The child wants it back, and hears what became of it: at once, if nobody has it yet."""
+        if task.state is READY:
+            self._visit_ends(task)
+        elif task.state is AWAY:
+            self._effects.append(RecallTask(task))
+
+    def visit_no_more(self, task: Task) -> None:
+        """The child has given up, or is gone."""
+        if task.state is READY:
+            self._backlog.left(task)
+        if task.state is not OVER:
+            task.state = ON_END[task.state]
+
+    def _visit_rings(self, task: Task, _now: float) -> None:
+        if task.state is READY:
+            self._visit_ends(task)
+
+    def _visit_ends(self, task: Task) -> None:
+        """Nobody here wanted it."""
+        self._backlog.left(task)
+        task.state = ON_END[task.state]
+        self._effects.append(VisitorUnwanted(task))
+
+    def leave(self) -> list[Token]:
+        """Forget the visitors; returns those who wait to hear of them."""
+        visitors: list[Task] = self._timers.waiting(Task)
+        tokens = [visitor.visit[0] for visitor in visitors if visitor.state is not OVER]
+        for visitor in visitors:
+            visitor.visit = None
+        return tokens
+
+    def _visitor_answered(self, task: Task, holder: bytes, worker: str) -> None:
+        if task.state is not AWAY:
+            return
+        task.state = ON_END[task.state]
+        if holder:
+            self._effects.append(VisitorTaken(task, holder, worker))
+        else:
+            # Its time here was up while it was further up.
+            self._effects.append(VisitorUnwanted(task))
+
+    def pass_on(self, now: float) -> float:
+        """What waited long enough goes up the tree; returns when more will have."""
+        queries = self._requests.slots_away
+        if self.parent is None or (self._own_tasks.recovering and not queries):
+            return inf
+        limits = self._limits
+        if self._offers.slots:
+            if self._backlog.ready and not queries:
+                return inf  # held up by the rate limit, at home as anywhere
+            if now < self._offers_rest_until:
+                return self._offers_rest_until
+            if self._away.tasks and now < self._away.home_by and not queries:
+                return self._away.home_by  # they are on their way home
+            wait = 0.0 if queries else limits.offer_wait_seconds
+            for offer in self._offers.waiting():
+                if offer.away or not offer.untouched:
+                    continue
+                if self.offers_away >= limits.offers + queries:
+                    return inf
+                if now < offer.since + wait and not offer.hops:
+                    return offer.since + wait
+                offer.away = True
+                self.offers_away += 1
+                self.passed_offers += 1
+                self._effects.append(PassOffer(offer))
+            return inf
+        if self._own_tasks.recovering:
+            return inf
+        if self._backlog.ready and self._offers.any_free:
+            return inf  # held up by the rate limit, or by those that are on their way home
+        if self._away.tasks and now < self._away.home_by:
+            return self._away.home_by  # so that they go up again in their order
+        most = limits.tasks if self._readable else max(1, limits.tasks)
+        while self.tasks_away < most:
+            task = self._backlog.first()
+            if task is None:
+                return inf
+            if task.expires and now >= task.expires:
+                self._own_tasks.expire(task, now)
+                continue
+            may_go = max(task.ready + limits.task_wait_seconds, self._away.rest_until)
+            if now < may_go:
+                return may_go
+            if not self._pass_limit.allows(now):
+                return self._pass_limit.next_at(now)
+            if self._rate_limit is not None and task.origin < 0:
+                if not self._rate_limit.allows(now):
+                    return self._rate_limit.next_at(now)
+                self._rate_limit.count()
+            self._pass_limit.count()
+            self._backlog.pop()
+            task.state = ON_PASS_ON[task.state]
+            task.called = False
+            if task.origin < 0:
+                self._away.went(task)
+            self.tasks_away += 1
+            self.passed_tasks += 1
+            self._effects.append(PassTask(task))
+        return inf
+
+
+def _visits(task: Task) -> bool:
+    return task.state is not OVER
