@@ -193,7 +193,7 @@ def test_defaults_are_what_the_page_says() -> None:
 def test_every_policy_is_told_and_its_settings_are_the_defaults(tmp_path: Path) -> None:
     from maitred.settings import Queries, Shedding
 
-    told = [re.findall(r"`([a-z0-9-]+)`", row[0]) for row in table("Who picks the worker")]
+    told = [re.findall(r"`([a-z0-9-]+)`", row[0]) for row in table("Choosing the worker")]
     policies = get_args(get_type_hints(Queries)["policy"])
     assert sorted(one for row in told for one in row) == sorted(policies)
     assert told[0] == [Queries().policy]
