@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
 
@@ -97,6 +99,9 @@ ECHO_SECONDS: Final = 0.3
 its command and another one to the command's group. A person who insists needs longer."""
 
 
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
 class StopSignals:
     """The signals that asked one process to stop: the first drains, a second one forces."""
 
@@ -114,3 +119,27 @@ class StopSignals:
             return 0
         self.counted.append(number)
         return len(self.counted)
+
+    def watch(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stop: Callable[[], None],
+        force: Callable[[int], None],
+    ) -> None:
+        """Call `stop` at the first signal, and `force` with its number at each one that follows."""
+
+        def came(number: int) -> None:
+            counted = self.count(number, loop.time())
+            if counted > 1:
+                force(number)
+            if counted:
+                stop()
+
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, came, number)
+
+    @staticmethod
+    def ignore(loop: asyncio.AbstractEventLoop) -> None:
+        """Watch no longer."""
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+import click
+
 from maitred.errors import MaitredError, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from maitred.client.client import AsyncClient
     from maitred.client.connecting import Connecting
@@ -64,6 +66,17 @@ async def each(
                 return Silent(problem)
 
     return await asyncio.gather(*map(one, items))
+
+
+def unreachable(silent: Mapping[int, Silent]) -> list[dict[str, object]]:
+    """The partitions that did not answer, for JSON."""
+    return [{"partition": at, "error": one.told()} for at, one in silent.items()]
+
+
+def tell_unreachable(silent: Mapping[int, Silent]) -> None:
+    """The same for people, on standard error."""
+    for at, reason in silent.items():
+        click.echo(f"partition {at}: {reason}", err=True)
 
 
 async def described(client: AsyncClient, queue: QueueId, partition: int) -> PartitionDescription:

@@ -12,9 +12,16 @@ import click
 
 from maitred.cli import admin_units as units
 from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.admin_ask import ROOT, Silent, connecting, described
-from maitred.cli.admin_dead_actions import somebody_is_there
-from maitred.cli.admin_names import LetterId, json_option, label, queue_argument, queue_id
+from maitred.cli.admin_ask import ROOT, Silent, connecting, described, tell_unreachable, unreachable
+from maitred.cli.admin_dead_actions import confirm
+from maitred.cli.admin_names import (
+    LetterId,
+    check_selection,
+    ids_arguments,
+    json_option,
+    label,
+    queue_argument,
+)
 from maitred.cli.groups import HintingGroup
 from maitred.cli.output import print_json, print_table, shortened
 from maitred.errors import InvalidArgument, MaitredError, UnknownQueue
@@ -81,20 +88,15 @@ def damaged() -> None:
 @url_option
 @timeout_option
 @json_option
-def list_rows(
-    queue: str, namespace: str | None, queue_type: int, url: str, timeout: float, *, as_json: bool
-) -> None:
+def list_rows(queue: QueueId, url: str, timeout: float, *, as_json: bool) -> None:
     """List the damaged rows of QUEUE."""
-    wanted = queue_id(queue, namespace, queue_type)
-    rows, silent = run(_list(url, timeout, wanted))
+    rows, silent = run(_list(url, timeout, queue))
     if as_json:
         print_json(
             {
                 "rows": [_summary(row) for row in rows],
                 "tasks": sum(row.tasks for row in rows),
-                "unreachable": [
-                    {"partition": at, "error": one.told()} for at, one in silent.items()
-                ],
+                "unreachable": unreachable(silent),
             }
         )
     elif rows:
@@ -112,9 +114,8 @@ def list_rows(
             ]
         )
     else:
-        click.echo(f"{label(wanted)} has no damaged rows.")
-    for at, reason in silent.items():
-        click.echo(f"partition {at}: {reason}", err=True)
+        click.echo(f"{label(queue)} has no damaged rows.")
+    tell_unreachable(silent)
     if silent:
         sys.exit(1)
 
@@ -182,17 +183,15 @@ async def _ask(
 @url_option
 @timeout_option
 def export(
-    queue: str,
-    namespace: str | None,
-    queue_type: int,
+    queue: QueueId,
     id: str,  # noqa: A002 - what users call it
     target: str,
     url: str,
     timeout: float,
 ) -> None:
     """Write the body of a damaged row of QUEUE to a file, to look at it or to mend it."""
-    wanted, which = queue_id(queue, namespace, queue_type), RowId.parse(id)
-    row = run(_show(url, timeout, wanted, which))
+    which = RowId.parse(id)
+    row = run(_show(url, timeout, queue, which))
     if not row.body:
         raise InvalidArgument(
             f"There is nothing to export of {which}: the store cannot read it.",
@@ -225,9 +224,7 @@ async def _show(url: str, seconds: float, queue: QueueId, which: RowId) -> Damag
 @timeout_option
 @json_option
 def show(
-    queue: str,
-    namespace: str | None,
-    queue_type: int,
+    queue: QueueId,
     id: str,  # noqa: A002 - what users call it
     url: str,
     timeout: float,
@@ -235,7 +232,7 @@ def show(
     as_json: bool,
 ) -> None:
     """Show what is known of one damaged row of QUEUE."""
-    row = run(_show(url, timeout, queue_id(queue, namespace, queue_type), RowId.parse(id)))
+    row = run(_show(url, timeout, queue, RowId.parse(id)))
     if as_json:
         print_json(_summary(row))
         return
@@ -248,8 +245,7 @@ def show(
 
 @damaged.command(epilog=_EPILOG)
 @queue_argument
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All damaged rows of the queue.")
+@ids_arguments("damaged rows")
 @click.option("--from", "source", metavar="FILE", help="The body of the row, as it was mended.")
 @click.option(
     "--ignore-checksum",
@@ -260,9 +256,7 @@ def show(
 @timeout_option
 @json_option
 def retry(
-    queue: str,
-    namespace: str | None,
-    queue_type: int,
+    queue: QueueId,
     source: str | None,
     *,
     ids: Sequence[str],
@@ -278,40 +272,28 @@ def retry(
             body = Path(source).read_bytes()
         except OSError as problem:
             raise InvalidArgument(f"{source} cannot be read: {problem.strerror}.") from None
-    wanted = queue_id(queue, namespace, queue_type)
-    _act("retry", wanted, ids=ids, ignore_checksum=ignore_checksum, body=body, **options)
+    _act("retry", queue, ids=ids, ignore_checksum=ignore_checksum, body=body, **options)
 
 
 @damaged.command(epilog=_EPILOG)
 @queue_argument
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All damaged rows of the queue.")
+@ids_arguments("damaged rows")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @url_option
 @timeout_option
 @json_option
 def drop(
-    queue: str,
-    namespace: str | None,
-    queue_type: int,
+    queue: QueueId,
     *,
     yes: bool,
     ids: Sequence[str],
     **options: Any,  # noqa: ANN401
 ) -> None:
     """Drop damaged rows of QUEUE, for good: the loss is accepted."""
-    wanted = queue_id(queue, namespace, queue_type)
     if not yes:
-        if not somebody_is_there():
-            raise InvalidArgument(
-                "To drop damaged rows needs a yes, and there is nobody to ask.",
-                remedy="Add --yes.",
-            )
-        which = f"{len(set(ids)):,} damaged rows" if ids else "All damaged rows"
-        click.confirm(
-            f"Drop {which} of {label(wanted)}? They cannot be brought back.", abort=True, err=True
-        )
-    _act("drop", wanted, ids=ids, **options)
+        which = f"{len(set(ids)):,}" if ids else "all"
+        confirm("drop", f"{which} damaged rows of {label(queue)}", "They cannot be brought back.")
+    _act("drop", queue, ids=ids, **options)
 
 
 def _act(
@@ -326,11 +308,7 @@ def _act(
     ignore_checksum: bool = False,
     body: bytes = b"",
 ) -> None:
-    if every == bool(ids):
-        raise InvalidArgument(
-            "Give either ids or --all." if every else f"Nothing says which rows to {action}.",
-            remedy="Give ids, as `damaged list` prints them, or --all.",
-        )
+    check_selection(ids, every=every, what=f"rows to {action}", lister="damaged list")
     meant = [RowId.parse(one) for one in ids]
     done, refused, missing = run(
         _do(url, timeout, queue, action, meant, ignore_checksum=ignore_checksum, body=body)

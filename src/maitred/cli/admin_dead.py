@@ -10,10 +10,10 @@ import click
 
 from maitred.cli import admin_units as units
 from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.admin_ask import Silent, connecting
+from maitred.cli.admin_ask import Silent, connecting, tell_unreachable, unreachable
 from maitred.cli.admin_dead_actions import drop, retry
 from maitred.cli.admin_letters import Held, ask, held, pages
-from maitred.cli.admin_names import LetterId, json_option, label, queue_argument, queue_id
+from maitred.cli.admin_names import LetterId, json_option, label, queue_argument
 from maitred.cli.admin_payload import Encoded, failure_of, payload_of
 from maitred.cli.groups import HintingGroup
 from maitred.cli.output import print_json, print_table
@@ -66,9 +66,7 @@ class Listed(NamedTuple):
 @timeout_option
 @json_option
 def list_letters(
-    queue: str,
-    namespace: str | None,
-    queue_type: int,
+    queue: QueueId,
     limit: int,
     after: str | None,
     url: str,
@@ -77,26 +75,22 @@ def list_letters(
     as_json: bool,
 ) -> None:
     """List the dead letters of QUEUE, the oldest of each partition first."""
-    wanted = queue_id(queue, namespace, queue_type)
     begin = None if after is None else LetterId.parse(after)
-    found = run(_list(url, timeout, wanted, limit, begin))
+    found = run(_list(url, timeout, queue, limit, begin))
     if as_json:
         print_json(
             {
                 "letters": [_summary(letter) for letter in found.letters],
                 "total": found.held.total,
                 "next": None if found.after is None else str(found.after),
-                "unreachable": [
-                    {"partition": at, "error": one.told()} for at, one in found.silent.items()
-                ],
+                "unreachable": unreachable(found.silent),
             }
         )
     elif found.letters:
         print_table([_row(letter, time.time()) for letter in found.letters])
     else:
-        click.echo(f"{label(wanted)} has no {'more ' if begin else ''}dead letters.")
-    for at, reason in found.silent.items():
-        click.echo(f"partition {at}: {reason}", err=True)
+        click.echo(f"{label(queue)} has no {'more ' if begin else ''}dead letters.")
+    tell_unreachable(found.silent)
     if found.after is not None:
         click.echo(
             f"\n{len(found.letters):,} of {found.held.total:,}. The next page: --after "
@@ -139,9 +133,7 @@ async def _list(
 @timeout_option
 @json_option
 def show(
-    queue: str,
-    namespace: str | None,
-    queue_type: int,
+    queue: QueueId,
     id: str,  # noqa: A002 - what users call it
     url: str,
     timeout: float,
@@ -149,8 +141,8 @@ def show(
     as_json: bool,
 ) -> None:
     """Show one dead letter of QUEUE: its payload, and why it failed."""
-    wanted, which = queue_id(queue, namespace, queue_type), LetterId.parse(id)
-    letter = run(_show(url, timeout, wanted, which))
+    which = LetterId.parse(id)
+    letter = run(_show(url, timeout, queue, which))
     payload = payload_of(letter.payload)
     if as_json:
         failure = _summary(letter)

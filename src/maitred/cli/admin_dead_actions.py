@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.admin_ask import connecting
+from maitred.cli.admin_ask import connecting, tell_unreachable, unreachable
 from maitred.cli.admin_letters import Action, Done, Held, do_to, do_to_all, held
-from maitred.cli.admin_names import LetterId, json_option, label, queue_argument, queue_id
+from maitred.cli.admin_names import (
+    LetterId,
+    check_selection,
+    ids_arguments,
+    json_option,
+    label,
+    queue_argument,
+)
 from maitred.cli.output import Progress, print_json
 from maitred.errors import InvalidArgument
 
@@ -18,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.routing.names import QueueId
-
-_Command = TypeVar("_Command", bound="Callable[..., Any]")
 
 NAMED_MAX = 5
 """Ids that a sentence names."""
@@ -41,14 +46,13 @@ RETRY = Verb("retry", "will be tried again", "They will all run again.", asks_fo
 DROP = Verb("drop", "dropped", "They cannot be brought back.", asks_for_few=True)
 
 
-def _options(command: _Command) -> _Command:
+def _options(command: Callable[..., None]) -> Callable[..., None]:
     for decorate in (
         json_option,
         timeout_option,
         url_option,
         click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        click.option("--all", "every", is_flag=True, help="All dead letters of the queue."),
-        click.argument("ids", metavar="[ID]...", nargs=-1),
+        ids_arguments("dead letters"),
         queue_argument,
     ):
         command = decorate(command)
@@ -57,16 +61,16 @@ def _options(command: _Command) -> _Command:
 
 @click.command(epilog=_EPILOG)
 @_options
-def retry(queue: str, namespace: str | None, queue_type: int, **options: Any) -> None:  # noqa: ANN401
+def retry(queue: QueueId, **options: Any) -> None:  # noqa: ANN401
     """Try dead letters of QUEUE again, with all their attempts."""
-    _act(RETRY, queue_id(queue, namespace, queue_type), **options)
+    _act(RETRY, queue, **options)
 
 
 @click.command(epilog=_EPILOG)
 @_options
-def drop(queue: str, namespace: str | None, queue_type: int, **options: Any) -> None:  # noqa: ANN401
+def drop(queue: QueueId, **options: Any) -> None:  # noqa: ANN401
     """Drop dead letters of QUEUE, for good."""
-    _act(DROP, queue_id(queue, namespace, queue_type), **options)
+    _act(DROP, queue, **options)
 
 
 def _act(
@@ -80,18 +84,12 @@ def _act(
     timeout: float,
     as_json: bool,
 ) -> None:
-    if every == bool(ids):
-        raise InvalidArgument(
-            "Give either ids or --all."
-            if every
-            else f"Nothing says which dead letters to {verb.action}.",
-            remedy="Give ids, as `dead list` prints them, or --all.",
-        )
+    check_selection(ids, every=every, what=f"dead letters to {verb.action}", lister="dead list")
     meant = [LetterId.parse(one) for one in ids]
     if not every:
         count = len(set(meant))
         if verb.asks_for_few and not yes:
-            confirm(verb, queue, count)
+            confirm(verb.action, f"{_letters(count)} of {label(queue)}", verb.warning)
         done = run(_some(url, timeout, queue, verb, meant))
         missing = sorted(
             one for one in set(meant) - set(done.ids) if one.partition not in done.silent
@@ -99,7 +97,7 @@ def _act(
     else:
         there = run(_count(url, timeout, queue))
         if there.total and not yes:
-            confirm(verb, queue, there.total)
+            confirm(verb.action, f"{_letters(there.total)} of {label(queue)}", verb.warning)
         done, missing = run(_all(url, timeout, queue, verb, there)), []
     _report(verb, queue, done, missing, as_json=as_json)
 
@@ -129,15 +127,13 @@ def somebody_is_there() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def confirm(verb: Verb, queue: QueueId, count: int) -> None:
+def confirm(action: str, what: str, warning: str) -> None:
     """Ask; without a person to answer, refuse instead of waiting or guessing."""
-    letters = f"{_letters(count)} of {label(queue)}"
     if not somebody_is_there():
         raise InvalidArgument(
-            f"To {verb.action} {letters} needs a yes, and there is nobody to ask.",
-            remedy="Add --yes.",
+            f"To {action} {what} needs a yes, and there is nobody to ask.", remedy="Add --yes."
         )
-    click.confirm(f"{verb.action.capitalize()} {letters}? {verb.warning}", abort=True, err=True)
+    click.confirm(f"{action.capitalize()} {what}? {warning}", abort=True, err=True)
 
 
 def _letters(count: int) -> str:
@@ -153,9 +149,7 @@ def _report(
                 "action": verb.action,
                 "done": len(done.ids),
                 "missing": [str(one) for one in missing],
-                "unreachable": [
-                    {"partition": at, "error": one.told()} for at, one in done.silent.items()
-                ],
+                "unreachable": unreachable(done.silent),
             }
         )
     else:
@@ -164,7 +158,6 @@ def _report(
         named = ", ".join(map(str, missing[:NAMED_MAX]))
         more = f" and {len(missing) - NAMED_MAX:,} more" if len(missing) > NAMED_MAX else ""
         click.echo(f"There is no dead letter {named}{more}.", err=True)
-    for at, reason in done.silent.items():
-        click.echo(f"partition {at}: {reason}", err=True)
+    tell_unreachable(done.silent)
     if missing or done.silent:
         sys.exit(1)

@@ -9,7 +9,7 @@ import click
 from maitred.cli.address import run, timeout_option, url_option
 from maitred.cli.admin_ask import ROOT, connecting
 from maitred.cli.admin_dead_actions import somebody_is_there
-from maitred.cli.admin_names import json_option, label, queue_argument, queue_id
+from maitred.cli.admin_names import json_option, label, queue_argument
 from maitred.cli.output import print_json
 from maitred.errors import InvalidArgument
 
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 @timeout_option
 @json_option
 def delete(
-    queue: str,
-    namespace: str | None,
-    queue_type: int,
+    queue: QueueId,
     url: str,
     timeout: float,
     *,
@@ -48,10 +46,9 @@ def delete(
     It is refused if the queue has tasks, dead letters, workers or waiting queries; --force deletes
     them, too, and they cannot be brought back.
     """
-    wanted = queue_id(queue, namespace, queue_type)
     if not yes:
-        _confirm(wanted, force=force)
-    found = run(_ask(url, timeout, wanted, force=force))
+        _confirm(queue, force=force)
+    found = run(_ask(url, timeout, queue, force=force))
     if as_json:
         print_json(
             {
@@ -62,10 +59,10 @@ def delete(
             }
         )
     elif not found.partitions:
-        click.echo(f"{label(wanted)} does not exist; nothing was deleted.")
+        click.echo(f"{label(queue)} does not exist; nothing was deleted.")
     else:
         click.echo(
-            f"{label(wanted)} is deleted: partitions {found.partitions:,}, tasks {found.tasks:,}, "
+            f"{label(queue)} is deleted: partitions {found.partitions:,}, tasks {found.tasks:,}, "
             f"dead letters {found.dead:,}."
         )
         if found.workers:

@@ -20,7 +20,7 @@ from maitred.cli.admin_ask import (
     connecting,
     plain,
 )
-from maitred.cli.admin_names import json_option, label, queue_argument, queue_id
+from maitred.cli.admin_names import json_option, label, queue_argument
 from maitred.cli.admin_totals import totals, workers
 from maitred.cli.output import print_json, print_table
 
@@ -61,12 +61,9 @@ class Queue(NamedTuple):
 @url_option
 @timeout_option
 @json_option
-def describe(
-    queue: str, namespace: str | None, queue_type: int, url: str, timeout: float, *, as_json: bool
-) -> None:
+def describe(queue: QueueId, url: str, timeout: float, *, as_json: bool) -> None:
     """Show how QUEUE is, as in shop/thumbnails: in all, and each partition."""
-    wanted = queue_id(queue, namespace, queue_type)
-    found = run(_ask(url, timeout, wanted))
+    found = run(_ask(url, timeout, queue))
     if as_json:
         print_json(_told(found))
     else:

@@ -6,6 +6,7 @@ the first slash is the wrong place to cut, and `--namespace` says what the argum
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -16,7 +17,7 @@ from maitred.routing.keys import PARTITIONS_MAX
 from maitred.routing.names import QueueId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from maitred.protocol.tasks import DeadLetter
 
@@ -28,15 +29,39 @@ TASKS = 1
 SEQUENCE_MAX = 2**63 - 1
 
 
-def queue_argument(command: _Command) -> _Command:
-    """QUEUE, with the two options that say what it leaves open."""
+def queue_argument(command: Callable[..., None]) -> Callable[..., None]:
+    """QUEUE, with the two options that say what it leaves open; the command gets a `QueueId`."""
+
+    @wraps(command)
+    def named(*, queue: str, namespace: str | None, queue_type: int, **options: Any) -> None:  # noqa: ANN401
+        command(queue=queue_id(queue, namespace, queue_type), **options)
+
     for decorate in (
         click.option("--type", "queue_type", type=int, default=TASKS, hidden=True),
         click.option("--namespace", metavar="NAME", help="Its namespace, if QUEUE is only a name."),
         click.argument("queue"),
     ):
-        command = decorate(command)
-    return command
+        named = decorate(named)
+    return named
+
+
+def ids_arguments(what: str) -> Callable[[_Command], _Command]:
+    """Ids of some, or `--all`, of what a queue has; `check_selection` looks at them."""
+
+    def decorate(command: _Command) -> _Command:
+        every = click.option("--all", "every", is_flag=True, help=f"All {what} of the queue.")
+        return click.argument("ids", metavar="[ID]...", nargs=-1)(every(command))
+
+    return decorate
+
+
+def check_selection(ids: Sequence[str], *, every: bool, what: str, lister: str) -> None:
+    """Raise `InvalidArgument` unless there are either ids or `--all`."""
+    if every == bool(ids):
+        raise InvalidArgument(
+            "Give either ids or --all." if every else f"Nothing says which {what}.",
+            remedy=f"Give ids, as `{lister}` prints them, or --all.",
+        )
 
 
 def json_option(command: _Command) -> _Command:

@@ -12,7 +12,7 @@ import click
 
 from maitred.cli.address import run, timeout_option, url_option
 from maitred.cli.admin_ask import ROOT, connecting, described
-from maitred.cli.admin_names import json_option, label, queue_argument, queue_id
+from maitred.cli.admin_names import json_option, label, queue_argument
 from maitred.cli.output import print_json
 from maitred.errors import UnknownQueue
 from maitred.routing.counts import PartitionCounts
@@ -46,9 +46,7 @@ class Change(NamedTuple):
 @timeout_option
 @json_option
 def update_partitions(
-    queue: str,
-    namespace: str | None,
-    queue_type: int,
+    queue: QueueId,
     read: int,
     write: int,
     url: str,
@@ -58,14 +56,13 @@ def update_partitions(
     as_json: bool,
 ) -> None:
     """Have QUEUE divided into so many partitions."""
-    wanted = queue_id(queue, namespace, queue_type)
     PartitionCounts(read, write)  # what can never be right is said before anybody is asked
-    change = run(_ask(url, timeout, wanted, read, write, force=force))
+    change = run(_ask(url, timeout, queue, read, write, force=force))
     if as_json:
         print_json({"before": _told(change.before), "after": _told(change.after)})
         return
-    click.echo(f"{label(wanted)}: {_said(change.before)} -> {_said(change.after)}")
-    for line in next_steps(wanted, change):
+    click.echo(f"{label(queue)}: {_said(change.before)} -> {_said(change.after)}")
+    for line in next_steps(queue, change):
         click.echo(line)
 
 

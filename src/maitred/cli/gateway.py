@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from maitred.cli.address import run, url_option
-from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED, FORCED
+from maitred.cli.leaving import forced
+from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED
 
 if TYPE_CHECKING:
     from maitred.settings import Node
@@ -80,12 +80,5 @@ def gateway(
         sys.stdout.flush()
 
     source = SettingsSource(read, file)
-    finished = run(stand_alone(url, settings, log, announce, _forced, source))
+    finished = run(stand_alone(url, settings, log, announce, forced, source))
     sys.exit(FINISHED if finished else CUT_OFF)
-
-
-def _forced(number: int) -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(FORCED + number)

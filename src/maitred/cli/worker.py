@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from maitred.cli.address import run, token_file_option
-from maitred.errors import InvalidArgument
-from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED, FORCED
-from maitred.settings import Log, Upstream, Worker
+from maitred.cli.worker_options import EPILOG, node_option, serve, worker_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
-_Settings = TypeVar("_Settings", Worker, Log, Upstream)
-
-NAME_LETTERS: Final = 200
-"""As much of a worker's name as the protocol carries."""
-
-MEANINGS: Final = (
-    (str(FINISHED), "stopped; everything that ran was finished, and the node knows it"),
-    (str(CANNOT_START), "could not start: the node does not let us in"),
-    (str(BAD_INPUT), "bad input: an option, or an app that cannot be imported"),
-    (str(CUT_OFF), "stopped, and some tasks were left behind; the node gives them to others"),
-    ("130, 143", "forced by a second signal (SIGINT, SIGTERM)"),
-)
-
-NOWHERE: Final = "none"
-
-_FLAGS: Final = {"host": "listen", "port": "listen_port"}
-"""Settings whose option has another name."""
-
-_EPILOG = "\b\nExit status:\n" + "\n".join(f"  {status:<9} {text}" for status, text in MEANINGS)
+    from maitred.app.app import App
+    from maitred.app.handler import Handler
 
 
-@click.command(epilog=_EPILOG)
+@click.command(epilog=EPILOG)
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--slots", metavar="N", help="Tasks and queries at a time.  [default: 32]")
 @click.option("--threads", metavar="N", help="For plain functions.  [default: as many as slots]")
@@ -47,113 +24,22 @@ _EPILOG = "\b\nExit status:\n" + "\n".join(f"  {status:<9} {text}" for status, t
     metavar="HOW",
     help="How it knows what it can take: measured, knee or slots.  [default: measured]",
 )
-@click.option(
-    "--url",
-    "--node",
-    "url",
-    metavar="URL",
-    help="Which node.  [default: the app's, else the variable MAITRED_URL, else this machine's]",
-)
+@node_option("the app's, else the variable MAITRED_URL, else this machine's")
 @click.option(
     "--queue", "queues", metavar="NAME", multiple=True, help="Only this; may be repeated."
 )
-@token_file_option()
-@click.option(
-    "--listen",
-    "host",
-    metavar="HOST|none",
-    help="Where gateways reach it; none: only by the node.  [default: 127.0.0.1]",
-)
-@click.option(
-    "--listen-port", "port", metavar="PORT", help="The port for that.  [default: a free one]"
-)
-@click.option(
-    "--certificate",
-    metavar="FILE",
-    help="What it shows to gateways.  [default: one made at the start, if the node has TLS]",
-)
-@click.option("--key", metavar="FILE", help="The certificate's key.  [default: in the same file]")
-@click.option(
-    "--public-without-tls",
-    is_flag=True,
-    flag_value="true",
-    default=None,
-    help="Listen on a public address without TLS: arguments and results are readable on the way.",
-)
-@click.option("--name", metavar="NAME", help="For people to read.  [default: host:pid]")
-@click.option("--drain-seconds", metavar="S", help="How long to finish work.  [default: 30]")
-@click.option("--log-format", metavar="FORMAT", help="auto, human or json.  [default: auto]")
-@click.option("--log-level", metavar="LEVEL", help="debug, info, ...  [default: info]")
-def worker(
-    target: str,
-    url: str | None,
-    token_file: str | None,
-    queues: tuple[str, ...],
-    name: str | None,
-    log_format: str | None,
-    log_level: str | None,
-    **options: str | None,
-) -> None:
+@worker_options
+def worker(target: str, queues: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 - as `serve` has them
     """Run the handlers of an app: MODULE:APP, as in shop:app for the app in shop.py.
 
     Async handlers run on the loop, plain functions in threads. Ctrl-C or SIGTERM stops it: no new
     tasks or queries are taken, what runs is finished. A second one ends it at once.
     """
-    from msgspec.structs import replace
 
-    from maitred.client.address import parse_address
-    from maitred.logs import logger
-    from maitred.worker.loading import handlers_of, load
-    from maitred.worker.process import default_name, work
+    def found() -> tuple[App, Sequence[Handler[Any, Any, Any]]]:
+        from maitred.worker.loading import handlers_of, load
 
-    nowhere = options.get("host") == NOWHERE
-    if nowhere:
-        del options["host"]
-    settings = fitted(Worker, options)
-    if nowhere:
-        settings = replace(settings, host=None)
-    log = logger(fitted(Log, {"format": log_format, "level": log_level}, "log_"))
-    if name is not None and not 0 < len(name) <= NAME_LETTERS:
-        raise InvalidArgument(f"--name has {len(name)} letters; 1 to {NAME_LETTERS} are allowed.")
-    app = load(target)
-    handlers = handlers_of(app, queues)
-    if url is not None:
-        parse_address(url)
-        app.node = url
-    if token_file is not None:
-        app.prefer(token_file=token_file)
-    finished = run(work(app, handlers, settings, name or default_name(), log, forced))
-    leave(FINISHED if finished else CUT_OFF)
+        app = load(target)
+        return app, handlers_of(app, queues)
 
-
-def fitted(
-    schema: type[_Settings], options: Mapping[str, str | None], prefix: str = ""
-) -> _Settings:
-    """The options that were given, as the schema wants them."""
-    from msgspec import convert
-
-    from maitred.schema import fields_of, fit
-
-    known = fields_of(schema)
-    given = {
-        name: fit(known[name].kind, text, name, _flag(prefix + name), text=True)
-        for name, text in options.items()
-        if text is not None
-    }
-    return convert(given, schema)
-
-
-def _flag(name: str) -> str:
-    return f"--{_FLAGS.get(name, name).replace('_', '-')}"
-
-
-def forced(number: int) -> None:
-    leave(FORCED + number)
-
-
-def leave(status: int) -> None:
-    """Without waiting for threads: one that never ends must not keep the process."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(status)
+    serve(found, **options)

@@ -187,22 +187,13 @@ async def stand_alone(
     """
     raise_file_limit()
     warn_of_exposed_files(settings, source.file, log)
-    loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
-    signals = StopSignals()
+    def force(number: int) -> None:
+        log.warning("forced to stop", signal=signal.Signals(number).name)
+        forced(number)
 
-    def stop(number: int) -> None:
-        counted = signals.count(number, loop.time())
-        if not counted:
-            return
-        if counted > 1:
-            log.warning("forced to stop", signal=signal.Signals(number).name)
-            forced(number)
-        stopping.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
+    StopSignals().watch(asyncio.get_running_loop(), stopping.set, force)
     tls = None if settings.tls is None else ListenerTls(settings.tls)
     surroundings = Surroundings.real()
     audit = audit_log(settings, "gateway-alone", log, surroundings.wall_clock)

@@ -57,21 +57,17 @@ async def work(
     stopping = asyncio.Event()
     workers: list[Worker] = []
 
-    signals = StopSignals()
+    def force(number: int) -> None:
+        log.warning("forced to stop", signal=signal.Signals(number).name)
+        forced(number)
 
-    def stop(number: int) -> None:
-        counted = signals.count(number, loop.time())
-        if not counted:
-            return
-        if counted > 1:
-            log.warning("forced to stop", signal=signal.Signals(number).name)
-            forced(number)
+    def stop() -> None:
         stopping.set()
         for worker in workers:
             worker.stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
+    signals = StopSignals()
+    signals.watch(loop, stop, force)
     try:
         session = await _connected(app, stopping, log)
         if session is None:
@@ -109,8 +105,7 @@ async def work(
         return finished
     finally:
         await app.close()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        signals.ignore(loop)
 
 
 @asynccontextmanager

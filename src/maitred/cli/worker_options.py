@@ -1,0 +1,156 @@
+"""What `maitred worker` and `maitred serve-http` have in common: options, settings, the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from maitred.cli.address import run, token_file_option
+from maitred.cli.leaving import forced, leave
+from maitred.errors import InvalidArgument
+from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED
+from maitred.settings import Log, Upstream, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from maitred.app.app import App
+    from maitred.app.handler import Handler
+
+_Settings = TypeVar("_Settings", Worker, Log, Upstream)
+_Command = TypeVar("_Command", bound="Callable[..., Any]")
+
+NAME_LETTERS: Final = 200
+"""As much of a worker's name as the protocol carries."""
+
+MEANINGS: Final = (
+    (str(FINISHED), "stopped; everything that ran was finished, and the node knows it"),
+    (str(CANNOT_START), "could not start: the node does not let us in"),
+    (str(BAD_INPUT), "bad input: an option, or an app that cannot be imported"),
+    (str(CUT_OFF), "stopped, and some tasks were left behind; the node gives them to others"),
+    ("130, 143", "forced by a second signal (SIGINT, SIGTERM)"),
+)
+
+EPILOG: Final = "\b\nExit status:\n" + "\n".join(
+    f"  {status:<9} {text}" for status, text in MEANINGS
+)
+
+NOWHERE: Final = "none"
+
+_FLAGS: Final = {"host": "listen", "port": "listen_port"}
+"""Settings whose option has another name."""
+
+
+def node_option(default: str) -> Callable[[_Command], _Command]:
+    """`--url`, with the default in words."""
+    told = f"Which node.  [default: {default}]"
+    return click.option("--url", "--node", "url", metavar="URL", help=told)
+
+
+def worker_options(command: _Command) -> _Command:
+    """Where it listens, its name, its end and its log; for `serve`."""
+    for decorate in reversed(
+        (
+            token_file_option(),
+            click.option(
+                "--listen",
+                "host",
+                metavar="HOST|none",
+                help="Where gateways reach it; none: only by the node.  [default: 127.0.0.1]",
+            ),
+            click.option(
+                "--listen-port",
+                "port",
+                metavar="PORT",
+                help="The port for that.  [default: a free one]",
+            ),
+            click.option(
+                "--certificate",
+                metavar="FILE",
+                help="What it shows to gateways.  [default: one made at the start, if the node has "
+                "TLS]",
+            ),
+            click.option(
+                "--key",
+                metavar="FILE",
+                help="The certificate's key.  [default: in the same file]",
+            ),
+            click.option(
+                "--public-without-tls",
+                is_flag=True,
+                flag_value="true",
+                default=None,
+                help="Listen on a public address without TLS: arguments and results are readable "
+                "on the way.",
+            ),
+            click.option("--name", metavar="NAME", help="For people to read.  [default: host:pid]"),
+            click.option(
+                "--drain-seconds", metavar="S", help="How long to finish work.  [default: 30]"
+            ),
+            click.option(
+                "--log-format", metavar="FORMAT", help="auto, human or json.  [default: auto]"
+            ),
+            click.option("--log-level", metavar="LEVEL", help="debug, info, ...  [default: info]"),
+        )
+    ):
+        command = decorate(command)
+    return command
+
+
+def serve(
+    load: Callable[[], tuple[App, Sequence[Handler[Any, Any, Any]]]],
+    *,
+    url: str | None,
+    token_file: str | None,
+    name: str | None,
+    log_format: str | None,
+    log_level: str | None,
+    **options: str | None,
+) -> None:
+    """Serve the handlers that `load` finds, as the options say, and end the process. All options
+    are checked before anything is imported."""
+    from msgspec.structs import replace
+
+    from maitred.client.address import parse_address
+    from maitred.logs import logger
+    from maitred.worker.process import default_name, work
+
+    nowhere = options.get("host") == NOWHERE
+    if nowhere:
+        del options["host"]
+    settings = fitted(Worker, options)
+    if nowhere:
+        settings = replace(settings, host=None)
+    log = logger(fitted(Log, {"format": log_format, "level": log_level}, "log_"))
+    if name is not None and not 0 < len(name) <= NAME_LETTERS:
+        raise InvalidArgument(f"--name has {len(name)} letters; 1 to {NAME_LETTERS} are allowed.")
+    app, handlers = load()
+    if url is not None:
+        parse_address(url)
+        app.node = url
+    if token_file is not None:
+        app.prefer(token_file=token_file)
+    finished = run(work(app, handlers, settings, name or default_name(), log, forced))
+    leave(FINISHED if finished else CUT_OFF)
+
+
+def fitted(
+    schema: type[_Settings], options: Mapping[str, str | None], prefix: str = ""
+) -> _Settings:
+    """The options that were given, as the schema wants them."""
+    from msgspec import convert
+
+    from maitred.schema import fields_of, fit
+
+    known = fields_of(schema)
+    given = {
+        name: fit(known[name].kind, text, name, _flag(prefix + name), text=True)
+        for name, text in options.items()
+        if text is not None
+    }
+    return convert(given, schema)
+
+
+def _flag(name: str) -> str:
+    return f"--{_FLAGS.get(name, name).replace('_', '-')}"
