@@ -22,7 +22,7 @@ from multiprocessing import get_context, parent_process
 from maitred.errors import InvalidArgument, UnknownAlgorithm
 from maitred.simulation.faults import Faults
 from maitred.simulation.loop import Limits
-from maitred.simulation.world import World
+from maitred.simulation.world import World, collector_tamed
 
 Scenario = Callable[[World], Awaitable[None]]
 """Builds what it needs in the world, lets it run, and raises if an invariant is broken."""
@@ -229,10 +229,11 @@ def _follow_parent() -> None:
 
 def _run_job(job: tuple[Scenario, int, str]) -> Outcome:
     scenario, seed, name = job
-    outcome = run_seed_proved(scenario, seed, name=name)
-    # The world is full of cycles. Collected at once, its memory is used again while the processor
-    # still has it in its cache; collecting ten worlds later takes twice as long.
-    gc.collect(1)
+    with collector_tamed():  # else it would look through the world once more before its end
+        outcome = run_seed_proved(scenario, seed, name=name)
+        # The world is full of cycles. Collected at once, its memory is used again while the
+        # processor still has it in its cache; collecting ten worlds later takes twice as long.
+        gc.collect(0)
     return outcome
 
 

@@ -94,7 +94,7 @@ class World:
 
     def run(self, main: Coroutine[Any, Any, _Result]) -> _Result:
         """Run it, outside every process, until it is done; fail if anything went unhandled."""
-        with _collector_tamed():
+        with collector_tamed():
             result: _Result = self.loop.run_until_complete(main)
         self.raise_failures()
         return result
@@ -171,7 +171,7 @@ def _process_of(context: dict[str, Any]) -> Process | None:
 
 
 @contextlib.contextmanager
-def _collector_tamed() -> Iterator[None]:
+def collector_tamed() -> Iterator[None]:
     """No garbage collection but the loop's own, which comes after fixed numbers of events.
 
     When the collector runs depends on everything the process ever allocated. What it finds can
