@@ -300,7 +300,7 @@ class Partition:
             inf if due is None else due.due,
             later.read_wanted_at(),
             self.matcher.next_at(now),
-            self.timers.next_at,
+            self.timers.next_at(),
             self.subscriptions.next_at,
             self.health.unsafe_until,
         )

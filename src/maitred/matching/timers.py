@@ -53,7 +53,13 @@ class Timers:
         """Return everything of this kind that has a timer, in no order; some may wait no more."""
         return [waiting for _, _, waiting in self._heap if type(waiting) is kind]
 
-    @property
     def next_at(self) -> float:
-        """When the next one rings; infinity if there is none."""
-        return self._heap[0][0] if self._heap else inf
+        """When the next one rings; infinity if there is none. Most who wait are served before their
+        time: their timers are dropped here, so that nobody is woken for them."""
+        heap = self._heap
+        while heap:
+            at, _, waiting = heap[0]
+            if self._waits[type(waiting)](waiting):
+                return at
+            heappop(heap)
+        return inf
