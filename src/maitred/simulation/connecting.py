@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from maitred.simulation.hosts import Host
     from maitred.simulation.listener import Listener
+    from maitred.simulation.loop import Event
     from maitred.simulation.network import Network
     from maitred.simulation.process import Process
 
@@ -134,8 +135,6 @@ class Attempt:
             return faults.loopback_delay_seconds
         return self.random.uniform(faults.delay_min_seconds, faults.delay_max_seconds)
 
-    def _later(
-        self, delay: float, callback: Callable[..., object], *arguments: object
-    ) -> asyncio.TimerHandle:
+    def _later(self, delay: float, callback: Callable[..., object], *arguments: object) -> Event:
         loop = self.network.loop
         return loop.call_later(delay, callback, *arguments, context=self.network.context)

@@ -19,10 +19,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle
     from random import Random
 
     from maitred.simulation.hosts import Host
+    from maitred.simulation.loop import Event
     from maitred.simulation.network import Network
     from maitred.simulation.transport import SimulatedTransport
 
@@ -68,7 +68,7 @@ class Flow:
         self._freed_bytes = 0
         self._update_scheduled = False
         self._retransmission_scheduled = False
-        self._timeout: TimerHandle | None = None
+        self._timeout: Event | None = None
 
     @property
     def blocked(self) -> bool:
@@ -334,7 +334,7 @@ class Flow:
             self.sender.fail(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
         self.network.forget_if_over(self.number)
 
-    def _later(self, delay: float, callback: object) -> TimerHandle:
+    def _later(self, delay: float, callback: object) -> Event:
         return self._loop.call_later(
             delay,
             callback,  # type: ignore[arg-type]
