@@ -119,6 +119,15 @@ class Faults:
             **probabilities,
         )
 
+    def denser(self, factor: float) -> Faults:
+        """The same network, with so many times as many cuts and half-open links: a short storm, or
+        one with little traffic, then has as many as a long one."""
+        return replace(
+            self,
+            cut_probability=min(1.0, self.cut_probability * factor),
+            half_open_probability=min(1.0, self.half_open_probability * factor),
+        )
+
     def calm(self) -> Faults:
         """The same network with every probability at 0."""
         return replace(self, **dict.fromkeys(_probabilities(), 0.0))  # type: ignore[arg-type]  # names are fields

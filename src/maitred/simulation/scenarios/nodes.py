@@ -38,7 +38,13 @@ WORKERS: Final = 4
 PAUSE_SECONDS: Final = 0.4
 """Longest pause between two requests. What a run finds depends on its storm; what it costs, on the
 number of requests."""
-STORM_SECONDS: Final = 25.0
+STORM_SECONDS: Final = 13.0
+GAP_SECONDS: Final = 0.5
+"""Mean time between two troubles."""
+DENSITY: Final = 2.0
+"""Cuts and half-open links are so many times as probable as drawn, since the storm is short."""
+OUTAGE_SECONDS: Final = 3.0
+"""Longest time that a path is closed: all but the most patient requests end before."""
 RECOVERY_SECONDS: Final = 40.0
 """From the end of the storm until everybody has a connection to every shard. Half-open links are
 found out by heartbeats, blocked ports are tried again, and attempts back off: the settings below
@@ -55,7 +61,7 @@ half a second, each way; a heartbeat behind it must not look like a dead link.""
 SLACK_SECONDS: Final = 0.01
 """By which an error may come after the deadline: timers are as exact as their loop."""
 
-PARTITIONS: Final = 64
+PARTITIONS: Final = 24
 
 SETTINGS: Final = Node(
     limits=Limits(handshake_seconds=4.0, frame_seconds=6.0, idle_seconds=8.0),
@@ -153,11 +159,11 @@ class Storm:
         if self._random.random() < 0.5:
             actions.append(self._resize)
         while loop.time() < end:
-            await asyncio.sleep(self._random.expovariate(1.0))
+            await asyncio.sleep(self._random.expovariate(1.0 / GAP_SECONDS))
             await self._random.choice(actions)(self._random.choice(self._nodes))
 
     async def _outage(self) -> None:
-        await asyncio.sleep(self._random.random() * 5.0)
+        await asyncio.sleep(self._random.random() * OUTAGE_SECONDS)
 
     async def _kill(self, node: SimulatedNode) -> None:
         node.kill_one(self._random)
@@ -298,6 +304,7 @@ class User:
 async def nodes(world: World) -> None:
     """The scenario."""
     random = world.random("nodes")
+    world.network.faults = world.network.faults.denser(DENSITY)
     fleet = [
         SimulatedNode(world.host(f"node-{number}"), random)
         for number in range(random.randint(1, 2))

@@ -28,6 +28,9 @@ CLIENT: Final = (
 class Guest:
     """A host whose processes have apps."""
 
+    cut_seconds: float | None = None
+    """Mean time between two resets of one of its connections."""
+
     def __init__(self, host: Host, node: Host) -> None:
         self.host = host
         self.random = host.surroundings.random
@@ -54,11 +57,10 @@ class Guest:
             raise Violation(f"{self.host.name} met {violations} answers that made no sense.")
 
 
-async def cut_now_and_then(host: Host, seconds: float) -> None:
-    """Run in a process: its connections are reset, about every so many seconds."""
-    random = host.surroundings.random
-    while True:
-        await asyncio.sleep(random.expovariate(1 / seconds))
+async def cut_now_and_then(guest: Guest) -> None:
+    """Run in a process of the guest: reset its connections until it is not to be cut any more."""
+    while (seconds := guest.cut_seconds) is not None:
+        await asyncio.sleep(guest.random.expovariate(1 / seconds))
         transports = list(current_process().transports)
-        if transports:
-            random.choice(transports).abort()
+        if transports and guest.cut_seconds is not None:
+            guest.random.choice(transports).abort()

@@ -51,15 +51,23 @@ if TYPE_CHECKING:
 
     from maitred.simulation.world import World
 
-STORM_SECONDS: Final = 12.0
+STORM_SECONDS: Final = 6.0
+GAPS_SECONDS: Final = (0.25, 0.5, 1.5)
+"""Mean times between two troubles, one of them for a run. A trouble meets what is under way at
+that moment; queries in between two troubles find nothing."""
+SETTLING_SECONDS: Final = 8.0
+"""From the last trouble on: links that went silent are noticed (after 4 s at the latest), and
+queries that were asked before have ended (after 6 s)."""
 RECOVERY_SECONDS: Final = 60.0
-"""After the last trouble: connections that went silent are noticed, slots come back."""
+"""After the last query: every slot comes back, and nothing stays behind."""
 UNHEARD_SECONDS: Final = 5.0
 """After some trouble: a worker that lives has found its shard again, and that the one that counts,
 and has said what it runs. What was let in until then may run besides."""
-ANSWERED_SECONDS: Final = 5.0
-"""Within this time of calm every gateway has an answer. The long queries have ended before."""
+ANSWERED_SECONDS: Final = 4.0
+"""Within this time of calm, once it has settled, every gateway has an answer."""
 SHARDS_MAX: Final = 3
+DENSITY: Final = 2.0
+"""Cuts and half-open links are so many times as probable as drawn, since the storm is short."""
 NODE_AWAY: Final = ("unavailable", "node-unreachable")
 """Codes that callers are told while the node, or a shard of it, cannot be reached."""
 PAST_SECONDS: Final = 300.0
@@ -71,7 +79,7 @@ class Kind:
     """Which troubles there are."""
 
     workers: int = 2
-    slots: int = 2
+    slots: int = 3
     plain: bool = False
     relayed: bool = False
     gateways_die: bool = False
@@ -121,8 +129,8 @@ KINDS: Final[dict[str, Kind]] = {
     "storm": Kind(
         gateways_die=True, workers_die=True, shards_die=True, network_fails=True, picks=True
     ),
-    "counted": Kind(slots=3, limit=2, picks=True),
-    "recounted": Kind(slots=3, limit=2, gateways_die=True, workers_die=True, shards_die=True),
+    "counted": Kind(limit=2, picks=True),
+    "recounted": Kind(limit=2, gateways_die=True, workers_die=True, shards_die=True),
 }
 
 POLICIES: Final = ("idle", "idle", "adaptive", "two-phase")
@@ -139,7 +147,9 @@ class QueriesRun:
             policy = world.random("policy").choice(POLICIES) if kind.picks else "idle"
         self.policy = policy
         self.record = QueryRecord(kind.promise(policy))
-        if not kind.network_fails:
+        if kind.network_fails:
+            world.network.faults = world.network.faults.denser(DENSITY)
+        else:
             world.calm()
         self.node = TaskNode(
             world.host("node"),
@@ -166,15 +176,15 @@ class QueriesRun:
             worker.slots = kind.slots
             worker.listens = not kind.relayed and (not kind.network_fails or random.random() < 0.8)
             if kind.workers_die:
-                worker.cut_seconds = random.choice((None, 2.0))
+                worker.cut_seconds = random.choice((None, 1.0))
             worker.start()
-        await asyncio.sleep(2.0)  # somebody serves the queues: they are known
+        await asyncio.sleep(1.0)  # somebody serves the queues: they are known
         for gateway in self.gateways:
             gateway.plain = kind.plain
             gateway.hurries = self.policy != "idle"
-            gateway.pause_seconds = 0.5 if kind.plain else 0.2
+            gateway.pause_seconds = 0.5 if kind.plain else 0.3
             if kind.gateways_die:
-                gateway.cut_seconds = random.choice((None, 1.0))
+                gateway.cut_seconds = random.choice((None, 0.5))
             gateway.start()
         await self._rage()
         self.world.calm()
@@ -182,7 +192,7 @@ class QueriesRun:
             one.cut_seconds = None
         for gateway in self.gateways:
             gateway.calm_down()
-        await asyncio.sleep(RECOVERY_SECONDS / 4)
+        await asyncio.sleep(SETTLING_SECONDS)
         self.record.served.clear()
         await asyncio.sleep(ANSWERED_SECONDS)
         self.record.check()
@@ -216,7 +226,7 @@ class QueriesRun:
             actions += [self._kill_gateway]
         loop = asyncio.get_running_loop()
         end = loop.time() + STORM_SECONDS
-        gap = random.choice((0.5, 1.0, 3.0))
+        gap = random.choice(GAPS_SECONDS)
         while loop.time() < end:
             await asyncio.sleep(random.expovariate(1 / gap))
             self.record.check()

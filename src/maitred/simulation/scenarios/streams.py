@@ -27,6 +27,10 @@ CLIENTS: Final = 3
 STORM_SECONDS: Final = 15.0
 REQUEST_TIMEOUT_SECONDS: Final = 2.0
 PAYLOAD_MAX_BYTES: Final = 3_000
+STORM_RATE: Final = 8.0
+"""Requests a second of each client."""
+CALM_RATE: Final = 2.0
+"""The same once it is calm: what matters there is that they are answered at all."""
 
 RECOVERY_SECONDS: Final = (
     REQUEST_TIMEOUT_SECONDS + Client.connect_timeout_seconds + 1.5 * Client.backoff_max_seconds + 1
@@ -89,7 +93,7 @@ async def _client(host: Host, server: str, books: Books) -> None:
         while True:
             size = random.randrange(PAYLOAD_MAX_BYTES)
             group.create_task(_ask(host, client, random.randbytes(size), books))
-            await asyncio.sleep(random.expovariate(8.0))
+            await asyncio.sleep(random.expovariate(CALM_RATE if books.calm else STORM_RATE))
 
 
 async def _ask(host: Host, client: Client, payload: bytes, books: Books) -> None:

@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 
     from maitred.simulation.world import World
 
-STORM_SECONDS: Final = 12.0
+STORM_SECONDS: Final = 6.0
+"""Producers have added everything after some three seconds, unless they are in trouble."""
+GAPS_SECONDS: Final = (0.25, 0.5, 1.5)
+"""Mean times between two troubles, one of them for a run. A trouble meets what is under way at
+that moment; what happens in between two troubles finds nothing."""
 RECOVERY_SECONDS: Final = 400.0
 """From the end of the storm until every task is over. Clocks may have jumped, and what was due
 by the old one is due by the new one; leases end, and retries back off."""
@@ -53,6 +57,8 @@ LAST_WISH_SECONDS: Final = 5.0
 LEASE_SECONDS: Final = 4.0
 CLOCK_JUMP_SECONDS: Final = 60.0
 SHARDS_MAX: Final = 3
+DENSITY: Final = 2.0
+"""Cuts and half-open links are so many times as probable as drawn, since the storm is short."""
 BUFFER_TASKS: Final = 10
 """So few that lines run over it into the store."""
 
@@ -131,7 +137,9 @@ class Tasks:
         self._random = random
         settings = node_settings(random, world.random("idle"))
         self.record = Record(kind.promise(settings.queues["*"]))
-        if not kind.network_fails:
+        if kind.network_fails:
+            world.network.faults = world.network.faults.denser(DENSITY)
+        else:
             world.calm()
         self.disk = SimulatedDisk(
             world.random("disk"), DiskFaults.drawn(random) if kind.disk_fails else None
@@ -169,13 +177,13 @@ class Tasks:
         for worker in self.workers:
             worker.slots = kind.slots
             if kind.workers_die:
-                worker.cut_seconds = self._random.choice((None, 2.0))
+                worker.cut_seconds = self._random.choice((None, 1.0))
             worker.start()
         producing = []
         for producer in self.producers:
             producer.plain = kind.plain
             if kind.producers_cut:
-                producer.cut_seconds = self._random.choice((None, 0.2, 2.0))
+                producer.cut_seconds = self._random.choice((None, 0.2, 1.0))
             producing.append(producer.host.spawn(producer.main(), name=producer.host.name))
         admin = self.admin.host.spawn(self.admin.main(), name="admin")
         forging = None
@@ -215,7 +223,7 @@ class Tasks:
             actions += [self._kill_worker, self._hang_worker, self._clock_jump]
         loop = asyncio.get_running_loop()
         end = loop.time() + STORM_SECONDS
-        gap = random.choice((0.5, 1.0, 3.0))
+        gap = random.choice(GAPS_SECONDS)
         while loop.time() < end:
             await asyncio.sleep(random.expovariate(1 / gap))
             await random.choice(actions)()
@@ -402,7 +410,7 @@ def node_settings(random: Random, idle: Random) -> Node:
         signatures_seconds=0.0,
         # So short that queues are forgotten and made anew while they are used.
         idle_seconds=idle.choice((0.1, 1.0, 300.0)),
-        forget_seconds=idle.choice((0.1, 1.0, 3600.0)),
+        forget_seconds=idle.choice((0.4, 1.0, 3600.0)),
         rate_per_second=random.choice((None, None, None, 40.0)),
         forwarding=Forwarding(children=random.choice((1, 2, 20)), tasks=tasks_away),
         scaling=scaling,

@@ -38,8 +38,9 @@ QUEUES: Final = (QUEUE, *(f"{QUEUE}-{number}" for number in range(1, 9)))
 """Of which the first ones are used."""
 PARTITIONS_MAX: Final = 5
 RETENTION_SECONDS: Final = 3_600.0
-BATCH_MAX: Final = 30
-"""One message: a batch that is spread over several may be taken in part."""
+BATCH_MAX: Final = 12
+"""One message: a batch that is spread over several may be taken in part. Its tasks are all alike,
+so that more of them find no more; but they do not all fit in a small buffer."""
 
 SELECTION: Final = "weighted"
 
@@ -69,9 +70,8 @@ class Producer(Person):
 
     plain = False
     """Nothing that would change the order in which tasks are begun."""
-    cut_seconds: float | None = None
-    tasks = 60
-    pause_seconds = 0.3
+    tasks = 30
+    pause_seconds = 0.6
 
     async def main(self) -> None:
         """Until all are added, or refused."""
@@ -83,7 +83,7 @@ class Producer(Person):
         await self.connected(handler.app)
         cutting = None
         if self.cut_seconds is not None:
-            cutting = asyncio.ensure_future(cut_now_and_then(self.host, self.cut_seconds))
+            cutting = asyncio.ensure_future(cut_now_and_then(self))
         waiting = []
         left = self.tasks
         while left > 0:
@@ -144,9 +144,9 @@ class Producer(Person):
         for story, task in zip(stories, tasks, strict=True):
             story.place = (task.partition, task.sequence)
         later = []
-        if random.random() < 0.3:
+        if random.random() < 0.5:
             later.append(asyncio.ensure_future(self._await(tasks[0], stories[0])))
-        if random.random() < 0.1 and not self.plain:
+        if random.random() < 0.4 and not self.plain:
             later.append(asyncio.ensure_future(self._cancel(tasks[-1], stories[-1])))
         return later
 
@@ -206,7 +206,6 @@ class WorkerHost(Person):
     """A worker, started again when it ends."""
 
     slots = 4
-    cut_seconds: float | None = None
 
     def __init__(self, host: Host, node: Host, record: Record) -> None:
         super().__init__(host, node, record)
@@ -286,7 +285,7 @@ class WorkerHost(Person):
         )
         cutting = None
         if self.cut_seconds is not None:
-            cutting = asyncio.ensure_future(cut_now_and_then(self.host, self.cut_seconds))
+            cutting = asyncio.ensure_future(cut_now_and_then(self))
         self._worker = worker
         if not self.wanted:
             worker.stop()
