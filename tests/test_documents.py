@@ -226,6 +226,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_the_index_lists_every_page_once() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = re.findall(r"\]\(([^)]+)\)", index.read_text())
+    assert sorted(listed) == sorted(
+        page.name for page in index.parent.glob("*.md") if page != index
+    )
+
+
 def test_ci_runs_the_readmes_test_command_and_nothing_else() -> None:
     lines = [
         line
