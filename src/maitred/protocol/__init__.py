@@ -1,1 +1,1 @@
-"""What is said: frames, CQL's own messages as far as a handshake needs them, and ours."""
+"""The wire protocol: frames, the CQL messages of a handshake, and maitred's own messages."""

@@ -1,4 +1,4 @@
-"""What people ask about API tokens, and what gateways ask about those who show one.
+"""Messages about API tokens, from people and from gateways that check one.
 
 Any shard answers each of these: the tokens are in the store, which all shards share.
 """
@@ -18,24 +18,24 @@ BEARER_BYTES_MAX = 16 * 1024
 
 
 class CreateToken(ShardRequest, array_like=True, gc=False):
-    """Make an API token for a user."""
+    """Create an API token for a user."""
 
     opcode = Opcode.CREATE_TOKEN
     permission = "admin"
 
     user: str
     seconds: float
-    """Until it expires."""
+    """Seconds until the token expires."""
     label: str = ""
     permissions: dict[str, list[Permission]] | None = None
-    """By namespace; the token may do what these and the user's allow. None: all that the user
-    may."""
+    """Permissions by namespace. The token grants those that the user has, too; None: all of the
+    user's."""
     created_by: str = ""
-    """Filled in by the shard that the request came to."""
+    """User who asks; the shard that received the request fills it in."""
 
 
 class TokenCreated(Answer, array_like=True, gc=False):
-    """The new token. Its text is in this answer and nowhere else."""
+    """A new token. Its text is in this answer and nowhere else."""
 
     id: str
     text: str
@@ -46,7 +46,7 @@ class TokenCreated(Answer, array_like=True, gc=False):
 
 
 class ListTokens(ShardRequest, array_like=True, gc=False):
-    """Which API tokens are there?"""
+    """List all API tokens."""
 
     opcode = Opcode.LIST_TOKENS
     permission = "admin"
@@ -54,7 +54,7 @@ class ListTokens(ShardRequest, array_like=True, gc=False):
 
 
 class TokenRow(Struct, array_like=True, gc=False):
-    """What is known of one token."""
+    """One API token, without its secret. Times are seconds since 1970."""
 
     id: str
     user: str
@@ -64,34 +64,35 @@ class TokenRow(Struct, array_like=True, gc=False):
     expires_at: float
     permissions: dict[str, list[Permission]] | None
     user_exists: bool
-    """False: the token opens nothing, unless a user of that name is made again."""
+    """Whether the user exists. If not, the token grants nothing until a user of that name is
+    created."""
 
 
 class TokensFound(Answer, array_like=True, gc=False):
-    """The oldest first."""
+    """The tokens, the oldest first."""
 
     tokens: list[TokenRow]
 
 
 class RevokeToken(ShardRequest, array_like=True, gc=False):
-    """End an API token, and the connections that were opened with it."""
+    """Revoke an API token, and close the connections that were opened with it."""
 
     opcode = Opcode.REVOKE_TOKEN
     permission = "admin"
 
     id: str
     revoked_by: str = ""
-    """Filled in by the shard that the request came to."""
+    """User who asks; the shard that received the request fills it in."""
 
 
 class TokenRevoked(Answer, array_like=True, gc=False):
-    """It is no more."""
+    """The token has been revoked."""
 
 
 class Introspect(ShardRequest, array_like=True, gc=False):
-    """Who shows this API token or JWT? For gateways, which hold no tokens themselves.
+    """Ask which user an API token or a JWT belongs to. Gateways ask this: they hold no tokens.
 
-    Nothing is told to a caller that could not log in as the same user: it has the token.
+    Any login may ask: a caller that has the token could log in as that user.
     """
 
     opcode = Opcode.INTROSPECT
@@ -108,20 +109,20 @@ class Introspected(Answer, array_like=True, gc=False):
     """The user and the permissions of a token, or the reason why it is not accepted."""
 
     user: str
-    """Empty: it is not accepted."""
+    """User whom the token belongs to; empty if the token is not accepted."""
     via: str
-    """`token` or `jwt`."""
+    """Kind of the token: `token` or `jwt`."""
     permissions: dict[str, list[Permission]]
     expires_at: float
     code: str = ""
-    """Why it is not accepted: the code of an error, its sentence and its remedy. An error as the
-    answer would say that the caller itself is not let in."""
+    """Error code, sentence and remedy if the token is not accepted. An ERROR as the answer would
+    mean that the caller itself is not authenticated."""
     sentence: str = ""
     remedy: str | None = None
 
 
 class Reload(ShardRequest, array_like=True, gc=False):
-    """Read users and certificates again, in every shard of the node and in its gateway."""
+    """Reload users and certificates in every shard of the node and in its gateway."""
 
     opcode = Opcode.RELOAD
     permission = "admin"
@@ -129,26 +130,26 @@ class Reload(ShardRequest, array_like=True, gc=False):
 
 
 class PartState(Struct, array_like=True, frozen=True):
-    """What came of one part."""
+    """The result of reloading one part of a process."""
 
     part: str
-    """`settings`, `users` or `certificate`."""
+    """Name of the part: `settings`, `users` or `certificate`."""
     state: str
-    """`changed`, `unchanged` or `failed`: then the old state stays."""
+    """`changed`, `unchanged`, or `failed`: then the old state stays in use."""
     remark: str = ""
-    """Why it failed, or what a person should know."""
+    """Why the reload failed, or what a person should know about it."""
 
 
 class ProcessState(Struct, array_like=True, frozen=True):
-    """What came of the parts of one process."""
+    """The results of reloading the parts of one process."""
 
     process: str
-    """`node` (its supervisor), `shard 0`, `gateway`."""
+    """Name of the process: `node` (its supervisor), `shard 0`, `gateway`."""
     parts: list[PartState]
 
 
 class NodeReloaded(Answer, array_like=True, gc=False):
-    """What came of reading everything again, by process."""
+    """The results of reloading, for each process of the node."""
 
     processes: list[ProcessState]
 
@@ -163,4 +164,4 @@ ACCESS_EXCHANGES: tuple[tuple[type[AnyAccessRequest], type[AnyAccessAnswer]], ..
     (Introspect, Introspected),
     (Reload, NodeReloaded),
 )
-"""Each request and its answer."""
+"""Class of each request and of its answer."""

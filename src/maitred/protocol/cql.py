@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PASSWORD_AUTHENTICATOR: Final = "org.apache.cassandra.auth.PasswordAuthenticator"  # noqa: S105
-"""The name that makes drivers send a user and a secret, PLAIN."""
+"""The authenticator's name that makes drivers send a user and a secret by SASL PLAIN."""
 
 STATUS_CHANGE: Final = "STATUS_CHANGE"
 TOPOLOGY_CHANGE: Final = "TOPOLOGY_CHANGE"
 SCHEMA_CHANGE: Final = "SCHEMA_CHANGE"
 DRAINING: Final = "MAITRED_DRAINING"
-"""Our own event: the node is stopping; finish what you have here and send nothing new."""
+"""maitred's own event: the node is stopping. The client finishes its requests and sends no new
+ones."""
 
 LOGIN: Final = "MAITRED_LOGIN"
-"""The option of STARTUP with which a client says that it has credentials to show, even if its
+"""The option of STARTUP with which a client says that it will send credentials, even if its
 certificate stands for a user."""
 
 EVENTS: Final = frozenset((STATUS_CHANGE, TOPOLOGY_CHANGE, SCHEMA_CHANGE, DRAINING))
@@ -45,7 +46,7 @@ _ROWS: Final = 2
 _GLOBAL_TABLE: Final = 0x0001
 
 Value = str | int | bool | bytes | frozenset[str] | dict[str, str] | None
-"""Of a column: a UUID is its 16 bytes, an address is text."""
+"""The value of a column. A UUID is given as its 16 bytes, an address as text."""
 
 
 class Type(NamedTuple):
@@ -73,12 +74,12 @@ class Column(NamedTuple):
 
 
 def encode_startup(options: Mapping[str, str]) -> bytes:
-    """STARTUP: what the client has chosen."""
+    """Return the body of STARTUP with the options that the client has chosen."""
     return string_map(options)
 
 
 def decode_startup(body: bytes) -> dict[str, str]:
-    """The options; CQL_VERSION has to be among them."""
+    """Return the options of STARTUP; raise `ProtocolViolation` if CQL_VERSION is not among them."""
     options = Reader(body).string_map()
     if "CQL_VERSION" not in options:
         raise ProtocolViolation("STARTUP has to name a CQL_VERSION.")
@@ -86,31 +87,31 @@ def decode_startup(body: bytes) -> dict[str, str]:
 
 
 def encode_supported(options: Mapping[str, Sequence[str]]) -> bytes:
-    """SUPPORTED: what there is to choose from, and what there is to know."""
+    """Return the body of SUPPORTED: the options to choose from, and facts about the node."""
     return string_multimap(options)
 
 
 def decode_supported(body: bytes) -> dict[str, list[str]]:
-    """The inverse of `encode_supported`."""
+    """Return the options of SUPPORTED."""
     return Reader(body).string_multimap()
 
 
 def encode_authenticate() -> bytes:
-    """AUTHENTICATE: who are you?"""
+    """Return the body of AUTHENTICATE, which asks the client for credentials."""
     return string(PASSWORD_AUTHENTICATOR)
 
 
 def encode_credentials(user: str, secret: str) -> bytes:
-    """AUTH_RESPONSE of the PLAIN mechanism."""
+    """Return the body of AUTH_RESPONSE for the PLAIN mechanism."""
     return blob(b"\0" + user.encode() + b"\0" + secret.encode())
 
 
 def decode_credentials(body: bytes) -> tuple[str, str]:
-    """The user and the secret of a PLAIN response (RFC 4616).
+    """Return the user and the secret of a PLAIN response (RFC 4616).
 
-    Its first part is the identity to act as. Nobody may act as anybody else here, so one that is
-    neither empty nor the user is refused: ignoring it would let a client believe that it acts as
-    somebody with fewer rights than it has.
+    The response starts with the identity to act as. No user may act as another one, so an identity
+    that is neither empty nor the user is refused: ignoring it would let a client believe that it
+    acts as a user with fewer rights than it has.
     """
     token = Reader(body).blob()
     parts = (token or b"").split(b"\0")
@@ -132,12 +133,12 @@ AUTH_SUCCESS_BODY: Final = blob(None)
 
 
 def encode_register(events: Sequence[str]) -> bytes:
-    """REGISTER: push me these."""
+    """Return the body of REGISTER, which subscribes to these events."""
     return string_list(events)
 
 
 def decode_register(body: bytes) -> list[str]:
-    """The events; unknown ones are refused."""
+    """Return the events of REGISTER; raise `ProtocolViolation` for an unknown one."""
     events = Reader(body).string_list()
     for event in events:
         if event not in EVENTS:
@@ -146,34 +147,34 @@ def decode_register(body: bytes) -> list[str]:
 
 
 def encode_status_change(change: str, address: str, port: int) -> bytes:
-    """EVENT: a node went UP or DOWN."""
+    """Return the body of an EVENT that says a node went UP or DOWN."""
     return string(STATUS_CHANGE) + string(change) + inet(address, port)
 
 
 def encode_draining() -> bytes:
-    """EVENT: the node is stopping."""
+    """Return the body of the EVENT that says the node is stopping."""
     return string(DRAINING)
 
 
 def decode_event(body: bytes) -> str:
-    """Which event it is; the rest depends on it."""
+    """Return the name of an EVENT; what follows in the body depends on it."""
     return Reader(body).string()
 
 
 def decode_query(body: bytes) -> str:
-    """QUERY: the statement. Its parameters are not looked at: system tables take none."""
+    """Return the statement of a QUERY. Its parameters are ignored: system tables take none."""
     return Reader(body).long_string()
 
 
 def encode_query(statement: str) -> bytes:
-    """QUERY without parameters, consistency ONE."""
+    """Return the body of a QUERY without parameters, with consistency ONE."""
     return long_string(statement) + short(1) + b"\0"
 
 
 def encode_rows(
     keyspace: str, table: str, columns: Sequence[Column], rows: Sequence[Sequence[Value]]
 ) -> bytes:
-    """RESULT with rows."""
+    """Return the body of a RESULT with rows."""
     parts = [
         integer(_ROWS),
         integer(_GLOBAL_TABLE),

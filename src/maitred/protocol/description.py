@@ -1,11 +1,11 @@
 """What SUPPORTED tells about a shard and its node.
 
 The `SCYLLA_*` keys are those of ScyllaDB's extension, so that its drivers find our sharding; the
-`MAITRED_*` keys say what they have no word for. All numbers are decimal ASCII.
+`MAITRED_*` keys tell what has no key there. All numbers are decimal ASCII.
 
 Each shard has a port of its own, which works behind address translation as well. Stock drivers do
-not know these; for them there is, where the kernel can do it, ScyllaDB's shard-aware port, on which
-the client's source port picks the shard.
+not know these ports; for them there is, where the kernel supports it, ScyllaDB's shard-aware port,
+on which the client's source port picks the shard.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 VERSIONS: Final = (1,)
 """Versions of our own messages that this code speaks, oldest first.
 
-Fields are added at the end of a message, with a default, without a new version: who does not know
-them does not look. A version is for what an older peer would misunderstand.
+Fields are added at the end of a message, with a default, without a new version: a peer that does
+not know them ignores them. A new version is for changes that an older peer would misunderstand.
 """
 
 CQL_VERSION: Final = "3.0.0"
 PARTITIONER: Final = "org.apache.cassandra.dht.Murmur3Partitioner"
-"""As real servers spell it; one driver drops sharding for anything else."""
+"""The partitioner's name as real servers spell it; one driver disables sharding for any other."""
 
 ALGORITHM: Final = "biased-token-round-robin"
 
 
 class Description(Struct, frozen=True, kw_only=True):
-    """One shard, as it describes itself to whoever connects."""
+    """A shard's description of itself, which each client receives when it connects."""
 
     node: str
-    """The node's identity; it stays the same when the node is started again."""
+    """The node's identity; a restarted node keeps it."""
     shard: int
     shards: int
     shard_ports: tuple[int, ...]
-    """The port of each shard's own, by its number; empty if they have none."""
+    """Port of each shard, by its number; empty if shards have no ports of their own."""
     frame_bytes: int
     payload_bytes: int
     in_flight: int
@@ -54,12 +54,13 @@ class Description(Struct, frozen=True, kw_only=True):
     versions: tuple[int, ...] = VERSIONS
     release: str = ""
     source_port: int = 0
-    """The port on which the client's source port, modulo the shards, picks the shard; 0: none."""
+    """Port on which the client's source port, modulo the number of shards, picks the shard; 0:
+    none."""
     tls: bool = False
-    """Whether that port speaks TLS."""
+    """Whether `source_port` speaks TLS."""
 
     def supported(self) -> dict[str, Sequence[str]]:
-        """The options of SUPPORTED."""
+        """Return the options of SUPPORTED."""
         source_port: dict[str, Sequence[str]] = {}
         if self.source_port:
             key = "SCYLLA_SHARD_AWARE_PORT_SSL" if self.tls else "SCYLLA_SHARD_AWARE_PORT"
@@ -87,7 +88,7 @@ class Description(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_supported(cls, options: Mapping[str, Sequence[str]]) -> Description:
-        """What a node says of itself; raises `ProtocolViolation` if it is none of ours."""
+        """Read the options of SUPPORTED; raise `ProtocolViolation` unless maitred sent them."""
         if "MAITRED_VERSIONS" not in options:
             raise ProtocolViolation(
                 "The server speaks CQL, but it is not maitred.", remedy="Check host and port."
@@ -114,18 +115,18 @@ class Description(Struct, frozen=True, kw_only=True):
             check_sharding(description.shards, description.ignore_msb)
         except (KeyError, IndexError, ValueError) as problem:
             raise ProtocolViolation(
-                f"The node's description of itself makes no sense: {problem!r}."
+                f"The node's description of itself is malformed: {problem!r}."
             ) from None
         if not 0 <= description.shard < description.shards:
             raise ProtocolViolation(
-                f"The node says it is shard {description.shard} of {description.shards}."
+                f"The node says that it is shard {description.shard} of {description.shards}."
             )
         _check_limits(description)
         return description
 
 
 def _check_limits(said: Description) -> None:
-    """Refuse numbers that would make a client wait for ever, or never."""
+    """Refuse limits that would make a client wait for ever, or never wait."""
     ports = (*said.shard_ports, said.source_port)
     if (
         min(said.frame_bytes, said.in_flight) < 1
@@ -134,13 +135,13 @@ def _check_limits(said: Description) -> None:
         or len(said.shard_ports) not in (0, said.shards)
         or not all(0 <= port <= 65535 for port in ports)
     ):
-        raise ProtocolViolation("The node describes limits or ports that cannot be.")
+        raise ProtocolViolation("The node's description has impossible limits or ports.")
 
 
 def agree(client: Sequence[int], node: Sequence[int]) -> int:
-    """The newest version that both speak, or `UnsupportedVersion` with both lists.
+    """Return the newest version that both ends speak; raise `UnsupportedVersion` if there is none.
 
-    The words are the same whichever end finds out: either may be shown to a person.
+    The error's text is the same at both ends, since either may be shown to a person.
     """
     common = set(client) & set(node)
     if not common:

@@ -25,32 +25,32 @@ RESPONSE: Final = 0x84
 
 COMPRESSED: Final = 0x01
 CUSTOM_PAYLOAD: Final = 0x04
-"""The body starts with a [bytes map]; in our answers it says where a key really lives."""
+"""The body starts with a [bytes map]; in our answers it names the shard that owns the key."""
 
 EVENT_STREAM: Final = -1
 STREAMS_MAX: Final = 32_768
-"""Stream ids of requests are 0 to 32,767."""
+"""Number of stream ids for requests: they are 0 to 32,767."""
 
 HEADER: Final = Layout(">BBhBi")
 HEADER_BYTES: Final = 9
 
 HANDSHAKE_FRAME_BYTES: Final = 64 * 1024
 """Largest frame before a connection to a node is READY, at both ends: an honest handshake has some
-hundred bytes, and SUPPORTED a few for each shard. Strangers get little memory."""
+hundred bytes, and SUPPORTED a few for each shard. So an unauthenticated peer uses little memory."""
 
 LARGE_BYTES: Final = 64 * 1024
-"""A body beyond this that has not arrived whole is kept as it comes and put together once: a buffer
-that grows is copied again and again."""
+"""A body larger than this that has arrived only in part is kept in pieces and joined once: a
+growing buffer would be copied again and again."""
 
 SMALL_BYTES: Final = 4 * 1024
-"""Pieces below this are put together as they come."""
+"""Pieces of a large body that are smaller than this are appended to one buffer."""
 
 _unpack: Final = HEADER.unpack_from
 _TLS_HANDSHAKE: Final = 0x16
 
 
 class Opcode(IntEnum):
-    """CQL's opcodes, and ours from 0x40 on. The answer to our request n is n + 0x80."""
+    """Opcodes: CQL's, and maitred's from 0x40 on. The answer to our request n is n + 0x80."""
 
     ERROR = 0x00
     STARTUP = 0x01
@@ -117,11 +117,11 @@ class Opcode(IntEnum):
 
 
 ANSWER: Final = 0x80
-"""Added to the opcode of one of our requests, it is the opcode of the answer."""
+"""Added to the opcode of one of our requests, this gives the opcode of its answer."""
 
 
 class Frame(NamedTuple):
-    """One frame; the version has been checked."""
+    """One frame, whose version has been checked."""
 
     flags: int
     stream: int
@@ -130,12 +130,12 @@ class Frame(NamedTuple):
 
 
 def encode_frame(version: int, flags: int, stream: int, opcode: int, body: bytes) -> bytes:
-    """The bytes of one frame."""
+    """Return the bytes of one frame."""
     return HEADER.pack(version, flags, stream, opcode, len(body)) + body
 
 
 class FrameDecoder:
-    """Bytes in, frames out; one for each connection and direction."""
+    """Decodes the bytes of one direction of a connection into frames."""
 
     __slots__ = (
         "_at",
@@ -152,27 +152,28 @@ class FrameDecoder:
     )
 
     def __init__(self, version: int, max_body_bytes: int, *, named: bool = True) -> None:
-        """Unless `named`, frames are tuples like `Frame`, but without names: for a link that takes
-        them apart at once, which is twice as fast then."""
+        """Unless `named`, frames are plain tuples with the fields of `Frame`, which is twice as
+        fast for a link that unpacks them at once."""
         self._version = version
         self._named = named
         self.max_body_bytes = max_body_bytes
         self._buffer: bytes | bytearray = b""
         self._at = 0
         self._large: tuple[int, int, int] | None = None
-        """Flags, stream and opcode of a large frame that is on its way, if there is one..."""
+        """Flags, stream and opcode of a large frame that has arrived in part; None if there is
+        none."""
         self._parts: list[bytes | bytearray | memoryview] = []
-        """... and what has come of its body."""
+        """Pieces of that large frame's body that have arrived."""
         self._missing = 0
         self.waiting_bytes = 0
-        """Bytes that have arrived and were not taken yet."""
+        """Bytes that have arrived and were not yet taken as frames."""
         self.broken: ProtocolViolation | None = None
-        """Why nothing more can be read: told once all frames before it have been taken."""
+        """Why nothing more can be read; report it after all frames before it have been taken."""
         self.broken_stream = 0
-        """The stream that the refused header named, for the answer."""
+        """Stream named by the refused header, for the error's frame."""
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Append bytes that have arrived."""
         self.waiting_bytes += len(data)
         if self._missing:
             self._feed_large(data)
@@ -183,7 +184,7 @@ class FrameDecoder:
         elif isinstance(buffer, bytearray):
             buffer += data  # a bytearray holds one incomplete frame, from its start
         else:
-            # The rest of a read: from now on it grows in place, however slowly the frame comes.
+            # A read ended inside a frame: from now on the buffer grows in place until it is whole.
             self._buffer, self._at = bytearray(memoryview(buffer)[at:]) + data, 0
 
     def _feed_large(self, data: bytes) -> None:
@@ -193,7 +194,7 @@ class FrameDecoder:
             if len(data) >= SMALL_BYTES:
                 parts.append(data)
                 return
-            # However small the pieces are that it comes in, they cost what they weigh.
+            # Joining small pieces at once keeps their overhead in proportion to their bytes.
             last = parts[-1]
             if isinstance(last, bytearray):
                 last += data
@@ -205,9 +206,10 @@ class FrameDecoder:
             self._buffer, self._at = data, missing
 
     def alone(self, data: bytes) -> Frame | None:
-        """The frame, if nothing waits and these bytes are exactly one; else feed them.
+        """Return the frame if nothing is buffered and these bytes are exactly one; otherwise return
+        None, and the caller has to `feed` them.
 
-        A read that is one frame is what a peer that waits for each answer sends. Its way is short.
+        A peer that waits for each answer sends such reads, and this path is short.
         """
         size = len(data)
         if self.waiting_bytes or size < HEADER_BYTES:
@@ -224,11 +226,11 @@ class FrameDecoder:
         return tuple.__new__(Frame, parts) if self._named else parts
 
     def take(self, most: int) -> list[Frame]:
-        """The next complete frames, at most so many; sets `broken` if none can ever follow."""
+        """Return at most this many complete frames; set `broken` if no frame can follow them."""
         buffer, at = self._buffer, self._at
         size = len(buffer)
         unpack, version, limit = HEADER.unpack_from, self._version, self.max_body_bytes
-        new = tuple.__new__  # what Frame(...) calls, without the call in Python
+        new = tuple.__new__  # Frame(...) calls this, by way of a function in Python
         named, grows = self._named, isinstance(buffer, bytearray)
         frames: list[Any] = []
         parts: tuple[Any, ...]
@@ -255,7 +257,7 @@ class FrameDecoder:
                     return frames
                 break
             if grows:
-                self._buffer = buffer = bytes(buffer)  # bodies are cut from bytes, and are bytes
+                self._buffer = buffer = bytes(buffer)  # so that the slices below are bytes
                 grows = False
             parts = (flags, stream, opcode, buffer[at + HEADER_BYTES : end])
             frames.append(new(Frame, parts) if named else parts)
@@ -263,7 +265,7 @@ class FrameDecoder:
             most -= 1
         else:
             if most and at < size and buffer[at] != version:
-                # Less than a header, but enough to see that it is none of ours.
+                # Less than a header, but enough to see that the version is wrong.
                 self._refuse(buffer[at], 0, 0)
         self.waiting_bytes = size - at
         if at == size:

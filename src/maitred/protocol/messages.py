@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOLD_MAX_MILLISECONDS: Final = 60_000
-"""Longest that an echo may be held back."""
+"""Longest time that an echo may be delayed."""
 
 
 class Echo(PartitionRequest, array_like=True, gc=False):
-    """Say this back from the shard that owns the partition: the whole way, and no work."""
+    """Ask the shard that owns the partition to return this payload, which tests the whole way
+    without any work."""
 
     opcode = Opcode.ECHO
     permission = "query"
@@ -34,18 +35,18 @@ class Echo(PartitionRequest, array_like=True, gc=False):
 
     payload: bytes
     hold_milliseconds: Annotated[int, Meta(ge=0, le=HOLD_MAX_MILLISECONDS)] = 0
-    """How long to hold the answer back, to see what slowness does."""
+    """How long the shard delays the answer, to test what a slow node does."""
 
 
 class Echoed(Answer, array_like=True, gc=False):
-    """The payload, and who said it."""
+    """The payload, and the shard that returned it."""
 
     payload: bytes
     shard: int
 
 
 class Status(ShardRequest, array_like=True, gc=False):
-    """How is the shard?"""
+    """Ask for the status of a shard."""
 
     opcode = Opcode.STATUS
     permission = "admin"
@@ -53,44 +54,45 @@ class Status(ShardRequest, array_like=True, gc=False):
 
 
 class ShardStatus(Struct, kw_only=True):
-    """How a shard is. A map, not an array: it is read by people and grows with every feature."""
+    """The status of a shard. A map, not an array: people read it, and it grows with every
+    feature."""
 
     node: str
     shard: int
     pid: int
     state: str
-    """`serving` or `draining`."""
+    """State of the shard: `serving` or `draining`."""
     release: str
     address: str
-    """Where its own port listens."""
+    """Address of the shard's own port."""
     uptime_seconds: float
     restarts: int
-    """How often it was started again since the node came up."""
+    """How often the shard was restarted since the node came up."""
     load: float
     """Share of the last seconds that the process spent on the CPU: 1 is a full core."""
     memory_bytes: int
     connections: int
     requests: int
-    """Requests answered since it started, errors too."""
+    """Requests answered since the shard started, including those answered with an error."""
     requests_per_second: float
     in_flight: int
     forwarded: int
-    """Requests that belonged to another shard and were passed on."""
+    """Requests for another shard that this one passed on."""
     received_forwarded: int
     """Requests that another shard passed on to this one."""
     errors: dict[str, int]
-    """Errors given as answers, by code."""
+    """Number of errors sent as answers, by code."""
     logins: dict[str, int] = {}
     """Logins by outcome: `remembered`, `verified`, `wrong`, or the code with which they were
-    refused before the secret was looked at."""
+    refused before the secret was verified."""
     reloads: dict[str, int] = {}
-    """How often files were read again, as `users changed`, `certificate failed`."""
+    """How often files were reloaded, by part and result: `users changed`, `certificate failed`."""
     certificate_expires_at: float = 0.0
-    """When its certificate expires, in seconds since 1970; 0 without TLS."""
+    """When the shard's certificate expires, in seconds since 1970; 0 without TLS."""
     audit: dict[str, int] = {}
     """Audit records that were `written` and `dropped`, and writes that `failed`."""
     damaged: dict[str, int] = {}
-    """`rows` that could not be read and were set aside since the shard started, and `tasks` in
+    """`rows` set aside since the shard started because they could not be read, and the `tasks` in
     them."""
 
 
@@ -116,45 +118,47 @@ ANSWERS: Final[dict[int, type[AnyAnswer]]] = {
     **{request.opcode: answer for request, answer in QUERY_EXCHANGES},
     **{request.opcode: answer for request, answer in ACCESS_EXCHANGES},
 }
-"""By the request's opcode."""
+"""Class of the answer, by the request's opcode."""
 
 encode: Final[Callable[[Struct], bytes]] = msgpack.Encoder().encode
-"""The body of a request or an answer."""
+"""Return the body of a request or an answer."""
 
 REQUEST_DECODERS: Final[dict[int, Callable[[bytes], AnyRequest]]] = {
     opcode: msgpack.Decoder(kind).decode for opcode, kind in REQUESTS.items()
 }
-"""Raise one of `UNREADABLE`; `not_understood` makes a typed error of it."""
+"""Decoder of each request, by opcode. It raises one of `UNREADABLE`, which `not_understood` turns
+into a `MaitredError`."""
 _answer_decoders: Final = {opcode: msgpack.Decoder(kind).decode for opcode, kind in ANSWERS.items()}
 
 
 UNREADABLE: Final = (DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoders raise for bodies that are wrong. Text that is not UTF-8 and fields that are nested
-a thousand deep come out of msgspec as Python's own errors, and are no fault of ours."""
+"""What decoders raise for malformed bodies. For text that is not UTF-8 and fields nested a thousand
+deep msgspec raises Python's own errors; the peer caused them, not this process."""
 
 
 def not_understood(
     opcode: int, problem: DecodeError | UnicodeDecodeError | RecursionError
 ) -> MaitredError:
-    """Why the body of a request could not be read."""
+    """Return the error that tells the peer why the body of its request could not be decoded."""
     name = Opcode(opcode).name
     if isinstance(problem, ValidationError):
-        return InvalidArgument(f"The {name} request is not as it should be: {problem}.")
-    return ProtocolViolation(f"The body of the {name} request is no msgpack: {problem}.")
+        return InvalidArgument(f"The {name} request is malformed: {problem}.")
+    return ProtocolViolation(f"The body of the {name} request is not msgpack: {problem}.")
 
 
 def decode_answer(opcode: int, body: bytes) -> AnyAnswer:
-    """The answer to the request with that opcode."""
+    """Decode the answer to a request with that opcode; raise `ProtocolViolation` if it is
+    malformed."""
     try:
         return _answer_decoders[opcode](body)
     except UNREADABLE as problem:
         raise ProtocolViolation(
-            f"The answer to {Opcode(opcode).name} is not as it should be: {problem}."
+            f"The answer to {Opcode(opcode).name} is malformed: {problem}."
         ) from None
 
 
 class Home(Struct, array_like=True, frozen=True):
-    """Where a key really lives, told with the answer to a request that went elsewhere."""
+    """The shard that owns a key, sent with the answer to a request that went to another shard."""
 
     node: str
     shard: int
@@ -165,12 +169,13 @@ _decode_home: Final = msgpack.Decoder(Home).decode
 
 
 def with_home(home: Home, body: bytes) -> bytes:
-    """An answer's body for a frame with the flag for custom payloads."""
+    """Prefix an answer's body with its home, for a frame with the flag `CUSTOM_PAYLOAD`."""
     return bytes_map({HOME_KEY: encode(home)}) + body
 
 
 def without_home(body: bytes) -> tuple[Home | None, bytes]:
-    """The inverse; other entries of the custom payload are skipped."""
+    """Split the body of such a frame into the home and the answer; other entries of the custom
+    payload are skipped."""
     reader = Reader(body)
     encoded = reader.bytes_map().get(HOME_KEY)
     if encoded is None:
@@ -178,4 +183,4 @@ def without_home(body: bytes) -> tuple[Home | None, bytes]:
     try:
         return _decode_home(encoded), reader.rest()
     except UNREADABLE as problem:
-        raise ProtocolViolation(f"The answer's {HOME_KEY} makes no sense: {problem}.") from None
+        raise ProtocolViolation(f"The answer's {HOME_KEY} is malformed: {problem}.") from None

@@ -1,10 +1,10 @@
-"""What is said about queries at a node: by gateways, workers, people who look after both, and
-shards.
+"""Messages about queries to a node: from gateways, workers, people who look after both, and shards.
 
 A gateway asks a partition for free slots and gets *allocations*: a worker, and a reservation that
-only that worker takes, once, for a short time. The worker hears of the same reservation in the
+only that worker accepts, once, for a short time. The worker hears of the same reservation in the
 answer to its offer. The query itself goes straight from the gateway to the worker (`seats.py`) and
-never passes through a shard, unless the worker cannot be reached: then the node relays it."""
+never passes through a shard, unless the gateway cannot reach the worker: then the node relays it.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ from maitred.protocol.tasks import (  # noqa: TC001 - msgspec reads the annotati
 )
 
 SLOTS_MAX = 1_000
-"""Of one request for slots. More are asked for in further ones."""
+"""Most slots that one request asks for; a gateway that needs more sends further requests."""
 
 LISTED_MAX = 10_000
-"""Reservations of one user in one message of a worker."""
+"""Most reservations of one user in one message of a worker."""
 
 PROOF_BYTES = 22
-"""Of a counted reservation."""
+"""Length of the proof that comes with a counted reservation."""
 
 SIGNATURE_BYTES = 4_096
 """Longest signature that a worker may announce. One with forty parameters needs a quarter of it."""
 
 PIECE_MAX = 2**20
-"""Bytes of one piece of an answer that is relayed."""
+"""Most bytes of one piece of a relayed answer."""
 
 Token = Annotated[bytes, Meta(min_length=16, max_length=16)]
-"""A reservation: random, so that whoever shows it was given it."""
+"""Identifies a reservation. It is random: only a gateway that was given the reservation can show
+it."""
 Proven = Annotated[bytes, Meta(min_length=16 + PROOF_BYTES, max_length=16 + PROOF_BYTES)]
-"""A counted reservation: its token, and then the proof that the worker was given with it."""
+"""A counted reservation: its token, followed by the proof that the worker received with it."""
 AnnouncedSignature = Annotated[bytes, Meta(max_length=SIGNATURE_BYTES)]
 Host = Annotated[str, Meta(max_length=300)]
 User = Annotated[str, Meta(max_length=200)]
@@ -53,63 +54,65 @@ ProvenByUser = dict[User, Annotated[list[Proven], Meta(max_length=LISTED_MAX)]]
 
 
 class Allocate(PartitionRequest, array_like=True, gc=False):
-    """I have queries for so many slots. Answered when there is at least one, or with an error.
+    """Ask for slots for queued queries. Answered when at least one slot is reserved, or with an
+    error.
 
-    The time that it may take is the longest of any of the queries. Whoever got fewer slots than he
-    wanted asks again, and says how long he has waited: nobody overtakes him.
+    The request's timeout is the longest that any of the queries has left. A gateway that got fewer
+    slots than it wanted asks again and tells how long it has waited, so that no other overtakes it.
     """
 
     opcode = Opcode.ALLOCATE
     permission = "query"
     repeatable = True
-    """A slot that is reserved and not used is free again soon."""
+    """A reserved slot that is not used is soon free again."""
 
     version: Natural
     session: Session
-    """The gateway's."""
+    """Identifies the gateway's run; a restarted gateway has another session."""
     slots: Annotated[int, Meta(ge=1, le=SLOTS_MAX)] = 1
     priority: Priority = 2
     waited: Duration = 0.0
-    """Seconds that the queries have waited already, here or elsewhere."""
+    """Seconds that the queries have already waited, here or elsewhere."""
     user: User = ""
-    """Whose queries these are; only the node's own gateway may say so, for others it is who they
-    are."""
+    """User whose queries these are. Only the node's own gateway may set it; for other clients the
+    shard fills in the user who is logged in."""
     hops: Natural = 0
-    """How often it was passed on to a parent."""
+    """How often the request was forwarded to a parent partition."""
     do_not_queue: bool = False
-    """A slot now, or a refusal."""
+    """Whether to refuse the request if no slot is free now."""
     permits: Annotated[list[Token], Meta(max_length=SLOTS_MAX)] = field(default_factory=list)
-    """Under which these queries are counted, if they are; one shard says so to another."""
+    """Permits under which these queries are counted; empty if they are not. Only shards set it."""
 
 
 class Allocation(Struct, array_like=True, gc=False):
-    """A free slot, and the right to use it."""
+    """A reserved slot of a worker."""
 
     partition: int
-    """Where the reservation was made; there the query is relayed if it has to be."""
+    """Partition that made the reservation; the query is relayed there if necessary."""
     token: bytes
     session: bytes
-    """The worker's."""
+    """Session of the worker."""
     worker: str
-    """Its name, for people to read."""
+    """Name of the worker, for people to read."""
     address: str
-    """`host:port` where it can be reached directly; empty: nowhere."""
+    """`host:port` where gateways reach the worker directly; empty if they cannot."""
 
 
 class Allocated(Answer, array_like=True, gc=False):
-    """Slots; fewer than were asked for, perhaps, but at least one."""
+    """The reserved slots: at least one, at most as many as were asked for."""
 
     allocations: list[Allocation]
     counts: Counts | None = None
     policy: str = ""
-    """How the queue wants its queries handed out, if not through its partitions: then the gateway
-    subscribes to the workers, and picks them itself."""
+    """How gateways pick workers for this queue; empty if its partitions hand out the slots. If it
+    is set, the gateway subscribes to the workers and picks them itself."""
 
 
 class Suspect(PartitionRequest, array_like=True, gc=False):
-    """This worker took a query and does not answer: give nobody its slots until it speaks again.
+    """Report a worker that took a query and does not answer: its slots are given to no query until
+    it offers them again.
 
-    Or, if there are any `refused`: it answers, but refuses slots that it had offered.
+    With `refused`, report instead that the worker answers but refuses slots that it had offered.
     """
 
     opcode = Opcode.SUSPECT
@@ -118,20 +121,20 @@ class Suspect(PartitionRequest, array_like=True, gc=False):
 
     worker_session: Session
     refused: Annotated[list[Token], Meta(max_length=SLOTS_MAX)] = field(default_factory=list)
-    """Reservations that were made here and that it did not take. One that nobody was given, or of
-    which that was said before, does not count."""
+    """Reservations of this partition that the worker refused. Those that were never made, or that
+    were reported before, are ignored."""
 
 
 class Suspected(Answer, array_like=True, gc=False):
-    """Its offers were taken down."""
+    """The worker's offers were withdrawn; `offers` is how many there were."""
 
     offers: int
 
 
 class Subscribe(PartitionRequest, array_like=True, gc=False):
-    """To the root: who serves this queue, and how do I reach them? Held until that changes.
+    """A long poll to the root for the workers that serve the queue, answered when they change.
 
-    For queues whose policy lets gateways pick the worker.
+    It is for queues whose policy lets gateways pick the worker.
     """
 
     opcode = Opcode.SUBSCRIBE
@@ -139,15 +142,15 @@ class Subscribe(PartitionRequest, array_like=True, gc=False):
     repeatable = True
 
     session: Session
-    """The gateway's."""
+    """Identifies the gateway's run; a restarted gateway has another session."""
     version: Natural = 0
-    """Of the roster that the gateway has; 0: none."""
+    """Version of the roster that the gateway has; 0 if it has none."""
     user: User = ""
-    """As in `Allocate`."""
+    """User whose queries these are, as in `Allocate`."""
 
 
 class Shedding(Struct, array_like=True, frozen=True, gc=False):
-    """What a gateway does with queries for which no worker has room."""
+    """What a gateway does with queries while no worker has room."""
 
     wait_target_seconds: float = 0.02
     length: int = 10_000
@@ -157,35 +160,37 @@ class Shedding(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Member(Struct, array_like=True, gc=False):
-    """A worker that may be asked directly, again and again."""
+    """A worker to which a gateway may send queries directly, again and again."""
 
     session: bytes
     worker: str
     address: str
     slots: int
     token: bytes
-    """A pass: it is shown with every query, and stays good while the subscription lasts."""
+    """A pass: the gateway sends it with every query, and it stays valid while the subscription
+    lasts."""
 
 
 class Roster(Answer, array_like=True, gc=False):
-    """Who serves the queue; all of them each time."""
+    """The workers that serve the queue: the complete list each time."""
 
     version: int
     policy: str
-    """`idle`: ask for slots as before."""
+    """How the gateway picks a worker. With `idle` it picks none and asks for slots with
+    ALLOCATE."""
     members: list[Member]
     shedding: Shedding = Shedding()
 
 
 class Pass(Struct, array_like=True, gc=False):
-    """What a worker is told of a gateway that picks workers itself."""
+    """Lets a gateway that picks workers itself send queries to the worker that receives this."""
 
     token: bytes
     gateway: bytes
-    """The gateway's session."""
+    """Session of the gateway."""
     user: str
     seconds: float
-    """It is good for so long; told again in time if it is to stay so."""
+    """Seconds that the pass is valid. The root sends it again in time while it is to stay valid."""
     run_seconds: float
     result_bytes: int
     stream_bytes: int
@@ -198,56 +203,57 @@ WorkerState = Literal["online", "draining", "offline"]
 
 
 class Attend(PartitionRequest, array_like=True, gc=False):
-    """To the root: I am here, busy or not. Answered when there is an order, or when time is up."""
+    """A long poll of a worker to the root, which shows that the worker is there, busy or not.
+    Answered when there is an order or a pass for the worker, or when the time is up."""
 
     opcode = Opcode.ATTEND
     permission = "work"
     repeatable = True
 
     session: Session
-    """A worker says its secret here, and the shard that it is connected to replaces it with the
-    session (`sessions.py`). So nobody attends for another worker, whose session many know."""
+    """The worker's secret. The shard that the worker is connected to replaces it with the session
+    (`sessions.py`): so no process can attend for another worker, whose session many know."""
     worker: WorkerName
     address: Host
     slots: Natural
     busy: Natural
     state: WorkerState = "online"
     good: Share = 1.0
-    """The share of its queries here that went well, lately; bad arguments and what was cancelled
-    are not counted."""
+    """Share of the worker's latest queries of this queue that succeeded; queries with invalid
+    arguments and cancelled ones are not counted."""
     user: str = ""
-    """Whose request it is; the shard that a client is connected to fills it in. New queues count
-    against this user's rate."""
+    """User as whom the worker connected; the shard that it is connected to fills this in. New
+    queues count against this user's rate."""
     limit: Natural | None = None
-    """How many the worker takes at a time, of all its queues; nothing: it does not say."""
+    """How many tasks and queries the worker runs at a time, of all its queues; None if it does not
+    say."""
     limit_reason: Reason = ""
-    """Why not more: a word of `docs/capacity.md`."""
+    """Why the limit is not higher: a word of `docs/capacity.md`."""
     blocked: Natural = 0
-    """How often handlers have blocked its event loop since it was started."""
+    """How often handlers have blocked the worker's event loop since it started."""
     signature: AnnouncedSignature = b""
-    """The shape of the handler's parameters (`client/shapes.py`); empty: it takes anything."""
+    """Shape of the handler's parameters (`client/shapes.py`); empty if it accepts any arguments."""
 
 
 class Attended(Answer, array_like=True, gc=False):
-    """What a person wants of the worker; nothing, if the time was up first."""
+    """The order for the worker; empty if the time was up first."""
 
     order: Literal["", "offline", "online"] = ""
     counts: Counts | None = None
     passes: list[Pass] = field(default_factory=list)
-    """Gateways that may come without a reservation, those that the worker has not heard of, and
-    those whose time is to be renewed."""
+    """Passes of gateways that the worker has not heard of, and passes to be renewed."""
     best: float | None = None
-    """The largest share of good answers among the *other* workers, 0 if there are none: whoever is
-    far below it offers little. Nothing: it is not said this time."""
+    """Largest share of good answers among the *other* workers; 0 if there are none. A worker that
+    is far below it offers few slots. None if it is not told this time."""
 
 
 class Running(PartitionRequest, array_like=True, gc=False):
-    """To the partition that made them: these reservations, of those that are counted, have a slot
-    here, used or not; and these are over. Said at every end, and again and again while there are
-    any: whoever is silent for a moment has none.
+    """Report to the partition that made them which counted reservations hold a slot at the worker,
+    used or not, and which have ended. A worker sends it at every end, and every half second while
+    it has any: a reservation that is not reported for two seconds stops counting.
 
     A reservation counts if its proof was issued to this worker's session, for this user, by this
-    partition, and neither expired nor was reported as over before.
+    partition, and neither expired nor was reported as ended before.
     """
 
     opcode = Opcode.RUNNING
@@ -255,57 +261,59 @@ class Running(PartitionRequest, array_like=True, gc=False):
     repeatable = True
 
     session: Session
-    """The worker's."""
+    """Session of the worker."""
     running: ProvenByUser
-    """All that there are, in this message or others."""
+    """Reservations that hold a slot, by user. The worker may spread them over several messages."""
     ended: ProvenByUser = field(default_factory=dict)
-    """Since the last time."""
+    """Reservations that ended since the last report, by user."""
 
 
 class Noted(Answer, array_like=True, gc=False):
-    """Heard."""
+    """The partition has taken note of the report."""
 
     refused: int = 0
-    """Reservations that do not count: their proof is wrong, or expired, or they are over."""
+    """Number of reservations that do not count: their proof is wrong or expired, or they ended
+    before."""
 
 
 class Workers(PartitionRequest, array_like=True, gc=False):
-    """To the root: who serves this queue? Or: take one of them offline, or put it back."""
+    """Ask the root to list the workers that serve the queue, to take one offline, or to put it back
+    online."""
 
     opcode = Opcode.WORKERS
     permission = "admin"
 
     action: Literal["list", "offline", "online"]
     worker: WorkerName = ""
-    """Its name, or the first letters of its session in hexadecimal."""
+    """Name of the worker, or the first digits of its session in hexadecimal."""
 
 
 class WorkerRow(Struct, kw_only=True):
-    """A worker, as people see it."""
+    """One worker, as people see it."""
 
     session: bytes
     worker: str
     address: str
     slots: int
     busy: int
-    """When it was heard of last."""
+    """Slots in use when the worker was last heard from."""
     state: WorkerState
     heard_seconds: float
-    """Since then."""
+    """Seconds since the worker was last heard from."""
     suspected: bool = False
-    """A gateway said that it does not answer."""
+    """Whether a gateway reported that the worker does not answer."""
     good: float = 1.0
-    """The share of its queries here that went well, lately."""
+    """Share of the worker's latest queries of this queue that succeeded."""
     limit: int | None = None
-    """How many it takes at a time; nothing: it does not say."""
+    """How many tasks and queries the worker runs at a time; None if it does not say."""
     limit_reason: str = ""
     """Why the limit is not higher: a word of `docs/capacity.md`."""
     blocked: int = 0
-    """How often handlers have blocked its event loop."""
+    """How often handlers have blocked the worker's event loop since it started."""
 
 
 class WorkersFound(Answer, array_like=True, gc=False):
-    """All of them, or those that the order was given to."""
+    """All workers of the queue, or those that the order was given to."""
 
     workers: list[WorkerRow]
 
@@ -314,8 +322,8 @@ class WorkersFound(Answer, array_like=True, gc=False):
 
 
 class Relay(PartitionRequest, array_like=True, gc=False):
-    """From the gateway: the query for a reservation (ordinal 0); then: the next piece of the
-    answer."""
+    """From the gateway: the query for a reservation (ordinal 0), or a request for the next piece of
+    its answer."""
 
     opcode = Opcode.RELAY
     permission = "query"
@@ -323,27 +331,27 @@ class Relay(PartitionRequest, array_like=True, gc=False):
     token: Token
     ordinal: Natural = 0
     seat: bytes = b""
-    """A `Seat`, with ordinal 0."""
+    """An encoded `Seat` if the ordinal is 0; empty otherwise."""
     stop: bool = False
-    """Nobody wants the answer any more; answered with `cancelled`. Who waits for a piece takes the
-    request for it back instead, to the same effect."""
+    """Whether the caller no longer wants the answer; the reply is the error `cancelled`. A gateway
+    that waits for a piece cancels that request instead, to the same effect."""
 
 
 class Relayed(Answer, array_like=True, gc=False):
-    """A piece of the answer."""
+    """A piece of a relayed answer."""
 
     kind: int
-    """The opcode that the worker's frame would have had: ROWS, SEAT or ERROR. A SEAT that does not
-    fit into one piece comes in several."""
+    """Opcode that the worker's frame would have had: ROWS, SEAT or ERROR. A SEAT that does not fit
+    into one piece comes in several."""
     body: bytes
     more: bool
-    """Whether to ask for the next piece."""
+    """Whether further pieces follow."""
 
 
 class Fetch(PartitionRequest, array_like=True, gc=False):
-    """From the worker: is there a query for this reservation? Held until there is, or time is up.
+    """A long poll of the worker for the query of a reservation.
 
-    While it runs: tell me when nobody wants the answer any more.
+    If `running`, it is a long poll that is answered when the caller no longer wants the answer.
     """
 
     opcode = Opcode.FETCH
@@ -355,14 +363,15 @@ class Fetch(PartitionRequest, array_like=True, gc=False):
 
 
 class Fetched(Answer, array_like=True, gc=False):
-    """The query; nothing if nobody relayed one in time."""
+    """The query; empty if no gateway relayed one in time."""
 
     seat: bytes = b""
     stop: bool = False
 
 
 class Deliver(PartitionRequest, array_like=True, gc=False):
-    """From the worker: a piece of the answer; answered when the gateway has taken it."""
+    """From the worker: a piece of the answer. The reply comes when the gateway has taken the
+    piece."""
 
     opcode = Opcode.DELIVER
     permission = "work"
@@ -375,21 +384,21 @@ class Deliver(PartitionRequest, array_like=True, gc=False):
 
 
 class Delivered(Answer, array_like=True, gc=False):
-    """Go on, or stop."""
+    """Tells the worker to send the next piece, or to stop."""
 
     stop: bool = False
 
 
-# Counting
+# Permits
 
 Permits = dict[str, list[Token]]
-"""By what they count for: a user, or a queue after a stroke."""
+"""Permits by the name that they count for: a user, or a queue with a stroke before its name."""
 
 
 class Count(ShardRequest, array_like=True, gc=False):
-    """To the shard that counts for these names: these are held still, these are over; and may I
-    have more? Answered at once, unless more are wanted and there is no room: then a moment later,
-    in case something has just ended of which nobody knows yet."""
+    """Renew and end permits at the shard that counts these names, and ask for new ones for `name`.
+    Answered at once, unless permits are wanted and the limit is reached: then a moment later, in
+    case a query has just ended and the shard has not heard of it yet."""
 
     opcode = Opcode.COUNT
     permission = "query"
@@ -400,12 +409,13 @@ class Count(ShardRequest, array_like=True, gc=False):
     over: Permits = field(default_factory=dict)
     name: str = ""
     limit: Natural = 0
-    """How many may be under way for the name."""
+    """How many permits may be held for the name at a time."""
     wanted: list[Token] = field(default_factory=list)
 
 
 class Counted(Answer, array_like=True, gc=False):
-    """So many of those that were wanted, the first ones, are counted from now on."""
+    """How many of the wanted permits were granted; these are the first ones, and they count from
+    now on."""
 
     granted: int = 0
 
@@ -414,7 +424,7 @@ class Counted(Answer, array_like=True, gc=False):
 
 
 class QueryFilter(Struct, array_like=True, gc=False):
-    """Which queries of the tables; empty fields let everything through."""
+    """Selects queries of the gateways' tables; a field that is empty selects all."""
 
     namespace: str = ""
     queue: str = ""
@@ -422,20 +432,20 @@ class QueryFilter(Struct, array_like=True, gc=False):
     status: str = ""
     worker: str = ""
     gateway: str = ""
-    """The first letters of its session in hexadecimal, or its name."""
+    """Name of the gateway, or the first digits of its session in hexadecimal."""
     sequence: int = -1
     changed_since: float = 0.0
-    """Wall-clock time; only what has changed after it."""
+    """Selects queries that changed after this time, in seconds since 1970."""
     most: Annotated[int, Meta(ge=1, le=10_000)] = 100
-    """The newest ones."""
+    """Most queries to return: the newest ones."""
 
 
 class QueryRow(Struct, kw_only=True):
-    """One query of a gateway's table, as people see it. Times are seconds since 1970, 0: not
+    """One query of a gateway's table, as people see it. Times are seconds since 1970; 0: not
     yet."""
 
     gateway: str
-    """The first eight letters of its session in hexadecimal."""
+    """First eight digits of the gateway's session in hexadecimal."""
     sequence: int
     user: str
     connection: str
@@ -446,24 +456,25 @@ class QueryRow(Struct, kw_only=True):
     status: Literal[
         "waiting", "running", "streaming", "done", "failed", "cancelled", "refused", "lost", "late"
     ]
-    """`failed`: by its handler. `refused`: by us, it never ran. `lost`: with its worker. `late`:
-    its time was over."""
+    """`failed`: its handler raised. `refused`: maitred refused it, and it never ran. `lost`: its
+    worker was lost. `late`: its deadline passed."""
     received_at: float
     sent_at: float = 0.0
     returned_at: float = 0.0
     worker: str = ""
     error: str = ""
-    """A code of ours, or the class of the handler's exception, and the sentence."""
+    """Error code of maitred, or class of the handler's exception, and the sentence."""
     bytes_in: int = 0
     bytes_out: int = 0
     attempts: int = 0
-    """How often it was given to a worker."""
+    """How often the query was sent to a worker."""
     relayed: bool = False
     changed_at: float = 0.0
 
 
 class Watch(ShardRequest, array_like=True, gc=False):
-    """From a gateway, to shard 0: I have a query table. Held until somebody asks for it."""
+    """A long poll from a gateway to shard 0, which announces the gateway's query table. Answered
+    when a person lists or cancels queries."""
 
     opcode = Opcode.WATCH
     permission = "query"
@@ -473,16 +484,16 @@ class Watch(ShardRequest, array_like=True, gc=False):
     session: Session
     name: WorkerName
     user: User = ""
-    """The user whose table it is; empty for the node's own gateway. The node fills it in."""
+    """User whose table it is; empty for the node's own gateway. The node fills it in."""
     within: list[str] | None = None
-    """Namespaces that the user may ask; nothing: all. The node fills it in."""
+    """Namespaces that the user may query; None: all. The node fills it in."""
     network: str = ""
-    """The IPv4 address or the /64 of the IPv6 address that it comes from; empty for the node's own
-    gateway. The node fills it in."""
+    """IPv4 address or /64 of the IPv6 address that the gateway connects from; empty for the node's
+    own gateway. The node fills it in."""
 
 
 class Order(Struct, array_like=True, gc=False):
-    """What somebody wants of a gateway's table."""
+    """Asks a gateway to list or cancel the queries of its table that match."""
 
     number: int
     action: Literal["list", "cancel"]
@@ -490,13 +501,13 @@ class Order(Struct, array_like=True, gc=False):
 
 
 class Watched(Answer, array_like=True, gc=False):
-    """What was asked."""
+    """The orders for the gateway."""
 
     orders: list[Order] = field(default_factory=list)
 
 
 class Report(ShardRequest, array_like=True, gc=False):
-    """From a gateway: the answer to an order."""
+    """From a gateway: the queries that an order selected."""
 
     opcode = Opcode.REPORT
     permission = "query"
@@ -507,15 +518,15 @@ class Report(ShardRequest, array_like=True, gc=False):
     number: Natural
     rows: list[QueryRow]
     user: User = ""
-    """As in `Watch`."""
+    """User whose table it is, as in `Watch`."""
 
 
 class Reported(Answer, array_like=True, gc=False):
-    """Heard."""
+    """The node has received the report."""
 
 
 class Queries(ShardRequest, array_like=True, gc=False):
-    """To shard 0: list the queries of all gateways, or cancel those that match."""
+    """Ask shard 0 to list the queries of all gateways, or to cancel those that match."""
 
     opcode = Opcode.QUERIES
     permission = "admin"
@@ -524,17 +535,17 @@ class Queries(ShardRequest, array_like=True, gc=False):
     action: Literal["list", "cancel"]
     filter: QueryFilter = field(default_factory=QueryFilter)
     within: list[str] | None = None
-    """Namespaces in which the asker is admin; nothing: everywhere. The node fills it in."""
+    """Namespaces in which the user who asks is admin; None: all. The node fills it in."""
 
 
 class QueriesFound(Answer, array_like=True, gc=False):
-    """Those that match, the newest last; of a cancel, those that were told to stop."""
+    """The queries that match, the newest last; for a cancel, those that were told to stop."""
 
     rows: list[QueryRow]
     gateways: int
-    """How many were asked."""
+    """How many gateways were asked."""
     silent: int = 0
-    """Of these, how many did not answer in time."""
+    """How many of these gateways did not answer in time."""
 
 
 AnyQueryRequest = (
@@ -583,4 +594,4 @@ QUERY_EXCHANGES: tuple[tuple[type[AnyQueryRequest], type[AnyQueryAnswer]], ...] 
     (Report, Reported),
     (Queries, QueriesFound),
 )
-"""Each request and its answer."""
+"""Class of each request and of its answer."""

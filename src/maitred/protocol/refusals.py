@@ -17,9 +17,9 @@ from maitred.protocol.notation import Reader, integer, string, string_map
 
 _SERVER_ERROR: Final = 0x0000
 
-# The most special class first: the first that fits is taken.
+# The most specific class comes first: the first that matches is taken.
 _NUMBERS: Final[tuple[tuple[type[MaitredError], int], ...]] = (
-    # To a driver 0x000A says that the whole node is broken; this one only lacks something.
+    # Drivers take 0x000A for a broken node; this node only lacks one request.
     (errors.UnknownRequest, 0x2000),
     (errors.ProtocolViolation, 0x000A),
     (errors.Unauthenticated, 0x0100),
@@ -33,18 +33,18 @@ CLASSES: Final[dict[str, type[MaitredError]]] = {
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, MaitredError) and kind is not RemoteError
 }
-"""Every code of the taxonomy, and its class."""
+"""Exception class of every error code."""
 
 _OUTCOMES: Final = {outcome.value: outcome for outcome in RequestOutcome}
 
 
 def number_of(error: MaitredError) -> int:
-    """CQL's number for the error."""
+    """Return CQL's number for the error."""
     return next((number for kind, number in _NUMBERS if isinstance(error, kind)), _SERVER_ERROR)
 
 
 def encode_error(error: MaitredError) -> bytes:
-    """The body of an ERROR."""
+    """Return the body of an ERROR."""
     details = {"code": error.code, "outcome": error.outcome}
     if error.remedy:
         details["remedy"] = error.remedy
@@ -56,7 +56,7 @@ def encode_error(error: MaitredError) -> bytes:
 
 
 def decode_error(body: bytes) -> MaitredError:
-    """The error as an exception of its class; one with a code we do not know is a `RemoteError`."""
+    """Return the error as an exception of its class; a `RemoteError` if its code is unknown."""
     reader = Reader(body)
     number = reader.integer()
     sentence = printable(reader.string())

@@ -1,8 +1,8 @@
-"""What requests and answers of ours have in common.
+"""What all of our requests and answers have in common.
 
-A request that belongs to a partition starts with the same five fields, so that a shard can see
-whose it is whatever else it says. The time that a request may take travels with it, as what is left
-of it when it is sent: clocks of two machines need not agree.
+Every request to a partition starts with the same five fields, so that a shard can see which
+partition it is for without knowing the rest. A request carries the time that it has left when it is
+sent, not a deadline: the clocks of two machines need not agree.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from maitred.protocol.frames import Opcode  # noqa: TC001 - msgspec reads the an
 from maitred.settings import Permission  # noqa: TC001 - msgspec reads the annotations
 
 TIMEOUT_MAX_MILLISECONDS: Final = 24 * 60 * 60 * 1000
-"""A day. Who waits longer for one answer wants a task, not a request."""
+"""A day. A caller that waits longer for one answer should use a task, not a request."""
 
 Milliseconds = Annotated[int, Meta(ge=0, le=TIMEOUT_MAX_MILLISECONDS)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""What stores can count."""
+"""A number from 0 to the largest that stores can hold."""
 
 
 class Request(Struct, array_like=True, gc=False):
-    """What a client asks of a node."""
+    """Base of all requests from a client to a node."""
 
     opcode: ClassVar[Opcode]
     permission: ClassVar[Permission | None]
-    """What the user must be allowed to do in the request's namespace; None: whoever is logged in
-    may ask."""
+    """Permission that the user needs in the request's namespace; None: any authenticated user may
+    send it."""
     repeatable: ClassVar[bool] = False
-    """Whether doing it twice is the same as doing it once; only then is it ever sent again after
-    it may have arrived."""
+    """Whether doing it twice is the same as doing it once; only then is it sent again after it may
+    have arrived."""
     anywhere: ClassVar[bool] = False
-    """Of a request that has no namespace: whether the permission in any one is enough, and whoever
-    serves it sees to it that it reaches no further."""
+    """For a request without a namespace: whether the permission in any one namespace is enough. The
+    code that serves it then restricts it to the user's namespaces."""
     between_shards: ClassVar[bool] = False
-    """Said by shards to each other; clients may not."""
+    """Whether only shards send it to each other, and clients may not."""
 
 
 class PartitionRequest(Request, array_like=True, gc=False):
-    """What belongs to a partition, and so to the shard that owns it."""
+    """A request to a partition, served by the shard that owns it."""
 
     namespace: str
     queue: str
@@ -50,11 +50,11 @@ class PartitionRequest(Request, array_like=True, gc=False):
 
 
 class ShardRequest(Request, array_like=True, gc=False):
-    """What is asked of a shard by its number."""
+    """A request to a shard, named by its number."""
 
     shard: Natural
     timeout_milliseconds: Milliseconds
 
 
 class Answer(Struct, array_like=True, gc=False):
-    """What a node says to a request of ours."""
+    """Base of all answers from a node to our requests."""

@@ -1,8 +1,8 @@
-"""Rows of a stream: a chunk is msgpack values, one after the other, and nobody says how many.
+"""Rows of a stream: a chunk is a sequence of msgpack values without a count.
 
-Decoders want one value. So the values are counted first, by their headers alone, and read together
-as an array: that is one call for a chunk, and what a row contains is never walked through in Python
-beyond its headers.
+msgspec's decoders take one value. So the values are counted first, by their headers alone, and then
+decoded together as one array: that is one call for a chunk, and Python code looks at no more of a
+row than its headers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _SCALAR, _ITEMS, _PAIRS, _LENGTH, _NEVER = range(5)
 
 
 def _kinds() -> list[tuple[int, int, int]]:
-    """By first byte: what it is, bytes that are there in any case, and the number in it."""
+    """Return, by first byte of a value: its kind, its fixed number of bytes, and the count or width
+    it gives."""
     found: list[tuple[int, int, int]] = [(_SCALAR, 1, 0)] * 256
     for low in range(16):
         found[0x80 + low] = (_PAIRS, 1, low)
@@ -34,7 +35,7 @@ def _kinds() -> list[tuple[int, int, int]]:
     sizes |= {0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18}
     for first, size in sizes.items():
         found[first] = (_SCALAR, size, 0)
-    # The number of bytes that the length has; for ext there is one more, for its type.
+    # Width of the length in bytes, and of the header; ext has one more byte, for its type.
     for first, width, fixed in (
         *((0xC4, 1, 2), (0xC5, 2, 3), (0xC6, 4, 5)),
         *((0xC7, 1, 3), (0xC8, 2, 4), (0xC9, 4, 6)),
@@ -50,14 +51,15 @@ _KINDS: Final = _kinds()
 
 
 def ends(chunk: bytes) -> list[int]:
-    """Where each value of the chunk ends; `ProtocolViolation` if it is not whole values."""
+    """Return where each value of the chunk ends; raise `ProtocolViolation` unless all values are
+    whole."""
     end = len(chunk)
     try:
         found = _walk(chunk, end)
     except (IndexError, TruncatedLength):
         found = [end + 1]
     if found and found[-1] != end:
-        raise ProtocolViolation("A stream's rows are no msgpack: the last one is cut off.")
+        raise ProtocolViolation("A stream's rows are not msgpack: the last one is cut off.")
     return found
 
 
@@ -75,7 +77,7 @@ def _walk(chunk: bytes, end: int) -> list[int]:
             elif kind == _LENGTH:
                 at += size + _number(chunk, at + 1, number)
             elif kind == _NEVER:
-                raise ProtocolViolation("A stream's rows are no msgpack: a byte that is none.")
+                raise ProtocolViolation("A stream's rows are not msgpack: an invalid byte.")
             else:
                 count = number if number >= 0 else _number(chunk, at + 1, -number)
                 left += count if kind == _ITEMS else 2 * count
@@ -85,7 +87,7 @@ def _walk(chunk: bytes, end: int) -> list[int]:
 
 
 def as_array(chunk: bytes) -> bytes:
-    """The same rows as one msgpack array."""
+    """Return the same rows as one msgpack array."""
     return _ARRAY(0xDD, len(ends(chunk))) + chunk
 
 

@@ -1,28 +1,28 @@
-"""What a gateway and a worker say to each other, on a connection of their own.
+"""Messages between a gateway and a worker, on a connection of their own.
 
-The same frames as everywhere, but here a request may have many answers on its stream: ROWS, as many
-as the stream has, and one last SEAT or ERROR.
+The frames are those of all connections, but here a request may have many answers on its stream: any
+number of ROWS, and one last SEAT or ERROR.
 
-The gateway opens the connection and says HELLO, in which nothing is of anybody else's choice: a
-version and a random challenge. The worker answers with a proof that it knows its own session, which
-only the node told the gateway: whatever else listens at an address cannot. Only then the gateway
-proves the same (PROVE) and sends queries, without waiting for an answer: one round trip a
-connection. Until it has proved it, each end takes small frames only.
+The gateway opens the connection and sends HELLO, which holds only a version and a random challenge:
+no other process chooses its content. The worker answers with a proof that it knows its own session.
+The gateway has the session from the node; any other listener at that address cannot prove it. Only
+then the gateway proves the same (PROVE) and sends queries without waiting for an answer: one round
+trip per connection. Until the peer has proved it, each end accepts small frames only.
 
 | opcode | from | body |
 |---|---|---|
 | HELLO | gateway | `Hello`; first of all, on stream 0 |
-| HELLO + 0x80 | worker | `Greeting`: the worker is the one that is meant |
+| HELLO + 0x80 | worker | `Greeting`: proves that this is the expected worker |
 | PROVE | gateway | `Proof`, on stream 0, before anything else; answered only if it is wrong |
 | SEAT | gateway | `Seat`: run this, under this reservation |
 | ROWS + 0x80 | worker | rows of a stream, each a msgpack value, one after the other |
-| SEAT + 0x80 | worker | `Seated`: the end, however it came about |
-| ERROR | worker | the query was not begun: a typed error |
-| CREDIT | gateway | four bytes, big-endian: so many bytes of rows were taken |
-| CANCEL | gateway | empty, on the query's stream: nobody waits; SEAT or ERROR still comes |
+| SEAT + 0x80 | worker | `Seated`: the end of the query, of any kind |
+| ERROR | worker | a typed error: the query was not begun |
+| CREDIT | gateway | four bytes, big-endian: how many bytes of rows the gateway has taken |
+| CANCEL | gateway | empty, on the query's stream: stop the query; SEAT or ERROR still comes |
 | RELEASE | gateway | the sixteen bytes of a reservation that will not be used; no answer |
-| LOAD + 0x80 | worker | `Load`, on stream -1: how it is, about every 100 ms |
-| PING | gateway | anything; comes back with PING + 0x80 |
+| LOAD + 0x80 | worker | `Load`, on stream -1: its load, about every 100 ms |
+| PING | gateway | any bytes; the worker returns them with PING + 0x80 |
 
 A stream is free again after the last frame on it.
 """
@@ -43,12 +43,12 @@ SEATS_VERSION: Final = 2
 CREDIT: Final = Layout(">I")
 
 HELLO_BYTES: Final = 1_024
-"""Largest frame of either end until the other one has proved that it is meant: strangers get little
-memory."""
+"""Largest frame of either end until the other end has proved who it is: an unauthenticated peer
+uses little memory."""
 
 LOST_MAX: Final = 16
-"""Tokens of lost attempts that a query names, the last ones. A query that was lost more often is
-past any worker that could still run its first attempts."""
+"""Most tokens of lost attempts that a query names: the latest ones. A query that was lost more
+often has left behind any worker that could still run its first attempts."""
 
 CHALLENGE_BYTES: Final = 16
 PROOF_BYTES: Final = 32
@@ -58,40 +58,42 @@ SessionProof = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BY
 
 
 class Hello(Struct, array_like=True, gc=False):
-    """The first words of a gateway: prove that you are the worker that I mean."""
+    """The first message of a gateway: it asks the worker to prove that it has the expected
+    session."""
 
     challenge: Challenge
-    """Random, for this connection alone."""
+    """Random bytes, drawn for this connection alone."""
     version: Natural = SEATS_VERSION
 
 
 class Greeting(Struct, array_like=True, gc=False):
-    """The worker's answer: I am; now prove that the node sent you."""
+    """The worker's answer: its own proof, and a challenge for the gateway to prove that the node
+    told it the session."""
 
     proof: SessionProof
     """`session_proof` of the gateway's challenge."""
     challenge: Challenge
     version: Natural = SEATS_VERSION
     frame_bytes: Natural = 16 * 2**20
-    """Largest body that the worker takes."""
+    """Largest body that the worker accepts."""
 
 
 class Proof(Struct, array_like=True, gc=False):
-    """The node told me of you."""
+    """The gateway's proof that the node told it the worker's session."""
 
     proof: SessionProof
     """`session_proof` of the worker's challenge."""
     name: WorkerName = ""
-    """The gateway's, for people to read."""
+    """Name of the gateway, for people to read."""
     frame_bytes: Natural = 16 * 2**20
-    """Largest body that the gateway takes."""
+    """Largest body that the gateway accepts."""
 
 
 def session_proof(side: Literal["worker", "gateway"], session: bytes, challenge: bytes) -> bytes:
-    """Prove to whoever made the challenge that this side knows the worker's session.
+    """Prove to the peer that made the challenge that this side knows the worker's session.
 
-    It is a MAC with the session as its key. Each side has its own, so that nobody can answer a
-    challenge by asking the other end of another connection.
+    It is a MAC with the session as its key. Each side has its own, so that a challenge cannot be
+    answered by passing it to the other end of another connection.
     """
     person = b"maitred-" + side.encode()
     return blake2b(challenge, key=session, digest_size=PROOF_BYTES, person=person).digest()
@@ -102,59 +104,62 @@ class Seat(Struct, array_like=True, gc=False):
 
     token: Token
     sequence: Natural
-    """The gateway's number for it: what its table shows."""
+    """The gateway's number for the query, as its query table shows it."""
     timeout_milliseconds: Milliseconds
-    """What is left of its time; 0: nobody has set any."""
+    """Time that the query has left; 0: no deadline."""
     window_bytes: Natural
-    """Rows that may be under way before CREDIT comes."""
+    """Bytes of rows that the worker may send before CREDIT arrives."""
     payload: bytes
-    """The arguments: a msgpack array, in order, or a map, by name."""
+    """The arguments as msgpack: an array, in order, or a map, by name."""
     rows: bool = True
-    """Whether the caller takes rows; otherwise a stream is gathered into a list."""
+    """Whether the caller accepts rows; otherwise the worker gathers a stream into a list."""
     in_flight: Natural = 0
-    """What the gateway counts to this worker, this one included, if it comes by a pass: only so the
-    worker can tell whether its limit is used, while some is still under way."""
+    """For a query that is sent with a pass: queries that the gateway has in flight to this worker,
+    this one included. Otherwise the worker could not see that its limit is used while some are
+    still on the wire."""
     pressed: bool = False
-    """Whether others wait at the gateway for want of room; then no slot need be kept for it."""
+    """Whether other queries are queued at the gateway for lack of room; the worker then does not
+    reserve the slot again for this gateway."""
     lost: Annotated[list[Token], Meta(max_length=LOST_MAX)] | None = None
-    """The tokens under which the same query was sent before, if the gateway lost the connection
-    each time and the query may run again: a worker that still runs one of them stops that run, and
+    """Tokens with which the same query was sent before, if the gateway lost the connection each
+    time and the query may run again: a worker that still runs one of them stops that run, and
     begins this one only after it has ended."""
 
 
 class Load(Struct, array_like=True, frozen=True, gc=False):
-    """How a worker is, told to one gateway: with each answer to a query that came by a pass, and
+    """A worker's load, sent to one gateway: with each answer to a query that came with a pass, and
     about every 100 ms while there are some."""
 
     number: int
-    """Counts up on each link; a lower one comes too late."""
+    """Increases with each report on a link; a report with a lower number is out of date."""
     limit: int
-    """How many it takes at a time, from all gateways, as it measured."""
+    """How many tasks and queries the worker runs at a time, from all gateways, as it measured."""
     serving: int
     waiting: int
-    """Inside of it, for a thread, a permit, the loop."""
+    """How many wait inside the worker for a thread, a permit or the event loop."""
     mean_service_seconds: float
     yours: int
-    """Of those, how many came by this link."""
+    """How many of the queries inside the worker came by this link."""
     senders: int = 1
-    """Gateways that sent something lately."""
+    """Gateways that sent queries lately."""
 
 
 class Seated(Struct, array_like=True, gc=False):
-    """A query is over, and its slot is free again."""
+    """A query has ended, and its slot is free again."""
 
     how: Annotated[int, Meta(ge=DONE, le=STOPPED)]
     """DONE, FAILED, TIMED_OUT or STOPPED, as for tasks."""
     body: bytes
-    """The result, or a `Failure`; of a stream, nil."""
+    """The result, or a `Failure`; nil for a stream."""
     streamed: bool = False
     rows: int = 0
     run_seconds: float = 0.0
     load: Load | None = None
     again: bytes = b""
-    """A reservation of the same slot, for the next query of the same user to the same queue..."""
+    """Token of a new reservation of the same slot, for the next query of the same user to the same
+    queue; empty if there is none."""
     again_seconds: float = 0.0
-    """... for so long."""
+    """Seconds that this reservation is valid."""
 
 
 encode_hello: Final = msgpack.Encoder().encode

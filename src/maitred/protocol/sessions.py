@@ -1,8 +1,9 @@
-"""A worker's session, and the secret that it is made of.
+"""A worker's session, and the secret that it is derived from.
 
 A worker draws 16 random bytes at its start; its session is a hash of them. Gateways, partitions and
-people name the worker by its session, so many know it. The secret goes to the node alone, when the
-worker attends: so nobody else attends in its name, hears who may come to it, or says where it is.
+people name the worker by its session, so many know it. The worker sends the secret to the node
+alone, in ATTEND: so no other process can attend in its name, learn which gateways may use it, or
+announce another address for it.
 """
 
 from __future__ import annotations

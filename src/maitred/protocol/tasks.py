@@ -1,10 +1,10 @@
-"""What is said about tasks: by producers, workers, people who look after queues, and shards.
+"""Messages about tasks: from producers, workers, people who look after queues, and shards.
 
-Everything that can come in numbers comes in batches: a message costs some ten microseconds at each
-end, a task in it less than one. A task is named by its partition and its sequence number there.
+Tasks, ends and heartbeats come in batches: a message costs some ten microseconds at each end, a
+task in it less than one. A task is named by its partition and its sequence number there.
 
-Whoever knows the partition counts of a queue says which version it knows, and hears of a newer one
-in the answer, so that nobody is out of date for longer than one exchange.
+A caller that knows the partition counts of a queue tells which version it knows, and receives a
+newer one in the answer, so that no caller is out of date for longer than one exchange.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from maitred.protocol.frames import Opcode
 from maitred.protocol.requests import Answer, Natural, PartitionRequest, ShardRequest
 
 TASKS_MAX = 10_000
-"""Tasks of one batch. More gain nothing, and a turn of the loop should end."""
+"""Most tasks of one batch. More gain nothing, and a turn of the event loop has to end."""
 
 PARTITIONS_MAX = 1_024
-"""Of one queue. At thousands of tasks a second each, more would be a slip."""
+"""Most partitions of one queue. At thousands of tasks a second each, more would be a mistake."""
 
 NEVER = 10 * 365 * 86_400.0
-"""Ten years: a moment later than that is a slip."""
+"""Ten years, in seconds: a longer duration is taken for a mistake."""
 
 Priority = Annotated[int, Meta(ge=0, lt=PRIORITIES)]
 Duration = Annotated[float, Meta(ge=0, le=NEVER)]
 PartitionCount = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
 Session = Annotated[bytes, Meta(min_length=SESSION_BYTES, max_length=SESSION_BYTES)]
-"""A worker process, from its start to its end; random."""
+"""Identifies one run of a worker or a gateway, from its start to its end."""
 Proof = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
-"""Shows that a worker was given an attempt: the bytes that came with the task."""
+"""Proves that a worker was given an attempt: the bytes that came with the task."""
 WorkerName = Annotated[str, Meta(max_length=200)]
 
 
 class Counts(Struct, array_like=True, frozen=True, gc=False):
-    """How many partitions a queue has."""
+    """How many partitions a queue has, to read from and to write to."""
 
     read: int
     write: int
@@ -50,36 +50,37 @@ class Counts(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Add(PartitionRequest, array_like=True, gc=False):
-    """Take these tasks; answered when each is on disk, or over already."""
+    """Add these tasks; answered when each of them is on disk, or has already ended."""
 
     opcode = Opcode.ADD
     permission = "produce"
 
     version: Natural
-    """Of the partition counts that the caller goes by."""
+    """Version of the partition counts that the caller knows."""
     payloads: Annotated[list[bytes], Meta(min_length=1, max_length=TASKS_MAX)]
     priority: Priority = 2
     delay: Duration = 0.0
-    """Not before so many seconds from now."""
+    """Seconds from now before which the tasks are not run."""
     expires: Duration = 0.0
-    """Not begun after so many seconds, it is not begun at all; 0: never expires."""
+    """Seconds from now after which a task that has not begun is dropped; 0: it never expires."""
     terms: Terms = Terms()
     user: str = ""
-    """Whose request it is; the shard that a client is connected to fills it in. New queues count
-    against this user's rate."""
+    """User who adds the tasks; the shard that the client is connected to fills it in. New queues
+    count against this user's rate."""
 
 
 class Added(Answer, array_like=True, gc=False):
-    """The tasks have the sequence numbers from `first` on, in the order of the payloads."""
+    """Sequence numbers of the tasks: from `first` on, in the order of the payloads."""
 
     first: int
-    """-1: this partition takes no tasks any more, and nothing was done; the counts say which do."""
+    """-1 if this partition accepts no tasks any more, and nothing was done; the counts tell which
+    do."""
     counts: Counts | None = None
-    """If the caller's were out of date."""
+    """The partition counts, if the caller's were out of date; None otherwise."""
 
 
 class Await(PartitionRequest, array_like=True, gc=False):
-    """Tell me when this task is over, and what came of it."""
+    """A long poll for the end of a task and its outcome."""
 
     opcode = Opcode.AWAIT
     permission = "produce"
@@ -92,16 +93,16 @@ Status = Literal["done", "failed", "cancelled", "expired"]
 
 
 class Outcome(Answer, array_like=True, gc=False):
-    """A task is over."""
+    """How a task ended."""
 
     status: Status
     attempts: int
     body: bytes
-    """What the handler returned, or, if it failed, a `Failure`: msgpack either way."""
+    """What the handler returned or, if it failed, a `Failure`: msgpack either way."""
 
 
 class Revoke(PartitionRequest, array_like=True, gc=False):
-    """Do not run this task; stop it if it runs."""
+    """Cancel a task: it is not run, or it is stopped if it runs."""
 
     opcode = Opcode.REVOKE
     permission = "produce"
@@ -111,15 +112,15 @@ class Revoke(PartitionRequest, array_like=True, gc=False):
 
 
 class Revoked(Answer, array_like=True, gc=False):
-    """What became of it."""
+    """The state of the task after the request."""
 
     state: Literal["cancelled", "cancelling", "over"]
     """`cancelled`: it will not run, by this request or an earlier one. `cancelling`: it runs, and
-    its worker will be told. `over`: it ended otherwise."""
+    its worker will be told to stop it. `over`: it had ended otherwise."""
 
 
 class Signatures(PartitionRequest, array_like=True, gc=False):
-    """To the root: what arguments do the handlers of this queue take?"""
+    """Ask the root which arguments the handlers of this queue take."""
 
     opcode = Opcode.SIGNATURES
     permission = "produce"
@@ -127,24 +128,26 @@ class Signatures(PartitionRequest, array_like=True, gc=False):
 
     must_exist: bool = False
     """Whether to refuse a queue that does not exist with `unknown-queue`, which names the nearest;
-    otherwise the answer is that no worker served it."""
+    otherwise the answer says that no worker served it."""
 
 
 class SignaturesFound(Answer, array_like=True, gc=False):
-    """Signatures of workers that serve the queue, or did within `signatures_seconds`."""
+    """Signatures of the workers that serve the queue, or did within `signatures_seconds`."""
 
     signatures: list[bytes]
-    """The shapes of their handlers' parameters (`client/shapes.py`). An empty one takes anything:
-    then nothing can be refused. None at all: no worker served the queue."""
+    """Shapes of their handlers' parameters (`client/shapes.py`). An empty shape accepts any
+    arguments: then none can be refused. The list is empty if no worker served the queue."""
     served_seconds_ago: float | None = None
-    """Since when no worker serves it, 0 while one does; None: none did within that time."""
+    """Seconds since a worker last served the queue, 0 while one does; None: none did within that
+    time."""
 
 
 # Workers
 
 
 class Offer(PartitionRequest, array_like=True, gc=False):
-    """I have so many free slots. Answered when there is a task for one, or when time is up."""
+    """A long poll of a worker with this many free slots. Answered when there is a task or a query
+    for one, or when the time is up."""
 
     opcode = Opcode.OFFER
     permission = "work"
@@ -152,91 +155,92 @@ class Offer(PartitionRequest, array_like=True, gc=False):
     version: Natural
     session: Session
     worker: WorkerName
-    """For people to read."""
+    """Name of the worker, for people to read."""
     slots: Annotated[int, Meta(ge=1, le=TASKS_MAX)]
     hops: Natural = 0
-    """How often it was passed on to a parent."""
+    """How often the offer was forwarded to a parent partition."""
     address: Annotated[str, Meta(max_length=300)] = ""
-    """`host:port` where gateways reach the worker directly; empty: nowhere."""
+    """`host:port` where gateways reach the worker directly; empty if they cannot."""
     user: str = ""
-    """As whom the worker connected. The shard that it connected to fills this in. New queues count
-    against this user's rate."""
+    """User as whom the worker connected; the shard that it is connected to fills this in. New
+    queues count against this user's rate."""
 
 
 class Given(Struct, array_like=True, gc=False):
     """A task for a worker to run."""
 
     partition: int
-    """Whose it is: there it is finished, and there its heartbeats go."""
+    """Partition that owns the task; the worker sends its heartbeats and its end there."""
     sequence: int
     attempt: int
-    """1 for the first."""
+    """Number of this attempt, from 1."""
     proof: bytes
-    """Shown in every message about this attempt, by the session that made the offer."""
+    """The worker sends it with every message about this attempt, with the session of its offer."""
     timeout: float
-    """Seconds for this attempt; 0: no limit."""
+    """Seconds that this attempt may take; 0: no limit."""
     payload: bytes
     waited: float = 0.0
-    """Seconds from when it could have been run until it was given."""
+    """Seconds from when the task was ready to run until it was given to the worker."""
 
 
 class Reserved(Struct, array_like=True, gc=False):
-    """A slot is reserved for a query, which comes straight from a gateway."""
+    """A slot of the worker is reserved for a query, which comes straight from a gateway."""
 
     partition: int
-    """Where the reservation was made: there the query is fetched if it is relayed."""
+    """Partition that made the reservation; the worker fetches the query there if it is relayed."""
     token: bytes
-    """Whoever shows it has the slot."""
+    """Identifies the reservation; the query that shows it gets the slot."""
     user: str
-    """Whose query it is."""
+    """User whose query it is."""
     reservation_seconds: float
-    """If no query comes for it within this time, the slot is free again."""
+    """If no query comes within this many seconds, the slot is free again."""
     run_seconds: float
-    """Longest that the query may run."""
+    """Longest time that the query may run, in seconds."""
     result_bytes: int
-    """Largest result in one piece."""
+    """Largest result that is not a stream, in bytes."""
     stream_bytes: int
-    """Largest stream; 0: any."""
+    """Largest stream, in bytes; 0: no limit."""
     again_seconds: float = 0.0
-    """For so long the worker may give the slot to the same gateway again, without the partition,
-    while it has others on offer."""
+    """Seconds for which the worker may reserve the slot for the same gateway again, without asking
+    the partition, while it has other slots on offer."""
     tracebacks: bool = True
-    """Whether a failure may tell where it happened."""
+    """Whether a failure may include its traceback."""
     proof: bytes = b""
-    """If the node counts the query until its end: with this the worker proves, in RUNNING, that the
-    partition made the reservation for it. Empty: the query is not counted."""
+    """Set if the node counts the query until its end: with it the worker proves, in RUNNING, that
+    the partition made the reservation for it. Empty: the query is not counted."""
 
 
 class Offered(Answer, array_like=True, gc=False):
-    """What there is to do; nothing, if the time was up first."""
+    """Tasks and reservations for the worker; none if the time was up first."""
 
     tasks: list[Given]
     lease_seconds: float
-    """Without a heartbeat for so long, each task is given to somebody else."""
+    """A task without a heartbeat for this many seconds is given to another worker."""
     backlog: int
     """Tasks that wait in this partition."""
     rate: float
-    """Tasks a second that are added to it."""
+    """Tasks that are added to this partition per second."""
     counts: Counts | None = None
     reserved: list[Reserved] = field(default_factory=list)
-    """Slots that queries will take."""
+    """Slots that are reserved for queries."""
 
 
 DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)
-"""How an attempt ended. Returned: not begun, as if never given. Stopped: it was revoked."""
+"""How an attempt ended. RETURNED: it was not begun, as if it had never been given. STOPPED: it was
+revoked."""
 
 
 class Failure(Struct, array_like=True, gc=False):
     """Why an attempt failed."""
 
     kind: str
-    """The exception's class, or one of our codes."""
+    """Class of the exception, or one of maitred's error codes."""
     message: str
     traceback: str = ""
 
 
 class End(Struct, array_like=True, gc=False):
-    """An attempt is over."""
+    """The end of an attempt."""
 
     sequence: Natural
     attempt: Natural
@@ -247,7 +251,7 @@ class End(Struct, array_like=True, gc=False):
 
 
 class Finish(PartitionRequest, array_like=True, gc=False):
-    """These attempts are over; answered when that is on disk, or need not be."""
+    """Report the ends of attempts; answered when they are on disk, or need not be."""
 
     opcode = Opcode.FINISH
     permission = "work"
@@ -256,20 +260,23 @@ class Finish(PartitionRequest, array_like=True, gc=False):
     session: Session
     ends: Annotated[list[End], Meta(min_length=1, max_length=TASKS_MAX)]
     user: str = ""
-    """As whom the worker connected. The shard that it connected to fills this in."""
+    """User as whom the worker connected; the shard that it is connected to fills this in."""
 
 
 class Finished(Answer, array_like=True, gc=False):
-    """Written down."""
+    """The partition has recorded the ends, except those listed here."""
 
     late: list[int]
-    """Of these nobody waited for the end: they were over, or had been given to somebody else."""
+    """Sequence numbers of tasks whose end was ignored: they had ended, or had been given to another
+    worker."""
     refused: list[int] = field(default_factory=list)
-    """The proofs of these do not show that this session was given the attempt: nothing was done."""
+    """Sequence numbers of tasks whose proof does not show that this session was given the attempt;
+    their end was ignored."""
 
 
 class Heartbeat(PartitionRequest, array_like=True, gc=False):
-    """These run still. Answered at once if there is news of one of them, else when time is up."""
+    """Report that attempts still run. Answered at once if one of them was lost or revoked, else
+    when the time is up."""
 
     opcode = Opcode.HEARTBEAT
     permission = "work"
@@ -278,25 +285,27 @@ class Heartbeat(PartitionRequest, array_like=True, gc=False):
     session: Session
     worker: WorkerName
     running: Annotated[list[tuple[Natural, Natural, Proof]], Meta(max_length=TASKS_MAX)]
-    """Sequence numbers, attempts and their proofs."""
+    """Sequence number, attempt and proof of each."""
     user: str = ""
-    """As whom the worker connected. The shard that it connected to fills this in."""
+    """User as whom the worker connected; the shard that it is connected to fills this in."""
 
 
 class Heard(Answer, array_like=True, gc=False):
-    """What a worker should know about its tasks."""
+    """Attempts that the worker should abandon."""
 
     lost: list[int]
-    """No longer yours, or not proven to be: whatever comes of them will not count."""
+    """Sequence numbers of attempts that the session no longer holds, or did not prove; their ends
+    will be ignored."""
     revoked: list[int]
-    """Stop these."""
+    """Sequence numbers of tasks that the worker should stop."""
 
 
 # Between shards
 
 
 class Forward(PartitionRequest, array_like=True, gc=False):
-    """A child's task, for an offer that its parent may have; the child stays its owner."""
+    """Offer a child partition's task to a worker that waits at its parent; the child stays the
+    task's owner."""
 
     opcode = Opcode.FORWARD
     permission = "work"
@@ -311,11 +320,11 @@ class Forward(PartitionRequest, array_like=True, gc=False):
     payload: bytes
     waited: float
     expires: float = 0.0
-    """Seconds that are left until it may not be begun any more; 0: it never expires."""
+    """Seconds after which the task may no longer be begun; 0: it never expires."""
 
 
 class Forwarded(Answer, array_like=True, gc=False):
-    """Which worker has it now; none, if the holder is empty."""
+    """The worker that the task was given to; none if the holder is empty."""
 
     holder: bytes
     """The worker's session, followed by the name of its user."""
@@ -324,7 +333,8 @@ class Forwarded(Answer, array_like=True, gc=False):
 
 
 class Sync(PartitionRequest, array_like=True, gc=False):
-    """From the root to a partition, or the other way: these are the counts. How are you?"""
+    """Exchange partition counts and status between the root and a partition, in either
+    direction."""
 
     opcode = Opcode.SYNC
     permission = "admin"
@@ -333,9 +343,9 @@ class Sync(PartitionRequest, array_like=True, gc=False):
 
     counts: Counts
     makes: bool = False
-    """To a root: whether the queue is made if it does not exist."""
+    """For a root: whether to create the queue if it does not exist."""
     user: str = ""
-    """For whom."""
+    """User for whom the queue is created."""
 
 
 class Synced(Answer, array_like=True, gc=False):
@@ -343,18 +353,20 @@ class Synced(Answer, array_like=True, gc=False):
 
     version: int
     drained: bool
-    """Read-only at that version, and empty: its ack level equals its read level."""
+    """Whether the partition is read-only at that version, and empty: its ack level equals its read
+    level."""
     added_per_second: float
     backlog: int
     counts: Counts | None = None
-    """If the caller's were out of date: a partition asks its root for them when it is loaded."""
+    """The counts, if the caller's were out of date: a partition asks its root for them when it is
+    loaded."""
 
 
 # People
 
 
 class Describe(PartitionRequest, array_like=True, gc=False):
-    """How is this partition?"""
+    """Ask for a description of the partition."""
 
     opcode = Opcode.DESCRIBE
     permission = "admin"
@@ -365,38 +377,39 @@ class StoredAmount(Struct):
     """How much of a queue or a namespace is stored, and its quota. A map, for people."""
 
     tasks: int = 0
-    """Tasks that are not over, and dead letters."""
+    """Tasks that have not ended, and dead letters."""
     bytes: int = 0
-    """With results that are kept."""
+    """Bytes stored, including results that are kept."""
     most_tasks: int | None = None
-    """The quota; None: there is none."""
+    """Quota of tasks; None: no quota."""
     most_bytes: int | None = None
 
 
 class PartitionDescription(Struct, kw_only=True):
-    """How a partition is. A map, not an array: people read it, and it grows with every feature."""
+    """The state of a partition. A map, not an array: people read it, and it grows with every
+    feature."""
 
     partition: int
     node: str
     shard: int
-    """The owner."""
+    """Number of the shard that owns the partition."""
     state: Literal["writable", "read-only", "drained"]
     counts: Counts
     range_id: int
     read_level: int
-    """The highest sequence number that was read from the store or given out."""
+    """Highest sequence number that was read from the store or assigned to a task."""
     ack_level: int
-    """Everything up to this one is over."""
+    """All tasks up to this sequence number have ended."""
     backlog: int
-    """Tasks that are not over and not running, later ones too."""
+    """Tasks that have not ended and do not run, including delayed ones."""
     backlog_age_seconds: float
-    """Since when the first of them could be run."""
+    """Seconds since the first task of the backlog was ready to run; 0 if none is."""
     running: int
     later: int
-    """Tasks that wait for their time, of those in memory."""
+    """Delayed tasks that are in memory."""
     dead: int
     offers: int
-    """Free slots that wait here."""
+    """Free slots on offer at this partition."""
     workers: list[str]
     added: int
     added_per_second: float
@@ -404,10 +417,10 @@ class PartitionDescription(Struct, kw_only=True):
     finished_per_second: float
     failed: int
     lost: int
-    """Attempts whose worker was lost: what may have run twice."""
+    """Attempts whose worker was lost: their tasks may have run twice."""
     matched_at_once: int
     never_written: int
-    """Tasks that were over before they had to be written."""
+    """Tasks that ended before they had to be written to disk."""
     forwarded_tasks: int
     forwarded_offers: int
     wait_p50_seconds: float
@@ -415,16 +428,18 @@ class PartitionDescription(Struct, kw_only=True):
     rate_limit_per_second: float | None = None
     parent: int | None = None
     worker_details: list[tuple[str, int, float]] = field(default_factory=list)
-    """Name, tasks running here, seconds since it was heard of."""
+    """For each worker: its name, tasks that it runs for this partition, and seconds since it was
+    heard from."""
     queries_waiting: int = 0
-    """Slots that gateways wait for, here or further up."""
+    """Slots that gateways wait for, here or further up the tree."""
     allocated: int = 0
-    """Slots that were given to queries here."""
+    """Slots that this partition reserved for queries."""
     allocated_per_second: float = 0.0
     unproven: int = 0
     """Ends and heartbeats that were refused because their proof was wrong."""
     not_kept: int = 0
-    """Results that are kept in memory only and failures that were cut: a quota had no room."""
+    """Results that are kept in memory only and failures that were truncated, because a quota was
+    used up."""
     queue_stored: StoredAmount = field(default_factory=StoredAmount)
     """Summed over all partitions of the queue, about a second ago."""
     namespace_stored: StoredAmount = field(default_factory=StoredAmount)
@@ -435,14 +450,14 @@ class PartitionDescription(Struct, kw_only=True):
     damaged_rows: int = 0
     """Rows that could not be read and were set aside."""
     damaged_tasks: int = 0
-    """Tasks in them that are not over."""
+    """Tasks in these rows that have not ended."""
     served_seconds_ago: float | None = None
-    """Since when no worker serves the queue, 0 while one does; None: none did within
+    """Seconds since a worker last served the queue, 0 while one does; None: none did within
     `signatures_seconds`. Told by root partitions only."""
 
 
 class Resize(PartitionRequest, array_like=True, gc=False):
-    """To the root: have so many partitions."""
+    """Ask the root to change the number of partitions."""
 
     opcode = Opcode.RESIZE
     permission = "admin"
@@ -451,30 +466,30 @@ class Resize(PartitionRequest, array_like=True, gc=False):
     write: PartitionCount
     force: bool = False
     user: str = ""
-    """Whose request it is; the shard that a client is connected to fills it in. New queues count
+    """User who asks; the shard that the client is connected to fills it in. New queues count
     against this user's rate."""
 
 
 class Resized(Answer, array_like=True, gc=False):
-    """The counts from now on."""
+    """The partition counts from now on."""
 
     counts: Counts
 
 
 class DeadLetters(PartitionRequest, array_like=True, gc=False):
-    """List, retry or drop dead letters of a partition."""
+    """List, show, retry or drop dead letters of a partition."""
 
     opcode = Opcode.DEAD
     permission = "admin"
 
     action: Literal["list", "show", "retry", "drop"]
     sequences: Annotated[list[Natural], Meta(max_length=TASKS_MAX)] = field(default_factory=list)
-    """Which; for a list, those after the first of these."""
+    """Sequence numbers of the dead letters; a list starts after the first of these."""
     most: Annotated[int, Meta(ge=1, le=TASKS_MAX)] = 100
 
 
 class DeadLetter(Struct, kw_only=True):
-    """A task that nobody will try again unless a person says so."""
+    """A task whose attempts are used up; only a person can have it tried again."""
 
     partition: int
     sequence: int
@@ -483,9 +498,9 @@ class DeadLetter(Struct, kw_only=True):
     attempts: int
     added_at: float
     failure: bytes
-    """A `Failure`."""
+    """An encoded `Failure`."""
     payload: bytes
-    """Empty in a list."""
+    """The task's payload; empty in a list."""
     payload_bytes: int
 
 
@@ -500,7 +515,7 @@ RowKind = Literal["segment", "later", "dead", "result"]
 
 
 class DamagedRows(PartitionRequest, array_like=True, gc=False):
-    """List, bring back or drop rows of a partition that were set aside as damaged."""
+    """List, show, retry or drop rows of a partition that were set aside as damaged."""
 
     opcode = Opcode.DAMAGED
     permission = "admin"
@@ -509,12 +524,12 @@ class DamagedRows(PartitionRequest, array_like=True, gc=False):
     rows: Annotated[list[tuple[RowKind, Natural]], Meta(max_length=TASKS_MAX)] = field(
         default_factory=list
     )
-    """Which, by kind and first sequence number; for a list, those after the first of these."""
+    """Kind and first sequence number of each row; a list starts after the first of these."""
     most: Annotated[int, Meta(ge=1, le=TASKS_MAX)] = 100
     ignore_checksum: bool = False
-    """For a retry: a wrong checksum alone is no reason to refuse."""
+    """For a retry: whether to accept a row whose checksum alone is wrong."""
     body: bytes = b""
-    """For a retry of one row: its body as it was mended; empty: the one that was kept."""
+    """For a retry of one row: its repaired body; empty: the body that was kept."""
 
 
 class DamagedRow(Struct, kw_only=True):
@@ -526,14 +541,14 @@ class DamagedRow(Struct, kw_only=True):
     """Sequence number of its task, or of the first task of a segment."""
     last: int
     tasks: int
-    """Tasks in it that are not over; 0 for a dead letter or a result."""
+    """Tasks in the row that have not ended; 0 for a dead letter or a result."""
     noticed_at: float
     reason: str
-    """Why it cannot be read; in the answer to a retry, why it still cannot, or empty."""
+    """Why the row cannot be read; in the answer to a retry, why it still cannot, or empty."""
     body_bytes: int
-    """0: the store could not read it, so there is nothing to export."""
+    """Size of the body; 0 if the store could not read it, so that there is nothing to export."""
     body: bytes
-    """Empty in a list."""
+    """Content of the row; empty in a list."""
 
 
 class DamagedRowsFound(Answer, array_like=True, gc=False):
@@ -543,11 +558,11 @@ class DamagedRowsFound(Answer, array_like=True, gc=False):
     total: int
     """Damaged rows that the partition has now."""
     tasks: int
-    """Tasks in them."""
+    """Tasks in these rows that have not ended."""
 
 
 class Queues(ShardRequest, array_like=True, gc=False):
-    """Which queues does this store have?"""
+    """List the queues of the store."""
 
     opcode = Opcode.QUEUES
     permission = "admin"
@@ -555,38 +570,39 @@ class Queues(ShardRequest, array_like=True, gc=False):
 
 
 class QueuesFound(Answer, array_like=True, gc=False):
-    """Namespace, queue and type of each."""
+    """Namespace, name and type of each queue."""
 
     queues: list[tuple[str, str, int]]
     quotas: dict[str, int] = field(default_factory=dict)
-    """By namespace, how many queues it may have."""
+    """How many queues each namespace may have."""
 
 
 class DeleteQueue(PartitionRequest, array_like=True, gc=False):
-    """To the shard of the root: delete this queue, all partitions of it, with what they hold."""
+    """Ask the root's shard to delete the queue, with all partitions and what they hold."""
 
     opcode = Opcode.DELETE
     permission = "admin"
 
     force: bool = False
-    """Also if it has tasks or dead letters, or if workers or queries wait at it."""
+    """Whether to delete it even if it has tasks or dead letters, or if workers or queries wait at
+    it."""
 
 
 class DeletedQueue(Answer, array_like=True, gc=False):
-    """What was deleted."""
+    """How much was deleted."""
 
     partitions: int
     """0: the queue did not exist."""
     tasks: int
-    """Tasks that were not over; they will not run, or not again."""
+    """Tasks that had not ended; they will not run, or not again."""
     dead: int
-    """Dead letters."""
+    """Dead letters that were deleted."""
     workers: int
-    """Workers that were connected. While they stay, they make the queue anew."""
+    """Workers that serve the queue. While they stay, they create it anew."""
 
 
 class Withdraw(ShardRequest, array_like=True, gc=False):
-    """From shard to shard: who uses partitions of this queue in your memory? Or let go of them."""
+    """From shard to shard: report the use of this queue's partitions in memory, or unload them."""
 
     opcode = Opcode.WITHDRAW
     permission = "admin"
@@ -597,15 +613,15 @@ class Withdraw(ShardRequest, array_like=True, gc=False):
     queue: str
     queue_type: int
     drop: bool = False
-    """Whether to let go of them: the queue was deleted from the store."""
+    """Whether to unload them: the queue was deleted from the store."""
 
 
 class Withdrawn(Answer, array_like=True, gc=False):
-    """What the partitions in the shard's memory have."""
+    """Tasks, workers and queries of the queue's partitions in the shard's memory."""
 
     tasks: int
     workers: list[bytes]
-    """Sessions of those that wait for tasks, or attend."""
+    """Sessions of the workers that offer slots to the queue or attend it."""
     queries: int
     """Slots that gateways wait for."""
 
@@ -665,4 +681,4 @@ EXCHANGES: tuple[tuple[type[AnyTaskRequest], type[AnyTaskAnswer]], ...] = (
     (Withdraw, Withdrawn),
     (Signatures, SignaturesFound),
 )
-"""Each request and its answer."""
+"""Class of each request and of its answer."""

@@ -1,9 +1,10 @@
-"""Where gateways reach a worker, as the worker announces it and the node passes it on.
+"""Where gateways reach a worker: the worker announces it and the node passes it on.
 
 The text is `HOST:PORT` or, if the worker's listener speaks TLS, `HOST:PORT#FINGERPRINT`. The
 fingerprint is the SHA-256 of the listener's certificate in DER form, in hexadecimal. The host is an
-IP address, so that no gateway resolves a name that somebody else controls. Between a worker and its
-node it may be missing (`:PORT`): the node fills in where the worker's connection comes from.
+IP address, so that no gateway resolves a name that a third party controls. Between a worker and its
+node it may be missing (`:PORT`): the node fills in the address that the worker's connection comes
+from.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ IpAddress = IPv4Address | IPv6Address
 
 
 class WorkerAddress(NamedTuple):
-    """One worker's listener."""
+    """The address of one worker's listener."""
 
     host: str
     """An IP address; empty if the node is to fill it in."""
@@ -35,7 +36,7 @@ class WorkerAddress(NamedTuple):
 
 
 def parse_worker_address(text: str) -> WorkerAddress:
-    """Read an announced address; raise `InvalidAddress` unless it is one."""
+    """Parse an announced address; raise `InvalidAddress` unless it is valid."""
     place, mark, pin = text.partition("#")
     host, colon, port = place.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -54,8 +55,8 @@ def parse_worker_address(text: str) -> WorkerAddress:
 
 
 def comparable(host: str) -> IpAddress:
-    """Return the IP address, an IPv4 address that is written as an IPv6 one as what it is; raise
-    `ValueError` unless it is one."""
+    """Return the IP address, with an IPv4-mapped IPv6 address as the IPv4 address; raise
+    `ValueError` unless the text is an IP address."""
     address = ip_address(host)
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
@@ -63,6 +64,6 @@ def comparable(host: str) -> IpAddress:
 
 def _no_address(text: str) -> InvalidAddress:
     return InvalidAddress(
-        f"{text[:80]!r} is no address of a worker.",
+        f"{text[:80]!r} is not a worker's address.",
         remedy="A worker announces IP:PORT, or IP:PORT#FINGERPRINT if its listener speaks TLS.",
     )
