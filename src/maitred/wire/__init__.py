@@ -1,1 +1,1 @@
-"""How frames travel: one connection, both ends of it."""
+"""Connections that carry frames: the transport of both ends."""

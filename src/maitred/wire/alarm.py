@@ -1,8 +1,8 @@
 """One timer for many deadlines.
 
 Most requests are answered long before their deadlines, and setting and cancelling a timer for each
-would cost more than running a quick query. So there is one, set to the earliest deadline; when it
-rings, its owner looks at what is due, and returns the next deadline.
+would cost more than running a quick query. So there is one timer, set to the earliest deadline;
+when it fires, its owner handles what is due, and returns the next deadline.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TIMER_SLACK_SECONDS: Final = 0.001
-"""Timers of some loops count whole milliseconds and ring up to one early."""
+"""Timers of some event loops count whole milliseconds and fire up to one millisecond early."""
 
 
 class Alarm:
-    """Rings at the earliest of many moments. `look` is called with the time, and returns the next
-    moment; None or infinity if there is none."""
+    """A timer for the earliest of many moments. When it fires it calls `look` with the loop's time,
+    which returns the next moment; None or infinity if there is none."""
 
     __slots__ = ("_look", "_loop", "_timer", "at")
 
@@ -31,10 +31,11 @@ class Alarm:
         self._look = look
         self._timer: asyncio.TimerHandle | None = None
         self.at = inf
-        """The earliest moment that was named; `by` with a later one has no effect."""
+        """The earliest moment that was named, in the loop's time; `by` with a later one has no
+        effect."""
 
     def by(self, moment: float) -> None:
-        """Ring no later than at this moment."""
+        """Fire no later than at this moment of the loop's time."""
         if moment < self.at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -42,7 +43,7 @@ class Alarm:
             self._timer = self._loop.call_at(moment, self._ring)
 
     def stop(self) -> None:
-        """Do not ring, unless a moment is named after this."""
+        """Cancel the timer; `by` sets it again."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

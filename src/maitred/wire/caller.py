@@ -1,14 +1,14 @@
-"""The end of a link that asks: stream ids, who waits for which answer, and until when.
+"""The end of a link that sends requests: stream ids, receivers of answers, and deadlines.
 
-Used by clients, and by shards to pass a request on to another shard. An answer goes to a
-`Receiver`: exactly one of its methods is called, exactly once.
+Clients use it, and shards that forward a request to another shard. An answer goes to a `Receiver`:
+exactly one of its methods is called, exactly once.
 
-A request that is given up keeps its stream id until the node has answered: the id must not be used
-again while an answer to the old request may still come. CANCEL tells the node to hurry; it is sent
-on the stream of the request that it takes back, and the answer to both is one.
+An abandoned request keeps its stream id until the node has answered: the id must not be used again
+while an answer to the old request may still come. CANCEL tells the node to stop the work; it is
+sent on the stream of the request that it cancels, and one answer serves both.
 
-Deadlines have one timer a link, set to the earliest: most requests are answered long before theirs,
-and setting and cancelling a timer for each would cost more than sending it.
+A link has one timer for all deadlines, set to the earliest: most requests are answered long before
+theirs, and setting and cancelling a timer for each would cost more than sending it.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 _pack = HEADER.pack
 
 TURN_FRAMES = 256
-"""Answers that are handed out before the rest of the program gets its turn."""
+"""Answers that are delivered before the rest of the program gets its turn."""
 
 
 class Receiver(Protocol):
-    """Who waits for an answer."""
+    """Receives the answer to one request, or the reason why there is none."""
 
     def answered(self, frame: Frame) -> None:
-        """The answer is here; it may be an ERROR."""
+        """The answer has arrived; it may be an ERROR."""
 
     def expired(self) -> None:
         """The deadline has passed. The node is told to stop; its answer will be dropped."""
 
     def lost(self, problem: Exception | None) -> None:
-        """The connection is gone, and the answer with it."""
+        """The connection was lost before the answer came."""
 
 
 class _Abandoned:
-    """Receives the answers that nobody waits for any more."""
+    """Drops the answers to abandoned requests."""
 
     def answered(self, frame: Frame) -> None:
         pass
@@ -70,7 +70,7 @@ _ABANDONED = _Abandoned()
 
 
 class Caller(Link):
-    """A link on which requests are made."""
+    """A link on which requests are sent."""
 
     __slots__ = (
         "_alarm",
@@ -90,34 +90,35 @@ class Caller(Link):
         super().__init__(loop, FrameDecoder(RESPONSE, max_body_bytes), REQUEST, TURN_FRAMES)
         self.most_in_flight = min(most_in_flight, STREAMS_MAX)
         self.pending: dict[int, Receiver] = {}
-        """Who waits, by stream."""
+        """Receivers of the requests in flight, by stream."""
         self.abandoned = 0
-        """Streams of requests that were given up and not answered yet."""
+        """Number of abandoned requests that the node has not yet answered."""
         self._ended = False
         self._deadlines: dict[int, float] = {}
         self._free: list[int] = []
         self._next = 0
         self._alarm = Alarm(loop, self._look_at_deadlines)
 
-    # For those who inherit
+    # For subclasses
 
     def pushed(self, frame: Frame) -> None:
-        """An event, or the node's last words."""
+        """Handle an event, or an error that the node sends before it closes the connection."""
 
     def ended(self, problem: Exception | None) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
 
     # Asking
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not answered yet, given-up ones too."""
+        """Requests that the node has not yet answered, including abandoned ones."""
         return len(self.pending)
 
     def ask(
         self, opcode: int, body: bytes, receiver: Receiver, deadline: float, flags: int = 0
     ) -> int:
-        """Send a request; returns its stream. Raises `TooManyInFlight` if there is none left."""
+        """Send a request and return its stream; raise `TooManyInFlight` if all streams are in
+        use."""
         if self.closing:
             raise Unavailable("The connection is closed.")
         if self._free:
@@ -135,7 +136,7 @@ class Caller(Link):
             self._deadlines[stream] = deadline
             if deadline < self._alarm.at:
                 self._alarm.by(deadline)
-        # As `send`, but for a request that is alone: it has nobody to wait for.
+        # Like `send`, but a request that is alone in flight is written at once.
         frame = _pack(REQUEST, flags, stream, opcode, len(body)) + body
         self._gathered.append(frame)
         self._gathered_bytes += len(frame)
@@ -147,7 +148,7 @@ class Caller(Link):
         return stream
 
     def give_up(self, stream: int, receiver: Receiver) -> bool:
-        """Nobody waits for this any more: tell the node. False if it was answered already."""
+        """Abandon a request and tell the node to stop. Returns False if it was already answered."""
         if self.pending.get(stream) is not receiver:
             return False
         self._abandon(stream)
@@ -172,7 +173,7 @@ class Caller(Link):
                     self.pushed(frame)
                     continue
                 self.frame_refused(
-                    ProtocolViolation(f"An answer came on stream {stream}, which nobody asked on."),
+                    ProtocolViolation(f"An answer came on stream {stream}, which has no request."),
                     stream,
                 )
                 return
@@ -187,7 +188,7 @@ class Caller(Link):
         self.fail(problem)
 
     def fail(self, problem: Exception) -> None:
-        """Give the connection up for this reason; everybody who waits is told."""
+        """Close the connection for this reason, which all receivers are told."""
         self.abort()
         self._end(problem)
 
@@ -207,9 +208,9 @@ class Caller(Link):
             receiver.lost(problem)
         self.ended(problem)
 
-    # Answers are read however many requests are unsent. A node reads nothing more while its answers
-    # are not taken; if we did the same, both would wait for ever. What may be unsent is bounded by
-    # what may be in flight.
+    # Answers are read however many requests are unsent. A node stops reading while its answers are
+    # not read; if the caller did the same, both would wait for ever. The limit of requests in
+    # flight bounds the unsent ones.
 
     def pause_writing(self) -> None:
         pass
@@ -223,7 +224,7 @@ class Caller(Link):
         over = [stream for stream, deadline in self._deadlines.items() if deadline <= now]
         for stream in over:
             if stream not in self._deadlines:
-                continue  # one that expired before it gave this up, too, or the whole link
+                continue  # an expired receiver abandoned this request, too, or failed the link
             receiver = self.pending[stream]
             self._abandon(stream)
             receiver.expired()
@@ -231,7 +232,7 @@ class Caller(Link):
 
 
 def error_of(frame: Frame) -> MaitredError:
-    """The error that the frame carries, also if it is not even that."""
+    """Return the error that an ERROR frame carries, or a `ProtocolViolation` if it is malformed."""
     try:
         return decode_error(frame.body)
     except ProtocolViolation as problem:

@@ -1,4 +1,4 @@
-"""What strangers do wrong, said now and then: garbage that they send must not fill the log."""
+"""Rate-limited log lines about protocol errors of peers, whose garbage must not fill the log."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
 
 QUIET_SECONDS: Final = 60.0
-"""After a complaint of one kind. The next one says how many there were meanwhile."""
+"""Seconds without a further line about the same error code. The next line tells how many were left
+out."""
 
 
 class ComplaintLog(Protocol):
-    """The part of a log that takes complaints."""
+    """The part of a logger that `Complaints` uses."""
 
     def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
     def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
 
 class Complaints:
-    """Writes at most one line about each code of error in so many seconds."""
+    """Writes at most one line per error code every `quiet_seconds`."""
 
     def __init__(
         self,
@@ -33,7 +34,8 @@ class Complaints:
         self._log = log
         self._quiet_seconds = quiet_seconds
         self._said: dict[str, tuple[float, int]] = {}
-        """When it was said last, and how often it was not since. No more than there are codes."""
+        """By error code: when a line was last written, and how many were left out since. Its size
+        is bounded by the number of codes."""
 
     def say(
         self,
@@ -42,7 +44,7 @@ class Complaints:
         problem: MaitredError,
         level: Literal["info", "warning"] = "warning",
     ) -> None:
-        """Write it down, unless the same was said a moment ago."""
+        """Log the problem, unless a line about its code was written within `quiet_seconds`."""
         now = self._loop.time()
         said = self._said.get(problem.code)
         if said is not None and now - said[0] < self._quiet_seconds:

@@ -1,11 +1,11 @@
-"""One connection that carries frames, whichever end we are.
+"""One connection that carries frames, for either end.
 
-What both ends need is here: frames out of bytes, writes gathered for a turn of the loop, reading
-stopped while the peer does not read, and frames served in portions so that a connection with a
-thousand requests at once waits for its turn like everybody else.
+It does what both ends need: decoding frames, gathering the writes of one turn of the event loop,
+back-pressure (it stops reading while the peer does not read), and serving frames in portions, so
+that a connection with a thousand requests at once does not delay the others.
 
-A link watches no clock by itself, since a timer for each of ten thousand connections would cost
-more than the connections. It keeps the moments that somebody with one timer can look at.
+A link has no timer of its own, since a timer for each of ten thousand connections would cost more
+than the connections. It records the moments that an owner with one timer checks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from maitred.errors import ProtocolViolation
 
 GATHERED_BYTES = 64 * 1024
-"""Written at once when this much has gathered, even in the middle of a turn."""
+"""Gathered writes are flushed as soon as they reach this many bytes, even in the middle of a
+turn."""
 
 
 class Link(asyncio.Protocol):
-    """The transport of frames; what they mean is for those who inherit."""
+    """The transport of frames; subclasses interpret them."""
 
     __slots__ = (
         "_flush_soon",
@@ -56,15 +57,15 @@ class Link(asyncio.Protocol):
         self.loop = loop
         self.decoder = decoder
         self.closing = False
-        """Nothing that arrives from now on is looked at."""
+        """Whether the connection is closing: whatever arrives from now on is ignored."""
         self.closing_since: float | None = None
         self.arrived_at = loop.time()
-        """When something last arrived."""
+        """When bytes last arrived, in the loop's time."""
         self.partial_bytes = 0
         self.partial_since: float | None = None
-        """When the first byte of an incomplete frame arrived."""
+        """When the first byte of an incomplete frame arrived; None if no frame is incomplete."""
         self.write_paused_since: float | None = None
-        """Since when the peer has not taken what we wrote."""
+        """Since when the peer has not read what this end wrote; None while it reads."""
         self._outgoing_version = outgoing_version
         self._turn_frames = turn_frames
         self._gathered: list[bytes] = []
@@ -73,27 +74,27 @@ class Link(asyncio.Protocol):
         self._reading_paused = False
         self._working = False
 
-    # For those who inherit
+    # For subclasses
 
     def frames_received(self, frames: list[Frame], now: float) -> None:
-        """Complete frames, in order; at most a turn's worth. `now` is the loop's time."""
+        """Handle complete frames, in order; at most a turn's worth. `now` is the loop's time."""
         raise NotImplementedError
 
     def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
-        """Something arrived that is no frame; nothing after it can be understood."""
+        """Handle bytes that are not a valid frame; nothing after them can be decoded."""
         raise NotImplementedError
 
     def partial_bytes_changed(self, partial_bytes: int) -> None:
-        """So many bytes wait for the rest of their frame, or for their turn."""
+        """Note how many bytes wait for the rest of their frame, or for their turn."""
         self.partial_bytes = partial_bytes
 
     def unsent_piles_up(self) -> None:
-        """More was written to a peer that does not read."""
+        """Handle a write to a peer that does not read."""
 
     # Reading
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not by isinstance: uvloop's transports are none of asyncio's classes.
+        # Not by isinstance: uvloop's transports do not inherit from asyncio's.
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -114,10 +115,10 @@ class Link(asyncio.Protocol):
             self.flush()
 
     def work(self) -> None:
-        """Serve a turn's worth of frames, and come back for the rest after everybody else."""
+        """Serve a turn's worth of frames; the rest follows after other work of the event loop."""
         if self.write_paused_since is not None:
-            self.partial_since = None  # whether it is still incomplete is not looked at now
-            self._pause_reading()  # and go on when the peer has read
+            self.partial_since = None  # it is not known now whether a frame is incomplete
+            self._pause_reading()  # until the peer has read
             return
         decoder = self.decoder
         most = self._turn_frames
@@ -125,7 +126,7 @@ class Link(asyncio.Protocol):
         waiting = decoder.waiting_bytes
         if frames:
             self.partial_since = None
-            self._flush_soon = True  # below, so nobody needs to ask for it
+            self._flush_soon = True  # this function flushes below
             self.frames_received(frames, self.loop.time())
             self._flush_soon = False
             if self.closing:
@@ -168,7 +169,7 @@ class Link(asyncio.Protocol):
         self.write(HEADER.pack(self._outgoing_version, flags, stream, opcode, len(body)) + body)
 
     def write(self, frame: bytes) -> None:
-        """Write a frame's bytes, together with whatever else is written in this turn."""
+        """Write a frame's bytes, together with all else that is written in this turn."""
         self._gathered.append(frame)
         self._gathered_bytes += len(frame)
         if self._gathered_bytes >= GATHERED_BYTES:
@@ -178,7 +179,7 @@ class Link(asyncio.Protocol):
             self.loop.call_soon(self._flush_in_turn)
 
     def flush(self) -> None:
-        """Hand over to the transport what has gathered; after the last words it is dropped."""
+        """Pass the gathered bytes to the transport; drop them if the connection is closing."""
         gathered = self._gathered
         if gathered:
             self._gathered = []
@@ -203,16 +204,16 @@ class Link(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What the peer has not taken yet."""
+        """Bytes that were written and that the peer has not yet taken."""
         return self._gathered_bytes + self.transport.get_write_buffer_size()
 
     # The end
 
     def finish(self) -> None:
-        """Write what has gathered, say that nothing follows, and close when the peer has, too.
+        """Flush, send an end of file, and close when the peer has closed its side, too.
 
-        Closing at once, with something unread, would make the kernel reset the connection, and the
-        peer might never see the last words. Whoever watches the clock bounds the wait.
+        Closing at once, with unread bytes, would make the kernel reset the connection, and the peer
+        might never see the last frames. The owner that watches `closing_since` bounds the wait.
         """
         if self.closing:
             return
@@ -231,7 +232,7 @@ class Link(asyncio.Protocol):
             self.transport.close()
 
     def abort(self) -> None:
-        """Close at once; what was not written is lost."""
+        """Close at once; what was not sent is lost."""
         self.closing = True
         self._gathered.clear()
         self._gathered_bytes = 0

@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LATE_SHARE: Final = 0.1
-"""The last part of the wait, in which a loop that was late reads what has arrived meanwhile."""
+"""Share of the wait that is kept for last, in which a late event loop reads what has arrived."""
 
 
 class SilenceTimer:
     """Calls `ring` once, after `seconds` in which an answer could have been read.
 
-    A loop that comes late finds its timers due before it reads what arrived meanwhile: the machine
-    was suspended, or had no CPU to give. So the last tenth of the wait begins only when the loop
-    has passed the first nine; an answer that is there is read in it, and cancels the timer.
+    An event loop that runs late finds its timers due before it reads what arrived meanwhile: the
+    machine was suspended, or had no CPU to give. So the last tenth of the wait begins only when the
+    loop has passed the first nine; an answer that has arrived is read in it, and cancels the timer.
     """
 
     __slots__ = ("_handle",)
@@ -34,5 +34,5 @@ class SilenceTimer:
         self._handle = loop.call_later(last, ring)
 
     def cancel(self) -> None:
-        """Call when the answer is there."""
+        """Cancel the timer: the answer has arrived."""
         self._handle.cancel()

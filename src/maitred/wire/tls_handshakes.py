@@ -1,14 +1,14 @@
-"""TLS for a listener, with failed handshakes told.
+"""TLS for a listener, with failed handshakes logged.
 
-A loop that is given a TLS context for a listener drops a connection whose handshake fails and says
-nothing: the protocol never hears of it. So the listener here is a plain one. Each connection that
-it accepts is taken from the loop and given back to it as an accepted socket with TLS, which is an
-operation that fails visibly. That also means that the context is looked up for every connection:
-one that is replaced counts from then on.
+An event loop that is given a TLS context for a listener drops a connection whose handshake fails
+without a word: the protocol never hears of it. So the listener here is a plain one. Each connection
+that it accepts is taken from the loop and given back to it as an accepted socket with TLS, which is
+an operation that fails visibly. That also means that the context is looked up for every connection:
+a replaced context applies from then on.
 
-A connection whose handshake is under way is none of those that the listener counts, but it has a
-descriptor and some memory. So handshakes have a limit as well. At the limit the oldest one gives
-way: peers that connect and say nothing keep no other peer out, which needs two exchanges.
+The listener does not count a connection whose handshake is under way, but it has a descriptor and
+some memory. So handshakes have a limit as well. At the limit the oldest one is dropped: peers that
+connect and send nothing cannot keep out a peer whose handshake proceeds, which needs two exchanges.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from maitred.wire.complaints import ComplaintLog
 
 TOLD_SECONDS: Final = 10.0
-"""From one line in the log about a handshake that came to nothing to the next of its kind, which
-tells how many there were."""
+"""Seconds between two log lines about failed handshakes of one kind; the later one tells how many
+there were."""
 
 
 class TlsHandshakes:
-    """Those of one listener."""
+    """The TLS handshakes of one listener."""
 
     def __init__(
         self,
@@ -44,21 +44,22 @@ class TlsHandshakes:
         *,
         most: int,
     ) -> None:
-        """A handshake that takes longer than so many `seconds` fails; at most so many (`most`) are
-        under way. `count` is called for each one that came to nothing."""
+        """A handshake that takes longer than `seconds` fails; at most `most` are under way at a
+        time. `count` is called for each one that fails."""
         self._context = context
         self._seconds = seconds
         self._complaints = Complaints(asyncio.get_running_loop(), log, TOLD_SECONDS)
         self._count = count
         self._most = most
         self._under_way: dict[asyncio.Task[None], str] = {}
-        """By task, the oldest first: whose handshakes they are."""
+        """Address of the peer of each handshake, by its asyncio task, the oldest first."""
 
     def __len__(self) -> int:
         return len(self._under_way)
 
     def before(self, factory: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
-        """Return what makes the protocols of the listener: TLS first, then those of the factory."""
+        """Return a factory for the listener that does the TLS handshake before it uses the given
+        factory."""
         return lambda: _Arrival(self, factory)
 
     def close(self) -> None:
@@ -67,10 +68,11 @@ class TlsHandshakes:
             task.cancel()
 
     def begin(self, arrived: socket.socket, factory: Callable[[], asyncio.Protocol]) -> None:
-        """Shake hands on a connection that was accepted, and hand it over to its protocol."""
+        """Start the TLS handshake of an accepted connection; its protocol gets the connection
+        afterwards."""
         try:
             host, port, *_ = arrived.getpeername()
-        except OSError as problem:  # it has left already
+        except OSError as problem:  # the peer has already disconnected
             arrived.close()
             self.failed("?", problem)
             return
@@ -85,14 +87,14 @@ class TlsHandshakes:
         self._under_way.pop(task, None)
 
     def _give_way(self) -> None:
-        """End the oldest handshake."""
+        """Drop the oldest handshake."""
         task = next(iter(self._under_way))
         peer = self._under_way.pop(task)
         task.cancel()
         self._count()
         problem = TooManyConnections(
             f"{self._most:,} TLS handshakes are under way, as many as allowed.",
-            remedy="Look who connects and says nothing, or allow more connections.",
+            remedy="Look for peers that connect and send nothing, or allow more connections.",
         )
         self._complaints.say("a TLS handshake gave way to a new one", peer, problem)
 
@@ -107,11 +109,11 @@ class TlsHandshakes:
             self.failed(peer, problem)
 
     def failed(self, peer: str, problem: OSError) -> None:
-        """Tell why there will be no connection."""
+        """Count and log a failed handshake."""
         self._count()
         if isinstance(problem, ConnectionResetError):
-            # Not an alarm: so do clients that change their mind, and whatever looks whether a port
-            # is open. But some clients say no more if they do not trust us.
+            # Not a warning: port scanners and clients that change their mind do this. But some
+            # clients that do not trust the certificate say no more, either.
             left = ConnectionLost(
                 "The peer closed the connection before the TLS handshake was over."
             )
@@ -122,19 +124,19 @@ class TlsHandshakes:
 
 
 class _Arrival(asyncio.Protocol):
-    """Takes a connection from the loop before anything was read from it."""
+    """Takes a connection from the event loop before anything is read from it."""
 
     def __init__(self, handshakes: TlsHandshakes, factory: Callable[[], asyncio.Protocol]) -> None:
         self._handshakes = handshakes
         self._factory = factory
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not by isinstance: uvloop's transports are none of asyncio's classes.
+        # Not by isinstance: uvloop's transports do not inherit from asyncio's.
         plain = cast("asyncio.Transport", transport)
         try:
-            # A second descriptor of the same connection: to close the first one ends nothing.
+            # A second descriptor of the same connection, which closing the first one does not end.
             arrived = socket.socket(fileno=os.dup(plain.get_extra_info("socket").fileno()))
-        except OSError as problem:  # there are no more of them
+        except OSError as problem:  # no descriptor is left
             self._handshakes.failed("?", problem)
         else:
             self._handshakes.begin(arrived, self._factory)
