@@ -16,9 +16,9 @@ from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.offers import Offer
 from maitred.matching.partition import Partition
 from maitred.matching.presence import Attendance
-from maitred.matching.queries import Wanted
 from maitred.matching.quotas import Quota
 from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
+from maitred.matching.slot_requests import SlotRequest
 from maitred.matching.task import GIVEN, READY, Task, Ticket
 from maitred.matching.task_memory import TaskMemory
 from maitred.routing.counts import PartitionCounts
@@ -55,7 +55,7 @@ class Asked:
     over: bool = False
     """Taken back, or its partition is gone: no answer is wanted."""
     offer: Offer | None = None
-    wanted: Wanted | None = None
+    wanted: SlotRequest | None = None
     reserved: list[bytes] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     best: float | None = None
@@ -140,7 +140,7 @@ class Driver:
         self.passed_tasks: list[Task] = []
         self.recalled_tasks: list[Task] = []
         self.visitors: dict[Task, Asked] = {}
-        self.passed_wanted: list[Wanted] = []
+        self.passed_wanted: list[SlotRequest] = []
         self.allocated: list[tuple[bytes, bytes]] = []
         """Every slot that a query got: the reservation, and whose."""
         self.given_back: list[effects.GiveBack] = []
@@ -156,9 +156,9 @@ class Driver:
             effects.PassTask: lambda effect: self.passed_tasks.append(effect.task),
             effects.RecallTask: lambda effect: self.recalled_tasks.append(effect.task),
             effects.Allocate: self._allocate,
-            effects.RefuseWanted: lambda effect: effect.wanted.token.answer(effect.problem),
-            effects.PassWanted: lambda effect: self.passed_wanted.append(effect.wanted),
-            effects.RecallWanted: lambda effect: self.passed_wanted.remove(effect.wanted),
+            effects.RefuseSlotRequest: lambda effect: effect.request.token.answer(effect.problem),
+            effects.PassSlotRequest: lambda effect: self.passed_wanted.append(effect.request),
+            effects.RecallSlotRequest: lambda effect: self.passed_wanted.remove(effect.request),
             effects.AnswerAttend: self._answer_attend,
             effects.AnswerSubscribe: lambda effect: effect.token.answer(effect),
             effects.RefuseSubscribe: lambda effect: effect.token.answer(effect.problem),
@@ -457,10 +457,10 @@ class Driver:
     ) -> Asked:
         asked = self.ask("want", slots=slots)
         since, until = self.now - waited, self.now + seconds
-        wanted = Wanted(asked, session_of("gateway"), user, slots, since, until, priority)
+        wanted = SlotRequest(asked, session_of("gateway"), user, slots, since, until, priority)
         wanted.do_not_queue = do_not_queue
         asked.wanted = wanted
-        self.partition.allocator.want(wanted, self.now, user_waiting)
+        self.partition.allocator.request(wanted, self.now, user_waiting)
         if turn:
             self.turn()
         return asked
@@ -468,13 +468,13 @@ class Driver:
     def want_no_more(self, asked: Asked, *, turn: bool = True) -> None:
         assert asked.wanted is not None
         asked.over = True
-        self.partition.allocator.want_no_more(asked.wanted)
+        self.partition.allocator.withdraw(asked.wanted)
         if turn:
             self.turn()
 
     def answer_wanted(self, outcome: list[Any] | MaitredError) -> None:
         """What the parent had for the first query that went there."""
-        self.partition.allocator.wanted_answered(self.passed_wanted.pop(0), outcome)
+        self.partition.allocator.parent_answered(self.passed_wanted.pop(0), outcome)
         self.turn()
 
     def attend(
@@ -734,7 +734,7 @@ class Driver:
         asked.answer(runs)
 
     def _allocate(self, effect: effects.Allocate) -> None:
-        asked = effect.wanted.token
+        asked = effect.request.token
         slots = [one.token for one in effect.reserved]
         self.allocated += [(one.token, one.offer.session) for one in effect.reserved]
         slots += effect.above

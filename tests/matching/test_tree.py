@@ -264,6 +264,21 @@ def test_whoever_waits_for_an_answer_is_named_when_the_partition_is_given_up() -
     assert len(tickets) == 1
 
 
+def test_a_visitor_that_is_lost_leaves_an_own_task_of_the_same_number_alone() -> None:
+    """Each partition counts for itself, so a child's task may have the number of one of ours."""
+    driver = Driver(partition=1)
+    (sequence,) = driver.add().sequences
+    driver.pass_time(0.1)
+    visitor = driver.visit(sequence, seconds=5.0)
+    driver.pass_time(0.1)
+    (ours,) = [task for task in driver.passed_tasks if task is not visitor]
+    assert visitor in driver.passed_tasks
+    driver.partition.tree.task_lost(visitor, driver.now)
+    driver.turn()
+    driver.offer()
+    assert driver.recalled_tasks == [ours]
+
+
 def test_a_visitor_that_is_lost_further_up_is_not_called_unwanted() -> None:
     """Its owner would give it to somebody else, while whoever got it further up runs it."""
     driver = Driver(partition=1)

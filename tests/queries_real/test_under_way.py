@@ -16,7 +16,7 @@ import maitred
 from maitred import App
 from maitred.client.query_gateway import QueryGateway
 from maitred.errors import Overloaded
-from maitred.matching.counting import LEASE_SECONDS
+from maitred.matching.permits import LEASE_SECONDS
 from maitred.node.counting import RENEW_SECONDS
 from maitred.protocol.queries import Allocate
 from maitred.settings import Queries, QueryLimits, Queue, User

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.balancing.workers.doubt import Doubts
 from maitred.errors import DeadlineExceeded, Draining, MaitredError, NoWorker, Overloaded
-from maitred.matching.effects import Allocate, PassWanted, RecallWanted, RefuseWanted
+from maitred.matching.effects import Allocate, PassSlotRequest, RecallSlotRequest, RefuseSlotRequest
 from maitred.matching.measures import Rate
-from maitred.matching.queries import Reservation, Wanted, WantedLines
 from maitred.matching.reservation_proofs import GRACE_SECONDS, ReservationProofs
+from maitred.matching.slot_requests import Reservation, SlotRequest, SlotRequestLines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,41 +81,47 @@ class Allocator:
         self._effects = effects
         self._proofs: ReservationProofs | None = None
         """Made for the first reservation that is counted."""
-        self.lines = WantedLines()
+        self.lines = SlotRequestLines()
         self.doubts: Doubts[bytes, bytes] = Doubts()
         """Workers, by session, that refused slots they had offered."""
         self.doubted_until = inf
         """When a worker may be believed again whose shared slots were passed over."""
         self.allocated = Rate(now)
         """Slots that were given to queries here."""
-        timers.register(Wanted, ring=self._time_is_up, waits=_is_open)
+        timers.register(SlotRequest, ring=self._time_is_up, waits=_is_open)
 
-    def want(self, wanted: Wanted, now: float, user_waiting: int | None = None) -> None:
-        """A gateway has queries; it hears of slots, or why there are none.
+    def request(self, request: SlotRequest, now: float, user_waiting: int | None = None) -> None:
+        """A gateway asks for slots; it hears of them, or why there are none.
 
         Raises `Overloaded` if too many wait already, of all users or of this one, who may have a
         limit of his own. If there is room for some of them, the gateway will ask for the others
         again.
         """
         lines = self.lines
-        if lines.total or not self._offers.has(wanted.slots):
+        if lines.total or not self._offers.has(request.slots):
             limits = self._limits
             theirs = limits.waiting_per_user
             if user_waiting is not None:
                 theirs = min(theirs, user_waiting)
-            self._make_room(wanted, lines.total, limits.waiting, "queries", now)
-            waiting = lines.users.get(wanted.user, 0)
-            self._make_room(wanted, waiting, theirs, "queries of this user", now)
-        lines.add(wanted)
+            self._make_room(
+                request, waiting=lines.total, most=limits.waiting, whose="queries", now=now
+            )
+            waiting = lines.users.get(request.user, 0)
+            self._make_room(
+                request, waiting=waiting, most=theirs, whose="queries of this user", now=now
+            )
+        lines.add(request)
         self.seat(now)
-        if wanted.given:
+        if request.given:
             return
-        if wanted.do_not_queue and self._is_root:
-            lines.close(wanted)
+        if request.do_not_queue and self._is_root:
+            lines.close(request)
             raise self._nobody_is_free(now)
-        self._timers.set(wanted.until, wanted)
+        self._timers.set(request.until, request)
 
-    def _make_room(self, wanted: Wanted, waiting: int, most: int, whose: str, now: float) -> None:
+    def _make_room(
+        self, request: SlotRequest, *, waiting: int, most: int, whose: str, now: float
+    ) -> None:
         room = most - waiting + (0 if waiting else self._offers.free)
         if room <= 0:
             raise Overloaded(
@@ -123,7 +129,7 @@ class Allocator:
                 remedy="Come back later.",
                 retry_after=self.retry_after(waiting, now),
             )
-        wanted.slots = min(wanted.slots, room)
+        request.slots = min(request.slots, room)
 
     def retry_after(self, waiting: int, now: float) -> float:
         """Until half of them are served, at the rate at which slots are given out."""
@@ -131,25 +137,25 @@ class Allocator:
         seconds = waiting / 2 / rate if rate else inf
         return min(max(seconds, RETRY_SHORTEST), RETRY_LONGEST)
 
-    def want_no_more(self, wanted: Wanted) -> None:
-        """Nobody waits for the answer. Slots of which nobody has heard yet are free again."""
-        away = wanted.away
-        if not self.lines.close(wanted):
+    def withdraw(self, request: SlotRequest) -> None:
+        """The gateway no longer waits. Slots that neither side has heard of are free again."""
+        away = request.away
+        if not self.lines.close(request):
             return
         if away:
-            self._effects.append(RecallWanted(wanted))
-        for reservation in wanted.given:
+            self._effects.append(RecallSlotRequest(request))
+        for reservation in request.given:
             self._offers.give_back(reservation)
-        wanted.given = []
+        request.given = []
 
-    def wanted_answered(self, wanted: Wanted, outcome: Sequence[Any] | MaitredError) -> None:
+    def parent_answered(self, request: SlotRequest, outcome: Sequence[Any] | MaitredError) -> None:
         """What the parent had for one that was passed on."""
-        if not self.lines.close(wanted):
+        if not self.lines.close(request):
             return  # its slots are free again when their time is up
         if isinstance(outcome, MaitredError):
-            self._effects.append(RefuseWanted(wanted, outcome))
+            self._effects.append(RefuseSlotRequest(request, outcome))
         else:
-            self._effects.append(Allocate(wanted, (), outcome))
+            self._effects.append(Allocate(request, (), outcome))
 
     def seat(self, now: float, most: float = inf) -> float:
         """Seat as many as there are free slots, in the order of both, but no more than `most`;
@@ -162,8 +168,8 @@ class Allocator:
         self.doubted_until = inf
         doubted = partial(self._is_doubted, now) if doubts else None
         while lines.slots and most > 0:
-            wanted = lines.first()
-            if wanted is None:
+            request = lines.first()
+            if request is None:
                 return most
             offer = offers.first(doubted)
             if offer is None:
@@ -177,11 +183,11 @@ class Allocator:
                 continue
             most -= 1
             token = self._tokens.new()
-            proof = self._reservation_proof(token, offer, wanted, now) if wanted.permits else b""
-            reservation = Reservation(token, offer, wanted, proof)
+            proof = self._reservation_proof(token, offer, request, now) if request.permits else b""
+            reservation = Reservation(token, offer, request, proof)
             offers.reserve(reservation)
             lines.take(reservation)
-            doubts.given(offer.session, token, now, wanted.user)
+            doubts.given(offer.session, token, now, request.user)
         return most
 
     def _is_doubted(self, now: float, supply: SharedSupply) -> bool:
@@ -192,7 +198,9 @@ class Allocator:
         self.doubted_until = min(self.doubted_until, again_at)
         return True
 
-    def _reservation_proof(self, token: bytes, offer: Offer, wanted: Wanted, now: float) -> bytes:
+    def _reservation_proof(
+        self, token: bytes, offer: Offer, request: SlotRequest, now: float
+    ) -> bytes:
         """Let the worker prove later, to whichever shard owns this partition, that it has it."""
         proofs = self._proofs
         if proofs is None:
@@ -200,7 +208,7 @@ class Allocator:
         limits = self._limits
         seconds = limits.reservation_seconds + limits.run_seconds + GRACE_SECONDS
         expires_at = now + self._ledger.wall + seconds
-        return proofs.issue(offer.session, wanted.user, token, expires_at)
+        return proofs.issue(offer.session, request.user, token, expires_at)
 
     def slots_refused(self, tokens: Iterable[bytes], now: float) -> None:
         """Workers refused these slots, which they had offered."""
@@ -225,61 +233,61 @@ class Allocator:
 
     def flush(self, now: float) -> None:
         """Answer those that got something."""
-        for wanted in self.lines.answerable():
-            if wanted.given and self.lines.close(wanted):
-                self.allocated.count(len(wanted.given), now)
+        for request in self.lines.answerable():
+            if request.given and self.lines.close(request):
+                self.allocated.count(len(request.given), now)
                 self._presence.noticed(now)
-                self._effects.append(Allocate(wanted, wanted.given))
-                wanted.given = []
+                self._effects.append(Allocate(request, request.given))
+                request.given = []
 
     def reservations_fall(self, reserved: list[Reservation], now: float) -> None:
         """Their offer is gone before anybody heard of them."""
         for reservation in reserved:
             self.lines.put_back(reservation)
-            self._timers.set(reservation.wanted.until, reservation.wanted)
+            self._timers.set(reservation.request.until, reservation.request)
         if reserved:
             self.seat(now)
-        for wanted in dict.fromkeys(one.wanted for one in reserved):
-            if wanted.do_not_queue and self._is_root and not wanted.given:
-                self.lines.close(wanted)
-                self._effects.append(RefuseWanted(wanted, self._nobody_is_free(now)))
+        for request in dict.fromkeys(one.request for one in reserved):
+            if request.do_not_queue and self._is_root and not request.given:
+                self.lines.close(request)
+                self._effects.append(RefuseSlotRequest(request, self._nobody_is_free(now)))
 
     def pass_up(self) -> None:
         """Those that found nothing here go up the tree."""
         lines = self.lines
         if self._is_root or not lines.slots:
             return
-        for wanted in list(lines.waiting()):
-            if not wanted.given:
-                lines.goes_away(wanted)
-                self._effects.append(PassWanted(wanted))
+        for request in list(lines.waiting()):
+            if not request.given:
+                lines.goes_away(request)
+                self._effects.append(PassSlotRequest(request))
 
     def tasks_may_be_seated_at(self) -> float:
         """Until then an offer is for the queries at the parent."""
         first = self._offers.longest_waiting() if self.lines.slots_away else None
         return -inf if first is None else first.since + AWAY_FIRST_SECONDS
 
-    def _time_is_up(self, wanted: Wanted, _now: float) -> None:
-        if wanted.given:
+    def _time_is_up(self, request: SlotRequest, _now: float) -> None:
+        if request.given:
             return  # it is answered in this very turn
-        away = wanted.away
-        if self.lines.close(wanted):
+        away = request.away
+        if self.lines.close(request):
             if away:
-                self._effects.append(RecallWanted(wanted))
+                self._effects.append(RecallSlotRequest(request))
             self._effects.append(
-                RefuseWanted(wanted, DeadlineExceeded("No worker was free in time."))
+                RefuseSlotRequest(request, DeadlineExceeded("No worker was free in time."))
             )
 
     def refuse_all(self, problem: MaitredError) -> None:
         """All that wait are told."""
-        for wanted in self.lines.unanswered():
-            if wanted.given:
+        for request in self.lines.unanswered():
+            if request.given:
                 continue
-            away = wanted.away
-            if self.lines.close(wanted):
+            away = request.away
+            if self.lines.close(request):
                 if away:
-                    self._effects.append(RecallWanted(wanted))
-                self._effects.append(RefuseWanted(wanted, problem))
+                    self._effects.append(RecallSlotRequest(request))
+                self._effects.append(RefuseSlotRequest(request, problem))
 
     def refuse_without_workers(self, now: float) -> float:
         """At the root, refuse those that wait for nobody; returns when to look again."""
@@ -318,8 +326,8 @@ class Allocator:
 
     def tokens(self) -> list[Token]:
         """Return everybody who waits for slots."""
-        return [wanted.token[0] for wanted in self.lines.unanswered()]
+        return [request.token[0] for request in self.lines.unanswered()]
 
 
-def _is_open(wanted: Wanted) -> bool:
-    return wanted.is_open
+def _is_open(request: SlotRequest) -> bool:
+    return request.is_open

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from maitred.matching.backlog import Reading
     from maitred.matching.offers import Offer
     from maitred.matching.presence import Attendance
-    from maitred.matching.queries import Reservation, Wanted
     from maitred.matching.records import Damaged, Later
     from maitred.matching.rosters import Pass
     from maitred.matching.shared_supplies import SharedOffer
+    from maitred.matching.slot_requests import Reservation, SlotRequest
     from maitred.matching.task import Task, Ticket, Token
 
 EndStatus = Literal["done", "failed", "cancelled", "expired"]
@@ -124,28 +124,28 @@ class RecallTask(NamedTuple):
 class Allocate(NamedTuple):
     """Answer a gateway with these slots of ours, and those that the parent had."""
 
-    wanted: Wanted
+    request: SlotRequest
     reserved: Sequence[Reservation]
     above: Sequence[Any] = ()
 
 
-class RefuseWanted(NamedTuple):
+class RefuseSlotRequest(NamedTuple):
     """There is no slot for a gateway, and this is why."""
 
-    wanted: Wanted
+    request: SlotRequest
     problem: MaitredError
 
 
-class PassWanted(NamedTuple):
+class PassSlotRequest(NamedTuple):
     """Send it to the parent; from now on it waits there."""
 
-    wanted: Wanted
+    request: SlotRequest
 
 
-class RecallWanted(NamedTuple):
+class RecallSlotRequest(NamedTuple):
     """The parent need not look for a slot any more."""
 
-    wanted: Wanted
+    request: SlotRequest
 
 
 class AnswerAttend(NamedTuple):
@@ -286,9 +286,9 @@ Effect = (
     | PassTask
     | RecallTask
     | Allocate
-    | RefuseWanted
-    | PassWanted
-    | RecallWanted
+    | RefuseSlotRequest
+    | PassSlotRequest
+    | RecallSlotRequest
     | AnswerAttend
     | AnswerSubscribe
     | RefuseSubscribe

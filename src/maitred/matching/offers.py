@@ -17,9 +17,9 @@ from maitred.matching.attempt_proofs import holder_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from maitred.matching.queries import Reservation
     from maitred.matching.records import PartitionKey
     from maitred.matching.shared_supplies import SharedOffer, SharedSupplies, SharedSupply
+    from maitred.matching.slot_requests import Reservation
     from maitred.matching.task import Task, Token
 
 

@@ -10,7 +10,7 @@ own, by naming tokens. What this shard has made is compared with what it remembe
 to nothing; what it does not know, because it was started again, is verified with the store's key.
 
 Whoever has permits says so again and again, and what nobody speaks of any more is over: see
-`maitred.matching.counting`. So messages may get lost, and shards, workers and gateways die, in any
+`maitred.matching.permits`. So messages may get lost, and shards, workers and gateways die, in any
 order; what is wrong then is right again within seconds.
 """
 
@@ -23,7 +23,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InternalError, MaitredError, Overloaded, Unavailable
-from maitred.matching.counting import LEASE_SECONDS, PERMITS_KEPT, Counter
+from maitred.matching.permits import LEASE_SECONDS, PERMITS_KEPT, Permits
 from maitred.matching.reservation_proofs import expires_at
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.protocol.frames import Opcode
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.matching.queries import Reservation
+    from maitred.matching.slot_requests import Reservation
     from maitred.node.held import Held
     from maitred.node.query_limits import Limit
     from maitred.node.shard import Shard
@@ -103,7 +103,7 @@ class Counting:
         self._loop = shard.loop
         self._secret = surroundings.secret
         self._wall_clock = surroundings.wall_clock
-        self._counter = Counter()
+        self._counter = Permits()
         self._wishes: dict[str, dict[_Wish, None]] = {}
         """Those who wait for room, by name, in the order in which they came."""
         self._knows_at = self._loop.time() + LEASE_SECONDS if shard.place.restarts else -inf

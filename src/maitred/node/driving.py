@@ -75,7 +75,7 @@ ANSWERS: Final = (
     effects.AskAgain,
     effects.Beat,
     effects.Allocate,
-    effects.RefuseWanted,
+    effects.RefuseSlotRequest,
     effects.AnswerAttend,
     effects.AnswerSubscribe,
     effects.RefuseSubscribe,

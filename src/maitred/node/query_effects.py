@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.matching.queries import Reservation
+    from maitred.matching.slot_requests import Reservation
     from maitred.node.driving import Driving, Owned
     from maitred.settings import Queries
     from maitred.surroundings import Surroundings
@@ -42,9 +42,9 @@ class QueryEffects:
         self.counting = Counting(driving.shard, surroundings)
         self.carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.Allocate: self._allocate,
-            effects.RefuseWanted: self._refuse_wanted,
-            effects.PassWanted: self._pass_wanted,
-            effects.RecallWanted: self._recall_wanted,
+            effects.RefuseSlotRequest: self._refuse_slot_request,
+            effects.PassSlotRequest: self._pass_slot_request,
+            effects.RecallSlotRequest: self._recall_slot_request,
             effects.AnswerAttend: self._answer_attend,
             effects.AnswerSubscribe: self._answer_subscribe,
             effects.RefuseSubscribe: self._refuse_subscribe,
@@ -52,7 +52,7 @@ class QueryEffects:
 
     def reserved(self, owned: Owned, one: Reservation) -> Reserved:
         """What the worker hears of it."""
-        user = one.wanted.user
+        user = one.request.user
         queries = owned.partition.settings.queries
         limits = self.limits.of(queries, user)
         again = self.limits.again_seconds(queries, user)
@@ -61,23 +61,23 @@ class QueryEffects:
 
     def _allocate(self, owned: Owned, effect: effects.Allocate) -> None:
         number = owned.key.partition
-        wanted = effect.wanted
-        if wanted.slots and not wanted.hops:
-            if wanted.user:
-                self.limits.give_back(wanted.user, wanted.slots)
+        request = effect.request
+        if request.slots and not request.hops:
+            if request.user:
+                self.limits.give_back(request.user, request.slots)
             if owned.partition.settings.queries.rate_per_second is not None:
                 name = f"{owned.key.namespace}/{owned.key.queue}"
-                self.limits.give_back_to_queue(name, wanted.slots)
-        if wanted.permits:
+                self.limits.give_back_to_queue(name, request.slots)
+        if request.permits:
             self._count(owned, effect)
-        held, version = wanted.token
+        held, version = request.token
         allocations: list[Allocation] = [*effect.above]
         for one in effect.reserved:
             offer = one.offer
             allocations.append(
                 Allocation(number, one.token, offer.session, offer.worker, offer.address)
             )
-        policy = self.policy_for(owned, wanted.user)
+        policy = self.policy_for(owned, request.user)
         told = "" if policy == "idle" else policy
         held.answer(Allocated(allocations, self._driving.newer(owned, version), told))
 
@@ -86,9 +86,9 @@ class QueryEffects:
         above, and is counted there, or has none: it will be asked for again."""
         key, queries = owned.key, owned.partition.settings.queries
         name = f"{key.namespace}/{key.queue}"
-        limits = self.limits.under_way(queries, name, effect.wanted.user)
+        limits = self.limits.under_way(queries, name, effect.request.user)
         names = tuple(limit.name for limit in limits)
-        permits = effect.wanted.permits
+        permits = effect.request.permits
         for permit, one in zip(permits, effect.reserved, strict=False):
             self.counting.seat(names, permit, one, queries.reservation_seconds)
         self.counting.free(permits[len(effect.reserved) :])
@@ -98,12 +98,12 @@ class QueryEffects:
         queries = owned.partition.settings.queries
         return "idle" if self.limits.asks_always(queries, user) else queries.policy
 
-    def _refuse_wanted(self, _owned: Owned, effect: effects.RefuseWanted) -> None:
-        self.counting.free(effect.wanted.permits)
-        effect.wanted.token[0].refuse(effect.problem)
+    def _refuse_slot_request(self, _owned: Owned, effect: effects.RefuseSlotRequest) -> None:
+        self.counting.free(effect.request.permits)
+        effect.request.token[0].refuse(effect.problem)
 
-    def _pass_wanted(self, owned: Owned, effect: effects.PassWanted) -> None:
-        wanted = effect.wanted
+    def _pass_slot_request(self, owned: Owned, effect: effects.PassSlotRequest) -> None:
+        request = effect.request
         key, partition = owned.key, owned.partition
         if partition.parent is None:
             return
@@ -115,30 +115,32 @@ class QueryEffects:
             partition.parent,
             0,
             partition.counts.version,
-            wanted.session,
-            wanted.slots,
-            wanted.priority,
-            max(0.0, now - wanted.since),
-            wanted.user,
-            wanted.hops + 1,
-            wanted.do_not_queue,
-            wanted.permits,
+            request.session,
+            request.slots,
+            request.priority,
+            max(0.0, now - request.since),
+            request.user,
+            request.hops + 1,
+            request.do_not_queue,
+            request.permits,
         )
 
         def done(outcome: Struct | MaitredError) -> None:
-            owned.asked.pop(wanted, None)
+            owned.asked.pop(request, None)
             if isinstance(outcome, Allocated):
                 self._driving.learn(owned, outcome.counts)
-                partition.allocator.wanted_answered(wanted, outcome.allocations)
+                partition.allocator.parent_answered(request, outcome.allocations)
             elif isinstance(outcome, MaitredError):
-                partition.allocator.wanted_answered(wanted, outcome)
+                partition.allocator.parent_answered(request, outcome)
             self._driving.touch(owned)
 
-        owned.asked[wanted] = ask(self._driving.shard, message, max(wanted.until - now, 0.0), done)
+        owned.asked[request] = ask(
+            self._driving.shard, message, max(request.until - now, 0.0), done
+        )
 
-    def _recall_wanted(self, owned: Owned, effect: effects.RecallWanted) -> None:
+    def _recall_slot_request(self, owned: Owned, effect: effects.RecallSlotRequest) -> None:
         # What the parent may have given already is free again when the reservation's time is up.
-        asked = owned.asked.pop(effect.wanted, None)
+        asked = owned.asked.pop(effect.request, None)
         if asked is not None:
             asked.give_up()
 

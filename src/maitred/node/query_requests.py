@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InvalidArgument, InvalidReservation
 from maitred.matching.presence import Attendance
-from maitred.matching.queries import Wanted
 from maitred.matching.records import PartitionKey
 from maitred.matching.reservation_proofs import ReservationProofs
+from maitred.matching.slot_requests import SlotRequest
 from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.partitions import Makes
 from maitred.node.query_effects import shedding
@@ -125,7 +125,7 @@ class QueryRequests:
     ) -> None:
         partition = owned.partition
         user, permits = message.user, message.permits
-        wanted = Wanted(
+        request = SlotRequest(
             (held, message.version),
             message.session,
             user,
@@ -139,16 +139,16 @@ class QueryRequests:
         )
 
         def no_more() -> None:
-            partition.allocator.want_no_more(wanted)
+            partition.allocator.withdraw(request)
             self._partitions.touch(owned)
             self._counting.free(permits)
 
         held.on_stop = no_more
         waiting = self._limits.user(user).waiting if user else None
         try:
-            partition.allocator.want(wanted, now, waiting)
+            partition.allocator.request(request, now, waiting)
         finally:
-            if wanted.given:
+            if request.given:
                 self._partitions.touch_lightly(owned)
             else:
                 self._partitions.touch(owned)

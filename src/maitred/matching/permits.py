@@ -21,7 +21,7 @@ PERMITS_KEPT = 500_000
 """Of all names together; some two hundred bytes each. Beyond that nothing more is let in."""
 
 
-class Counter:
+class Permits:
     """What is under way, by name."""
 
     def __init__(self) -> None:

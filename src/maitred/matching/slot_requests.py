@@ -27,12 +27,12 @@ class Reservation(Struct, eq=False):
     token: bytes
     """What the gateway shows and the worker knows."""
     offer: Offer
-    wanted: Wanted
+    request: SlotRequest
     proof: bytes = b""
     """Proves to the next owner that this partition made it; empty if it is not counted."""
 
 
-class Wanted(Struct, eq=False):
+class SlotRequest(Struct, eq=False):
     """A gateway's request for slots."""
 
     token: Token
@@ -57,21 +57,21 @@ class Wanted(Struct, eq=False):
     """Under which its queries are counted, if they are: one for each, and of no interest here."""
 
 
-class WantedLines:
+class SlotRequestLines:
     """All that wait here, a line for each priority."""
 
     def __init__(self) -> None:
-        self._lines: tuple[list[tuple[float, int, Wanted]], ...] = tuple(
+        self._lines: tuple[list[tuple[float, int, SlotRequest]], ...] = tuple(
             [] for _ in range(PRIORITIES)
         )
         self._count = 0
         self._gone = 0
-        self._answerable: list[Wanted] = []
+        self._answerable: list[SlotRequest] = []
         self.slots = 0
         """That are waited for in the lines."""
         self.users: dict[str, int] = {}
         """The same by user, with those that are away."""
-        self.away: dict[Wanted, None] = {}
+        self.away: dict[SlotRequest, None] = {}
         """Those that wait at the parent, in the order in which they went."""
         self.slots_away = 0
 
@@ -80,88 +80,88 @@ class WantedLines:
         """Slots that are waited for, here or at the parent."""
         return self.slots + self.slots_away
 
-    def add(self, wanted: Wanted) -> None:
+    def add(self, request: SlotRequest) -> None:
         """It waits here."""
         self._count += 1
-        heappush(self._lines[wanted.priority], (wanted.since, self._count, wanted))
-        self.slots += wanted.slots
+        heappush(self._lines[request.priority], (request.since, self._count, request))
+        self.slots += request.slots
         users = self.users
-        users[wanted.user] = users.get(wanted.user, 0) + wanted.slots
+        users[request.user] = users.get(request.user, 0) + request.slots
 
-    def first(self) -> Wanted | None:
+    def first(self) -> SlotRequest | None:
         """Whose turn it is."""
         if self.slots:
             for line in self._lines:
                 while line:
-                    wanted = line[0][2]
-                    if wanted.is_open and wanted.slots and not wanted.away:
-                        return wanted
+                    request = line[0][2]
+                    if request.is_open and request.slots and not request.away:
+                        return request
                     heappop(line)
         return None
 
     def take(self, reservation: Reservation) -> None:
         """Seat one query of the one whose turn it is."""
-        wanted = reservation.wanted
-        if not wanted.given:
-            self._answerable.append(wanted)
-        wanted.given.append(reservation)
-        wanted.slots -= 1
+        request = reservation.request
+        if not request.given:
+            self._answerable.append(request)
+        request.given.append(reservation)
+        request.slots -= 1
         self.slots -= 1
-        self._user_waits_less(wanted.user, 1)
+        self._user_waits_less(request.user, 1)
         if not self.slots:
-            self._lines[wanted.priority].clear()
+            self._lines[request.priority].clear()
 
     def put_back(self, reservation: Reservation) -> None:
         """The slot is gone, before anybody heard of it: its query stands where it stood."""
-        wanted = reservation.wanted
-        wanted.given.remove(reservation)
-        if not wanted.slots:  # it may have left its line
+        request = reservation.request
+        request.given.remove(reservation)
+        if not request.slots:  # it may have left its line
             self._count += 1
-            heappush(self._lines[wanted.priority], (wanted.since, self._count, wanted))
-        wanted.slots += 1
+            heappush(self._lines[request.priority], (request.since, self._count, request))
+        request.slots += 1
         self.slots += 1
-        self.users[wanted.user] = self.users.get(wanted.user, 0) + 1
+        self.users[request.user] = self.users.get(request.user, 0) + 1
 
-    def goes_away(self, wanted: Wanted) -> None:
+    def goes_away(self, request: SlotRequest) -> None:
         """From now on it waits at the parent."""
-        wanted.away = True
-        self.slots -= wanted.slots
-        self.slots_away += wanted.slots
-        self.away[wanted] = None
+        request.away = True
+        self.slots -= request.slots
+        self.slots_away += request.slots
+        self.away[request] = None
         self._left_its_line()
 
-    def close(self, wanted: Wanted) -> bool:
+    def close(self, request: SlotRequest) -> bool:
         """It is answered, or nobody waits for the answer; False if that was so already."""
-        if not wanted.is_open:
+        if not request.is_open:
             return False
-        wanted.is_open = False
-        if wanted.away:
-            self.slots_away -= wanted.slots
-            del self.away[wanted]
+        request.is_open = False
+        if request.away:
+            self.slots_away -= request.slots
+            del self.away[request]
         else:
-            self.slots -= wanted.slots
-            if wanted.slots:
+            self.slots -= request.slots
+            if request.slots:
                 self._left_its_line()
-        self._user_waits_less(wanted.user, wanted.slots)
+        self._user_waits_less(request.user, request.slots)
         return True
 
-    def answerable(self) -> list[Wanted]:
+    def answerable(self) -> list[SlotRequest]:
         """Those that got slots since the last time."""
         found, self._answerable = self._answerable, []
         return found
 
-    def waiting(self) -> list[Wanted]:
+    def waiting(self) -> list[SlotRequest]:
         """All that wait in the lines, those first whose turn comes first."""
         if not self.slots:
             return []
-        found: dict[Wanted, None] = {}
+        found: dict[SlotRequest, None] = {}
         for line in self._lines:
-            for _, _, wanted in sorted(line, key=_place):
-                if wanted.is_open and wanted.slots and not wanted.away:
-                    found[wanted] = None
+            for _, _, request in sorted(line, key=_place):
+                if request.is_open and request.slots and not request.away:
+                    found[request] = None
         return list(found)
 
-    def unanswered(self) -> list[Wanted]:
+    def unanswered(self) -> list[SlotRequest]:
         """All that are open, wherever they wait."""
         found = dict.fromkeys(self.waiting())
         found.update(dict.fromkeys(one for one in self._answerable if one.is_open))
@@ -193,5 +193,5 @@ class WantedLines:
                 heapify(line)
 
 
-def _place(entry: tuple[float, int, Wanted]) -> tuple[float, int]:
+def _place(entry: tuple[float, int, SlotRequest]) -> tuple[float, int]:
     return entry[:2]

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from maitred.matching.counting import LEASE_SECONDS, Counter
+from maitred.matching.permits import LEASE_SECONDS, Permits
 
 if TYPE_CHECKING:
     import pytest
@@ -25,7 +25,7 @@ def permits(*numbers: int) -> list[bytes]:
 
 
 def test_as_many_as_there_is_room_for_the_first_ones() -> None:
-    counter = Counter()
+    counter = Permits()
     assert counter.take("ann", 3, permits(1, 2), 0.0) == 2
     assert counter.take("ann", 3, permits(3, 4), 0.0) == 1
     assert counter.take("ann", 3, permits(4), 0.0) == 0
@@ -39,7 +39,7 @@ def test_as_many_as_there_is_room_for_the_first_ones() -> None:
 
 
 def test_what_nobody_speaks_of_is_over() -> None:
-    counter = Counter()
+    counter = Permits()
     assert counter.take("ann", 2, permits(1, 2), 0.0) == 2
     counter.hold("ann", permits(1), 1.0)
     assert counter.take("ann", 2, permits(3), LEASE_SECONDS - 0.01) == 0
@@ -52,7 +52,7 @@ def test_what_nobody_speaks_of_is_over() -> None:
 
 def test_what_is_held_counts_whoever_let_it_in() -> None:
     """A counter that was started again knows of nothing; those who have something tell."""
-    counter = Counter()
+    counter = Permits()
     counter.hold("ann", permits(1, 2, 3), 0.0)
     counter.hold("ann", permits(1, 2, 3), 0.1)
     assert counter.under_way("ann", 0.1) == 3
@@ -62,14 +62,14 @@ def test_what_is_held_counts_whoever_let_it_in() -> None:
 
 
 def test_a_limit_that_is_lower_now() -> None:
-    counter = Counter()
+    counter = Permits()
     assert counter.take("ann", 5, permits(1, 2, 3), 0.0) == 3
     assert counter.take("ann", 1, permits(4), 0.0) == 0
 
 
 def test_no_more_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maitred.matching.counting.PERMITS_KEPT", 3)
-    counter = Counter()
+    monkeypatch.setattr("maitred.matching.permits.PERMITS_KEPT", 3)
+    counter = Permits()
     assert counter.take("ann", 9, permits(1, 2), 0.0) == 2
     assert counter.take("bob", 9, permits(3, 4), 0.0) == 1
     counter.hold("eve", permits(5), 0.0)
@@ -82,7 +82,7 @@ def test_no_more_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> No
 
 @given(st.lists(st.lists(st.integers(0, 9), unique=True), max_size=8), st.integers(1, 5))
 def test_taking_never_goes_beyond_the_limit(asked: list[list[int]], limit: int) -> None:
-    counter = Counter()
+    counter = Permits()
     for wanted in asked:
         counter.take("ann", limit, permits(*wanted), 0.0)
         assert counter.under_way("ann", 0.0) <= limit
@@ -98,7 +98,7 @@ class Counting(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.now = 0.0
-        self.counter = Counter()
+        self.counter = Permits()
         self.drawn = 0
         self.had: dict[str, dict[bytes, float]] = {name: {} for name in NAMES}
         """What a holder that lives has of each name, and when it spoke of it last."""
