@@ -71,7 +71,7 @@ async def test_a_result_has_its_type() -> None:
 async def test_a_result_that_is_not_what_was_promised() -> None:
     async with a_task() as (node, task):
         settle(node, task, "done", encode("seven"))  # type: ignore[arg-type]
-        with pytest.raises(InvalidResult, match="thumbnail says"):
+        with pytest.raises(InvalidResult, match="return annotation of thumbnail"):
             await task.result()
         other = App("sh/op")
         async with node.app(other):

@@ -99,7 +99,7 @@ async def fail(number: int) -> int:
 
 @app.handler("unwritable", retries=0)
 async def unwritable(number: int) -> Any:  # noqa: ANN401 - that is the point
-    """Returns what cannot be written down, or what is too large."""
+    """Returns a value that cannot be serialised, or one that is too large."""
     note("began", number)
     return "x" * number if number else object()
 

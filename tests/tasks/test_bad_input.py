@@ -81,7 +81,7 @@ def worker_refuses(*arguments: str) -> str:
 
 def test_a_task_that_nobody_serves_waits(stage: Stage) -> None:
     task = shop.unserved.sync.enqueue(7)
-    with pytest.raises(DeadlineExceeded, match="was not over within"):
+    with pytest.raises(DeadlineExceeded, match="did not end within"):
         task.result(0.05)
     assert stage.open_tasks("unserved") == 1
     worker = stage.start_worker("--queue", "unserved")

@@ -1,4 +1,4 @@
-"""An app: a namespace, its handlers, and the way to the node that keeps their tasks.
+"""An app: a namespace, its handlers, and the connection to the node that keeps their tasks.
 
     app = App("shop")
 
@@ -9,7 +9,7 @@
         task = await thumbnail.enqueue("https://...", size=128)
         print(await task.result(timeout=10))
 
-    task = thumbnail.sync.enqueue("https://...", size=128)   # ordinary code, from any thread
+    task = thumbnail.sync.enqueue("https://...", size=128)   # synchronous code, any thread
     print(task.result(timeout=10))
 
     app.task(task.id)                                        # a handle again, later or elsewhere
@@ -17,9 +17,9 @@
     await thumbnail.query("https://...", size=128)           # now, by a worker that is free
 
 `maitred worker shop:app` runs the handlers. Which node: the argument `node`, else the variable
-MAITRED_URL, else the one on this machine. If neither the address nor an argument says who asks, the
-variable MAITRED_TOKEN may hold an API token. Each event loop that uses an app has a connection of
-its own; ordinary code shares one, on a loop in a thread that is started when it is first needed.
+MAITRED_URL, else the one on this machine. If neither the address nor an argument has credentials,
+the variable MAITRED_TOKEN may hold an API token. Each event loop that uses an app has a connection
+of its own; synchronous code shares one, on a loop in a thread that starts when it is first needed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
 
     class Decorating(Protocol):
-        """What `App.handler` returns."""
+        """The decorator that `App.handler` returns, typed by the kind of function."""
 
         @overload
         def __call__(
@@ -87,11 +87,11 @@ Row = TypeVar("Row")
 
 DEFAULT_NODE: Final = f"maitred://127.0.0.1:{PORT}"
 NODE_VARIABLE: Final = "MAITRED_URL"
-TOKEN_VARIABLE: Final = "MAITRED_TOKEN"  # noqa: S105 - where it is, not what it is
+TOKEN_VARIABLE: Final = "MAITRED_TOKEN"  # noqa: S105 - the variable's name, not a token
 
 
 class App:
-    """Handlers of one namespace. Make one at the top of a module."""
+    """Handlers of one namespace. Create one at the top of a module."""
 
     def __init__(
         self,
@@ -103,13 +103,13 @@ class App:
     ) -> None:
         self.namespace = check_name("namespace", namespace)
         self.handlers: dict[str, Handler[Any, Any, Any]] = {}
-        """By queue."""
+        """Handlers by the name of their queue."""
         self.node = node
         self.sync: Final = SyncApp(self)
         self._settings = settings
         self._surroundings = surroundings or Surroundings.real()
         self._sessions: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
-        # So that what is wrong is said here, where it is written.
+        # Wrong settings raise here, where they are written.
         Connecting(node or DEFAULT_NODE, **settings)
 
     def __repr__(self) -> str:
@@ -120,7 +120,8 @@ class App:
     def handler(
         self, queue: str, *, selection: str = "weighted", **options: Unpack[Options]
     ) -> Decorating:
-        """Have a function serve a queue. `options` hold for every task unless it says otherwise.
+        """Have a function serve a queue. `options` apply to every task unless a call overrides
+        them.
 
         `selection` is how partitions are picked, if the queue has several.
         """
@@ -155,7 +156,8 @@ class App:
         return decorate
 
     def task(self, id: str) -> Task[Any]:  # noqa: A002 - users' word
-        """The handle of a task that was added earlier; `handler.task` knows its type as well."""
+        """Return the handle of a task that was added earlier; `handler.task` knows its type as
+        well."""
         queue, partition, sequence = parse_id(self.namespace, id)
         known = self.handlers.get(queue)
         if known is not None:
@@ -165,7 +167,7 @@ class App:
     # Connections
 
     async def session(self) -> Session:
-        """The connection of the running loop; the first who asks opens it."""
+        """Return the connection of the running event loop; the first call opens it."""
         loop = asyncio.get_running_loop()
         opening = self._sessions.get(loop)
         if opening is not None and opening.done():
@@ -180,14 +182,14 @@ class App:
         return await asyncio.shield(opening)
 
     def prefer(self, **settings: Any) -> None:  # noqa: ANN401 - whatever `maitred.connect` takes
-        """Connect like this from now on, where the program has not said otherwise."""
+        """Use these connection settings from now on where the program has not set its own."""
         self._settings = settings | self._settings
 
     async def close(self) -> None:
-        """Disconnect this loop; what is used afterwards connects again."""
+        """Disconnect this event loop; the next use connects again."""
         opening = self._sessions.pop(asyncio.get_running_loop(), None)
         if opening is not None:
-            with suppress(MaitredError):  # it never came to a connection
+            with suppress(MaitredError):  # the connection was never opened
                 await (await opening).close()
 
     async def __aenter__(self) -> Self:
@@ -204,7 +206,7 @@ class App:
 
     @property
     def url(self) -> str:
-        """The node's address."""
+        """Address of the node: the argument `node`, else MAITRED_URL, else this machine."""
         return self.node or os.environ.get(NODE_VARIABLE) or DEFAULT_NODE
 
     async def _open(self) -> Session:
@@ -216,22 +218,22 @@ class App:
 
 
 class SyncApp:
-    """An app for ordinary code; `with app.sync:` disconnects in the end."""
+    """An app for synchronous code; `with app.sync:` disconnects at the end."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._process = 0
-        """Where the client's thread runs. A process that was forked has the object, but no thread
-        behind it, and needs one of its own."""
+        """Process in which the client's thread runs. A forked process has the object but not the
+        thread, and needs a client of its own."""
 
     def task(self, id: str) -> SyncTask[Any]:  # noqa: A002 - users' word
         """See `App.task`."""
         return SyncTask(self._app, self._app.task(id))
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Do this on the app's own loop, and wait for it."""
+        """Run this on the app's own event loop, and wait for its result."""
         with self._lock:
             client = self._client if self._process == os.getpid() else None
             if client is None:
@@ -240,7 +242,7 @@ class SyncApp:
         return client.call(lambda _: work())
 
     def close(self) -> None:
-        """Disconnect; what is used afterwards connects again."""
+        """Disconnect; the next use connects again."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None and self._process == os.getpid():

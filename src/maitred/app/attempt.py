@@ -1,7 +1,8 @@
-"""What a handler can know about the attempt that it is: `maitred.current()`.
+"""What a handler can know about the attempt that runs it: `maitred.current()`.
 
-An async handler that is to stop is cancelled, as asyncio does. A plain function runs in a thread,
-and threads cannot be stopped from outside: one that takes long looks at `cancelled` now and then.
+An async handler that has to stop is cancelled, as asyncio does. A plain function runs in a thread,
+and threads cannot be stopped from outside: one that takes long should check `cancelled` now and
+then.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Meter(Protocol):
-        """Who counts what is served and what waits: the worker. From any thread, but for
-        `submitted`, which is for its loop."""
+        """Counts what is served and what waits inside a worker. Any thread may call it, but
+        `submitted` only the worker's event loop."""
 
         @property
         def loop(self) -> asyncio.AbstractEventLoop: ...
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
         def finished(self, executor: Executor, call: Any) -> None: ...  # noqa: ANN401
 
     class Source(Protocol):
-        """Where a task came from."""
+        """The queue and the partition that a task came from."""
 
         @property
         def name(self) -> str: ...
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class Attempt:
-    """One attempt at a task, or a query. Outside of a worker there is one as well, which nobody
-    stops."""
+    """One attempt at a task, or a query. Outside of a worker there is a default one, which is never
+    cancelled."""
 
     __slots__ = ("calls", "cancelled", "counted", "key", "meter", "origin", "queued", "waits")
 
@@ -45,41 +46,40 @@ class Attempt:
         self.key = key
         """The task's sequence number, and the number of the attempt."""
         self.cancelled = False
-        """Whether it should stop: the task was cancelled, its time is over, or somebody else has
-        it by now."""
+        """Whether the handler should stop: the task was cancelled, its deadline passed, or another
+        worker has it by now."""
         self.unmeasured()
 
     def unmeasured(self) -> None:
-        """Nobody counts it, as yet."""
+        """Reset the measurements: no worker counts this attempt yet."""
         self.meter: Meter | None = None
         self.waits = 0
-        """Places in it that wait for something inside of the worker."""
+        """Number of its `waiting()` blocks that are entered now."""
         self.calls = 0
         """Its calls that run in a pool of threads or processes."""
         self.queued = 0
-        """Those that wait for one."""
+        """Its calls that a pool has not yet begun."""
         self.counted = False
-        """Whether it counts as waiting."""
+        """Whether the worker counts it as waiting."""
 
     @property
     def number(self) -> int:
-        """1 for the first."""
+        """Number of this attempt, from 1."""
         return self.key[1]
 
     @property
     def user(self) -> str:
-        """Whose query it is; empty for a task."""
+        """User whose query it is; empty for a task."""
         return ""
 
     @property
     def query_id(self) -> str:
-        """The gateway and its number for the query, as its query table has them; empty for a
-        task."""
+        """The gateway and its number for the query, as in its query table; empty for a task."""
         return ""
 
     @property
     def task_id(self) -> str:
-        """As `Task.id` has it; empty for a query."""
+        """Id of the task, the same as `Task.id`; empty for a query."""
         return f"{self.origin.name}/{self.origin.partition}/{self.key[0]}"
 
     def __repr__(self) -> str:
@@ -93,9 +93,9 @@ class _Nowhere(NamedTuple):
 
 _NOBODY: Final = Attempt(_Nowhere(), (0, 1))
 running: Final[ContextVar[Attempt]] = ContextVar("maitred.current", default=_NOBODY)
-"""Set by the worker."""
+"""The attempt that this code is part of; the worker sets it."""
 
 
 def current() -> Attempt:
-    """The attempt that this code is part of."""
+    """Return the attempt that this code is part of."""
     return running.get()

@@ -1,6 +1,6 @@
-"""The shape of a handler's parameters, for those who add tasks without having the function.
+"""The shape of a handler's parameters, for producers that do not have the function.
 
-`client/shapes.py` says what a shape is, and reads it. Here it is made from the annotations.
+`client/shapes.py` defines shapes and reads them. This module makes them from the annotations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEPTHS: Final = (6, 2, 1)
-"""How deep types are told; less deep if the shape is too long otherwise. Then names alone."""
+"""How deep nested types are described. A lower depth is tried if the shape is too long; at last the
+parameters are described by their names alone."""
 
 _SCALARS: Final[dict[type[inspect.Type], str]] = {
     inspect.NoneType: "none",
@@ -45,9 +46,10 @@ _LISTS: Final = (
 
 
 def described(function: str, parameters: Sequence[tuple[str, Any, bool]]) -> bytes:
-    """Tell the names, annotations and needs of the parameters in at most `SIGNATURE_BYTES`.
+    """Describe names, types and optionality of the parameters in at most `SIGNATURE_BYTES`.
 
-    Empty if that is not enough for the names: such a handler is said to take anything.
+    Returns an empty shape if the names alone need more: such a handler is taken to accept any
+    arguments.
     """
     infos = [(name, inspect.type_info(hint), required) for name, hint, required in parameters]
     for depth in (*DEPTHS, 0):
@@ -74,7 +76,7 @@ def _told(info: inspect.Type, depth: int) -> Any:  # noqa: ANN401 - as a shape h
     if isinstance(info, inspect.TupleType):
         return ["tuple", *(_told(one, inner) for one in info.item_types)]
     if isinstance(info, inspect.UnionType):
-        # What is told of one of them in part could take what belongs to another.
+        # A member that is described in part could match a value of another member.
         kinds = [_told(one, depth) for one in info.types]
         return "any" if "any" in kinds else ["union", *kinds]
     if isinstance(info, inspect.LiteralType):

@@ -1,11 +1,11 @@
-"""A handler: a function that a queue's tasks and queries are calls of.
+"""A handler: a function whose calls are the tasks and queries of a queue.
 
-Called, it is the function that it was. Enqueued, the call is a task: the arguments are checked,
-written down, and taken by the node; when `enqueue` returns, they are durable. What `ParamSpec`
-knows of the function holds for both, so a type checker sees wrong arguments of either.
+Calling a handler calls the function. Enqueueing makes the call a task: the arguments are checked,
+serialised and sent to the node; when `enqueue` returns, they are durable. `ParamSpec` types both,
+so a type checker finds wrong arguments of either.
 
-Queried, the call is run by a worker that is free, now, and its result comes back; nothing is
-written down. A generator's rows come as a list, or one by one from `stream`.
+Querying has a free worker run the call now, and returns its result; nothing is persisted. A
+generator's rows come as a list, or one by one from `stream`.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Row = TypeVar("Row")
 Called = TypeVar("Called")
-"""What calling the function itself gives: the result, or a coroutine for it."""
+"""What calling the function itself returns: the result, or a coroutine for it."""
 
 
 class Call(Struct, Generic[Parameters], eq=False, gc=False):
-    """Arguments for one task of a batch, checked and written down already."""
+    """Arguments for one task of a batch, already checked and serialised."""
 
     signature: Signature
     payload: bytes
 
 
 class Handler(Generic[Parameters, Result, Called]):
-    """Made by `App.handler`."""
+    """A function that serves a queue; `App.handler` makes it."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Handler(Generic[Parameters, Result, Called]):
         self._read_result = signature.read_result
         self._adding: Adding | None = None
         self.idempotent = idempotent
-        """Whether its queries may be run again elsewhere."""
+        """Whether its queries may be run again on another worker."""
         self.do_not_queue = do_not_queue
         self.require_worker = require_worker
         self._querying: QueryGateway | None = None
@@ -95,16 +95,16 @@ class Handler(Generic[Parameters, Result, Called]):
         return f"<Handler {self.signature.name} of {self.id.namespace}/{self.queue}>"
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Called:
-        """Call the function itself, here and now."""
+        """Call the function itself, in this process."""
         called: Called = self.signature.function(*args, **kwargs)
         return called
 
     async def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Task[Result]:
         """Add a task; it is durable, or done, when this returns.
 
-        An error whose `outcome` is "nothing" means that it was not added and no attempt at it was
-        begun; "unknown" means that it may have been added, and run. `NoHandlerFits` is of the
-        first kind: no worker's handler takes the arguments, now or in the last day.
+        An error whose `outcome` is "nothing" means that the task was not added and no attempt at it
+        was begun; "unknown" means that it may have been added, and run. `NoHandlerFits` is of the
+        first kind: no worker that serves the queue, or did in the last day, accepts the arguments.
         """
         payload = self._write(args, kwargs)
         adding = self._adding
@@ -120,14 +120,14 @@ class Handler(Generic[Parameters, Result, Called]):
         """Add many tasks, made by `call`, with as few messages as possible; all or some.
 
         A batch of up to 10,000 tasks and a megabyte for one partition is one message. If one of
-        several fails, the tasks of the others are added all the same, and `OutcomeUnknown` says how
-        many. As for `enqueue`, an `outcome` of "nothing" means that no task was added.
+        several messages fails, the tasks of the others are added all the same, and `OutcomeUnknown`
+        says how many. As for `enqueue`, an `outcome` of "nothing" means that no task was added.
         """
         payloads = []
         for one in calls:
             if getattr(one, "signature", None) is not self.signature:
                 raise InvalidArguments(
-                    f"{one!r:.80} is no call of {self.signature.name}.",
+                    f"{one!r:.80} is not a call of {self.signature.name}.",
                     remedy=f"Make them with {self.signature.name}.call(...).",
                 )
             payloads.append(one.payload)
@@ -139,10 +139,10 @@ class Handler(Generic[Parameters, Result, Called]):
         return [Task(app, queue, partition, sequence, read) for partition, sequence in places]
 
     async def query(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        """Have a free worker run it now, and return what it returns; of a generator, all rows.
+        """Have a free worker run the call now, and return its result; for a generator, all rows.
 
-        Raises `QueryFailed` for the handler's own error, and what else can become of a query:
-        `DeadlineExceeded`, `NoWorker`, `WorkerLost`, ... Cancelling it stops the handler.
+        Raises `QueryFailed` for the handler's own error, and other errors of a query:
+        `DeadlineExceeded`, `NoWorker`, `WorkerLost`, ... Cancelling the query stops the handler.
         """
         payload = self._write(args, kwargs)
         querying = self._querying
@@ -157,7 +157,8 @@ class Handler(Generic[Parameters, Result, Called]):
         *args: Parameters.args,
         **kwargs: Parameters.kwargs,
     ) -> Stream[Row]:
-        """The rows of a generator, as they come; leaving early stops it."""
+        """Return the rows of a generator as they come; closing the stream early stops the
+        generator."""
         payload = self._write(args, kwargs)
 
         async def begin() -> AskedQuery:
@@ -194,11 +195,12 @@ class Handler(Generic[Parameters, Result, Called]):
         return rows
 
     def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Parameters]:
-        """Arguments for `enqueue_many`; checked here, so that the error is here, too."""
+        """Return arguments for `enqueue_many`; they are checked now, so that an error points
+        here."""
         return Call(self.signature, self._write(args, kwargs))
 
     def options(self, **options: Unpack[Options]) -> Handler[Parameters, Result, Called]:
-        """The same handler with other options for what is enqueued or asked through it."""
+        """Return the same handler with other options for its tasks and queries."""
         other: Handler[Parameters, Result, Called] = object.__new__(Handler)
         other.__dict__.update(self.__dict__)
         other.conditions = conditions(options, self.conditions)
@@ -208,7 +210,7 @@ class Handler(Generic[Parameters, Result, Called]):
         return other
 
     def task(self, id: str) -> Task[Result]:  # noqa: A002 - users' word
-        """The handle of a task of this queue that was added earlier."""
+        """Return the handle of a task of this queue that was added earlier."""
         queue, partition, sequence = parse_id(self.id.namespace, id)
         if queue != self.queue:
             raise InvalidTaskId(
@@ -218,7 +220,7 @@ class Handler(Generic[Parameters, Result, Called]):
 
     @property
     def sync(self) -> SyncHandler[Parameters, Result]:
-        """The same for ordinary code."""
+        """The same handler for synchronous code."""
         return SyncHandler(self)
 
     async def _check(self, adding: Adding, payloads: list[bytes]) -> None:
@@ -231,7 +233,7 @@ class Handler(Generic[Parameters, Result, Called]):
 
 
 class SyncHandler(Generic[Parameters, Result]):
-    """A handler for ordinary code: every call waits until it is done. Any thread may use it."""
+    """A handler for synchronous code: every call blocks until it is done. Any thread may use it."""
 
     def __init__(self, handler: Handler[Parameters, Result, Any]) -> None:
         self._handler = handler
@@ -247,7 +249,7 @@ class SyncHandler(Generic[Parameters, Result]):
 
     def enqueue_many(self, calls: Iterable[Call[Parameters]]) -> list[SyncTask[Result]]:
         """See `Handler.enqueue_many`."""
-        listed = list(calls)  # in this thread: making them may be somebody's slow code
+        listed = list(calls)  # in this thread: the iterable may be slow code of the caller
         tasks = self._app.sync.run(lambda: self._handler.enqueue_many(listed))
         return [SyncTask(self._app, task) for task in tasks]
 

@@ -1,10 +1,10 @@
-"""What can be wished for a task or a query: on the decorator, and for one call.
+"""Options of a task or a query: on the decorator, and for one call.
 
     @app.handler("thumbnails", retries=3, timeout=30)
     await thumbnail.options(delay=5, priority=0).enqueue(...)
     await thumbnail.options(timeout=5, idempotent=True).query(...)
 
-Everything is checked where it is said, with the name of the option in the error.
+Options are checked where they are given; an error names the option.
 """
 
 from __future__ import annotations
@@ -24,36 +24,38 @@ RETRIES_MAX: Final = 2**31 - 1
 
 
 class Options(TypedDict, total=False):
-    """All of them; times in seconds."""
+    """Options of a task or a query; times are in seconds."""
 
     delay: float
-    """Not before so long from now."""
+    """Seconds from now before which a task is not run."""
     priority: int
-    """From 0, served first, to 4; 2 unless told."""
+    """From 0, served first, to 4; the default is 2."""
     expires: float
-    """Not begun after so long, it is not begun at all; 0: it never expires."""
+    """Seconds after which a task that has not begun is dropped; 0: it never expires."""
     retries: int
-    """Further attempts after one that failed; 3 unless told. Then it is a dead letter."""
+    """Further attempts after a failed one, 3 by default. After the last one the task is a dead
+    letter."""
     backoff: float | tuple[float, float]
-    """Before the first retry, doubled each time, with jitter; or that and the longest. Unless told,
-    1 and 300."""
+    """Wait before the first retry, doubled each time, with jitter; or a pair of that and the
+    longest wait. The default is 1 and 300."""
     timeout: float
-    """For one attempt, 0: none; for a query, in all, 0: the client's own."""
+    """Longest time of one attempt at a task, 0: no limit; for a query, of all attempts, 0: the
+    client's default."""
     retention: float
-    """How long the result is kept; 60 unless told."""
+    """How long the result is kept; 60 by default."""
     require_worker: bool
     """Whether a task is refused if no worker serves its queue now or served it in the last day."""
     idempotent: bool
-    """Of queries: whether one may be run again elsewhere if its worker is lost."""
+    """For queries: whether one may be run again on another worker if its worker is lost."""
     do_not_queue: bool
-    """Of queries: a worker now, or a refusal."""
+    """For queries: whether to refuse one if no worker is free now."""
 
 
 NAMES: Final = tuple(Options.__annotations__)
 
 
 def conditions(options: Mapping[str, object], base: Conditions | None = None) -> Conditions:
-    """What the options come to, over those of the base."""
+    """Check the options and return the conditions that they make, based on those of `base`."""
     base = base or Conditions()
     for name in options:
         if name not in NAMES:
@@ -77,17 +79,18 @@ def conditions(options: Mapping[str, object], base: Conditions | None = None) ->
 
 
 def is_idempotent(options: Mapping[str, object], base: bool) -> bool:
-    """Whether queries may be run again elsewhere."""
+    """Return the option `idempotent`: whether queries may be run again on another worker."""
     return _truth("idempotent", options, base)
 
 
 def is_worker_required(options: Mapping[str, object], base: bool) -> bool:
-    """Whether tasks are refused rather than wait for the queue's first worker."""
+    """Return the option `require_worker`: whether a task is refused if no worker serves its
+    queue."""
     return _truth("require_worker", options, base)
 
 
 def is_now_or_never(options: Mapping[str, object], base: bool) -> bool:
-    """Whether queries are refused rather than wait."""
+    """Return the option `do_not_queue`: whether queries are refused rather than queued."""
     return _truth("do_not_queue", options, base)
 
 

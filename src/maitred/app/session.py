@@ -1,4 +1,4 @@
-"""An app's connection on one event loop, and what it has learned there."""
+"""An app's connection on one event loop, and what the app has learned there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One loop's."""
+    """The connection of an app on one event loop."""
 
     def __init__(self, client: AsyncClient, surroundings: Surroundings) -> None:
         self.client = client
@@ -26,7 +26,8 @@ class Session:
         self._signatures = SignatureLookup(client)
 
     def adding(self, queue: QueueId, selection: str) -> Adding:
-        """The way into a queue; one for all who produce, so that they share messages."""
+        """Return what batches enqueues to this queue; all producers share it, so that they share
+        messages."""
         adding = self._addings.get(queue)
         if adding is None:
             view = QueueView(queue, selection, self._random)
@@ -34,7 +35,8 @@ class Session:
         return adding
 
     async def close(self) -> None:
-        """Finish what is under way, and disconnect. Handlers that remember us look again."""
+        """Finish the requests in flight, and disconnect. Handlers that hold this session open a new
+        one."""
         for adding in self._addings.values():
             adding.close()
         await self.client.close()

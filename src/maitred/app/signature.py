@@ -1,16 +1,16 @@
-"""A handler's parameters and result, as bytes and back.
+"""A handler's parameters and result, encoded and decoded.
 
-The arguments of a call are written as one msgpack array, in the order of the parameters. Those that
-were left out at the end are left out there, too, and the worker's own defaults count. What was
-written is read once more before it is sent, by the same decoder that the worker has: whatever does
-not fit is refused where somebody can still do something about it. That costs a fifth of a
-microsecond.
+The arguments of a call are encoded as one msgpack array, in the order of the parameters. Those that
+the caller left out at the end are left out there, too, and the worker's own defaults apply. The
+encoded arguments are decoded once more before they are sent, by the same decoder that the worker
+has: arguments that do not fit are refused where the caller can still correct them. That costs a
+fifth of a microsecond.
 
 So a handler stays compatible with tasks that wait in the queue as long as parameters are added at
-the end, with a default, and keep their types. `*args` and `**kwargs` have no order or type to speak
-of, and are refused. Nothing is ever pickled.
+the end, with a default, and keep their types. `*args` and `**kwargs` have no fixed order or type,
+and are refused. Nothing is ever pickled.
 
-Queries that come from elsewhere may name their arguments instead: then they are a msgpack map.
+Queries from other clients may name their arguments instead: then they are a msgpack map.
 
 A generator, async or not, is a stream of rows: a query gets them one by one, a task the list of
 them.
@@ -43,17 +43,18 @@ if TYPE_CHECKING:
 UNWRITABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 _STREAMS: Final = (AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator)
-"""What a generator may say that it returns."""
+"""Return types that a generator may be annotated with."""
 
 _NOTHING: Final[dict[str, Any]] = {}
-"""Shared, and never changed: a new one for each task would be one more for the collector."""
+"""Shared, and never changed: a new one for each task would be one more object for the garbage
+collector."""
 
 encode: Final = msgpack.Encoder().encode
-"""Of arguments and of results."""
+"""Encodes arguments and results."""
 
 
 class Signature:
-    """What can be known of a function without calling it; made once."""
+    """What is known of a function without calling it; made once."""
 
     __slots__ = (
         "_defaults",
@@ -77,10 +78,10 @@ class Signature:
         self.function = function
         self.name: str = getattr(function, "__name__", repr(function))
         if not inspect.isroutine(function):
-            raise self._refused("it is no function", remedy="Write a function that calls it.")
+            raise self._refused("it is not a function", remedy="Write a function that calls it.")
         is_async_generator = inspect.isasyncgenfunction(function)
         self.is_stream = is_async_generator or inspect.isgeneratorfunction(function)
-        """Whether it gives rows, one by one."""
+        """Whether the function is a generator, which yields rows."""
         self.is_async = is_async_generator or inspect.iscoroutinefunction(function)
         parameters, hints = self._inspected(function)
         result = hints.get("return", Any)
@@ -94,7 +95,7 @@ class Signature:
             if one.kind is not one.POSITIONAL_ONLY
         }
         self._named_from = sum(one.kind is not one.KEYWORD_ONLY for one in parameters)
-        """Parameters from here on have to be named in a call."""
+        """Index from which on parameters have to be named in a call."""
         self._required = sum(one.default is one.empty for one in parameters)
         self._defaults = [one.default for one in parameters]
         self._parameters = [
@@ -125,7 +126,7 @@ class Signature:
     # Arguments
 
     def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The arguments of a call as bytes, or `InvalidArguments`."""
+        """Encode the arguments of a call; raise `InvalidArguments` if they do not fit."""
         if kwargs or len(args) > self._named_from:
             values: Any = self._in_order(args, kwargs)
         else:
@@ -141,7 +142,8 @@ class Signature:
         return payload
 
     def read(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as they are called with, or `InvalidArguments`; from an array or a map."""
+        """Decode an array or a map to the arguments of a call; raise `InvalidArguments` if it does
+        not fit."""
         read = self._read_arguments
         if payload and payload[0] in MAPS:
             read = self._read_named
@@ -186,17 +188,18 @@ class Signature:
                 encode(value)
             except UNWRITABLE:
                 return InvalidArguments(
-                    f"The argument {name!r} of {self.name} cannot be written down: "
+                    f"The argument {name!r} of {self.name} cannot be serialised: "
                     f"{str(problem).rstrip('.')}.",
                     remedy="Give it plain values, dataclasses or msgspec Structs.",
                 )
-        return InvalidArguments(f"The arguments of {self.name} cannot be written down: {problem}.")
+        return InvalidArguments(f"The arguments of {self.name} cannot be serialised: {problem}.")
 
     def _misfit(self, problem: Exception) -> InvalidArguments:
         return misfit(problem, self.name, self._names, self._required)
 
     def describe(self) -> bytes:
-        """Tell others what arguments fit (`client/shapes.py`); empty: whatever they are."""
+        """Return the shape of the parameters (`client/shapes.py`); empty if any arguments are
+        accepted."""
         if self._described is None:
             self._described = described(self.name, self._parameters)
         return self._described
@@ -204,14 +207,15 @@ class Signature:
     # Results
 
     def read_result(self, body: bytes) -> Any:  # noqa: ANN401 - what the annotation says
-        """What the handler returned, of a stream the list of its rows; or `InvalidResult`."""
+        """Decode what the handler returned, for a stream the list of its rows; raise
+        `InvalidResult`."""
         try:
             return self._read_result(body)
         except UNREADABLE as problem:
             raise self._other_result(problem) from None
 
     def read_row(self, body: bytes | memoryview) -> Any:  # noqa: ANN401 - what the annotation says
-        """One row of a stream, or `InvalidResult`."""
+        """Decode one row of a stream; raise `InvalidResult` if it does not fit."""
         try:
             return self._read_row(body)
         except UNREADABLE as problem:
@@ -219,20 +223,20 @@ class Signature:
 
     def _other_result(self, problem: Exception) -> InvalidResult:
         return InvalidResult(
-            f"The result is not what {self.name} says it returns: {problem}.",
+            f"The result does not fit the return annotation of {self.name}: {problem}.",
             remedy="Does the worker run another version of it?",
         )
 
     # Decoration
 
     def _row(self, hint: Any) -> Any:  # noqa: ANN401 - an annotation, and another one
-        """What the rows of a generator are."""
+        """Return the type of a generator's rows."""
         if hint is Any:
             return Any
         kind = get_origin(hint) or hint
         if kind not in _STREAMS:
             raise self._refused(
-                "it is a generator, and says that it returns something else",
+                "it is a generator, but its return annotation is not an iterator",
                 remedy="Annotate it with Iterator[...] or AsyncIterator[...], or not at all.",
             )
         arguments = get_args(hint)
@@ -244,7 +248,7 @@ class Signature:
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError) as problem:
-            raise self._refused(f"it is no function with a signature ({problem})") from None
+            raise self._refused(f"it is not a function with a signature ({problem})") from None
         for one in parameters:
             if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
                 sign, kind = ("*", "list") if one.kind is one.VAR_POSITIONAL else ("**", "dict")
@@ -292,8 +296,8 @@ class Signature:
     def _check(self, hint: object, what: str) -> None:
         try:
             custom = next(_custom(msgspec.inspect.type_info(hint)), None)
-        except Exception as problem:  # noqa: BLE001 - whatever somebody's type makes of it
-            raise self._refused(f"its {what} cannot be written down: {problem}") from None
+        except Exception as problem:  # noqa: BLE001 - a user's type may raise anything
+            raise self._refused(f"its {what} cannot be serialised: {problem}") from None
         if custom is not None:
             raise self._refused(
                 f"its {what} is or contains the type {getattr(custom, '__name__', custom)!s}, "
@@ -317,7 +321,7 @@ def _field(
 
 
 def _custom(info: msgspec.inspect.Type) -> Iterator[type]:
-    """The classes in a type that msgspec has no way to write."""
+    """Yield the classes in a type that msgspec cannot encode."""
     seen: list[object] = []
     todo: list[object] = [info]
     while todo:

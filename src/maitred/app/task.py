@@ -1,7 +1,7 @@
-"""The handle of a task: its id, its result, and the way to cancel it.
+"""The handle of a task: its id, its result, and how to cancel it.
 
-An id is text that can be kept and handed on: `app.task(id)`, or `handler.task(id)` for one that
-knows its type, makes a handle of it again, in any process.
+An id is text that can be stored and passed on: `app.task(id)`, or `handler.task(id)` for a typed
+handle, makes a handle of it again, in any process.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 Fate = Literal["cancelled", "cancelling", "over"]
-"""What cancelling came to: it will not begin, by this call or an earlier one; it runs, and its
-worker is told; it ended otherwise."""
+"""What cancelling achieved. `cancelled`: the task will not begin, by this call or an earlier one.
+`cancelling`: it runs, and its worker is told to stop it. `over`: it had ended otherwise."""
 
 SLICE_SECONDS: Final = 60.0
-"""Longest single question for a result: well below what a request may take at most, and short
-enough for whatever stands between and dislikes silence."""
+"""Longest single request for a result: well below the longest timeout of a request, and short
+enough for proxies that close idle connections."""
 
 AWAY_SECONDS: Final = 2.0
-"""`result()` keeps asking for this long while the node says that its store is away, so that one
-failed commit does not reach the caller."""
+"""`result()` keeps asking for this long while the node reports its store as unavailable, so that
+one failed commit does not reach the caller."""
 
 _PAUSE_FIRST_SECONDS: Final = 0.1
 _PAUSE_LONGEST_SECONDS: Final = 5.0
@@ -55,7 +55,7 @@ _read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 
 
 class Task(msgspec.Struct, Generic[Result], eq=False):
-    """A task that was added, now or earlier."""
+    """The handle of a task that was added, now or earlier."""
 
     _app: App
     queue: str
@@ -65,7 +65,7 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
 
     @property
     def id(self) -> str:
-        """Its name among all tasks of all queues of the node."""
+        """Identifies the task among all tasks of all queues of the node."""
         return f"{self._app.namespace}/{self.queue}/{self.partition}/{self.sequence}"
 
     def __repr__(self) -> str:
@@ -81,24 +81,25 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - it travels with the request
     ) -> Result:
-        """What the handler returned, when it has; without a timeout, however long it takes.
+        """Wait for the task and return what its handler returned; without a timeout, however long
+        it takes.
 
         Raises `TaskFailed`, `TaskCancelled` or `TaskExpired` if there is no result, `TaskForgotten`
-        if the task is over and its result is no longer kept, `UnknownTask` if there is no such
-        task, `StoreUnavailable` if the node's store is away and only the store can tell, and
-        `DeadlineExceeded`, which is a `TimeoutError`, if it is not there in time. After the last
-        two it can be asked for again.
+        if the task has ended and its result is no longer kept, `UnknownTask` if the task does not
+        exist, `StoreUnavailable` if the node's store is unavailable and only the store knows the
+        result, and `DeadlineExceeded`, which is a `TimeoutError`, if the task has not ended in
+        time. After the last two the caller can ask again.
         """
         outcome = await self._outcome(timeout)
         if outcome.status == "done":
             try:
                 return cast("Result", self._read(outcome.body))
             except msgspec.DecodeError as problem:
-                raise InvalidResult(f"The result of {self.id} is no msgpack: {problem}.") from None
+                raise InvalidResult(f"The result of {self.id} is not msgpack: {problem}.") from None
         raise self._why_not(outcome)
 
     async def cancel(self) -> Fate:
-        """Do not run it; if it runs already, have it stopped."""
+        """Cancel the task: it is not run, or it is stopped if it runs."""
         session = await self._app.session()
         message = Revoke(self._app.namespace, self.queue, TASKS, self.partition, 0, self.sequence)
         return cast("Revoked", await session.client.request(message)).state
@@ -136,19 +137,19 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
                     break
         why = "" if isinstance(problem, DeadlineExceeded) else f" ({problem.sentence.rstrip('.')})"
         raise DeadlineExceeded(
-            f"The task {self.id} was not over within {seconds:g} s{why}.",
-            remedy="Ask for its result again later; the task is not touched by this.",
+            f"The task {self.id} did not end within {seconds:g} s{why}.",
+            remedy="Ask for its result again later; the task goes on.",
         )
 
     def _why_not(self, outcome: Outcome) -> MaitredError:
         if outcome.status == "cancelled":
             return TaskCancelled(f"The task {self.id} was cancelled.")
         if outcome.status == "expired":
-            return TaskExpired(f"The task {self.id} had not begun when its time was over.")
+            return TaskExpired(f"The task {self.id} expired before it began.")
         try:
             failure = _read_failure(outcome.body)
         except msgspec.DecodeError:
-            failure = Failure("unknown", "The reason cannot be read.")
+            failure = Failure("unknown", "The failure cannot be decoded.")
         tries = "1 attempt" if outcome.attempts == 1 else f"{outcome.attempts} attempts"
         return TaskFailed(
             f"The task {self.id} failed after {tries}: {failure.kind}: {failure.message}",
@@ -160,7 +161,7 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
 
 
 class SyncTask(Generic[Result]):
-    """The same for ordinary code."""
+    """The handle of a task for synchronous code."""
 
     __slots__ = ("_app", "_task")
 
@@ -192,14 +193,15 @@ class SyncTask(Generic[Result]):
 
 
 def parse_id(namespace: str, text: str) -> tuple[str, int, int]:
-    """Queue, partition and sequence number of a task of that namespace, or `InvalidTaskId`."""
+    """Return queue, partition and sequence number of a task of that namespace; raise
+    `InvalidTaskId`."""
     problem = InvalidTaskId(
         f"{text!r:.120} is not the id of a task in the namespace {namespace!r}.",
         remedy="Ids are namespace/queue/partition/number, as Task.id has them.",
     )
     if not str(text).startswith(f"{namespace}/"):
         raise problem
-    # From the right: names may have slashes, numbers have none.
+    # Split from the right: names may have slashes.
     parts = text[len(namespace) + 1 :].rsplit("/", 2)
     if len(parts) != 3 or not parts[0] or not all(map(_is_number, parts[1:])):
         raise problem

@@ -1,7 +1,7 @@
-"""What a handler says about its time: `maitred.waiting()` and `maitred.offload()`.
+"""How a handler reports that it waits: `maitred.waiting()` and `maitred.offload()`.
 
-A worker measures how much it can take by telling what it **serves** from what **waits** inside of
-it (docs/capacity.md). For threads of its own it knows that; whatever else a handler waits for in
+A worker measures its capacity by distinguishing what it **serves** from what **waits** inside of it
+(docs/capacity.md). It knows this for its own threads; that a handler waits for something else in
 the worker's process, a semaphore or a connection of a pool, only the handler can tell:
 
     async with maitred.waiting():
@@ -9,9 +9,9 @@ the worker's process, a semaphore or a connection of a pool, only the handler ca
 
     result = await maitred.offload(processes, render, page)
 
-Waiting for others, a database that computes, say, is no waiting in this sense: that is being
-served, and more of it at a time may bring more. Outside of a worker nobody counts, and both do what
-they say otherwise.
+Waiting for another process, such as a database that computes, does not count: that is being served,
+and more of it at a time may bring more. Outside of a worker nothing is counted, and both work all
+the same.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Result = TypeVar("Result")
 
 
 class waiting:  # noqa: N801 - it is called as a function
-    """While this is entered, the attempt waits for something inside of the worker; `with` or
-    `async with`, on the loop or in a thread."""
+    """While this is entered, the attempt waits for something inside of the worker. It works with
+    `with` and `async with`, on the event loop and in a thread."""
 
     __slots__ = ("_attempt", "_meter")
 
@@ -47,7 +47,7 @@ class waiting:  # noqa: N801 - it is called as a function
     def __enter__(self) -> None:
         if self._attempt is not None:
             raise InvalidArgument(
-                "This waiting() was entered already.", remedy="Make one for each place."
+                "This waiting() was already entered.", remedy="Make one for each block."
             )
         self._attempt = attempt = running.get()
         self._meter = meter = attempt.meter
@@ -73,15 +73,15 @@ async def offload(
     *args: Parameters.args,
     **kwargs: Parameters.kwargs,
 ) -> Result:
-    """Call it in a pool of threads or processes; what no worker of the pool has taken up yet counts
-    as waiting. Whoever is cancelled meanwhile takes the call back, if it has not begun."""
+    """Call the function in a pool of threads or processes. The call counts as waiting until the
+    pool begins it. Cancelling the caller cancels a call that has not begun."""
     if not isinstance(executor, Executor):
         raise InvalidArgument(
             f"offload() needs an executor, not {executor!r:.80}.",
             remedy="Make a ThreadPoolExecutor or a ProcessPoolExecutor once, and keep it.",
         )
     future: Future[Result]
-    if isinstance(executor, ThreadPoolExecutor):  # `maitred.current()` is the same there
+    if isinstance(executor, ThreadPoolExecutor):  # `maitred.current()` works there
         future = executor.submit(copy_context().run, function, *args, **kwargs)  # type: ignore[arg-type]
     else:
         future = executor.submit(function, *args, **kwargs)
