@@ -47,7 +47,7 @@ async def test_bad_input() -> None:
     with pytest.raises(InvalidArgument, match="needs an executor"):
         await maitred.offload(None, print)  # type: ignore[arg-type]
     once = maitred.waiting()
-    with once, pytest.raises(InvalidArgument, match="entered already"), once:
+    with once, pytest.raises(InvalidArgument, match="already entered"), once:
         pass
     with once:  # left, so it may be used again
         pass
