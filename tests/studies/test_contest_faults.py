@@ -15,6 +15,7 @@ from studies.contest import (
     PROMISES,
     SCENARIOS,
     ContestMeasures,
+    ContestModel,
     ContestSettings,
     contest_study,
     promise,
@@ -41,13 +42,17 @@ WHOM = [
 ]
 
 
-@cache
 def run(
     fault: str, victim: int, seed: int, policy: str = "adaptive", load: float = 0.7
 ) -> ContestMeasures:
-    """A run that all tests share."""
     # That of `floor` is the model of them all, but for who hangs or vanishes in the study.
     model = replace(SCENARIOS["floor"].model, fault=fault, policy=policy, victim=victim, load=load)
+    return shared_run(model, seed)
+
+
+@cache
+def shared_run(model: ContestModel, seed: int) -> ContestMeasures:
+    """A run that all tests share."""
     return run_contest(model, seed)
 
 

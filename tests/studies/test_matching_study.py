@@ -6,6 +6,7 @@ import gc
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,9 @@ from maitred.simulation.errors import Violation
 from maitred.simulation.selection import InvalidModelSetting
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
+    from matplotlib.figure import Figure
     from studies.matching import MatchingMeasures
 
 SEEDS = (1, 2)
@@ -266,11 +268,13 @@ def test_it_can_be_drawn(study: MatchingStudy, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scenario", ["default", "no-forwarding", "published-4-2"])
-def test_one_scenario_alone(scenario: str, tmp_path: Path) -> None:
+def test_one_scenario_alone(scenario: str, sketched: Callable[[str], list[Figure]]) -> None:
     settings = MatchingSettings(scenarios=(scenario,), tasks=20, seeds=1, sweep=False)
     study = matching_study(settings, silent)
     study.findings()
-    draw(study, tmp_path / "one.png")
+    figures = sketched("studies.matching.picture")
+    draw(study, Path("one.png"))
+    assert len(figures) == 1
 
 
 @pytest.mark.parametrize("bad", [{"seeds": 0}, {"tasks": 0}, {"scenarios": ()}])

@@ -124,6 +124,7 @@ def _what_to_try() -> None:
     _heading("Try")
     for line in (
         "maitred route --namespace shop --queue thumbnails --hosts a:1,b:2,c:3 --partitions 8",
+        "maitred simulate capacity --rate 8 --service exponential:1 --workers 5 --slots 2",
         "maitred simulate soak          # the simulated world under many seeds",
     ):
         click.echo(f"  {line}")
