@@ -1,4 +1,4 @@
-"""Whom do I pick? The choice of a partition, to write a task to or to poll for one. Pure."""
+"""Choose the partition to write a task to, or to poll for one; everything here is pure."""
 
 from maitred.balancing.factory import ALGORITHMS, selector
 from maitred.balancing.fewest_polls import FewestPolls

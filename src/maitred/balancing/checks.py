@@ -6,12 +6,12 @@ import math
 
 
 def is_whole(value: object, least: int) -> bool:
-    """Whether it is a whole number of at least `least`; True and False are no numbers here."""
+    """Return whether the value is an integer of at least `least`; booleans do not count as one."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number that can be calculated with: no NaN, no integer beyond a float."""
+    """Return whether the value is a number; NaN and integers too large for a float are not."""
     if isinstance(value, bool):
         return False
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""The selectors by name, as they are chosen in a queue's settings."""
+"""Create a partition selector by the name that a queue's settings give."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALGORITHMS = ("random", "round-robin", "weighted", "fewest-polls")
 def selector(
     name: str, random: RandomSource, settings: SelectorSettings | None = None
 ) -> PartitionSelector:
-    """A new selector; raises `UnknownAlgorithm` for a name that is not in `ALGORITHMS`."""
+    """Create a selector; raise `UnknownAlgorithm` for a name that is not in `ALGORITHMS`."""
     match name:
         case "random":
             return Uniform(random)

@@ -1,9 +1,10 @@
 """Fewest polls: read where the fewest of this client's polls are waiting, write anywhere.
 
-From a random start the scan goes forward; a strictly smaller count wins, so ties go to the first
-one met, and nothing can beat a partition without polls. Counts are kept by partition number, also
-of partitions beyond a reduced count, whose polls are still out; they are right again when the
-number grows back. A count of 0 is no entry, so the memory is bounded by the outstanding polls.
+The selector scans forward from a random partition; a strictly smaller count wins, so a tie goes to
+the first partition scanned, and a partition without polls ends the scan. Counts are kept by
+partition number. They include partitions beyond a reduced partition count whose polls are still
+outstanding, so they stay right when the partition count grows back. A count of 0 is not stored, so
+the number of outstanding polls bounds the memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FewestPolls:
-    """Keeps the polls of one client spread evenly."""
+    """Spreads the outstanding polls of one client evenly over the partitions."""
 
     def __init__(self, random: RandomSource) -> None:
         self._random = random
@@ -40,7 +41,7 @@ class FewestPolls:
         return Poll(queue, partition, self)
 
     def outstanding(self, queue: QueueId, partition: int) -> int:
-        """The polls of this client that are waiting at a partition."""
+        """Return how many polls of this client are waiting at a partition."""
         self._settle()
         return self._outstanding.get(queue, {}).get(partition, 0)
 
@@ -54,7 +55,7 @@ class FewestPolls:
         self._release(queue, partition)
 
     def abandoned(self, queue: QueueId, partition: int) -> None:
-        # The garbage collector may call this in the middle of `read`: only take a note.
+        # The garbage collector may call this in the middle of `read`, so only record it here.
         self._abandoned.append((queue, partition))
 
     @property

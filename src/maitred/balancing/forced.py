@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Forced:
-    """Another selector, overruled for some namespaces.
+    """Wraps another selector and overrules its choice for some namespaces.
 
-    A forced partition may lie beyond the number of partitions, on purpose: so a test can see how
-    a node refuses a partition that is no more.
+    A forced partition may lie beyond the number of partitions, on purpose: a test can then see how
+    a node refuses a partition that no longer exists.
     """
 
     def __init__(

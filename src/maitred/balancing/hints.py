@@ -1,9 +1,10 @@
-"""What the answer to a poll says about the partition that was polled.
+"""The hint in the answer to a poll: the backlog and the arrival rate of the polled partition.
 
-Hints cross the network, so they are checked where they are made, and what a selector receives can
-be trusted: no NaN that would poison a sum, no negative weight, no number beyond floating point.
-They are refused rather than clamped: a partition that claims a backlog of minus three has a fault
-that somebody should see. The client that decodes an answer may drop the hint and keep the task.
+Hints cross the network, so `BacklogHint` checks its values, and a selector can trust every hint it
+receives: no NaN that would poison a sum, no negative weight, no number beyond floating point.
+Invalid values are refused rather than clamped: a partition that claims a backlog of minus three has
+a fault that people should see. The client that decodes an answer may drop the hint and keep the
+task.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from maitred.balancing.checks import is_number, is_whole
 from maitred.errors import InvalidArgument
 
 BACKLOG_MAX = 2**63 - 1
-"""The largest backlog that can be claimed: what the wire and the stores can count."""
+"""The largest backlog that a hint may claim: the wire and the stores count up to this number."""
 
 RATE_PER_SECOND_MAX = 1e12
-"""The largest rate that can be claimed: a task each picosecond; more is a fault, not a load."""
+"""The largest rate that a hint may claim, one task per picosecond; more is a fault, not a load."""
 
 
 class InvalidHint(InvalidArgument):
-    """A backlog or a rate that no partition can have."""
+    """The hint holds a backlog or a rate that no partition can have."""
 
     code = "invalid-hint"
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogHint:
-    """The tasks waiting in the store of one partition, and the rate at which tasks are added."""
+    """Holds the backlog in the store of one partition, and the rate at which tasks are added."""
 
     backlog: int
     rate_per_second: float = 0.0

@@ -1,16 +1,16 @@
-"""What every algorithm that picks a partition has in common.
+"""The interface of every algorithm that picks a partition.
 
-A client asks twice: where to write a task, and where to poll for one. A write is a number and is
-forgotten. A poll lasts up to a minute and two algorithms care how it ends (one counts outstanding
-polls, one learns from the answer), so a read returns a `Poll`: a token that is given back exactly
-once, however the poll ends.
+A client asks a selector two questions: which partition to write a task to, and which one to poll.
+The answer to a write is a number, and the selector need not hear of it again. A poll lasts up to a
+minute, and two algorithms depend on how it ends (one counts outstanding polls, one learns from the
+answer), so a read returns a `Poll`: a token that is given back exactly once, however the poll ends.
 
-A token that is never given back would make its partition look busy for ever. Three nets hold it:
-`done`, the end of a `with` block (also by an exception), and the garbage collector. The collector
-may run between any two steps of a selector, so what it finds is only noted by `abandoned` and
-settled at the selector's next call.
+A token that is never given back would make its partition look busy for ever. Three mechanisms
+return it: `done`, the end of a `with` block (also by an exception), and the garbage collector. The
+collector may run between any two steps of a selector, so `abandoned` only records the token, and
+the selector settles it at its next call.
 
-Selectors are pure: `now` and the randomness come in as arguments. They are not thread-safe; a
+Selectors are pure: `now` and the source of randomness are arguments. They are not thread-safe; a
 client has one event loop and one selector.
 """
 
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 
 
 class RandomSource(Protocol):
-    """Where randomness comes from; `random.Random` is one."""
+    """Supplies random numbers; `random.Random` is one implementation."""
 
     def random(self) -> float:
-        """A number from 0 (included) to 1 (excluded)."""
+        """Return a float from 0 (included) to 1 (excluded)."""
         ...
 
     def randrange(self, stop: int, /) -> int:
-        """A whole number from 0 (included) to `stop` (excluded)."""
+        """Return an integer from 0 (included) to `stop` (excluded)."""
         ...
 
 
 class PollOwner(Protocol):
-    """The selector that wants to know how its polls end."""
+    """A selector that is told how each of its polls ends."""
 
     def finished(
         self, queue: QueueId, partition: int, now: float, hint: BacklogHint | None
     ) -> None:
-        """The poll was answered at `now`."""
+        """Record that the partition answered the poll at `now`; `hint` is None if it sent none."""
         ...
 
     def abandoned(self, queue: QueueId, partition: int) -> None:
-        """The poll ended without a word. May be called between any two steps of the owner."""
+        """Record that the poll ended unanswered; may run between any two steps of the owner."""
         ...
 
 
 class Poll:
-    """The token of one outstanding poll: where it goes, and the duty to say that it ended."""
+    """The token of one outstanding poll: its queue and partition, to be given back exactly once."""
 
     __slots__ = ("_owner", "partition", "queue")
 
@@ -62,7 +62,7 @@ class Poll:
         self.partition = partition
 
     def done(self, now: float, hint: BacklogHint | None = None) -> None:
-        """The poll ended at `now`; the second and every further call does nothing."""
+        """Give the token back: the poll ended at `now`. The second and later calls do nothing."""
         owner, self._owner = self._owner, None
         if owner is not None:
             owner.finished(self.queue, self.partition, now, hint)
@@ -98,14 +98,14 @@ class PartitionSelector(Protocol):
     """Picks a partition from 0 to `partitions` - 1 of a queue."""
 
     def write(self, queue: QueueId, partitions: int, now: float) -> int:
-        """The partition to add a task to."""
+        """Return the partition to add a task to."""
         ...
 
     def read(self, queue: QueueId, partitions: int, now: float) -> Poll:
-        """The partition to poll, as a token to give back when the poll ended."""
+        """Return the partition to poll, as a token to give back when the poll ends."""
         ...
 
     @property
     def entries(self) -> int:
-        """How many things it remembers, of all queues; what has to stay bounded."""
+        """How many entries the selector remembers for all queues; this has to stay bounded."""
         ...

@@ -1,8 +1,7 @@
-"""A bounded memory of the queues used last.
+"""A bounded memory of the least recently used kind, which also tells whether it ever evicted.
 
-It also tells whether it ever forgot anything. As long as it did not, a queue that it does not know
-is new; afterwards the queue may be one that was forgotten, and whoever asks must not take "unknown"
-for "first time".
+Until the first eviction, a queue that the memory does not know is new. Afterwards it may be a queue
+that was evicted, so the caller must not take "unknown" for "first time".
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Key, Value]):
-    """At most `capacity` values by key; storing one more forgets the least recently used."""
+    """Holds at most `capacity` values by key; storing one more evicts the least recently used."""
 
     __slots__ = ("_capacity", "_values", "forgot")
 
@@ -28,7 +27,7 @@ class Recent(Generic[Key, Value]):
         self.forgot = False
 
     def get(self, key: Key) -> Value | None:
-        """The value, which becomes the most recently used, or None."""
+        """Return the value and make it the most recently used; None if the key is unknown."""
         value = self._values.get(key)
         if value is not None:
             self._values.move_to_end(key)

@@ -1,9 +1,8 @@
-"""Round robin: one partition after the other, for reads and for writes apart.
+"""Round robin: one partition after the other, with separate positions for reads and for writes.
 
 The first pick of a queue is partition 0. The positions lie in a bounded memory; once that has
-forgotten a queue, an unknown queue starts at a random partition instead. Otherwise, with more
-queues in turn than the memory holds, every pick would be a first pick and partition 0 would get
-all of them.
+evicted a queue, an unknown queue starts at a random partition instead. Otherwise, with more queues
+in use than the memory holds, every pick would be a first pick, and partition 0 would get all tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RoundRobin:
-    """Takes turns, per queue."""
+    """Picks the partitions of each queue in turn."""
 
     def __init__(self, random: RandomSource, settings: SelectorSettings | None = None) -> None:
         settings = settings or SelectorSettings()
@@ -44,7 +43,7 @@ class RoundRobin:
 
 
 class Turns:
-    """Whose turn it is, for the queues used last."""
+    """Holds the partition picked last for each of the `queues_max` queues used most recently."""
 
     __slots__ = ("_last", "_random")
 
@@ -56,7 +55,7 @@ class Turns:
         last = self._last.get(queue)
         if last is None:
             last = first_turn(self._last.forgot, partitions, self._random) - 1
-        # The remainder is taken when picking, so the number may have grown or shrunk since.
+        # The remainder is taken at each pick, so the partition count may change between picks.
         turn = (last + 1) % partitions
         self._last.put(queue, turn)
         return turn
@@ -66,5 +65,5 @@ class Turns:
 
 
 def first_turn(forgot: bool, partitions: int, random: RandomSource) -> int:
-    """Where an unknown queue starts: at 0 if it is surely new, else anywhere."""
+    """Return the first partition of an unknown queue: 0 if it is surely new, else a random one."""
     return random.randrange(partitions) if forgot else 0

@@ -9,31 +9,31 @@ from maitred.errors import InvalidArgument
 
 
 class InvalidSelectorSetting(InvalidArgument):
-    """A limit of a selector out of its range."""
+    """A setting of a selector is out of its range."""
 
     code = "invalid-selector-setting"
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorSettings:
-    """What can be set about the selectors; an algorithm reads those that concern it."""
+    """The settings of all selectors; each algorithm reads those that concern it."""
 
     queues_max: int = 3_000
-    """Queues remembered for reads, and as many for writes; the least recently used goes first.
-    Costs about 300 bytes a queue. More queues than this are served fairly, but by chance."""
+    """How many queues a selector remembers for reads, and as many for writes; it evicts the least
+    recently used. Costs about 300 bytes a queue. With more queues, picks are fair but random."""
 
     weight_threshold: float = 100.0
-    """The weighted algorithm acts when some partition weighs more. Below it, a healthy partition
-    (a few hundred tasks a second, each matched in 10 ms) looks like noise, and is."""
+    """The weighted algorithm follows the weights once some partition weighs more than this. A
+    healthy partition (a few hundred tasks a second, each matched in 10 ms) stays below it."""
 
     weight_half_life_seconds: float = 10.0
-    """A reported weight counts half after this time. A busy client does not care: the selection
-    study found mean waits within 1 % of each other from 1 s to no decay at all. It is for clients
-    that fall silent: ten seconds forget a backlog of 3,000 within a minute (five halvings bring it
-    below the threshold), and bridge the gap between two looks at a partition."""
+    """The half-life of a reported weight, in seconds. It hardly matters to a busy client: the
+    selection study found mean waits within 1 % of each other from 1 s to no decay at all. It is for
+    clients that fall silent: ten seconds forget a backlog of 3,000 within a minute (five halvings
+    bring it below the threshold), and bridge the gap between two polls of a partition."""
 
     round_robin_every: int = 10
-    """Of the weighted algorithm's reads, every tenth goes round robin whatever the weights say:
+    """One in this many reads of the weighted algorithm goes round robin, whatever the weights are:
     each of N partitions is polled at least once in 10 x N reads. Costs a tenth of the polls."""
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
-"""The rule of what is balanced at all.
+"""Which requests a selector balances over the partitions.
 
-Only the normal name of a queue leaves the choice of a partition open. A sticky queue belongs to
-one worker and is never partitioned. A request that was forwarded already went where the tree sent
-it. And a partition that is named is meant. All of these go to the partition that was named.
+Only a request that names a queue, and nothing more, leaves the choice of a partition open. A sticky
+queue belongs to one worker and is never partitioned. A forwarded request already went where the
+tree sent it. A request may also name a partition. All of these go to the partition they name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request names: a queue, and perhaps more than that."""
+    """The queue of a request, and the partition if the request names one; 0 is also the default."""
 
     queue: QueueId
     partition: int = 0
@@ -31,14 +31,14 @@ class Target:
 
     @property
     def balanced(self) -> bool:
-        """Whether the choice of the partition is open."""
+        """Whether a selector chooses the partition of this request."""
         return self.partition == 0 and not self.sticky and not self.forwarded
 
 
 def write_partition(
     selector: PartitionSelector, target: Target, partitions: int, now: float
 ) -> int:
-    """Where to write: the selector's choice if there is one, else the partition named."""
+    """Return the partition to write to: the selector's choice if balanced, else the one named."""
     if target.balanced:
         return selector.write(target.queue, partitions, now)
     return target.partition
@@ -47,7 +47,7 @@ def write_partition(
 def read_partition(
     selector: PartitionSelector, target: Target, partitions: int, now: float
 ) -> Poll:
-    """Where to poll: the selector's choice if there is one, else the partition named."""
+    """Return the partition to poll: the selector's choice if balanced, else the one named."""
     if target.balanced:
         return selector.read(target.queue, partitions, now)
     return Poll(target.queue, target.partition)

@@ -1,4 +1,4 @@
-"""Random selection: every partition is as likely as any other. Remembers nothing."""
+"""Random selection: every partition is as likely as any other. The selector keeps no state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Uniform:
-    """Reads and writes are spread by chance alone."""
+    """Picks the partition of each read and each write uniformly at random."""
 
     def __init__(self, random: RandomSource) -> None:
         self._random = random

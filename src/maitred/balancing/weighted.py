@@ -1,16 +1,17 @@
 """Weighted selection: poll where the backlog is.
 
-The answer to a poll tells the backlog of the partition and the rate of its new tasks. Once every
-partition has reported and one of them weighs more than the threshold, reads are drawn at random in
-proportion to the weights; until then, and for every write, the turn goes round.
+The answer to a poll carries the backlog of the partition and the rate of its new tasks. Once every
+partition has reported and one of them weighs more than the threshold, each read draws a partition
+at random in proportion to the weights; until then, and for every write, the selector goes round
+robin.
 
-Weights alone have two flaws. The last report stays true for ever, although the backlog drained
-since: so weights halve with time. And a partition that reported nothing to do is never asked
-again, so it can never report that this changed: so every tenth read takes its turn regardless,
-which polls each of N partitions at least once in 10 x N reads, whatever was reported.
+Weights alone have two flaws. A report would hold for ever although the backlog has drained since,
+so weights decay with a half-life. A partition that reported an empty backlog would never be polled
+again and could not report a change, so every tenth read goes round robin. That polls each of N
+partitions at least once in 10 x N reads, whatever the partitions reported.
 
-Reports outlive a reduced number of partitions: if it grows again, they count for what time has
-left of them.
+The selector keeps the reports of partitions beyond a reduced partition count: if the count grows
+again, they still count with their decayed weight.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
     from maitred.routing.names import QueueId
 
 RATE_WEIGHT_SECONDS = 0.01
-"""What a rate adds to the weight: the tasks on their way through a partition, by Little's law with
-the 10 ms that a match takes on average. A rate below 0.01 a second counts as none."""
+"""The rate times this many seconds is added to the weight: the tasks on their way through a
+partition, by Little's law with a mean match of 10 ms. A rate up to 0.01 a second adds nothing."""
 
 
 FADED_HALF_LIVES = 16
-"""After so many half-lives a report is 65,536 times lighter, and forgotten if its partition is no
-more."""
+"""After this many half-lives a report weighs 65,536 times less, and is dropped if its partition no
+longer exists."""
 
 
 class Weighted:
-    """Reads follow the backlog, writes take turns."""
+    """Picks partitions to read in proportion to their backlog, and partitions to write in turn."""
 
     def __init__(self, random: RandomSource, settings: SelectorSettings | None = None) -> None:
         self._settings = settings or SelectorSettings()
@@ -70,14 +71,14 @@ class Weighted:
     def finished(
         self, queue: QueueId, partition: int, now: float, hint: BacklogHint | None
     ) -> None:
-        # A queue that was forgotten while it was polled stays forgotten: an answer is no reason
-        # to push out a queue that is being read.
+        # A queue that was evicted during its poll stays evicted: an answer must not evict a queue
+        # that is being read.
         reads = self._reads.get(queue)
         if hint is not None and reads is not None:
             reads.reports[partition] = (weight_of(hint), now)
 
     def abandoned(self, queue: QueueId, partition: int) -> None:
-        """Nothing was learned, and nothing is counted."""
+        """Do nothing: an abandoned poll carries no report, and this selector counts no polls."""
 
     @property
     def entries(self) -> int:
@@ -89,7 +90,7 @@ class Weighted:
 
 
 class _Reads:
-    """What is known for reading one queue: the reports, and the turn."""
+    """Holds the reports of one queue's partitions, and its round-robin position for reads."""
 
     __slots__ = ("count", "last", "reports")
 
@@ -97,10 +98,10 @@ class _Reads:
         self.count = 0
         self.last = last
         self.reports: dict[int, tuple[float, float]] = {}
-        """By partition: the weight reported, and when."""
+        """Maps a partition to the weight it reported and the time of the report."""
 
     def weights(self, partitions: int, now: float, half_life_seconds: float) -> list[float] | None:
-        """What the reports weigh by now; None unless every partition has reported."""
+        """Return the decayed weight of each partition; None unless every partition has reported."""
         if len(self.reports) < partitions:
             return None
         if len(self.reports) > partitions:
@@ -112,13 +113,13 @@ class _Reads:
                 return None
             weight, reported_at = report
             if now < reported_at:
-                # The clock was set back: the report is as old as can be told, and fades from here.
+                # The clock was set back: the age is unknown, so the report decays from now on.
                 self.reports[partition] = (weight, now)
             weights.append(faded(weight, now - reported_at, half_life_seconds))
         return weights
 
     def _forget_faded(self, partitions: int, now: float, half_life_seconds: float) -> None:
-        """Drop old reports of partitions that are no more."""
+        """Drop old reports of partitions that no longer exist."""
         oldest = now - FADED_HALF_LIVES * half_life_seconds
         self.reports = {
             partition: report
@@ -128,12 +129,12 @@ class _Reads:
 
 
 def faded(weight: float, age_seconds: float, half_life_seconds: float) -> float:
-    """What is left of a weight; a report from the future has not begun to fade."""
+    """Return the decayed weight; a report from the future (a negative age) has not decayed."""
     return weight * math.exp2(-max(0.0, age_seconds) / half_life_seconds)
 
 
 def weight_of(hint: BacklogHint) -> float:
-    """The tasks of a partition: those in its backlog, and those on their way through it."""
+    """Return the tasks of a partition: those in its backlog and those on their way through it."""
     weight = float(hint.backlog)
     if hint.rate_per_second > RATE_WEIGHT_SECONDS:
         weight += math.ceil(RATE_WEIGHT_SECONDS * hint.rate_per_second)
@@ -141,7 +142,7 @@ def weight_of(hint: BacklogHint) -> float:
 
 
 def proportional(weights: list[float], random: RandomSource) -> int:
-    """An index, each as likely as its share of the weights; some weight has to be above 0."""
+    """Draw an index with a probability equal to its share; some weight has to be above 0."""
     point = random.random() * math.fsum(weights)
     heaviest = 0
     for index, weight in enumerate(weights):
@@ -150,5 +151,5 @@ def proportional(weights: list[float], random: RandomSource) -> int:
         point -= weight
         if weight > weights[heaviest]:
             heaviest = index
-    # Rounding can leave the point a hair beyond the end; the heaviest is a safe place for it.
+    # Rounding can leave the point slightly beyond the end; then the heaviest index is a safe pick.
     return heaviest

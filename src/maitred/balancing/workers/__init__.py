@@ -1,4 +1,4 @@
-"""Which worker gets the query? Policies for gateways, limits for workers, shedding. Pure."""
+"""Choose the worker for a query: policies and shedding for gateways, limits for workers; pure."""
 
 from maitred.balancing.workers.adaptive import Adaptive
 from maitred.balancing.workers.estimator import EstimatorSettings, LimitEstimator

@@ -1,30 +1,31 @@
-"""Adaptive: the gateway fills each worker to what it really can do, the fastest first.
+"""Adaptive: the gateway fills each worker up to its measured capacity, the fastest first.
 
-Workers measure how many queries may be in flight to them (`estimator`) and say so with each answer
-and about every 100 ms. A gateway has room at a worker up to that limit, less its own queries in
-flight, less those of other gateways. Among workers with room the one with the shortest service time
-wins; where times are about equal, the one that has the largest share of its limit free. One query
-in 64 goes to the one with the most free anyway: the service time of a worker that gets nothing is
-an old one, and the last that it measured are those of the longest queries.
+Workers measure how many queries may be in flight to them (`estimator`) and report that limit with
+each answer and about every 100 ms. A gateway has room at a worker up to that limit, less its own
+queries in flight, less those of other gateways. Among workers with room, the policy picks the one
+with the shortest service time; where times are about equal, the one with the largest share of its
+limit free. One query in 64 goes to the worker with the largest free share whatever its service
+time: a worker that gets no queries cannot update its service time, and the last queries that it
+measured were the longest ones.
 
-**Several gateways** see the same free slot. What a worker holds for others is in its report, exact
-when it was made. Each gateway takes only its part of the free room until the next report, rounded
-by chance, so they do not all jump. A gateway that came late finds everything taken; it may always
-have the limit divided by the number of gateways, and the others, seeing more in flight than the
-limit, let go.
+**Several gateways** see the same free slot. A worker's report counts the queries of other gateways,
+exactly at the time of the report. Until the next report each gateway takes only its part of the
+free room, rounded at random, so the gateways do not all send at once. A gateway that connects to a
+full worker may always use the limit divided by the number of gateways; the other gateways see more
+in flight than the limit, and send less.
 
-**Reports that are not there**: after half a second without a word the last limit is held but halves
-with each further half second, down to one query, whose answer brings it back.
+**Missing reports**: when the gateway has heard nothing from a worker for half a second, the last
+limit halves with each further half second, down to one query, whose answer restores it.
 
-**Refusals and errors are never fast successes.** A worker that fails clearly more than the others
-is tried with one query at a time, until it can work again (`health`); what fails everywhere is
-nobody's fault. The slot of a query that was refused, or was lost, stays taken for as long as the
-work would have taken, and doubly as long with each further one in a row. A refusal
-lowers the limit to what the worker says. Whatever it says, it had no room for one more than it got
-from here: that bound counts until the limit is below it. It doubles with time, and the slower the
-more often the worker refused at about the same number.
+**Refusals and errors never count as fast successes.** A worker that fails clearly more than the
+others gets one query at a time until it recovers (`health`); failures that all workers share count
+against none of them. The slot of a refused or lost query stays taken for as long as the work would
+have taken, and twice as long with each further one in a row. A refusal lowers the limit to the one
+that the worker states. Whatever the worker states, it had no room for one more than this gateway
+had in flight: that bound holds until the worker reports a limit below it. The bound doubles with
+time, more slowly the more often the worker refused at about the same number.
 
-At least one query may always be in flight to every worker, so whatever happened, it is tried again.
+At least one query may always be in flight to every worker, so every worker is tried again.
 """
 
 from __future__ import annotations
@@ -44,21 +45,25 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
 
 STALE_SECONDS = 0.5
-"""Five reports missing. Nothing was heard for this long: the limit begins to halve."""
+"""When the gateway has heard nothing from a worker for this long, which is five reports, the
+worker's limit begins to halve."""
 HALVING_SECONDS = 0.5
 ABOUT_EQUAL = 0.9
-"""Service times that differ by less are the same: their means are right to a few per cent."""
+"""Two service times are about equal if the shorter is at least this share of the longer: the means
+are accurate to a few per cent."""
 PATIENCE_SECONDS = 0.1
-"""In which the bound doubles that a refusal set: a worker that refused everything for a moment is
-used again within about a second."""
+"""The bound that a refusal sets doubles in this time, so a worker that refused everything for a
+moment is used again within about a second."""
 PATIENCE_SECONDS_MAX = 6.4
-"""For one that says it has room and refuses again and again: about one query in a hundred tries."""
+"""The longest doubling time, for a worker that reports room but keeps refusing: it then gets about
+one query in a hundred as a trial."""
 EXPLORE_EVERY = 64
-"""Costs at most 1.5 % of the queries the difference between a slow and a fast worker."""
+"""One pick in this many goes to the worker with the largest free share. It costs at most 1.5 % of
+the queries the difference between a slow and a fast worker."""
 
 
 class Seen(Worker):
-    """A worker with all that was reported by it and measured about it."""
+    """A worker with what it reported and what this gateway measured about it."""
 
     __slots__ = (
         "ceiling",
@@ -86,9 +91,10 @@ class Seen(Worker):
         self.limit_at = now
         self.heard_at = now
         self.told_at = now
-        """When a report was believed last."""
+        """When the policy last accepted a report of this worker."""
         self.ceiling = math.inf
-        """What it had from here when it refused one more; it grows with time."""
+        """The queries of this gateway in flight when the worker refused one more; the bound grows
+        with time."""
         self.ceiling_at = now
         self.patience = PATIENCE_SECONDS
         self.number = -1
@@ -96,20 +102,20 @@ class Seen(Worker):
         self.others = 0
         self.senders = 1
         self.service = 0.0
-        """The mean service time in seconds; 0 if nothing is known."""
+        """The mean service time in seconds; 0 if unknown."""
         self.shown = 0
-        """The most that was in flight when a good answer came."""
+        """The most queries that were in flight when a good answer came."""
         self.health = Health()
-        """How it does beside the others, as seen from here."""
+        """Compares the worker's share of good answers at this gateway with those of the others."""
         self.streak = 0
-        """Queries in a row that were refused or lost."""
+        """How many queries in a row were refused or lost."""
         self.held: deque[float] = deque()
-        """When slots of those are free again."""
+        """The times at which the slots of refused and lost queries become free again."""
         self.room = 0.0
 
 
 class Adaptive(Counting[Seen]):
-    """Live capacity decides."""
+    """Picks the fastest worker that has room below its measured limit."""
 
     def __init__(self, random: RandomSource) -> None:
         super().__init__()
@@ -121,12 +127,12 @@ class Adaptive(Counting[Seen]):
         seen.room = max(1.0, seen.limit)
         return seen
 
-    # What is told
+    # Events that the gateway reports
 
     def joined(self, worker: str, slots: int, now: float) -> None:
         super().joined(worker, slots, now)
         seen = self._known[worker]
-        if not seen.reported:  # what it announces is all that is known
+        if not seen.reported:  # the announced slots are all that is known
             seen.limit = float(min(seen.slots, trust.FIRST_TRUST))
             self._reckon(seen, now)
 
@@ -139,12 +145,12 @@ class Adaptive(Counting[Seen]):
         if seen is None:
             return
         if report.number <= seen.number and now - seen.told_at < STALE_SECONDS:
-            return  # overtaken; if none was newer for long, the numbers may have begun anew
+            return  # overtaken; after a long silence the worker may count its reports anew
         seen.number = report.number
         serving, waiting = trust.count(report.serving), trust.count(report.waiting)
         said = trust.count(report.limit)
         if waiting > 4 and 2 * waiting > serving:
-            # Far more wait than it admits: only those that are served can be run.
+            # Many queries wait inside the worker, so believe only the number that it serves.
             said = min(said, serving + serving // 4 + 1)
         if seen.ceiling < math.inf and said <= _grown(seen, now):
             seen.ceiling, seen.patience = math.inf, PATIENCE_SECONDS
@@ -198,7 +204,7 @@ class Adaptive(Counting[Seen]):
             self._reckon(seen, now)
 
     def _succeeded(self, seen: Seen, latency: float, now: float) -> bool:
-        """Whether the limit changed by it."""
+        """Record a good answer; return whether the worker's room has to be computed anew."""
         if seen.in_flight > seen.shown:
             seen.shown = seen.in_flight
         seen.streak = 0
@@ -210,13 +216,13 @@ class Adaptive(Counting[Seen]):
         seen.heard_at = now
         seen.room += 1.0
         if seen.limit < seen.in_flight + 1 and now - seen.limit_at > STALE_SECONDS:
-            # It reports nothing, and what it was given it did: one more.
+            # The worker sends no reports but answered all it was given: allow one more.
             seen.limit = min(seen.limit + 1.0, float(seen.slots))
             return True
         return changed
 
     def _failed(self, seen: Seen, now: float) -> bool:
-        """Whether it may be given another number by now."""
+        """Record a failure; return whether the worker is sick, so its room is computed anew."""
         seen.health.failed(now)
         self._compare(now)
         return seen.health.sick
@@ -228,12 +234,12 @@ class Adaptive(Counting[Seen]):
         if 2.0 * had < seen.ceiling:
             seen.patience = PATIENCE_SECONDS
         elif sent_at > seen.ceiling_at and not seen.streak:
-            # It did others in between, and this one was sent when the bound was known.
+            # The worker did others in between, and this query was sent when the bound was known.
             seen.patience = min(2.0 * seen.patience, PATIENCE_SECONDS_MAX)
         seen.ceiling, seen.ceiling_at = max(1.0, float(had)), now
 
     def _hold(self, seen: Seen, now: float) -> None:
-        """The slot of a query that was not done well stays taken for a while."""
+        """Keep the slot of a refused or lost query taken for a while."""
         until = now + pause_seconds(seen.service, seen.streak)
         seen.streak += 1
         if seen.held and seen.held[-1] > until:
@@ -241,7 +247,7 @@ class Adaptive(Counting[Seen]):
         seen.held.append(until)
 
     def _compare(self, now: float) -> None:
-        """Everybody's share of good answers has another one beside it."""
+        """Compare each worker's share of good answers with the best share among the others."""
         first = second = 0.0
         for seen in self._list:
             share = seen.health.good
@@ -252,12 +258,12 @@ class Adaptive(Counting[Seen]):
         for seen in self._list:
             health = seen.health
             was = health.sick
-            # Of several that are the best, each has another one as good.
+            # If several workers share the best value, each has another one as good.
             health.compare(second if health.good == first else first, now)
             if health.sick != was:
                 self._reckon(seen, now)
 
-    # What is asked
+    # Questions that the gateway asks
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
         best: Seen | None = None
@@ -280,7 +286,7 @@ class Adaptive(Counting[Seen]):
         return None if best is None else best.name
 
     def _reckon(self, seen: Seen, now: float) -> None:
-        """What room there is, after a report or for want of one."""
+        """Compute how many more queries the worker may get, after a report or a long silence."""
         limit = seen.limit
         if seen.health.sick:
             limit = min(limit, seen.health.allowed)
@@ -300,13 +306,13 @@ class Adaptive(Counting[Seen]):
 
 
 def _grown(seen: Seen, now: float) -> float:
-    """The bound that a refusal set, after the time that has gone by."""
+    """Return the bound that a refusal set, grown by the time since then."""
     doublings = (now - seen.ceiling_at) / seen.patience
     return seen.ceiling * math.exp2(min(doublings, DOUBLINGS_MAX))
 
 
 def _better(one: Seen, other: Seen) -> bool:
-    """Faster, or about as fast and emptier."""
+    """Return whether `one` is faster, or about as fast with a larger free share of its limit."""
     if one.service < ABOUT_EQUAL * other.service:
         return True
     if other.service < ABOUT_EQUAL * one.service:

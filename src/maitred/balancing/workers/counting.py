@@ -1,4 +1,4 @@
-"""The part that all worker policies share: who is there, and what is in flight to whom."""
+"""The base of all worker policies: the known workers, and the queries in flight to each."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 SLOTS_MAX = 100_000
-"""No process serves more queries at once; whoever announces more is believed this much."""
+"""The most slots that a worker is believed to have, whatever it announces: no process serves more
+queries at once."""
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
 def believable_slots(slots: object) -> int:
-    """The announced slots, from 0 to `SLOTS_MAX`; nonsense counts as none."""
+    """Return the announced slots, clamped to `SLOTS_MAX`; 0 unless they are a whole number."""
     return min(slots, SLOTS_MAX) if isinstance(slots, int) and is_whole(slots, 0) else 0
 
 
 class Counting(Generic[AnyWorker]):
-    """Counts; what is still missing to a policy is `pick`."""
+    """Counts queries in flight per worker; a policy derives from it and adds `pick`."""
 
     def __init__(self) -> None:
         self._known: dict[str, AnyWorker] = {}
         self._list: list[AnyWorker] = []
-        """The same workers; picking goes through them for each query."""
+        """The same workers as a list, because `pick` iterates over them for each query."""
 
     def _new(self, name: str, slots: int, now: float) -> AnyWorker:
-        """The record of a worker that nobody knew."""
+        """Create the record of a worker that the policy does not know yet."""
         raise NotImplementedError
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
@@ -50,12 +51,12 @@ class Counting(Generic[AnyWorker]):
             self._list.remove(known)
 
     def reported(self, worker: str, report: Report, now: float) -> None:
-        """Most policies do not listen."""
+        """Ignore the report; most policies do not use reports."""
 
     def sent(self, worker: str, now: float) -> Dispatch:
         known = self._known.get(worker)
         if known is None:
-            # It left between the pick and the sending: the query still has to end somewhere.
+            # The worker left between pick and send: the query's end still has to be counted.
             stranger = Worker(worker, 0)
             stranger.in_flight = 1
             return Dispatch(stranger, now)

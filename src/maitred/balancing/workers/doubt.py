@@ -1,20 +1,20 @@
-"""Workers that offer slots and then refuse them, as whoever hands their slots out sees it. Pure.
+"""Detect workers that offer slots and then refuse queries, at the partition that allocates them.
 
-A slot that was refused was not free. To honest workers that happens now and then: the same slot was
-on offer in two places, and went to the other one. But one that offers more than it can do would be
-given query after query while others have room, and each of them has to ask again. So what counts is
-the share of a worker's slots that were good, beside the best share among the *others*. One that is
-clearly worse is **doubted**, and what follows is what follows for failures (`health`): nothing for
-a moment, then one slot to try; each that was refused doubles the pause, each that was good makes
-room for one more.
+Everything here is pure. A refused slot was not free. That happens to honest workers now and then:
+the same slot was on offer at two partitions, and the other one allocated it. But a worker that
+offers more slots than it has would get query after query while others have room, and each query
+has to ask again. So the partition compares the share of a worker's slots that were good with the
+best share among the *others*. A clearly worse worker is **doubted**, and is treated like one that
+fails (`health`): no slots for a moment, then one as a trial; each refused slot doubles the pause,
+each good slot makes room for one more.
 
-Nobody says that a slot was good: one that was not refused soon is. If it is refused after all, that
-counts as well. Only slots that were given can be refused, each once, so whoever lies about refusals
-has to take slots for it.
+No message says that a slot was good: a slot that is not refused soon counts as good. If it is
+refused later, that counts as well. Only an allocated slot can be refused, and only once, so a user
+who lies about refusals has to use up slots.
 
-Those who ask may lie as well, to keep a worker's slots from others. A worker that really boasts
-refuses slots of everybody. So a worker is doubted only while those who report refusals are more
-than those who had several good slots of it and no refusal; else the reports are not believed.
+Users may lie, too, to keep a worker's slots from others. A worker that offers too many slots
+refuses queries of all users. So a worker is doubted only while more users report refusals than had
+several good slots of it and no refusal; otherwise the reports are not believed.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ Name = TypeVar("Name", str, bytes)
 Slot = TypeVar("Slot")
 
 GOOD_SECONDS = 0.05
-"""A slot that was not refused for so long was good: several times the way from the one who gives it
-to the worker and back, by the one who got it. Also the first pause of a worker that is doubted."""
+"""A slot that was not refused within this time was good: several times the way from the partition
+to the gateway, on to the worker and back. It is also the first pause of a doubted worker."""
 BELIEVED_SECONDS = 10.0
-"""Who refused nothing for so long is believed as if it never had. A worker that still lies is found
-out again by its next eighteen refusals."""
+"""A worker that refused nothing for this long is trusted again as if it never had. A worker that
+still offers too much is detected again by its next eighteen refusals."""
 SLOTS_KEPT = 1_024
-"""Slots that were given last, which may be refused; some hundred bytes each. At two thousand
-queries a second they are known for half a second, and refusals come within milliseconds."""
+"""How many of the latest allocated slots are remembered, so that they can be refused; some hundred
+bytes each. At 2,000 queries a second that is half a second; refusals come within milliseconds."""
 DOUBTS_KEPT = 10_000
-"""Workers of whom anything is remembered."""
+"""The most workers with recent refusals that are remembered."""
 ASKERS_KEPT = 256
-"""Users of whom a worker that is doubted remembers what they met."""
+"""The most users whose experience with one worker is remembered."""
 GOOD_ENOUGH = 8
-"""So many good slots, and no refusal, contradict another user who reports refusals. A worker that
-refuses half of what it offers treats one user so once in 256 times."""
+"""This many good slots, without a refusal, contradict another user who reports refusals. A worker
+that refuses half of its slots does so to a given user once in 256 times."""
 COMPARE_SECONDS = 1e-5
-"""For each of those, so long the best of them are taken to be the same. Looking for them takes a
-tenth of a microsecond each, so no more than a hundredth of the time is spent on it."""
+"""The best shares are kept for this many seconds per remembered worker. Finding them takes a tenth
+of a microsecond per worker, so at most a hundredth of the time is spent on it."""
 
 
 class Doubt(Generic[Slot]):
-    """What is known of a worker that refused something lately."""
+    """Tracks the slots of one worker that refused a query recently."""
 
     __slots__ = ("_met", "_open", "contradicted", "health", "refused_at")
 
@@ -59,11 +59,12 @@ class Doubt(Generic[Slot]):
         self.health = Health()
         self.refused_at = -inf
         self._open: OrderedDict[Slot, tuple[float, str]] = OrderedDict()
-        """Slots of which nobody knows yet whether they are good: when they were given, to whom."""
+        """Maps each slot of which it is not yet known whether it was good to the time at which it
+        was allocated and the user that got it."""
         self.contradicted = False
-        """Whether as many askers met no refusal as met some."""
+        """Whether at least as many users had only good slots as met a refusal."""
         self._met: dict[str, int] = {}
-        """By asker: how many slots were good, until one was refused; then -1."""
+        """Maps a user to the number of its good slots, or to -1 once one was refused."""
 
     def given(self, slot: Slot, asker: str, now: float) -> None:
         self._open[slot] = (now, asker)
@@ -76,7 +77,7 @@ class Doubt(Generic[Slot]):
             self.health.failed(now)
 
     def look(self, now: float) -> None:
-        """What was not refused by now was good."""
+        """Count the slots as good that were not refused within `GOOD_SECONDS`."""
         known = self._open
         while known:
             slot = next(iter(known))
@@ -98,13 +99,13 @@ class Doubt(Generic[Slot]):
             refused = sum(one < 0 for one in met.values())
             self.contradicted = refused <= sum(one >= GOOD_ENOUGH for one in met.values())
             if self.contradicted:
-                self.health = Health()  # what the same askers have said before is worth nothing
+                self.health = Health()  # earlier reports of the same users are discarded, too
 
     def room(self, now: float) -> float:
         return self.health.room(len(self._open), now)
 
     def room_at(self, now: float) -> float:
-        """When there may be room, if there is none."""
+        """Return when the worker may have room again; infinite if it has room now."""
         if self.room(now) >= 1:
             return inf
         first, _ = next(iter(self._open.values()), (-inf, ""))
@@ -112,25 +113,25 @@ class Doubt(Generic[Slot]):
 
 
 class Doubts(Generic[Name, Slot]):
-    """Of all workers whose slots are handed out in one place; by what they are called there."""
+    """Tracks refusals of all workers whose slots one partition allocates, by name or session."""
 
     def __init__(self) -> None:
         self._of: OrderedDict[Name, Doubt[Slot]] = OrderedDict()
-        """The one that refused something last, last."""
+        """Maps a worker to its record; the worker that refused most recently is last."""
         self._given: dict[Slot, tuple[Name, str]] = {}
         """Map each slot to its worker and to the user that the slot was given to."""
         self._given_in_order: deque[Slot] = deque()
-        """The same slots, and those of them that were refused, the oldest first. (An ordered dict
-        takes twice as long for each.)"""
+        """The same slots, and those that were refused since, the oldest first. (An ordered dict
+        takes twice as long per slot.)"""
         self._best: list[tuple[float, Name]] = []
-        """The best two of those who refused something."""
+        """The two best shares among the workers with recent refusals, with the workers' names."""
         self._best_until = -inf
 
     def __bool__(self) -> bool:
         return bool(self._of)
 
     def given(self, name: Name, slot: Slot, now: float, asker: str = "") -> None:
-        """A query of the asker got this slot of that worker."""
+        """Record that a query of the user `asker` got this slot of the worker `name`."""
         self._given[slot] = (name, asker)
         order = self._given_in_order
         order.append(slot)
@@ -142,7 +143,10 @@ class Doubts(Generic[Name, Slot]):
                 doubt.given(slot, asker, now)
 
     def refused(self, slot: Slot, workers: int, now: float) -> None:
-        """Its worker refused it; there are so many workers. Nothing, if nobody was given it."""
+        """Record that the worker refused this slot; ignore a slot that is not remembered.
+
+        `workers` is the number of workers of the queue.
+        """
         known = self._given.pop(slot, None)
         if known is None:
             return
@@ -157,7 +161,7 @@ class Doubts(Generic[Name, Slot]):
         doubt.health.compare(self._best_beside(name, workers, now), now)
 
     def room(self, name: Name, workers: int, now: float) -> float:
-        """How many slots of it may be given now, whatever it offers."""
+        """Return how many slots of the worker may be allocated now, whatever it offers."""
         doubt = self._of.get(name)
         if doubt is None:
             return inf
@@ -168,19 +172,19 @@ class Doubts(Generic[Name, Slot]):
             self._best_until = -inf
             return inf
         if recovered:
-            return inf  # but who said otherwise is remembered
+            return inf  # but the record of the users who reported refusals is kept
         doubt.health.compare(self._best_beside(name, workers, now), now)
         return doubt.room(now)
 
     def room_at(self, name: Name, now: float) -> float:
-        """When there may be room for one that has none; never, if it has some."""
+        """Return when the worker may have room again; infinite if it has room now."""
         doubt = self._of.get(name)
         return inf if doubt is None else doubt.room_at(now)
 
     def _best_beside(self, name: Name, workers: int, now: float) -> float:
-        """The largest share among the others; 0 if there are none."""
+        """Return the largest share of good slots among the other workers; 0 if there are none."""
         if workers > len(self._of):
-            return 1.0  # somebody is there who refused nothing
+            return 1.0  # some worker refused nothing
         if now >= self._best_until:
             pairs = ((doubt.health.good, other) for other, doubt in self._of.items())
             self._best = nlargest(2, pairs)

@@ -1,36 +1,37 @@
 """A worker measures its own limit: how many queries may be in flight to it.
 
 A worker can tell queries that are being **served** from those that **wait** inside it: for a
-thread, a permit, a process, its event loop. That difference is all it takes. Latency alone would
-not do: where service times are exponential the fastest answer says nothing about the queue.
+thread, a permit, a process, its event loop. The estimate needs nothing else. Latency alone would
+not do: where service times are exponential, the fastest answer says nothing about the queue.
 
-While somebody waits, those being served are all that run in parallel: that number is the capacity,
-measured. While nobody waits, there may be more, and the only way to know is to let more in. So, for
-each window of a few milliseconds, weighted by time:
+While queries wait, the number being served is all that can run in parallel: that is the capacity,
+measured. While none waits, the capacity may be higher, and the only way to know is to admit more.
+So, for each window of a few milliseconds, weighted by time:
 
-- nobody waited and the limit was used: the limit grows, by one, then two, four, eight, up to a
-  tenth (or 4), until somebody waits;
-- somebody waited now and then: this is where it should be, for a worker that never has anybody
-  waiting idles while its next query is still under way. Up to `waiting_target` wait on average;
-- more than that waited: the limit falls by just so many, but not below what ran in parallel. Then
-  it rests for some windows before it tries to grow again, twice as many each time it finds the
-  same. For a worker of ten that is what counts: one more in flight is one that waits, and trying
-  every other time would keep half a query waiting. While senders have a line it never rests;
-- the limit was not used: it comes down to a little above what was, but not below what once ran in
-  parallel. A limit that nobody tested is a guess, and a burst would find out the hard way.
+- no query waited and the limit was used: the limit grows, by one, then two, four, eight, up to a
+  tenth (or 4), until a query waits;
+- a query waited now and then: the limit is right, for a worker that never has a query waiting idles
+  while the next one is on the network. Up to `waiting_target` wait on average;
+- more than that waited: the limit falls by exactly the surplus, but not below what ran in parallel.
+  Then it stays for some windows before it grows again, twice as many each time the result is the
+  same. That matters for a worker of ten: one more in flight is one that waits, and trying every
+  other window would keep half a query waiting. While gateways have queued queries, it never stays;
+- the limit was not used: it falls to a little above what was used, but not below what once ran in
+  parallel. An untested limit is a guess, and a burst could overload the worker.
 
-So the limit counts what the senders count, from sending to the answer: it contains what is under
-way, without anybody having to know how long that takes. It falls within a window or two, since the
-surplus is measured and not guessed, and it recovers from the floor because a used limit grows.
+So the limit counts what the gateways count, from sending to the answer: it includes the queries on
+the network, and no process has to know how long the network takes. The limit falls within a window
+or two, since the surplus is measured and not guessed. It recovers from the floor because a used
+limit grows.
 
-The mean service time is the time that was spent serving, divided by the queries that ended. The
-mean of those that ended would be wrong whenever the load changes: after a start the short ones end
-first, and when a worker gets nothing more only the long ones are left.
+The mean service time is the time that was spent serving, divided by the number of queries that
+ended. The mean over ended queries would be wrong whenever the load changes: after a start the short
+queries end first, and when a worker gets no more queries, only the long ones are left.
 
-An event loop that is late is a queue as well, one that cannot be counted: from `lag_target_seconds`
-on the limit falls by a tenth a window. Only lateness that is the worker's own doing may be told: a
-loop that has no CPU time because other processes have it says nothing about the worker, and fewer
-queries at a time would not help.
+A late event loop is a queue as well, one that cannot be counted: from `lag_target_seconds` on, the
+limit falls by a tenth a window. Only lateness that the worker itself causes may be reported: a loop
+without CPU time because other processes have it says nothing about the worker, and fewer queries at
+a time would not help.
 """
 
 from __future__ import annotations
@@ -40,60 +41,65 @@ from dataclasses import dataclass
 from typing import Literal
 
 LimitCause = Literal["slots", "waiting", "late", "unused", "knee"]
-"""Why a limit is not higher: `slots`, it cannot be; `waiting`, more would wait inside of the
-worker; `late`, the event loop was late; `unused`, nobody wanted more; `knee`, more at a time
-brought no more done."""
+"""Why a limit is not higher: `slots`, it is at its ceiling; `waiting`, more queries would wait
+inside the worker; `late`, the event loop was late; `unused`, no gateway sent more; `knee`, more at
+a time did not raise the throughput."""
 
 LIMIT_MAX = 100_000
 GROWTH = 0.1
-"""The most in a window: what got twice as fast is used fully after a dozen of them."""
+"""The most that the limit changes in one window, as a share: a worker that became twice as fast is
+used fully after a dozen windows."""
 GROWTH_MIN = 4.0
-"""But so many in any case: where little runs in parallel windows last long, and the way up from the
-floor would take seconds by a tenth each time."""
+"""The limit may always grow by this many queries: where little runs in parallel, windows last long,
+and growing by a tenth from the floor would take seconds."""
 FIRST_STEP_SHARE = 0.03
-"""The first step, if nobody waited at all: at a full worker somebody does, now and then, so this
-one got faster."""
+"""The first step up as a share of the limit, if no query waited at all: at a full worker a query
+waits now and then, so this worker became faster."""
 SPARE_SHARE = 0.02
 SPARE_MIN = 4
-"""What an unused limit keeps above what was used: room for chance."""
+"""An unused limit keeps the larger of this share and this many above the peak, as room for random
+variation."""
 SATURATED_SHARE = 0.15
-"""Waiting for less of a window than this is chance, and says little about the capacity."""
+"""If queries waited for less than this share of a window, that is random variation, and says little
+about the capacity."""
 PRESSED_TARGET = 0.5
-"""More that may wait, in roots of what runs in parallel, while the senders have a line: what waits
-here could be nowhere else then, and what is under way varies by about that much."""
+"""While gateways have queued queries, this many more may wait, times the root of what runs in
+parallel: those queries would wait anyway, and the number on the network varies by about that."""
 PATIENCE_MAX = 16
-"""Windows for which a limit that was found right does not grow, unless somebody has a line: each
-time it is found anew, a query waits. The pause doubles up to this, a third of a second or so."""
+"""The most windows for which a confirmed limit does not grow, unless a gateway has queued queries:
+each confirmation makes a query wait. The pause doubles up to this, about a third of a second."""
 BUSY_SHARE = 0.9
-"""With less than this of its parallel served, a worker idles while queries are under way to it, and
-its limit does not rest."""
+"""If a worker served less than this share of what it can run in parallel, it idles while queries
+are on the network, and its limit does not pause."""
 USED_SHARE = 0.97
-"""A limit of which less was used was not tested, so it does not grow."""
+"""A limit of which less than this share was used was not tested, so it does not grow."""
 UNUSED_SECONDS = 2.0
 """The cause of a limit becomes `unused` after this time without use, without waiting queries and
 without a late loop. Single windows of a busy worker look unused as well."""
 MEAN_ENDS = 400
-"""How many ends the mean service time remembers: that of exponential times is right to 5 %."""
+"""The moving average of the service time spans about this many ended queries: that of exponential
+times is accurate to 5 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatorSettings:
-    """What can be set about the estimate."""
+    """The settings of a `LimitEstimator`."""
 
     window_seconds: float = 0.01
-    """Short beside service times of tens of milliseconds, long enough for some ends in it."""
+    """The shortest window: short compared with service times of tens of milliseconds, long enough
+    for some queries to end in it."""
     ends_min: int = 8
-    """A window lasts until so many queries ended in it, for slow services; ten windows at most."""
+    """A window lasts until this many queries ended in it, or ten times `window_seconds` passed."""
     waiting_target: float = 0.25
-    """Queries that may wait on average when the worker is full. Each is a query that could be
-    elsewhere; none at all would leave the worker idle now and then."""
+    """How many queries may wait on average when the worker is full. Each of them could run on
+    another worker; with none at all the worker would idle now and then."""
     floor: int = 1
-    """A limit of 0 could never be tested again."""
+    """The lowest limit; a limit of 0 could never be tested again."""
     lag_target_seconds: float = 0.05
 
 
 class LimitEstimator:
-    """Told of every change of what is served and what waits; knows the limit."""
+    """Estimates a worker's limit from how many of its queries are served and how many wait."""
 
     __slots__ = (
         "_began",
@@ -130,9 +136,9 @@ class LimitEstimator:
         self._ceiling = max(self._settings.floor, min(ceiling, LIMIT_MAX))
         self._limit = float(max(self._settings.floor, min(first, self._ceiling)))
         self.cause: LimitCause = "slots"
-        """What bounded the limit the last time that anything did; `slots` at the ceiling."""
+        """What last bounded the limit; `slots` at the ceiling."""
         self._bound_at = now
-        """When somebody last waited, or the loop was late."""
+        """When queries last waited, or the event loop was last late."""
         self._serving = 0
         self._waiting = 0
         self._since = now
@@ -142,11 +148,11 @@ class LimitEstimator:
         self._served_seconds = 0.0
         self._served_ends = 0.0
         self.mean_service_seconds = 0.0
-        """Of the work itself, without what was waited for; 0 until something ended."""
+        """The mean time that a query is served, without its waiting; 0 until a query ended."""
         self.parallel: float | None = None
-        """What was served at a time when last somebody waited; None until that happened."""
+        """How many ran in parallel when queries last waited; None until that happened."""
         self.served_share = 1.0
-        """Of the queries inside, in the last window: how many were served rather than waiting."""
+        """The share of the queries inside the worker that were served, in the last window."""
         self._restart(now)
 
     def _restart(self, now: float) -> None:
@@ -161,7 +167,7 @@ class LimitEstimator:
         self._pressed = False
 
     def observe(self, serving: int, waiting: int, now: float) -> None:
-        """From now on so many are served and so many wait; to be called at every change."""
+        """Record that this many queries are served and this many wait, at every change."""
         elapsed = now - self._since
         if elapsed > 0.0:
             if self._waiting:
@@ -170,21 +176,21 @@ class LimitEstimator:
                 self._waiting_area += elapsed * self._waiting
             self._serving_area += elapsed * self._serving
             self._since = now
-        elif elapsed < 0.0:  # the clock was set back: the window begins anew
+        elif elapsed < 0.0:  # the clock was set back: restart the window
             self._since = now
             self._restart(now)
-        # Twice a task: comparisons cost a third of what calls of `max` do.
+        # This runs twice per task, and comparisons cost a third of what calls of `max` do.
         self._serving = serving if serving > 0 else 0  # noqa: FURB136 - `max` is slow
         self._waiting = waiting if waiting > 0 else 0  # noqa: FURB136 - `max` is slow
         if serving + waiting > self._peak:
             self._peak = serving + waiting
 
     def claimed(self, in_flight: int, *, pressed: bool = False) -> None:
-        """Senders count so many in flight to this worker, what is under way included.
+        """Record how many queries the gateways count in flight, those on the network included.
 
-        Without this word only what is inside counts as used; with a long way between, a limit
-        would look unused however much the senders want it. `pressed` says that queries wait at the
-        sender for want of room.
+        Without this, only the queries inside the worker would count as use; with a slow network a
+        limit would look unused however many queries the gateways have. `pressed` says that queries
+        are queued at the gateway because the worker has no room.
         """
         if pressed:
             self._pressed = True
@@ -192,11 +198,11 @@ class LimitEstimator:
             self._peak = min(in_flight, LIMIT_MAX)
 
     def ended(self) -> None:
-        """The work of a query ended well; of one that failed only the time it took counts."""
+        """Count a query that ended well; of a failed query only the time it took counts."""
         self._ends += 1
 
     def observe_end(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
-        """The same as `observe`, `ended` if it ended well, and `limit`, with fewer calls."""
+        """Do `observe`, then `ended` if `good`, and return `limit`, with fewer calls."""
         if now == self._since and serving + waiting <= self._peak:
             self._serving = serving if serving > 0 else 0  # noqa: FURB136 - `max` is slow
             self._waiting = waiting if waiting > 0 else 0  # noqa: FURB136 - `max` is slow
@@ -209,11 +215,11 @@ class LimitEstimator:
         return int(self._limit + 0.5)
 
     def lagged(self, seconds: float) -> None:
-        """The event loop was late by so much, by the worker's own doing."""
+        """Record that the event loop was late by this many seconds, caused by the worker itself."""
         self._lag = max(self._lag, seconds)
 
     def limit(self, now: float) -> int:
-        """How many may be in flight to this worker."""
+        """Return how many queries may be in flight to this worker; close a window that is over."""
         settings = self._settings
         length = now - self._began
         if length >= settings.window_seconds and (
@@ -235,7 +241,7 @@ class LimitEstimator:
             self.mean_service_seconds = self._served_seconds / self._served_ends
         waiting = self._waiting_area / length
         limit = self._limit
-        # Senders know a whole number: one below 1.3 can use no more than 1.
+        # Gateways see the limit rounded to a whole number: below 1.5 they can use no more than 1.
         used = self._peak >= USED_SHARE * min(limit, int(limit + 0.5))
         step, self._step = self._step, 1.0
         if self._lag > settings.lag_target_seconds:
@@ -248,7 +254,7 @@ class LimitEstimator:
             if self._pressed:
                 surplus -= PRESSED_TARGET * math.sqrt(self.parallel)
             if surplus > 0.0:
-                # A limit that was not even used is too high by what was not used as well.
+                # If the limit was not used, measure the surplus from the peak that was.
                 reached = limit if used else min(limit, float(self._peak))
                 limit = max(min(limit, self.parallel), reached - surplus)
                 self._patience = min(2 * self._patience, PATIENCE_MAX)
@@ -258,7 +264,7 @@ class LimitEstimator:
         elif used and self._pause and not self._pressed and self._busy(length):
             self._pause -= 1
         elif used:
-            if step > 1.0:  # the second step in a row: it can do more than was found
+            if step > 1.0:  # the second step in a row: the capacity rose, so do not pause
                 self._patience = 1
             if not self._saturated:
                 step = max(step, FIRST_STEP_SHARE * limit)
@@ -275,7 +281,7 @@ class LimitEstimator:
             self.cause = "slots"
 
     def _busy(self, length: float) -> bool:
-        """Whether nearly as many were served as run in parallel at all."""
+        """Return whether the worker served nearly as many queries as it can run in parallel."""
         return self._serving_area >= BUSY_SHARE * length * (self.parallel or 0.0)
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""The worker policies by name, as they are chosen in a queue's settings.
+"""Create a worker policy by the name that a queue's settings give.
 
-`idle` is not here: under it the partition gives a query to a worker that offered a free slot.
+`idle` is not here: under it the partition allocates a slot that a worker offered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORKER_POLICIES = (
 
 
 def worker_policy(name: str, random: RandomSource) -> WorkerPolicy:
-    """A new policy; raises `UnknownAlgorithm` for a name that is not in `WORKER_POLICIES`."""
+    """Create a policy; raise `UnknownAlgorithm` for a name that is not in `WORKER_POLICIES`."""
     match name:
         case "random":
             return Uniform(random)

@@ -1,16 +1,17 @@
-"""What every algorithm has in common with which a gateway picks a worker for a query.
+"""The interface of every policy with which a gateway picks a worker for a query.
 
 The gateway tells a policy what it sees: workers that join, leave and report, queries that are sent
-and that end. The policy answers one question: who gets one more query? A worker's name, or nobody,
-which means that none has room.
+and that end. The policy answers one question: which worker gets one more query? The answer is a
+worker's name, or None if no worker has room.
 
 A query is in flight from the moment it is sent to the end of its answer, on every path: done,
-failed, refused, lost. `sent` therefore gives a `Dispatch`, and `ended` takes it back exactly once;
-a second time does nothing. The dispatch points to the worker as it was known when the query left,
-so an answer that comes after the worker left, or joined anew, is not counted against the new one.
+failed, refused, lost. `sent` therefore returns a `Dispatch`, and `ended` takes it back exactly
+once; a second call does nothing. The dispatch points to the worker as it was known when the query
+was sent, so an answer that comes after the worker left, or joined again, does not count against the
+new one.
 
-Policies are pure: `now` and randomness come in. They are not thread-safe; a gateway has one loop.
-What they remember is bounded by the workers, and a gateway holds a connection to each of those.
+Policies are pure: `now` and randomness are arguments. They are not thread-safe; a gateway has one
+event loop. Their memory is bounded by the workers, and a gateway has a connection to each of them.
 """
 
 from __future__ import annotations
@@ -31,31 +32,31 @@ class Outcome(Enum):
     REFUSED = "refused"
     """The worker had no room; it did nothing, so the query can go elsewhere."""
     LOST = "lost"
-    """No answer: a timeout, or the connection broke."""
+    """No answer came: the query timed out, or the connection broke."""
     CANCELLED = "cancelled"
-    """Whoever asked has left, or it was never sent: says nothing of the worker."""
+    """The caller left, or the query was never sent; this says nothing about the worker."""
 
 
 class Report(NamedTuple):
-    """What a worker says about itself, with each answer and about every 100 ms. It may lie."""
+    """The state that a worker reports with each answer and about every 100 ms; it may be false."""
 
     number: int
-    """Counts up with every report of a worker to a gateway; an older one comes too late."""
+    """Counts up with every report of a worker to a gateway; a gateway ignores older reports."""
     limit: int
-    """How many queries may be in flight to it, from all gateways together."""
+    """How many queries may be in flight to the worker, from all gateways together."""
     serving: int
     waiting: int
-    """Accepted, but waiting for something inside the worker: a thread, a permit, the loop."""
+    """How many accepted queries wait inside the worker for a thread, a permit or the loop."""
     mean_service_seconds: float
-    """From the start of the real work to its end; 0 if it is not known."""
+    """The mean time from the start of a handler's work to its end; 0 if unknown."""
     yours: int | None = None
-    """How many of those serving and waiting came from the gateway that is told this."""
+    """How many of those serving and waiting came from the receiving gateway; None if unknown."""
     senders: int = 1
-    """How many gateways sent it something lately."""
+    """How many gateways sent queries to the worker recently."""
 
 
 class Worker:
-    """A worker as a policy knows it; policies derive from it what else they remember."""
+    """The record of a worker in a policy; policies derive from it to remember more."""
 
     __slots__ = ("in_flight", "name", "slots")
 
@@ -69,7 +70,7 @@ class Worker:
 
 
 class Dispatch:
-    """One query on its way: to whom, since when, and whether it has ended."""
+    """One query in flight: its worker, when it was sent, and whether it is still open."""
 
     __slots__ = ("open", "sent_at", "worker")
 
@@ -86,36 +87,36 @@ class WorkerPolicy(Protocol):
     """Picks a worker for each query of one queue at one gateway."""
 
     def joined(self, worker: str, slots: int, now: float) -> None:
-        """A worker is there, with as many slots as it says; again if that number changed."""
+        """Add a worker with the slots it announces; called again when that number changes."""
         ...
 
     def left(self, worker: str, now: float) -> None:
-        """A worker is gone. What it still has in flight ends as always."""
+        """Remove a worker. Its queries in flight still end through `ended`."""
         ...
 
     def reported(self, worker: str, report: Report, now: float) -> None:
-        """A worker said how it is doing."""
+        """Take in a worker's report."""
         ...
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
-        """Who gets one more query, or None if none has room; never one of `without`."""
+        """Return the worker for one more query, not in `without`; None if none has room."""
         ...
 
     def sent(self, worker: str, now: float) -> Dispatch:
-        """A query left for the worker."""
+        """Count a query that is sent to the worker; give the result to `ended` once it ends."""
         ...
 
     def ended(
         self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
     ) -> None:
-        """The query's answer ended; a refusal may say what the worker's limit is."""
+        """Count the end of a query; `limit` is the worker's limit if a refusal stated it."""
         ...
 
     def in_flight(self, worker: str) -> int:
-        """What is on its way to a worker; 0 for one that is not known."""
+        """Return how many queries are in flight to a worker; 0 for an unknown one."""
         ...
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Who is known, in the order of joining."""
+        """The names of the known workers, in the order in which they joined."""
         ...

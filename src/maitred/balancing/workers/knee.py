@@ -1,22 +1,22 @@
-"""The limit of a back end that tells nothing: the knee of its throughput, found by trying.
+"""Find the limit of a back end that reports nothing: the knee of its throughput, by probing.
 
-Behind an HTTP proxy there is only what goes in and what comes out. More in flight raises the
-throughput up to a knee; beyond it, only the latency. The usual rule compares latency with the least
-ever seen; where service times vary that least is luck, and the limit falls far too low. So this
-one looks at throughput alone: a window at the limit and a window at a limit a step away, in turn,
-so that a load that changes meanwhile changes both.
+Behind an HTTP proxy only the requests that go in and the answers that come out are known. More in
+flight raises the throughput up to a knee; beyond it, only the latency. The usual rule compares the
+latency with the least ever seen; where service times vary, that least is luck, and the limit falls
+far too low. So this prober looks at throughput alone: a window at the limit and a window at a limit
+a step away, in turn, so that a change of the load affects both.
 
-What all these pairs say about the knee is added up (`Evidence`), and the limit goes to the highest
-place at which the knee may well be. Steps up cost only some latency, so they are tried all the
-time. Steps down cost throughput: they are tried only while it is plausible that the limit is far
-too high. A limit that was not used says nothing, so such windows are left out. Errors and refusals
-of the back end are not throughput.
+The prober adds up what all these pairs say about the knee (`Evidence`), and moves the limit to the
+highest place at which the knee may well be. Steps up cost only some latency, so they are tried all
+the time. Steps down cost throughput: they are tried only while it is plausible that the limit is
+far too high. A limit that was not used says nothing, so such windows are left out. Errors and
+refusals of the back end are not throughput.
 
-A back end that can do much less all of a sudden must not be drowned until that is found out. So it
-is noticed when much less comes out with as much in flight (`FallAlarm`). Either fewer are served at
-a time then, or each of them takes longer: from outside both look the same. If it is the first, a
-limit that is lower by the same share brings just as much. So that is what the limit becomes at
-once, for a trial: if even less comes out now, it is the second, and the limit goes back.
+A back end whose capacity drops suddenly must not be overloaded until the probing finds out. So the
+prober notices when the throughput falls far with as much in flight (`FallAlarm`). Then either fewer
+are served at a time, or each of them takes longer: from outside both look the same. In the first
+case a limit that is lower by the same share has the same throughput. So the limit becomes that at
+once, for a trial: if the throughput falls further, it is the second case, and the limit goes back.
 """
 
 from __future__ import annotations
@@ -30,114 +30,117 @@ from maitred.balancing.workers.knee_evidence import Evidence, Pair, Window
 
 @dataclass(frozen=True, slots=True)
 class KneeSettings:
-    """What can be set about the search."""
+    """The settings of a `KneeProber`."""
 
     first: int = 16
     floor: int = 1
     ceiling: int = 10_000
     step_up: float = 0.3
     step_down: float = 0.15
-    """How far apart the two limits are that are compared, as a share. Trying more costs only some
-    latency, trying less costs throughput; and the wider a step, the sooner it is clear."""
+    """How far apart the two compared limits are, as a share. Trying more costs only some latency,
+    trying less costs throughput; the wider a step, the sooner its effect is clear."""
     window_seconds_max: float = 1.0
-    """A window lasts until enough ended, or until this is over, and three rounds of the limit."""
+    """A window lasts until enough answers came, or until this time passed and three rounds of as
+    many answers as the limit ended."""
 
 
 USED_SHARE = 0.9
-"""A limit is used if in every round so much of it was in flight at some time."""
+"""A limit is used if in every round this share of it was in flight at some time."""
 USED_ENDS = 8
-"""Such a round has as many ends as the limit, but not fewer."""
+"""Such a round has as many ends as the limit, but at least this many."""
 PAUSE_ROUNDS = 2
 PAUSE_ENDS = 20
-"""If nothing ends for as long as so many rounds take usually, and so many answers, the window
+"""If nothing ends for as long as this many rounds, and this many answers, usually take, the window
 begins anew."""
 TELLING = 16.0
-"""A window has so many ends, divided by the square of the logarithm of how many times as high the
-higher limit is: then what the step may bring is three times as much as chance."""
+"""A window has this many ends, divided by the square of the logarithm of the ratio of the limits:
+then the effect of a step can be three times the random variation."""
 ROUNDS_MIN = 3
-"""It has whole rounds of as many ends as the limit, and so many: answers may come in batches."""
+"""A window has at least this many whole rounds of as many ends as the limit, because answers may
+come in batches."""
 CLEAR_RISE = 3.0
-"""A difference of so many standard errors is no chance: if the limit brings so much more than is
-usual, it was at the knee of less, and the next step is one up."""
+"""A difference of this many standard errors is not random: if the throughput rises this far above
+the usual one, the back end's capacity has grown, and the next step is one up."""
 ROOTS_UP = 2.0
 ROOTS_DOWN = 1.5
-"""A step is at least so many roots of the limit: a small back end answers few a second, and small
-differences would take minutes to see."""
+"""A step is at least this many roots of the limit: a small back end answers few requests a second,
+and small differences would take minutes to see."""
 STRIDE_UP_MAX = 1.0
 STRIDE_DOWN_MAX = 0.5
 """The widest steps, as shares: the limit doubles, or is halved."""
 WIDE = 0.4
-"""If the logarithms of the limits are so far apart, what is left of the limit before does not
-matter after one round; else after two."""
+"""If the logarithms of the two limits are further apart than this, the requests of the previous
+limit no longer matter after one round; otherwise after two."""
 TOO_HIGH_ROOTS = 1.6
 """Steps down are tried while the knee may be lower than the limit by this divided by the root of
-the limit, as a share: to know it better than that would cost more than it brings."""
+the limit, as a share: a closer estimate would cost more than it gains."""
 UPS_A_DOWN = 1
-"""Steps up for each down, at least."""
+"""At least this many steps up are tried for each step down."""
 MOVE_SHARE = 0.05
-"""The limit does not follow smaller changes of what is known."""
+"""The limit does not follow changes of the estimate that are smaller than this share."""
 TRIAL_FEWER = 3.0
 TRIAL_SLOWER = 2.0
 """A trial is over when it is e^3 times likelier that fewer are served at a time, or e^2 times
-likelier that each takes longer: that is looked at once more, and every moment of a trial costs."""
+likelier that each takes longer: the latter is checked once more, and a long trial is costly."""
 TRIAL_ENDS = (8, 80)
 TRIAL_ROUNDS = (2, 4)
-"""But it has so many ends, and so many rounds of the limit, at least; and no more than that."""
+"""The least and the most ends, and rounds of the limit, that a trial has."""
 
 
 class KneeProber:
-    """Told of every query that starts and ends at the back end; knows the limit."""
+    """Finds the limit of a back end from the queries that start and end there."""
 
     def __init__(self, now: float, settings: KneeSettings | None = None) -> None:
         self._settings = settings or KneeSettings()
         self._base = max(self._settings.floor, min(self._settings.first, self._settings.ceiling))
         self._other = False
-        """Whether this window is the one at the other limit."""
+        """Whether the current window is the one at the other limit, `_beside`."""
         self._ups_left = 1
-        """Steps up before the next one down."""
+        """How many steps up are left before the next step down."""
         self._in_flight = 0
         self._peak = self._good = self._bad = self._round = self._unsettled = 0
         self._enough = 0
         self._began = self._last = now
         self._area = 0.0
-        """Of this window: what was in flight at most, what ended, what of that in this round, what
-        is still left out, what ends it, and how much was in flight for how long."""
+        """These describe the current window: the peak in flight, the good and bad ends, the ends of
+        this round, the ends still to leave out, the good ends that close the window, its times, and
+        the integral of the number in flight over time."""
         self._at_base = Window(self._base, 0.0, 0.0)
         """The last window at the limit."""
         self._evidence = Evidence()
         self._alarm = FallAlarm(now)
         self._fallen: Window | None = None
-        """What came out before the trial that is going on,"""
+        """The throughput before the current trial; None while there is no trial."""
         self._before = self._base
-        """and the limit to go back to."""
+        """The limit to return to if the trial fails."""
         self._tried: Window | None = None
-        """What came out in the last trial, until it was compared with a window after it."""
+        """The throughput of the last failed trial, until it was compared with a later window."""
         self._face(up=True, stride=STRIDE_UP_MAX)
         self._restart(now)
 
     @property
     def limit(self) -> int:
-        """How many may be in flight now."""
+        """How many queries may be in flight now."""
         return self._beside if self._other else self._base
 
     @property
     def knee(self) -> int:
-        """Where the search stands, without the step that is being tried."""
+        """The current estimate of the knee, without the step that is being tried."""
         return self._base
 
     def started(self) -> None:
-        """One more is at the back end."""
+        """Count a query that starts at the back end."""
         self._in_flight += 1
         self.claimed(self._in_flight)
 
     def claimed(self, in_flight: int) -> None:
-        """Senders count so many, what is under way included: with a fast back end and a long way
-        to the senders, a limit that they use would look unused without this word."""
+        """Record how many queries the gateways count in flight, those on the network included: with
+        a fast back end and a slow network, a used limit would otherwise look unused."""
         if in_flight > self._peak:
             self._peak = in_flight
 
     def ended(self, now: float, *, good: bool = True) -> None:
-        """One less; an error is not good."""
+        """Count a query that ends at the back end; an error is not `good`."""
         before, limit = self._in_flight, self.limit
         self._in_flight = max(0, before - 1)
         if self._fallen is None:
@@ -146,7 +149,7 @@ class KneeProber:
                 self._fall(now)
                 return
             if self._alarm.usual * (now - self._last) > max(PAUSE_ENDS, PAUSE_ROUNDS * limit):
-                # What waited meanwhile comes out at once, and says nothing.
+                # The answers that were delayed now come at once, and say nothing.
                 self._other = False
                 self._restart(now)
                 return
@@ -166,7 +169,7 @@ class KneeProber:
         if self._fallen is not None:
             self._try(now, Window(limit, self._good, length), self._fallen)
         elif not self._used(limit):
-            # Nobody wanted that much: no evidence about this pair.
+            # The limit was not used, so this pair of windows is no evidence.
             self._other = False
             self._restart(now)
         else:
@@ -178,7 +181,7 @@ class KneeProber:
                 self._restart(now)
 
     def _used(self, limit: int) -> bool:
-        """Whether the limit is used, as far as this round tells."""
+        """Return whether the limit is used, as far as the current round tells."""
         self._round += 1
         if self._round < max(USED_ENDS, limit):
             return True
@@ -188,7 +191,7 @@ class KneeProber:
         return used
 
     def _restart(self, now: float) -> None:
-        """Begin a window, as soon as the limit before it is forgotten."""
+        """Begin a window, once the queries of the previous limit have ended."""
         self._began = self._last = now
         self._area = 0.0
         self._good = self._bad = self._round = 0
@@ -200,7 +203,7 @@ class KneeProber:
         self._enough = max(ROUNDS_MIN, rounds) * limit
 
     def _close(self, window: Window) -> None:
-        """A window is over."""
+        """Take in a finished window, and choose the next one."""
         if self._other:
             self._other = False
             self._compare(window)
@@ -219,16 +222,16 @@ class KneeProber:
         elif self._beside == self._base:  # at the ceiling, or at the floor
             self._next()
         else:
-            if self._up and self._bad > self._good:  # errors are no reason for more
+            if self._up and self._bad > self._good:  # do not raise the limit on mostly errors
                 self._face(up=False, least=self._least)
             self._other = window.ends > 0.0
 
     def _compare(self, window: Window) -> None:
-        """A window at the other limit is over, too."""
+        """Compare a finished window at the other limit with the one at the base limit."""
         base = self._at_base
         if not self._up:
             self._evidence.add(Pair(window, base, up=False))
-        elif self._bad > self._good:  # nor if they come fast
+        elif self._bad > self._good:  # mostly errors: credit no more throughput than at the base
             most = base.ends * window.seconds / base.seconds
             fewer = Window(window.limit, min(window.ends, most), window.seconds)
             self._evidence.add(Pair(base, fewer, up=True))
@@ -237,7 +240,7 @@ class KneeProber:
         self._decide()
 
     def _decide(self) -> None:
-        """Go to where the knee may well be, and say what is tried next."""
+        """Move the limit to where the knee may well be, and choose the next step."""
         knees, base, tried = self._evidence.knees(), self._base, self._beside
         if knees is None:
             return
@@ -255,12 +258,12 @@ class KneeProber:
 
     @property
     def _least(self) -> float:
-        """Where the knee may be at least."""
+        """The lowest plausible knee; 0 if unknown."""
         knees = self._evidence.knees()
         return knees.least if knees else 0.0
 
     def _next(self) -> None:
-        """What is tried next; a step up, unless the limit may be far too high."""
+        """Choose the next step: up, unless the limit may be far too high."""
         self._ups_left -= self._up
         least = self._least
         too_high = 1.0 + TOO_HIGH_ROOTS / math.sqrt(self._base)
@@ -271,8 +274,8 @@ class KneeProber:
             self._face(up=True)
 
     def _face(self, *, up: bool, stride: float = 0.0, least: float = 0.0) -> None:
-        """Begin a comparison; with the usual step, unless a wider one is wanted: so many times as
-        much, or down to where the knee may be at least."""
+        """Set the limit to compare with: a usual step away, or a wider one: up by the share
+        `stride`, or down to `least`, the lowest plausible knee."""
         base, settings = self._base, self._settings
         self._up = up
         if up:
@@ -285,7 +288,7 @@ class KneeProber:
             self._beside = min(base, max(lowest, min(base - max(1, step), round(least))))
 
     def _fall(self, now: float) -> None:
-        """There is an alarm: try the limit that is right if fewer are served at a time now."""
+        """Handle an alarm: try the limit that is right if fewer are served at a time now."""
         alarm, base = self._alarm, self._base
         slow = Window(min(self.limit, base), alarm.slow_ends, alarm.slow_seconds)
         left = min(1.0, slow.ends / slow.seconds / alarm.usual)
@@ -297,7 +300,7 @@ class KneeProber:
             self._face(up=True, stride=base / self._base - 1.0)
             self._restart(now)
             self._unsettled = max(2, self._base // 2 + max(0, self._in_flight - self._base))
-        else:  # it is at the floor, or tries less just now
+        else:  # the limit is at the floor, or a lower one is being tried already
             self._base = base
             alarm.forget()
             alarm.restart(now)
@@ -305,8 +308,8 @@ class KneeProber:
             self._restart(now)
 
     def _try(self, now: float, window: Window, before: Window) -> None:
-        """The trial goes on: does less in flight bring as much, as if the knee were here now, or
-        less, as if it were where it was?"""
+        """Continue the trial, and end it once it is clear whether the lower limit has the same
+        throughput (the knee moved here) or less (the knee is where it was)."""
         pair = Pair(window, before, up=False)
         slower = pair.likelihood(before.limit) - pair.likelihood(window.limit)
         least = max(TRIAL_ENDS[0], TRIAL_ROUNDS[0] * window.limit)
@@ -325,7 +328,7 @@ class KneeProber:
                 self._base = round(knees.likely)
                 self._face(up=True)
         else:
-            # It may still be wrong; the next window at this limit tells.
+            # This may still be wrong; the next window at the restored limit decides.
             self._tried = window
             self._base = self._before
             self._face(up=True)

@@ -1,12 +1,12 @@
-"""Whether a back end that tells nothing suddenly does much less: a test on what comes out. Pure.
+"""Detect that the throughput of a back end that reports nothing falls suddenly. Pure.
 
-Each round of as many answers as the limit has is held against the throughput that is usual at the
-limit. The test adds, round by round, the logarithm of how much likelier the round's length is if
-the back end does only `FALLEN` of what it did (a cumulative sum, for answers that come by chance).
-It never goes below 0, so that a long good time does not delay the alarm.
+Each round of as many answers as the limit is compared with the usual throughput at the limit. The
+test adds, round by round, the logarithm of how much likelier the round's length is if the back end
+does only `FALLEN` of what it did (a cumulative sum, for answers that come at random). The sum never
+goes below 0, so that a long good time does not delay the alarm.
 
-What is usual is learnt from many windows, but not while there is a suspicion: a small back end
-answers so slowly that a fall would become usual before it is clear.
+The usual throughput is learnt from many windows, but not during a suspicion: a small back end
+answers so slowly that a fall would become usual before it is detected.
 """
 
 from __future__ import annotations
@@ -14,64 +14,64 @@ from __future__ import annotations
 from math import exp, log
 
 FALLEN = 0.6
-"""The share of its throughput that a back end is suspected to have left. The sum grows from a fall
-to 78 % on; smaller falls are followed step by step."""
+"""The share of its throughput that a fallen back end is assumed to keep. The sum grows once the
+throughput falls below 78 %; the prober follows smaller falls step by step."""
 
 ALARM = 10.0
-"""An alarm needs the fall to be e^10 times likelier than none: by chance that is so once in some
+"""For an alarm, a fall has to be e^10 times likelier than none: a false alarm comes about once in
 ten thousand answers, and costs one short trial."""
 
 ALARM_MAX = 40.0
 FALSE_ALARM = 1.5
 CALM = 0.97
-"""An alarm for nothing makes the next one need so many times as much, up to a bound: where service
-times vary more than the test supposes, chance is stronger. It is forgotten slowly, by this share
-with each window that is learnt from."""
+"""A false alarm multiplies what the next alarm needs by `FALSE_ALARM`, up to `ALARM_MAX`: where
+service times vary more than the test assumes, so does the sum. Each window that is learnt from
+multiplies it by `CALM`, down to `ALARM`."""
 
 SUSPICION = 0.25
 """Nothing is learnt while the sum is above this share of what an alarm needs."""
 
 SLOW_ROUNDS = 3
 SLOW_ENDS = 12
-"""An alarm takes so many rounds since the sum was 0, and those after the first have so many
-answers. All of them were slow by themselves; of short ones one may have looked good by chance, but
-not one of the last two. And no round counts for more than its part of the alarm. A pause is no
-fall: it makes two rounds slow, that in which everything comes to its end and that in which nothing
-does."""
+"""An alarm takes this many rounds since the sum was 0, and those after the first have this many
+answers. Each of them was slow by itself; of short rounds one may have looked good by chance, but
+not one of the last two. No round counts for more than its part of the alarm. A pause is not a fall:
+it makes two rounds slow, the one in which the answers stop and the one in which they resume."""
 
 SLOW_MEMORY = 40.0
-"""What comes out in a fall is measured by about so many answers, or one round: the latest, since
-those before may be older than the fall, or still have been served as before it."""
+"""The throughput in a fall is measured over about this many answers, or one round: the latest ones,
+since earlier ones may be older than the fall."""
 
 FULL_SHARE = 0.9
-"""A round with less in flight than this share of what is usual says nothing: nobody wants more."""
+"""A round with less in flight than this share of the usual says nothing: there was less demand."""
 
 ROUND_ENDS = 12
-"""A round has as many answers as the limit, but not fewer. In rounds a back end that answers in
-batches looks even; one by one, each batch would end with what looks like a pause. And of fewer
+"""A round has as many answers as the limit, but at least this many. Over a round, a back end that
+answers in batches looks even; one by one, each batch would end with an apparent pause. With fewer
 answers, too many rounds of a fallen back end would look good by chance."""
 
 LATE = 2.0
 LATE_ENDS = 6
 LATE_SHARE = 0.25
-"""A round that takes so many times as long as usual is over as soon as it has so many answers, and
-this share of a whole one: with little of the capacity left, three whole rounds would take very
-long. A batch is not that late, and a pause still makes two rounds slow only."""
+"""A round that takes `LATE` times as long as usual ends as soon as it has `LATE_ENDS` answers, and
+the share `LATE_SHARE` of a whole round: with little capacity left, three whole rounds would take
+very long. A batch is not that late, and a pause still makes only two rounds slow."""
 
 GAP_ENDS = 8
 GAP_SHARE = 0.25
-"""While nothing ends, a round gets no slower than by so many usual answers, or by this share of a
-whole round: a pause is no fall, however long it is. Who does much less goes on doing that."""
+"""A gap without answers makes a round slower by at most `GAP_ENDS` usual answers, or the share
+`GAP_SHARE` of a whole round: a pause is not a fall, however long it is. A fallen back end keeps
+answering slowly."""
 
 USUAL_ENDS = 300
 USUAL_ROUNDS = 20
 USUAL_ENDS_MOVED = 50
-"""What is usual is the mean of about so many answers, or rounds; and at a limit that is new, what
-was usual before counts as this many."""
+"""The usual throughput is the mean of about `USUAL_ENDS` answers or `USUAL_ROUNDS` rounds; when the
+limit moves, the earlier mean counts as `USUAL_ENDS_MOVED` answers."""
 
 
 class FallAlarm:
-    """Told of every end; says when much less comes out than is usual, with as much in flight."""
+    """Raises an alarm when the throughput falls far below the usual, with as much in flight."""
 
     __slots__ = (
         "_area",
@@ -97,20 +97,20 @@ class FallAlarm:
 
     @property
     def usual(self) -> float:
-        """Answers a second; 0 means that nobody knows, and nothing is an alarm."""
+        """The usual answers per second; 0 means unknown, and then there is no alarm."""
         return self._usual_ends / self._usual_seconds if self._usual_seconds > 0.0 else 0.0
 
     @property
     def suspects(self) -> bool:
-        """Whether there may be an alarm soon."""
+        """Whether an alarm may follow soon."""
         return self._score > SUSPICION * self._needed
 
     def forget(self) -> None:
-        """Nobody knows what is usual."""
+        """Forget the usual throughput."""
         self._usual_ends = self._usual_seconds = self._usual_area = 0.0
 
     def learn(self, ends: float, seconds: float, area: float, limit: int) -> None:
-        """A window at the limit brought so much; `area` is how much was in flight for how long."""
+        """Learn from a window at the limit; `area` is its integral of the number in flight."""
         self._needed = max(ALARM, CALM * self._needed)
         most = max(USUAL_ENDS, USUAL_ROUNDS * limit)
         self._keep(most - ends)
@@ -119,14 +119,14 @@ class FallAlarm:
         self._usual_area += area
 
     def moved(self, rate: float, in_flight: float) -> None:
-        """The limit is another one, which should bring so many times as much, with so many times as
-        much in flight."""
+        """Adapt to a new limit, which should multiply the throughput by `rate` and the number in
+        flight by `in_flight`."""
         self._keep(USUAL_ENDS_MOVED)
         self._usual_seconds /= rate
         self._usual_area *= in_flight / rate
 
     def _keep(self, most: float) -> None:
-        """What is usual counts as so many answers at most."""
+        """Reduce the weight of the usual throughput to at most this many answers."""
         if self._usual_ends > most:
             kept = max(0.0, most / self._usual_ends)
             self._usual_ends *= kept
@@ -134,11 +134,11 @@ class FallAlarm:
             self._usual_area *= kept
 
     def judged(self, *, right: bool) -> None:
-        """Whether the last alarm was one."""
+        """Record whether the last alarm was right; a false one makes the next need more."""
         self._needed = ALARM if right else min(FALSE_ALARM * self._needed, ALARM_MAX)
 
     def restart(self, now: float) -> None:
-        """Forget the rounds."""
+        """Forget the rounds so far."""
         self._score = 0.0
         self._start(now)
         self._not_slow()
@@ -151,12 +151,13 @@ class FallAlarm:
     def _not_slow(self) -> None:
         self._rounds = self._slow_in_a_row = 0
         self.slow_ends = self.slow_seconds = 0.0
-        """What came out lately, since the sum was 0; the first round may be older than the fall."""
+        """The recent answers and their time since the sum was 0, without the first round, which
+        may be older than the fall."""
 
     def ended(self, now: float, in_flight: int, limit: int, share: float, *, good: bool) -> bool:
-        """A query ended, with so many in flight just before; whether there is an alarm now.
+        """Count an answer, with this many in flight just before; return whether there is an alarm.
 
-        `share`: how much of the usual the limit of this moment allows.
+        `share` is the share of the usual throughput that the current limit allows.
         """
         gap, expected, whole = now - self._last, self.usual * share, max(ROUND_ENDS, limit)
         self._last = now

@@ -1,14 +1,15 @@
-"""Where the knee of a back end may be, by what pairs of windows at two limits brought. Pure.
+"""Estimate the knee of a back end from the throughput of pairs of windows at two limits. Pure.
 
-Below the knee the throughput is in proportion to the limit, above it the limit does not matter. So
-if the knee is at k, two limits bring throughputs that are to each other as min(limit, k). Each pair
-of windows, one at each of two limits, says how likely that makes the answers that were counted, for
-every k. Nobody has to know how fast the back end is: a pair says only what share of its answers
-belongs to which of its windows, so one that got slower since the last pair changes nothing.
+Below the knee the throughput is proportional to the limit, above it the limit does not matter. So
+if the knee is at k, the throughputs at two limits are in the ratio of their min(limit, k). For each
+pair of windows, one at each of two limits, that gives the likelihood of the counted answers for
+every k. The speed of the back end does not matter: a pair says only which share of its answers
+belongs to which of its windows, so a back end that became slower since the last pair changes
+nothing.
 
 The logarithms of the likelihoods add up, and older pairs count for less. Where few answers come,
-many places for the knee are plausible; that says how far from each other the next limits have to
-be, and that it is too early to move.
+many places for the knee are plausible; that says how far apart the next limits have to be, and that
+it is too early to move.
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from math import log
 from typing import NamedTuple
 
 APART = 1.06
-"""How far the places are from each other that are looked at: closer than any evidence is exact."""
+"""The ratio between neighbouring places that are examined; finer than any evidence is exact."""
 
 PLAUSIBLE = 2.0
 """A place is plausible if the best one is no more than e^2 times likelier: two standard errors."""
 
 CAUTIOUS = 0.5
-"""The highest place of those that are within one standard error. A limit that is too low costs
-throughput, one that is too high only latency."""
+"""The cautious estimate is the highest place within one standard error, e^0.5 times less likely
+than the best. A limit that is too low costs throughput, one that is too high only latency."""
 
 CHANCE = 1.3
-"""Answers are counted as if so many of them were one: service times vary more than by chance."""
+"""This many answers count as one, because service times vary more than a Poisson process."""
 
 VOTE_MOST = 8.0
-"""No pair speaks against a place with more than this: one window full of errors does not outvote
+"""The most that one pair counts against a place, so that one window full of errors does not outvote
 all the others."""
 
 KEPT_SAME = 0.9
 KEPT_OTHER = 0.98
-"""What a pair counts for, compared with before, when there is another one of its direction, and of
-the other one. Downwards is tried rarely, and what was learnt there holds as long as there is no
-alarm; a back end that can do more shows that upwards only."""
+"""A new pair multiplies the weights of earlier pairs of its own direction by `KEPT_SAME`, and of the
+other by `KEPT_OTHER`. Steps down are rare, and their evidence holds as long as there is no alarm;
+a back end that can do more shows that only in steps up."""
 
 PAIRS_MAX = 10
-"""Of each direction: the next one would count for a third of the latest."""
+"""The most pairs kept per direction; an eleventh would count for a third of the latest."""
 
 SURPRISE = 3.0
 RECENT = 4
-"""If the latest pairs, this many at most, and those before them are e^3 times likelier with two
-knees than with one, the knee moved between them, and those before it are forgotten."""
+"""If the latest pairs, up to `RECENT`, and those before them are e^3 times likelier with two knees
+than with one, the knee moved between them, and the earlier pairs are dropped."""
 
 
 class Window(NamedTuple):
-    """What came out at a limit."""
+    """The answers that came at one limit within some seconds."""
 
     limit: int
     ends: float
@@ -57,51 +58,51 @@ class Window(NamedTuple):
 
 
 class Knees(NamedTuple):
-    """Where the knee may be."""
+    """The estimates of the knee: the lowest plausible, the likeliest and the cautious one."""
 
     least: float
-    """The lowest plausible place; 0 if lower limits were never seen to bring less."""
+    """The lowest plausible place; 0 if no lower limit was seen to have less throughput."""
     likely: float
     cautious: float
 
 
 class Pair(NamedTuple):
-    """Two windows soon after each other."""
+    """Two consecutive windows at two limits."""
 
     low: Window
     high: Window
     up: bool
-    """Whether it was the higher limit that was tried."""
+    """Whether the higher limit was the one that was tried."""
 
     def likelihood(self, knee: float) -> float:
-        """The logarithm of how likely these answers are, but for a constant."""
+        """Return the logarithm of the likelihood of these answers, up to a constant."""
         low, high = self.low, self.high
         more = min(high.limit, knee) / min(low.limit, knee)
         ends = low.ends + high.ends
         return (high.ends * log(more) - ends * log(low.seconds + more * high.seconds)) / CHANCE
 
     def votes(self, places: list[float], weight: float) -> list[float]:
-        """How much speaks against each place; 0 is nothing."""
+        """Return how much this pair counts against each place, as a number of 0 or less."""
         logs = [self.likelihood(place) for place in places]
         best = max(logs)
         return [weight * max(one - best, -VOTE_MOST) for one in logs]
 
 
 class Evidence:
-    """The pairs that count."""
+    """Holds the pairs that still count, and estimates the knee from them."""
 
     __slots__ = ("_pairs",)
 
     def __init__(self) -> None:
         self._pairs: list[tuple[float, Pair]] = []
-        """Each with its weight, the latest last."""
+        """The pairs with their weights, the latest last."""
 
     def clear(self) -> None:
-        """The back end is another one now."""
+        """Drop all pairs, because the back end's capacity has changed."""
         self._pairs.clear()
 
     def add(self, pair: Pair) -> None:
-        """One more; it may show that the knee moved."""
+        """Add a pair; if it shows that the knee moved, drop the earlier pairs."""
         same = [n for n, (_, old) in enumerate(self._pairs) if old.up == pair.up]
         if len(same) >= PAIRS_MAX:
             del self._pairs[same[0]]
@@ -126,7 +127,7 @@ class Evidence:
                 return
 
     def _places(self) -> list[float]:
-        """Between the lowest limit of all and the highest; beyond them nothing is known."""
+        """Return the places from the lowest to the highest limit that was tried."""
         place = float(min(pair.low.limit for _, pair in self._pairs))
         highest = float(max(pair.high.limit for _, pair in self._pairs))
         places = []
@@ -139,7 +140,7 @@ class Evidence:
         return [pair.votes(places, weight) for weight, pair in self._pairs]
 
     def knees(self) -> Knees | None:
-        """What all of them say together; nothing without any."""
+        """Return the estimates from all pairs; None if there is no pair."""
         if not self._pairs:
             return None
         places = self._places()

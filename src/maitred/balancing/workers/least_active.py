@@ -1,7 +1,7 @@
-"""Least active: the worker with the fewest queries in flight, ties by chance. For comparison.
+"""Least active: the worker with the fewest queries in flight, ties at random. For comparison.
 
-Dubbo's and nginx's rule. A worker that refuses at once has nothing in flight, so it gets
-everything: the study shows how bad that is.
+This is Dubbo's and nginx's rule. A worker that refuses at once has nothing in flight, so it gets
+every query: the study shows how bad that is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LeastActive(Counting[Worker]):
-    """Looks at its own counts alone."""
+    """Picks by the queries that this gateway has in flight to each worker, and nothing else."""
 
     def __init__(self, random: RandomSource) -> None:
         super().__init__()

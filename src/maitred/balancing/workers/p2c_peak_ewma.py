@@ -1,8 +1,8 @@
 """Power of two choices by peak-sensitive mean latency, as Finagle and linkerd do. For comparison.
 
-Of two workers drawn by chance the one with the lower latency x (in flight + 1) wins. The mean jumps
-up to a slow answer at once and comes down over ten seconds. As in the originals every answer
-counts, so fast refusals look like a fast worker; the study shows what that does.
+Of two workers drawn at random, the policy picks the one with the lower latency x (in flight + 1).
+The mean jumps to the latency of a slow answer at once and decays over ten seconds. As in the
+originals every answer counts, so fast refusals look like a fast worker; the study shows the effect.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
 
 DECAY_SECONDS = 10.0
-"""Finagle's default."""
+"""The time constant with which the mean latency decays; Finagle's default."""
 
 
 class Measured(Worker):
-    """A worker and the mean of its latencies."""
+    """A worker with the moving average of its latencies."""
 
     __slots__ = ("mean_seconds", "updated_at")
 
@@ -42,7 +42,7 @@ class Measured(Worker):
 
 
 class PeakEwma(Counting[Measured]):
-    """Two choices, the cheaper one wins."""
+    """Draws two workers at random and picks the one with the lower cost."""
 
     def __init__(self, random: RandomSource) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RoundRobin(Counting[Worker]):
-    """Remembers only whose turn it is."""
+    """Picks the workers in turn; the position is all it remembers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,6 +25,6 @@ class RoundRobin(Counting[Worker]):
         workers = self._candidates(without)
         if not workers:
             return None
-        # The remainder is taken when picking, so workers may have come and gone since.
+        # The remainder is taken at each pick, so workers may join and leave between picks.
         self._turn = (self._turn + 1) % len(workers)
         return workers[self._turn].name

@@ -1,15 +1,16 @@
-"""What a gateway does with queries for which no worker has room: a short line, then refusals.
+"""The queue of a gateway for queries without a free worker: short, then load shedding.
 
-A line bounded only by deadlines harms everybody when there is too much: each query waits until it
-is nearly too late, and many are answered to nobody. So a query is let in only if it would wait no
-longer than a target, at the rate at which the workers free slots; else it is refused at once, with
-the time after which it is worth another try.
+A queue bounded only by deadlines harms every caller under overload: each query waits until it is
+nearly too late, and many answers come after their callers left. So a query is admitted only if it
+would wait no longer than a target, at the rate at which the workers free slots; otherwise it is
+refused at once, with the time after which a retry makes sense.
 
-Priorities (0 is the highest) share one line, higher ones first. Each level below the highest may
-only use a smaller part of the target, so the lowest are refused first and the highest find the line
-short.
+Priorities (0 is the highest) share one queue, higher ones first. Each level below the highest may
+only use a smaller part of the target, so the lowest are refused first and the highest find a short
+queue.
 
-Deadlines are looked at when a query's turn comes: who would answer nobody is not sent.
+The gateway checks a query's deadline when its turn comes, and does not send a query that is too
+late.
 """
 
 from __future__ import annotations
@@ -26,33 +27,35 @@ Item = TypeVar("Item")
 
 
 class Shed(Enum):
-    """Why a query was not let in."""
+    """Why a query was not admitted."""
 
     LINE_FULL = "line-full"
-    """It would wait longer than the target: overloaded, try again later."""
+    """The query would wait longer than the target: the workers are overloaded, retry later."""
     DO_NOT_QUEUE = "do-not-queue"
-    """The caller asked for now or never."""
+    """No worker had room at once, and the caller asked not to be queued."""
     TOO_LATE = "too-late"
-    """Its deadline is over, or would be by its turn."""
+    """The query's deadline passed, or would pass before its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class SheddingSettings:
-    """What can be set about the line and the retries."""
+    """The settings of a gateway's queue and of its retry budget."""
 
     wait_target_seconds: float = 0.02
-    """The longest wait that a query is let in for. WeChat takes a mean of 20 ms as overload."""
+    """The longest expected wait with which a query is admitted; WeChat takes a mean of 20 ms as
+    overload."""
     length_max: int = 10_000
-    """However fast the workers are; a waiting query costs about 1 kB and its connection."""
+    """The longest queue, however fast the workers are; a queued query costs about 1 kB and its
+    connection."""
     length_first: int = 256
-    """The longest line while it is not known how fast slots become free."""
+    """The longest queue while it is not known how fast slots become free."""
     holdback: float = 0.2
-    """What each level of priority leaves of the line to the levels above it."""
+    """The share of the queue that each level of priority leaves to the levels above it."""
     priorities: int = 5
     retry_share: float = 0.2
-    """Retries for each query that is let in: a fifth more load at the very most."""
+    """How many retries each admitted query earns: a fifth more load at most."""
     retries_per_second: float = 10.0
-    """And so many more, so that a quiet queue can retry too."""
+    """How many retries each second earns in addition, so that a quiet queue can retry too."""
     retry_after_seconds_max: float = 30.0
 
     def __post_init__(self) -> None:
@@ -73,17 +76,17 @@ class SheddingSettings:
 
 RATE_WINDOW_SECONDS = 0.1
 RATE_WEIGHT = 0.3
-"""Of the last window in the rate."""
+"""The weight of the last window in the moving average of the rate."""
 RETRY_AFTER_SECONDS_MIN = 0.001
 LEFT_MAX = 64
-"""Queries that have left the line may stay in it so far; then it is tidied."""
+"""This many removed queries, and two per queued one, may stay in the queue before it is rebuilt."""
 
 
 class DrainRate:
-    """How many slots become free a second: windows of 100 ms, smoothed.
+    """Measures how many slots become free a second: a moving average of windows of 100 ms.
 
-    While somebody has room, as many get free as are asked: that is no less than the workers can do,
-    but it may be much less. Such a window can only raise the rate.
+    While a worker has room, as many slots become free as queries come: the workers can do at least
+    that, and perhaps much more. Such a window can only raise the rate.
     """
 
     __slots__ = ("_began", "_count", "_slack", "per_second")
@@ -93,10 +96,10 @@ class DrainRate:
         self._count = 0
         self._slack = False
         self.per_second: float | None = None
-        """None until a window is full."""
+        """The rate; None until the first window is over in which no worker had room."""
 
     def slack(self, now: float) -> None:
-        """Somebody has room: nothing waits for a slot."""
+        """Record that a worker has room, so that no query waits for a slot."""
         self._slack = True
         self.look(now)
 
@@ -105,7 +108,7 @@ class DrainRate:
         self.look(now)
 
     def look(self, now: float) -> None:
-        """Close the window if it is over; one in which nothing happened counts too."""
+        """Close the window if it is over; an empty window counts too."""
         length = now - self._began
         if 0.0 <= length < RATE_WINDOW_SECONDS:
             return
@@ -125,7 +128,7 @@ class DrainRate:
 
 
 class SheddingLine(Generic[Item]):
-    """The bounded line of one queue at one gateway."""
+    """Holds the queued queries of one queue at one gateway, up to a bound."""
 
     def __init__(self, now: float, settings: SheddingSettings | None = None) -> None:
         self._settings = settings or SheddingSettings()
@@ -134,7 +137,7 @@ class SheddingLine(Generic[Item]):
         ]
         self._length = 0
         self._left: dict[int, None] = {}
-        """Those that left the line before their turn, by identity; they are passed over."""
+        """The identities of items removed before their turn; `take` skips them."""
         self._rate = DrainRate(now)
 
     def __len__(self) -> int:
@@ -153,10 +156,10 @@ class SheddingLine(Generic[Item]):
         do_not_queue: bool = False,
         again: bool = False,
     ) -> Shed | None:
-        """Let a query in, for which no worker has room; or say why not.
+        """Admit a query for which no worker has room, and return None; or return why not.
 
-        `again`: it was let in before, and a worker sent it back. Those who came after it do not
-        take its place: it is the next of its priority, however long the line is.
+        `again`: the query was admitted before, and a worker refused it. Later queries do not take
+        its place: it is the next of its priority, however long the queue is.
         """
         if do_not_queue:
             return Shed.DO_NOT_QUEUE
@@ -176,7 +179,7 @@ class SheddingLine(Generic[Item]):
         return None
 
     def remove(self, item: Item) -> None:
-        """A query in the line does not wait any more; once for each, and only for one in it."""
+        """Remove a queued query; call it once per query, and only for one that is queued."""
         self._left[id(item)] = None
         self._length -= 1
         if len(self._left) > 2 * self._length + LEFT_MAX:
@@ -186,7 +189,7 @@ class SheddingLine(Generic[Item]):
             ]
 
     def take(self, now: float) -> tuple[Item | None, list[Item]]:
-        """The next query, and those that were too late when their turn came."""
+        """Return the next query, None if the queue is empty, and those whose deadline passed."""
         late: list[Item] = []
         for line in self._lines:
             while line:
@@ -201,15 +204,16 @@ class SheddingLine(Generic[Item]):
         return None, late
 
     def freed(self, now: float) -> None:
-        """A query ended somewhere, so a slot is free: this is what the rate is measured by."""
+        """Count a slot that became free because a query ended; the rate is measured by these."""
         self._rate.freed(now)
 
     def passed(self, now: float) -> None:
-        """A query found room at once: the rate of late is what was asked, not what could be."""
+        """Record that a query found room at once: the rate is now that of the demand."""
         self._rate.slack(now)
 
     def wait_seconds(self, now: float, priority: int = 0) -> float:
-        """How long a query would wait if it came now: those before it, at the rate of late."""
+        """Return how long a query would wait if it came now: those before it, by the rate; 0 while
+        the rate is unknown."""
         rate = self._drain(now)
         if rate is None:
             return 0.0
@@ -218,7 +222,8 @@ class SheddingLine(Generic[Item]):
         return before / rate
 
     def retry_after_seconds(self, now: float) -> float:
-        """When it is worth trying again: when the line is half as long as it may be."""
+        """Return after how many seconds to retry: when the queue should be half as long as it may
+        be."""
         rate = self._drain(now)
         longest = self._settings.retry_after_seconds_max
         if rate is None:
@@ -232,7 +237,7 @@ class SheddingLine(Generic[Item]):
         return None if rate is None else max(rate, 1e-3)
 
     def _room(self, level: int, now: float) -> float:
-        """How long the whole line may be for a query of this level to join it."""
+        """Return how long the whole queue may be for a query of this priority to be admitted."""
         settings = self._settings
         rate = self._drain(now)
         if rate is None:
@@ -243,7 +248,7 @@ class SheddingLine(Generic[Item]):
 
 
 class RetryBudget:
-    """So many retries as a share of what is let in, and a few a second; the rest is refused."""
+    """Allows retries as a share of the admitted queries, and a few a second; refuses the rest."""
 
     __slots__ = ("_per_second", "_share", "_tokens", "_updated_at")
 
@@ -255,11 +260,11 @@ class RetryBudget:
         self._updated_at = now
 
     def admitted(self) -> None:
-        """A query was let in for the first time: a part of a retry is earned."""
+        """Earn a part of a retry: a query was admitted for the first time."""
         self._tokens = min(self._tokens + self._share, self._ceiling)
 
     def spend(self, now: float) -> bool:
-        """Whether one more retry may be made; if so it is counted."""
+        """Return whether one more retry may be made; if so, count it."""
         elapsed = max(0.0, now - self._updated_at)
         self._updated_at = now
         self._tokens = min(self._tokens + elapsed * self._per_second, self._ceiling)
@@ -270,7 +275,8 @@ class RetryBudget:
 
     @property
     def _ceiling(self) -> float:
-        """A quiet hour does not earn an hour's retries: at most ten seconds' worth is kept."""
+        """The most retries that are saved up: ten seconds' worth, so a quiet hour does not earn an
+        hour's retries."""
         return 10.0 * max(self._per_second, 1.0) + 100.0 * self._share
 
     def __repr__(self) -> str:

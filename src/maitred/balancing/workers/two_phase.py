@@ -1,11 +1,11 @@
-"""The seed's two-phase rule: by chance while somebody is idle, then the most capacity first.
+"""The two-phase rule of the seed: random while a worker is idle, then the most capacity first.
 
-A worker's capacity is its slots less what is in flight. While some worker has more than 40 % of its
-slots free, one of those is drawn, each as likely as its capacity. Else the one with the most
-capacity gets the query. Nobody has any: the gateway refuses.
+A worker's capacity is its slots less its queries in flight. While some worker has more than 40 % of
+its slots free, one of those is drawn, in proportion to its capacity. Otherwise the worker with the
+most capacity gets the query. If no worker has any, the policy picks none.
 
-What it leaves on the table: the slots are the size of a thread pool, not what really runs in
-parallel, so under load it settles at a fixed split whatever the workers can do.
+Its weakness: the slots are the size of a thread pool, not what really runs in parallel, so under
+load it settles at a fixed split whatever the workers can do.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
 
 IDLE_SHARE = 0.4
-"""Above this share of free slots a worker is idle: the seed's number."""
+"""A worker with more than this share of its slots free counts as idle; the number is the seed's."""
 
 
 class TwoPhase(Counting[Worker]):
-    """Capacity-weighted chance, then most capacity first."""
+    """Draws among idle workers in proportion to capacity, else picks the most capacity."""
 
     def __init__(self, random: RandomSource) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Uniform(Counting[Worker]):
-    """Knows only who is there."""
+    """Picks any known worker at random, whatever is in flight to it."""
 
     def __init__(self, random: RandomSource) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Weighted least connections: the worker whose slots are least used, in proportion. For comparison.
 
-HAProxy's leastconn with weights. A worker without slots is never picked; one whose slots are all
-taken is, for this rule knows no limit.
+This is HAProxy's leastconn with weights. A worker without slots is never picked; one whose slots
+are all taken may be, because this rule has no limit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WeightedLeastConnections(Counting[Worker]):
-    """Weighs by the slots that workers announce."""
+    """Picks the worker with the lowest ratio of queries in flight to announced slots."""
 
     def _new(self, name: str, slots: int, now: float) -> Worker:
         return Worker(name, slots)
