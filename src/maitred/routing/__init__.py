@@ -1,7 +1,7 @@
-"""Where does it live? Pure functions from names to nodes, shards and partitions.
+"""Map names to nodes, shards and partitions, with pure functions.
 
-Everything here gives the same answer wherever it is asked: nothing reads a clock, a socket or a
-random number. `routes` shows all of it at once; the command is `maitred route`.
+Everything here gives the same answer on every host: nothing reads a clock, a socket or a random
+number. `routes` shows all of it at once; the command is `maitred route`.
 """
 
 from maitred.routing.counts import PartitionCounts

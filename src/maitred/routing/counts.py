@@ -1,10 +1,10 @@
-"""How many partitions a queue has, and how to change that without losing a task.
+"""The partition counts of a queue, and how to change them without losing a task.
 
 A queue has two counts: producers write to the first `write` partitions, workers read from the first
 `read`. A partition must be read for as long as it can hold tasks, therefore write <= read, always.
 Growing is safe at once. Shrinking takes two steps: first `write` falls, and the partitions above it
-take no more tasks; then, when every partition that is to go has confirmed under the counts of that
-very version that it is empty, `read` falls. A confirmation from an earlier version proves nothing:
+accept no more tasks; then, when every partition to be removed has confirmed at exactly that version
+of the counts that it is empty, `read` falls. A confirmation of an earlier version proves nothing:
 the partition may have been writable again since.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCounts:
-    """The counts in force. A higher version replaces a lower one, wherever they meet."""
+    """The partition counts of a queue; a higher version always replaces a lower one."""
 
     read: int = 1
     write: int = 1
@@ -46,10 +46,10 @@ class PartitionCounts:
         return 0 <= partition < self.write
 
     def changed(self, *, read: int, write: int, drained: Mapping[int, int]) -> PartitionCounts:
-        """The next counts, or `UnsafePartitionChange` with the reason.
+        """Return the next counts, or raise `UnsafePartitionChange` with the reason.
 
-        `drained` says which partitions confirmed that they are read-only and empty, and at which
-        version of the counts.
+        `drained` maps each partition that confirmed that it is read-only and empty to the version
+        of the counts at which it did.
         """
         after = PartitionCounts(read, write, self.version + 1)
         if read < self.write:

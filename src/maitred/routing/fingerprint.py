@@ -1,6 +1,6 @@
 """farmhash's Fingerprint32, the hash of the ring and of gradual changes.
 
-pyfarmhash does it in C where it has a wheel. Where it has none (a Python newer than its last
+pyfarmhash computes it in C where it has a wheel. Where it has none (a Python newer than its last
 release, on a machine without a compiler) the function below gives the same numbers, some forty
 times slower: routes are right everywhere, and fast nearly everywhere. The tests compare the two.
 """
@@ -19,7 +19,7 @@ _C3 = 0xE6546B64
 
 
 def fingerprint32_in_python(data: str | bytes) -> int:
-    """Fingerprint32 without the C library."""
+    """Compute Fingerprint32 without the C library."""
     text = data.encode() if isinstance(data, str) else data
     size = len(text)
     if size <= 4:

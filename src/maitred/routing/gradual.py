@@ -1,10 +1,10 @@
-"""A setting that changes for one key after another, at the same moments everywhere.
+"""A setting that changes for one key after another, at the same times on every host.
 
 Changing the batch size moves most partitions; moving all of them at once would be an outage. So
 the change is stretched over a span of wall-clock time, and each key flips from the old value to the
-new one at a moment of its own, given by its fingerprint. Whoever has the change and a synchronised
-clock knows every flip, without a word between hosts. `when` tells the moment, so that an owner can
-recheck its ownership exactly then instead of waiting for some other event to remind it.
+new one at a time of its own, given by its fingerprint. Every host that has the change and a
+synchronised clock knows every flip, without messages between hosts. `when` returns that time, so
+that an owner can recheck its ownership exactly then instead of waiting for another event.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class GradualChange(Generic[Value]):
-    """From `old` at `start` to `new` at `end`, both in unix seconds."""
+    """Changes a value from `old` at `start` to `new` at `end`, both in unix seconds."""
 
     old: Value
     new: Value
@@ -59,14 +59,14 @@ class GradualChange(Generic[Value]):
 
     @classmethod
     def constant(cls, value: Value) -> GradualChange[Value]:
-        """No change at all."""
+        """Return a change that always has this one value."""
         return cls(value, value, 0.0, 0.0)
 
     @classmethod
     def parse(
         cls, given: object, convert: Callable[[Any], Value] | None = None
     ) -> GradualChange[Value]:
-        """From a plain value, or a mapping of old, new, start and end.
+        """Parse a plain value, or a mapping of old, new, start and end.
 
         Times are RFC 3339 text or unix seconds. `convert` checks and converts each value.
         """
@@ -82,20 +82,20 @@ class GradualChange(Generic[Value]):
         )
 
     def value(self, key: str, now: float) -> Value:
-        """The value that holds for the key at that moment."""
+        """Return the value that holds for the key at the unix time `now`."""
         if math.isnan(now):
-            raise InvalidGradualChange("It is no time at all: the clock gave NaN.")
+            raise InvalidGradualChange("The clock returned NaN, which is not a time.")
         return self.new if self._flipped(_place(key), now) else self.old
 
     def when(self, key: str) -> float | None:
-        """The first moment at which the new value holds; None if nothing changes."""
+        """Return the first unix time at which the new value holds; None if nothing changes."""
         if self.old == self.new:
             return None
         place = _place(key)
         old, new = self.start, self.end
         if old == new:
             return new
-        # The formula says where the flip is, but rounded; `value` decides. Look closely there.
+        # The formula gives the time of the flip only rounded, and `value` decides: search near it.
         guess = old + (new - old) * ((place + 1) / _HASH_MAX)
         margin = (new - old) * 2.0**-40 + 4 * math.ulp(guess)
         if old < guess - margin and not self._flipped(place, guess - margin):
@@ -127,7 +127,7 @@ def _place(key: str) -> int:
 
 
 def _ordinal(number: float) -> int:
-    """Its place among all floats in their order, so that a search takes at most 64 steps."""
+    """Return the rank of a float among all floats, so that a bisection takes at most 64 steps."""
     (bits,) = struct.unpack("<q", struct.pack("<d", number))
     return int(bits) if bits >= 0 else -(2**63) - int(bits)
 
@@ -138,19 +138,19 @@ def _from_ordinal(ordinal: int) -> float:
 
 
 def parse_time(given: object) -> float:
-    """Unix seconds, from a number or from RFC 3339 text."""
+    """Return unix seconds, from a number or from RFC 3339 text."""
     try:
         if isinstance(given, int | float) and not isinstance(given, bool):
             return float(given)
         if isinstance(given, str) and _UNIX_SECONDS.fullmatch(given):
             return float(given)
         if isinstance(given, str) and (found := _RFC_3339.fullmatch(given)):
-            # The calendar of the library has no leap seconds: 23:59:60 is the second after :59.
+            # `datetime` has no leap seconds: 23:59:60 is the second after :59.
             leaps = found["second"] == "60"
             text = f"{found['minute']}{'59' if leaps else found['second']}{found['rest']}"
             return datetime.fromisoformat(text.upper()).timestamp() + leaps
     except (ValueError, OverflowError):
-        pass  # a month 13, or more seconds than a float holds: the sentence below is right
+        pass  # a month 13, or more seconds than a float holds: the error below applies
     shown = repr(given)
     raise InvalidGradualChange(
         f"{shown if len(shown) < 60 else shown[:60] + '...'} is not a time.",
@@ -159,7 +159,7 @@ def parse_time(given: object) -> float:
 
 
 def format_time(moment: float) -> str:
-    """RFC 3339 in UTC, rounded up to the microsecond: what flips at a moment has flipped then."""
+    """Format as RFC 3339 in UTC, rounded up to a microsecond so that a flip is over by then."""
     try:
         numerator, denominator = moment.as_integer_ratio()
         up = timedelta(microseconds=-(-numerator * 1_000_000 // denominator))

@@ -1,9 +1,9 @@
-"""Which shard of a node a partition lives on, remembered: it is asked for every request.
+"""Look up the shard of a partition, with a cache, because every request needs it.
 
 The routing key follows from the queue, the partition and the batch size of spread routing; the
-key's token names the shard. A batch size that changes gradually flips one key after another, so an
-answer is good until its key's flip. Names are checked when an answer is first computed, and
-everything found in the table has been checked.
+key's token gives the shard. A batch size that changes gradually flips one key after another, so an
+entry is valid until its key's flip. Names are checked when an entry is first computed, so all names
+in the cache have been checked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 REMEMBERED_MAX: Final = 65_536
-"""Answers kept; some 300 bytes each. When they are full, all are forgotten: partitions in use come
-back at once, at two microseconds each."""
+"""The most entries of the cache, some 300 bytes each. A full cache is cleared: partitions in use
+are computed again, at two microseconds each."""
 
 
 class PartitionAddress(NamedTuple):
-    """One partition, by names that may or may not have been checked."""
+    """Names one partition; the names may be unchecked."""
 
     namespace: str
     queue: str
@@ -34,18 +34,18 @@ class PartitionAddress(NamedTuple):
 
 
 class Home(NamedTuple):
-    """What places the partition, and the shard it has on whatever node that leads to."""
+    """The routing key of a partition, and its shard on the node that the key leads to."""
 
     queue: QueueId
     batch_size: int
     key: str
     shard: int
     until: float
-    """The wall-clock time from which on this is to be computed anew."""
+    """The wall-clock time, in unix seconds, from which this has to be computed again."""
 
 
 class Homes:
-    """The homes of partitions, for one number of shards."""
+    """Computes and caches the homes of partitions, for one number of shards."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class Homes:
         self._shard_of: Callable[[bytes], int] = sharding(shards, ignore_msb)
         self._remembered: dict[PartitionAddress | tuple[str, str, int, int], Home] = {}
         self.settled: dict[PartitionAddress | tuple[str, str, int, int], int] = {}
-        """The shards of homes that will never flip, for those in a hurry: who finds nothing here
-        asks `home`."""
+        """Maps partitions that will never flip to their shards, as a fast path: a caller that finds
+        no entry here calls `home`."""
 
     def home(self, address: PartitionAddress | tuple[str, str, int, int], now: float) -> Home:
-        """Where the partition lives at that wall-clock time; typed errors for impossible names."""
+        """Return the partition's home at the wall-clock time `now`; raise for invalid names."""
         home = self._remembered.get(address)
         if home is not None and now < home.until:
             return home

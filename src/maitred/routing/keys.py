@@ -1,8 +1,8 @@
-"""What a partition is called, and the key that places it.
+"""The name of a partition, and the routing key that places it.
 
 A key and an index together name a place: the index-th host that the ring gives for the key. Without
 spread routing every partition has a key of its own and index 0. With it, `batch_size` partitions
-share a key and differ by their index, so that they stand on different hosts. The root's key is the
+share a key and differ by their index, so that they live on different hosts. The root's key is the
 same either way: turning spread routing on never moves a root.
 """
 
@@ -15,20 +15,20 @@ from maitred.errors import InvalidName, InvalidPartition
 from maitred.routing.names import SYSTEM_PREFIX, QueueId, check_name
 
 PARTITIONS_MAX = 100_000
-"""Most partitions of one queue. One partition does thousands of tasks a second."""
+"""The most partitions of one queue. One partition handles thousands of tasks a second."""
 
 STICKY_TYPE = 1
-"""Sticky queues have one type only."""
+"""The queue type of every sticky queue."""
 
 
 _PARTITION = re.compile(f"[1-9][0-9]{{0,{len(str(PARTITIONS_MAX - 1)) - 1}}}", re.ASCII)
 
 
 class RoutingKey(NamedTuple):
-    """The ring's key, and which of its hosts is meant."""
+    """A key of the ring, and which of the key's hosts is meant, from 0."""
 
     key: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed here
 
 
 class PartitionName(NamedTuple):
@@ -39,7 +39,7 @@ class PartitionName(NamedTuple):
 
 
 def routing_key(queue: QueueId, partition: int, batch_size: int = 0) -> RoutingKey:
-    """The key and index of a partition; batch size 0 is basic routing, anything else spread."""
+    """Return a partition's key and index; batch size 0 means basic routing, others spread."""
     check_batch_size(batch_size)
     if batch_size == 0 or partition == 0:
         return RoutingKey(own_key(queue, partition), 0)
@@ -50,12 +50,12 @@ def routing_key(queue: QueueId, partition: int, batch_size: int = 0) -> RoutingK
 
 
 def own_key(queue: QueueId, partition: int) -> str:
-    """The key that no other partition shares: `namespace:<partition name>:type`."""
+    """Return the key that no other partition shares: `namespace:<partition name>:type`."""
     return f"{queue.namespace}:{partition_name(queue.queue, partition)}:{queue.type}"
 
 
 def sticky_key(namespace: str, name: str) -> RoutingKey:
-    """The key of a sticky queue, which has one partition and is never spread.
+    """Return the key of a sticky queue, which has one partition and is never spread.
 
     Sticky queues share the names of queues of type 1: give them names that no queue has.
     """
@@ -65,13 +65,13 @@ def sticky_key(namespace: str, name: str) -> RoutingKey:
 
 
 def partition_name(queue: str, partition: int) -> str:
-    """The root carries the queue's own name; partition n > 0 is `/_sys/<queue>/<n>`."""
+    """Return a partition's name: the queue's own for the root, else `/_sys/<queue>/<n>`."""
     check_partition(partition)
     return queue if partition == 0 else f"{SYSTEM_PREFIX}{queue}/{partition}"
 
 
 def parse_partition_name(name: str) -> PartitionName:
-    """The inverse of `partition_name`; exactly the names it makes are understood."""
+    """Parse a partition's name; accept exactly the names that `partition_name` makes."""
     if not name.startswith(SYSTEM_PREFIX):
         return PartitionName(check_name("queue", name), 0)
     queue, _, digits = name.removeprefix(SYSTEM_PREFIX).rpartition("/")
@@ -85,7 +85,7 @@ def parse_partition_name(name: str) -> PartitionName:
 
 def check_partition(partition: int) -> int:
     """Return the number if it can be a partition's, else raise `InvalidPartition`."""
-    # A float or a bool would spell another key, and lead to a wrong place without a word.
+    # A float or a bool would format as another key, and silently lead to a wrong place.
     if type(partition) is not int or not 0 <= partition < PARTITIONS_MAX:
         raise InvalidPartition(
             f"Partitions are numbered from 0 to {PARTITIONS_MAX - 1}; there is no {partition!r}."
@@ -103,9 +103,9 @@ def check_partitions(partitions: int) -> int:
 
 
 def check_batch_size(batch_size: int) -> int:
-    """Return the batch size; raises `InvalidPartition` if no queue can have so many partitions.
+    """Return the batch size; raise `InvalidPartition` if no queue can have so many partitions.
 
-    It holds for all queues of a node, so that most of them have fewer partitions than a batch.
+    The batch size holds for all queues, so most queues have fewer partitions than a batch.
     """
     if type(batch_size) is not int:
         raise InvalidPartition(f"The batch size {batch_size!r} is not a whole number.")

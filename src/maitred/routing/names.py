@@ -1,9 +1,9 @@
-"""Names, checked once at the edge so that no route is ever ambiguous.
+"""Check names once, where they enter, so that no route is ever ambiguous.
 
 Routing keys are joined with colons (`namespace:queue:type`, `namespace:queue:batch:type`) and the
 partitions of a queue are named `/_sys/<queue>/<n>`. A colon inside a name, or a queue that starts
 with `/_sys/`, could therefore be read as another queue's key: queue `q:1` would share the key of
-batch 1 of queue `q`. Such names are refused here, and everything behind this file may trust them.
+batch 1 of queue `q`. Such names are refused here, and all other code may rely on that.
 Slashes elsewhere are harmless, and so is any letter of any script.
 """
 
@@ -14,13 +14,14 @@ from typing import Final, NamedTuple, Self
 from maitred.errors import InvalidName
 
 NAME_MAX_BYTES = 255
-"""Longest namespace, queue or host name, as UTF-8. It fits a file name, a label and one byte."""
+"""The longest namespace, queue or host name in UTF-8 bytes. Such a name fits a file name and a
+metric's label, and its length fits one byte."""
 
 SYSTEM_PREFIX = "/_sys/"
-"""What the name of every partition but the root starts with."""
+"""The prefix of the name of every partition but the root."""
 
 QUEUE_TYPE_MAX = 2**31 - 1
-"""Queue types are small numbers; the wire will carry them as a signed 32-bit integer."""
+"""The largest queue type: the wire carries queue types as signed 32-bit integers."""
 
 TASKS: Final = 1
 """The queue type of durable tasks, and of the queries that the same handlers answer."""
@@ -35,7 +36,7 @@ class _QueueId(NamedTuple):
 class QueueId(_QueueId):
     """One queue: its namespace, its name, and its type as a number.
 
-    There is no unchecked one: making it raises `InvalidName` with the reason.
+    Every instance is checked: the constructor raises `InvalidName` with the reason.
     """
 
     __slots__ = ()
@@ -66,7 +67,7 @@ def check_name(what: str, name: str) -> str:
 
 
 def check_host(address: str) -> str:
-    """Return the host's address if the ring can hold it; colons belong there (`host:port`)."""
+    """Return the host's address, which may have colons (`host:port`), or raise `InvalidName`."""
     _check_text("host", address)
     for separator in ",;":
         if separator in address:
@@ -77,9 +78,9 @@ def check_host(address: str) -> str:
 
 
 def check_shown_name(what: str, name: str) -> str:
-    """Return a name that people read, of a worker, say, if it has no control characters.
+    """Return a name that people read, such as a worker's, if it has no control characters.
 
-    A log, a terminal or a metric that shows it must not be told to do anything by it.
+    Control characters could change what a terminal, a log or a metric shows.
     """
     if not name.isprintable():
         raise InvalidName(

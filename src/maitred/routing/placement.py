@@ -1,23 +1,23 @@
 """Two ways to spread the partitions of a batch over the hosts.
 
-`wrap` is Temporal's rule and the default. The batch has one key; its index-th partition stands on
-the index-th host that the ring gives for that key, counted around again if there are fewer hosts.
-Loads within a batch differ by at most one. Its weakness: losing a host shifts every index behind
-it, and with fewer hosts than the batch it changes the modulus, which moves nearly everything.
+`wrap` is Temporal's rule and the default. The batch has one key; its index-th partition lives on
+the index-th host that the ring gives for that key, modulo the number of hosts. Loads within a batch
+differ by at most one. Its weakness: losing a host shifts every index after it, and with fewer hosts
+than the batch it changes the modulus, which moves nearly every partition.
 
 `steady` spreads as evenly and moves a fraction. Every partition has a few keys of its own, and
 prefers hosts in the order of their distance from the nearest of these on the circle (multi-probe
-consistent hashing). Seats are given in rounds. In a round every host has one seat, and the nearest
-partition takes it first: a stable matching of partitions and hosts by distance. When a host leaves,
-its partitions look further, and push away only who sat there from a greater distance. A queue's
-root is seated before all others, so that it stands where basic routing puts it, as with `wrap`. A
-batch is always placed whole, whether or not the queue has that many partitions yet: growing moves
-nobody. The price is that only full batches are even; of a batch that the queue fills in part, as
-the last one may be, two partitions can share a host while another has none.
+consistent hashing). Partitions are assigned in rounds. In a round every host takes one partition,
+the nearest one first: a stable matching of partitions and hosts by distance. When a host leaves,
+its partitions go to further hosts, and displace only partitions at a greater distance. A queue's
+root is placed before all others, so that it lives where basic routing puts it, as with `wrap`. A
+batch is always placed whole, whether or not the queue has that many partitions yet, so growing
+moves no partition. The price is that only full batches are even; of a batch that the queue fills in
+part, as the last one may be, two partitions can share a host while another has none.
 
 What was rejected for `steady`, measured with 8 hosts, batches of 8 / 64 and one host lost (`wrap`
 moves 57 % / 84 %, `steady` 23 % / 20 %, the least possible is 12.5 %): consistent hashing with
-bounded loads (44 % / 21 %, and less even after the loss), the same with one more seat a round
+bounded loads (44 % / 21 %, and less even after the loss), the same with one partition more a round
 (33 % / 48 %), Maglev's turn-taking (26 % / 22 %), and rendezvous scores instead of distances
 (23 % / 20 %, but every pair of partition and host has to be scored).
 """
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
 
 
 PROBES = 4
-"""Keys of a partition in `steady`. The nearest host of several probes is chosen more evenly than
-that of one, since a long arc no longer counts for its whole length. With 1,000 hosts their shares
-differ by 9.7 % (standard deviation) with 1 probe, 3.7 % with 4 and 2.7 % with 8, which take twice
-as long; `wrap` with a batch of 8 gives 4.2 %."""
+"""How many keys a partition has in `steady`. The nearest host of several probes is chosen more
+evenly than that of one, since a long arc no longer counts for its whole length. With 1,000 hosts
+their shares differ by 9.7 % (standard deviation) with 1 probe, 3.7 % with 4 and 2.7 % with 8, which
+take twice as long; `wrap` with a batch of 8 gives 4.2 %."""
 
 
 class Place(NamedTuple):
-    """Where a partition stands: on the `index`-th distinct host that the ring gives for `key`."""
+    """The host of a partition: the `index`-th distinct host that the ring gives for `key`."""
 
     key: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed here
     node: str
 
 
@@ -71,7 +71,7 @@ class Placement(Protocol):
 def place(
     ring: HashRing, queue: QueueId, partition: int, batch_size: int = 0, placement: str = "wrap"
 ) -> Place:
-    """Where one partition stands. Batch size 0 is basic routing: each by its own key alone."""
+    """Return the place of one partition; batch size 0 is basic routing, by its own key alone."""
     check_partition(partition)
     check_batch_size(batch_size)
     place_batch = placement_named(placement)
@@ -85,7 +85,7 @@ def place(
 def place_all(
     ring: HashRing, queue: QueueId, partitions: int, batch_size: int = 0, placement: str = "wrap"
 ) -> list[Place]:
-    """Where each of the first `partitions` partitions stands, whether or not they fill a batch."""
+    """Return the places of the first `partitions` partitions, whether or not they fill a batch."""
     check_partitions(partitions)
     check_batch_size(batch_size)
     place_batch = placement_named(placement)
@@ -99,14 +99,14 @@ def place_all(
 
 
 def wrap(ring: HashRing, queue: QueueId, batch: int, batch_size: int) -> list[Place]:
-    """One key a batch; the index-th partition on the key's index-th host, modulo the hosts."""
+    """Place the batch's index-th partition on its key's index-th host, modulo the hosts."""
     key, _ = routing_key(queue, batch * batch_size, batch_size)
     hosts = ring.lookup_n(key, batch_size)
     return [Place(key, index, hosts[index % len(hosts)]) for index in range(batch_size)]
 
 
 def steady(ring: HashRing, queue: QueueId, batch: int, batch_size: int) -> list[Place]:
-    """Keys of its own for each partition; seats by rounds, to the nearest first."""
+    """Place each partition by keys of its own, in rounds, the nearest host first."""
     keys = [own_key(queue, batch * batch_size + offset) for offset in range(batch_size)]
     wishes = [_Wishes(ring, key) for key in keys]
     seats: dict[int, Place] = {}
@@ -124,7 +124,7 @@ PLACEMENTS: dict[str, Placement] = {"wrap": wrap, "steady": steady}
 
 
 def placement_named(name: str) -> Placement:
-    """The placement of that name, or `UnknownAlgorithm`."""
+    """Return the placement of that name, or raise `UnknownAlgorithm`."""
     if name not in PLACEMENTS:
         raise UnknownAlgorithm.named("placement", name, PLACEMENTS)
     return PLACEMENTS[name]
@@ -138,8 +138,8 @@ def _basic(ring: HashRing, queue: QueueId, partition: int) -> Place:
 def _seat_round(
     ring: HashRing, wishes: list[_Wishes], seats: dict[int, Place], taken: set[str]
 ) -> None:
-    """Seat partitions until every host is taken, or everybody sits."""
-    # (distance of the wish, whose wish, the how-manieth): the second never repeats.
+    """Place partitions until every host has one more, or all partitions are placed."""
+    # (distance of the wish, offset of the partition, number of the wish): offsets never repeat.
     heap = [(own.wish(0)[0], offset, 0) for offset, own in enumerate(wishes) if offset not in seats]
     heapify(heap)
     while heap and len(taken) < len(ring):
@@ -155,16 +155,16 @@ def _seat_round(
 
 
 _Wish = tuple[int, str, str]
-"""A host that a partition would sit at: the distance, from which key, and the host."""
+"""A host that a partition prefers: the distance, the key it is measured from, and the host."""
 
 
 class _Wishes:
-    """All hosts by their distance from the nearest of a partition's keys, found as asked for."""
+    """Yields all hosts by their distance from the nearest of a partition's keys, lazily."""
 
     __slots__ = ("_coming", "_hosts", "_known")
 
     def __init__(self, ring: HashRing, key: str) -> None:
-        # Types are plain numbers, so a key that ends in `#1` is nobody else's.
+        # Queue types are plain numbers, so no other partition has a key that ends in `#1`.
         keys = [key, *(f"{key}#{probe}" for probe in range(1, PROBES))]
         self._coming = merge(*[_approach(ring, probe) for probe in keys])
         self._known: list[_Wish] = []
@@ -180,7 +180,7 @@ class _Wishes:
 
 
 def _approach(ring: HashRing, key: str) -> Iterator[_Wish]:
-    """The points of the ring from the key onward, by their distance from it."""
+    """Yield the points of the ring from the key onward, by their distance from it."""
     start = fingerprint32(key)
     return (((point - start) % CIRCLE, key, host) for point, host in ring.walk(key))
 

@@ -1,15 +1,15 @@
 """The consistent-hash ring, bit for bit as ringpop builds it.
 
-Every host stands at `replica_points` places of a circle of 2**32: the fingerprints of its address
+Every host has `replica_points` places on a circle of 2**32: the fingerprints of its address
 followed by 0, 1, 2, ... A key belongs to the first host at or after its own fingerprint. Two hosts
 can share a place by chance, or because `a:1` + `11` spells the same as `a:11` + `1`; then the order
-of their addresses decides, so that everybody who knows the same hosts builds the same ring.
+of their addresses decides, so that all processes that know the same hosts build the same ring.
 
 The places lie in a flat array of 32-bit numbers, and an index tells where each sector of the circle
-starts in it: a lookup is one hash and a few steps from there, with few misses of the processor's
-cache, which is what it costs at 100,000 points. A change merges the host's points into copies and
-swaps everything at once: whoever reads from another thread sees the old ring or the new one, never
-half of each. What was rejected: a tree (ringpop's choice; an object a point, and slower in Python),
+starts in it: a lookup is one hash and a few steps from there. Its cost at 100,000 points is the
+processor's cache misses, and there are few. A change merges the host's points into copies and swaps
+everything at once: a reader in another thread sees the old ring or the new one, never half of each.
+What was rejected: a tree (ringpop's choice; an object a point, and slower in Python),
 a list of places (every comparison fetches an object), and bisection (each of its steps costs more
 than the two that are needed on average).
 """
@@ -30,31 +30,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 REPLICA_POINTS = 100
-"""ringpop's default: the fullest of many hosts holds about a third more than the mean."""
+"""The points per host, ringpop's default: the fullest of many hosts holds about a third more than
+the mean."""
 
 REPLICA_POINTS_MAX = 10_000
-"""Past this a ring of 1,000 hosts costs gigabytes and is no better balanced."""
+"""The most points per host: with more, a ring of 1,000 hosts takes gigabytes and is no better
+balanced."""
 
 CIRCLE = 2**32
 
 
 POINTS_A_SECTOR = 4
-"""How many points the index aims at, with room to be half or twice as many: it costs a byte a point
-and saves all but two steps of a lookup."""
+"""How many points a sector of the index should have, with room to be half or twice as many: the
+index costs a byte a point and saves all but two steps of a lookup."""
 
 
 class _Circle(NamedTuple):
-    """The points in order. Never changed, only replaced."""
+    """The points in order; a circle is never changed, only replaced."""
 
     places: array[int]
-    """Their places, and at the end the last one of the circle, which every search stops at."""
+    """The places of the points, then the last place of the circle, where every search stops."""
     owners: list[str]
-    """Their hosts, and at the end the first again, for keys behind the last point."""
+    """The hosts of the points, then the first host again, for keys behind the last point."""
     starts: array[int]
-    """For each sector the position of its first point."""
+    """The position of the first point of each sector."""
     hosts: frozenset[str]
     shift: int
-    """A place's sector is what is left of it without this many bits."""
+    """The sector of a place is the place shifted right by this many bits."""
 
     @classmethod
     def of(
@@ -65,7 +67,7 @@ class _Circle(NamedTuple):
         starts: array[int] | None = None,
         shift: int = 0,
     ) -> _Circle:
-        """From points without the ends; the index is made anew if none fits."""
+        """Build a circle from points without sentinels; rebuild the index if it does not fit."""
         sectors = CIRCLE >> shift
         if starts is None or not sectors <= len(places) <= 4 * POINTS_A_SECTOR * sectors:
             sectors = 1 << (len(places) // POINTS_A_SECTOR).bit_length()
@@ -76,7 +78,7 @@ class _Circle(NamedTuple):
         return cls(places, owners, starts, hosts, shift)
 
     def position(self, key: str | bytes) -> int:
-        """Where the key's own point would be put in."""
+        """Return the position of the first point at or after the key's fingerprint."""
         try:
             place = fingerprint32(key)
         except UnicodeEncodeError:
@@ -87,11 +89,11 @@ class _Circle(NamedTuple):
         return position
 
     def positions_from(self, start: int) -> Iterator[int]:
-        """Once around, without the end."""
+        """Return every position once around from `start`, without the sentinel."""
         return chain(range(start, len(self.places) - 1), range(start))
 
     def changed(self, host: str, points: list[int], *, joins: bool) -> _Circle:
-        """With the host's points put in, or taken out."""
+        """Return a circle with the host's points added, or removed."""
         places, owners, _, hosts, shift = self
         size = len(places) - 1
         new_places: array[int] = array("I")
@@ -116,7 +118,7 @@ class _Circle(NamedTuple):
         return _Circle.of(new_places, new_owners, hosts ^ {host}, starts, shift)
 
     def _shifted(self, points: list[int], by: int) -> array[int]:
-        """Where sectors start once a point was put in, or taken out, at each of the places."""
+        """Return the index after one point was added, or removed, at each of the places."""
         shifts = [0] * (len(self.starts) + 1)
         for place in points:
             shifts[(place >> self.shift) + 1] += by
@@ -136,7 +138,7 @@ class HashRing:
             )
         self.replica_points = replica_points
         # A place and the rank of its host make one integer that sorts by (hash, address). Points of
-        # one host at one place need no order among themselves: all of them mean that host.
+        # one host at one place need no order among themselves: all of them belong to that host.
         ranked = sorted(_distinct(hosts))
         count = len(ranked)
         points = sorted(
@@ -151,7 +153,7 @@ class HashRing:
         self._circle = _Circle.of(places, owners, frozenset(ranked))
 
     def add(self, *hosts: str) -> None:
-        """Let hosts join, all at once; none joins if one of them is here already."""
+        """Add hosts, all at once; add none if one of them is in the ring already."""
         circle = self._circle
         for host in _distinct(hosts):
             if host in circle.hosts:
@@ -160,7 +162,7 @@ class HashRing:
         self._circle = circle
 
     def remove(self, *hosts: str) -> None:
-        """Let hosts leave, all at once; none leaves if one of them is not here."""
+        """Remove hosts, all at once; remove none if one of them is not in the ring."""
         circle = self._circle
         for host in _distinct(hosts):
             if host not in circle.hosts:
@@ -169,14 +171,14 @@ class HashRing:
         self._circle = circle
 
     def snapshot(self) -> HashRing:
-        """The ring as it is now, for who has several questions and wants one answer."""
+        """Return the ring as it is now, for a caller that needs several consistent lookups."""
         same = object.__new__(HashRing)
         same.replica_points = self.replica_points
         same._circle = self._circle
         return same
 
     def lookup(self, key: str | bytes) -> str:
-        """The host that owns the key."""
+        """Return the host that owns the key; raise `NoHosts` for an empty ring."""
         # `_Circle.position`, without the calls.
         places, owners, starts, _, shift = self._circle
         try:
@@ -191,7 +193,7 @@ class HashRing:
             raise _no_hosts() from None
 
     def lookup_n(self, key: str | bytes, count: int) -> list[str]:
-        """The first `count` distinct hosts from the key onward; all of them if there are fewer."""
+        """Return the first `count` distinct hosts from the key onward, or all if that is fewer."""
         if count < 0:
             raise InvalidArgument(f"Cannot look up {count} hosts.")
         circle = self._circle
@@ -199,7 +201,7 @@ class HashRing:
         if not owners:
             raise _no_hosts()
         start = circle.position(key)
-        # Mostly the next few points are enough, and then none of this loops in Python.
+        # Mostly the next few points are enough, and then there is no loop in Python.
         found = dict.fromkeys(owners[start : start + 2 * count])
         if len(found) < count:
             count = min(count, len(circle.hosts))
@@ -210,7 +212,7 @@ class HashRing:
         return list(found)[:count]
 
     def walk(self, key: str | bytes) -> Iterator[tuple[int, str]]:
-        """Every point once around, from the key onward: its place and its owner."""
+        """Yield the place and the owner of every point once around, from the key onward."""
         circle = self._circle
         places, owners, _, _, _ = circle
         if not owners:
@@ -219,14 +221,14 @@ class HashRing:
         return ((places[position], owners[position]) for position in positions)
 
     def checksum(self) -> int:
-        """Equal for equal rings, in whatever order their hosts came.
+        """Return a checksum that is equal for equal rings, in whatever order their hosts joined.
 
         With the default number of points it is ringpop's own checksum. Rings with another number
-        place keys elsewhere, so the number goes in too, where ringpop would call them equal.
+        place keys elsewhere, so the number is included, where ringpop would call them equal.
         """
         words = ";".join(sorted(self._circle.hosts))
         if self.replica_points != REPLICA_POINTS:
-            # No host is called nothing, so two semicolons in a row can't be hosts.
+            # No host has an empty name, so two semicolons in a row can't separate hosts.
             words += f";;points={self.replica_points}"
         return fingerprint32(words)
 

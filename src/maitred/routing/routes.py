@@ -1,4 +1,4 @@
-"""All of it together: where every partition of a queue lives, down to the core."""
+"""The complete routes of a queue's partitions: key, node, shard and parent of each."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 
 
 class Route(NamedTuple):
-    """One partition: its name, what places it, where it lives, and to whom it forwards."""
+    """The route of one partition: its name, key and index, node, shard, and its parent, to which it
+    forwards; None for the root."""
 
     partition: int
     name: str
     key: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed here
     node: str
     shard: int
     parent: int | None
 
 
 class Flip(NamedTuple):
-    """A partition before and after a gradual change, and the moment between (unix seconds)."""
+    """A partition's routes before and after a gradual change, and when it flips, in unix seconds;
+    None if nothing changes."""
 
     before: Route
     after: Route
@@ -51,7 +53,7 @@ def routes(
     ignore_msb: int = IGNORE_MSB,
     degree: int = DEGREE,
 ) -> list[Route]:
-    """The route of every partition of the queue."""
+    """Return the route of every partition of the queue."""
     check_partitions(partitions)
     check_batch_size(batch_size)
     shard_of_key = sharding(shards, ignore_msb)
@@ -82,7 +84,7 @@ def flips(
     ignore_msb: int = IGNORE_MSB,
     degree: int = DEGREE,
 ) -> list[Flip]:
-    """The routes before and after a gradual change of the batch size, and when each one flips."""
+    """Return the routes before and after a gradual change of the batch size, and the flips."""
     before, after = (
         routes(
             ring,

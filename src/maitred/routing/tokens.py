@@ -1,22 +1,22 @@
 """Tokens and shards, as ScyllaDB and its drivers compute them.
 
 The token of a key is Murmur3 (x64, 128 bits, the first half) with Cassandra's quirk: the bytes of
-the last, incomplete block are sign-extended before they are mixed in. `_tokens.c` does just that;
+the last, incomplete block are sign-extended before they are mixed in. `_tokens.c` computes it;
 it is built when maitred is installed, where there is a compiler. Where there was none, the
 functions whose names end in `_in_python` give the same numbers, seven times slower for ASCII keys
 and a hundred times or more for some others: routes are right everywhere, and fast nearly
 everywhere. The tests compare the two.
 
-In Python, mmh3 does the standard function; it gives the same number unless a byte >= 0x80 stands in
-that last block. ASCII keys, and so nearly all of ours, never have one. For the others:
+In Python, mmh3 computes the standard function; it gives the same number unless a byte >= 0x80
+stands in that last block. ASCII keys, and so nearly all keys, never have one. For the others:
 
-- The sign-extended block can mostly be written down as plain bytes of the same length: always if
+- The sign-extended block can mostly be expressed as plain bytes of the same length: always if
   it has 8 bytes (a key of 40, say), else if each half has an even number of such bytes. Then
   mmh3 hashes those bytes instead.
 - Otherwise there is no such block, and plain Python computes the token.
 
-A token's shard, `biased-token-round-robin`, is where the token stands once its first `ignore_msb`
-bits are dropped, scaled to the number of shards.
+A token's shard, `biased-token-round-robin`, is the token without its first `ignore_msb` bits,
+scaled to the number of shards.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SHARDS_MAX = 1024
-"""More cores than any machine we know; it keeps a wrong number from becoming a wrong route."""
+"""The most shards of a node, more cores than any machine we know; it keeps a wrong number from
+becoming a wrong route."""
 
 IGNORE_MSB_MAX = 63
-"""A token has 64 bits, and one must be left."""
+"""The most bits that may be ignored: a token has 64 bits, and one must be left."""
 
 IGNORE_MSB = 12
-"""What ScyllaDB ships with; some drivers refuse 0."""
+"""How many of a token's first bits are ignored: ScyllaDB's default; some drivers refuse 0."""
 
 _LIMIT = 2**64 - 1
 _C1 = 0x87C37B91114253D5
@@ -46,7 +47,7 @@ _C2 = 0x4CF5AD432745937F
 
 
 def _flips(signs: tuple[int, ...]) -> int:
-    """What sign extension does to half a block: a negative byte flips every bit above it."""
+    """Return the bits that sign extension flips in half a block: all above each negative byte."""
     flips = 0
     for position, negative in enumerate(signs):
         if negative:
@@ -61,37 +62,37 @@ _FLIPS = {
 
 _from_bytes = int.from_bytes
 
-# Called so, and not as a method of the key, it also refuses whatever is not `bytes`: text has a
-# method of that name, and mmh3 would take it.
+# Called as a function, not as a method of the key, it also refuses any type but `bytes`: text has a
+# method of that name, and mmh3 would accept text.
 _is_ascii = bytes.isascii
 
 
 def token_in_python(data: bytes) -> int:
-    """The token without our C."""
+    """Compute the token without `_tokens.c`."""
     if _is_ascii(data):
         return mmh3_x64_128_stupledigest(data)[0]
     return _token_of_any(data)
 
 
 def shard_of(token: int, shards: int, ignore_msb: int = IGNORE_MSB) -> int:
-    """The shard, from 0 to `shards` - 1, that owns the token."""
+    """Return the shard, from 0 to `shards` - 1, that owns the token."""
     if 0 < ignore_msb <= IGNORE_MSB_MAX and 0 < shards <= SHARDS_MAX:
         # The definition biases the token by 2**63, drops its first bits with a shift and a mask,
-        # multiplies, and keeps what is left of the upper 64 bits. The bias falls away with the
-        # first bit; and multiplying first turns the mask into a remainder of small numbers.
+        # multiplies, and keeps the upper 64 bits. The bias disappears with the first bit, and
+        # multiplying first turns the mask into a remainder of small numbers.
         return (token * shards >> 64 - ignore_msb) % shards
     check_sharding(shards, ignore_msb)
     return (token + 2**63 & _LIMIT) * shards >> 64
 
 
 def sharding(shards: int, ignore_msb: int = IGNORE_MSB) -> Callable[[bytes], int]:
-    """A function from keys to shards for one node, whose numbers are checked once, here."""
+    """Return a function from keys to shards for one node; check the two numbers once, here."""
     check_sharding(shards, ignore_msb)
     return _sharding(shards, ignore_msb)
 
 
 def sharding_in_python(shards: int, ignore_msb: int) -> Callable[[bytes], int]:
-    """`sharding` without our C; the numbers are checked already."""
+    """Do what `sharding` does without `_tokens.c`; the numbers are checked already."""
     if ignore_msb == 0:
         return lambda key: shard_of(token_in_python(key), shards, 0)
     bits_left = 64 - ignore_msb
@@ -172,4 +173,4 @@ def _fastest() -> tuple[Callable[[bytes], int], Callable[[int, int], Callable[[b
 
 
 token, _sharding = _fastest()
-"""The Murmur3 token of the bytes: a signed number of 64 bits. Empty is 0."""
+"""`token` returns the Murmur3 token of bytes, a signed 64-bit number; 0 for empty bytes."""

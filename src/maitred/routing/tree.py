@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEGREE = 20
-"""Cadence's default: two levels reach 20 partitions, three reach 420."""
+"""The most children of a partition, Cadence's default: one level below the root has 20 partitions,
+two have 420."""
 
 
 def parent(partition: int, degree: int = DEGREE) -> int | None:
-    """The partition it forwards to; None for the root."""
+    """Return the partition that this one forwards to; None for the root."""
     check_partition(partition)
     check_degree(degree)
     # ceil(p / d) - 1 without floating point.
@@ -28,17 +29,17 @@ def parent(partition: int, degree: int = DEGREE) -> int | None:
 
 
 def children(partition: int, partitions: int, degree: int = DEGREE) -> range:
-    """The partitions that forward to it, among the `partitions` there are."""
+    """Return the partitions that forward to this one, in a queue of `partitions`."""
     check_partitions(partitions)
     check_degree(degree)
     if not 0 <= partition < partitions:
-        raise InvalidPartition(f"There are {partitions} partitions; {partition} is none of them.")
+        raise InvalidPartition(f"Partition {partition} does not exist; there are {partitions}.")
     first = partition * degree + 1
     return range(min(first, partitions), min(first + degree, partitions))
 
 
 def path_to_root(partition: int, degree: int = DEGREE) -> Iterator[int]:
-    """The partition itself, its parent, and so on to 0."""
+    """Yield the partition itself, its parent, and so on to 0."""
     at: int | None = partition
     while at is not None:
         up = parent(at, degree)
@@ -47,7 +48,7 @@ def path_to_root(partition: int, degree: int = DEGREE) -> Iterator[int]:
 
 
 def depth(partition: int, degree: int = DEGREE) -> int:
-    """How many forwards it takes to the root."""
+    """Return how many forwards it takes to the root."""
     return sum(1 for _ in path_to_root(partition, degree)) - 1
 
 

@@ -36,9 +36,9 @@ all the others."""
 
 KEPT_SAME = 0.9
 KEPT_OTHER = 0.98
-"""A new pair multiplies the weights of earlier pairs of its own direction by `KEPT_SAME`, and of the
-other by `KEPT_OTHER`. Steps down are rare, and their evidence holds as long as there is no alarm;
-a back end that can do more shows that only in steps up."""
+"""A new pair multiplies the weights of earlier pairs of its own direction by `KEPT_SAME`, those of
+the other by `KEPT_OTHER`. Steps down are rare, and their evidence holds as long as there is no
+alarm; a back end that can do more shows that only in steps up."""
 
 PAIRS_MAX = 10
 """The most pairs kept per direction; an eleventh would count for a third of the latest."""
