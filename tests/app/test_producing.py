@@ -163,7 +163,7 @@ async def test_arguments_that_do_not_fit_never_leave() -> None:
     async with a_node() as node:
         with pytest.raises(InvalidArguments, match="'size'"):
             await thumbnail.enqueue("u", "large")  # type: ignore[arg-type]
-        with pytest.raises(InvalidArguments, match="no call of thumbnail"):
+        with pytest.raises(InvalidArguments, match="not a call of thumbnail"):
             await thumbnail.enqueue_many([blob.call(b"")])  # type: ignore[list-item]
         assert not node.heard(Add)
 

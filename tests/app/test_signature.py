@@ -281,7 +281,7 @@ def test_arguments_may_come_by_name() -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (misnamed, "is a generator, and says"),
+        (misnamed, "is a generator, but its return annotation"),
         (unannotated, "parameter 'second' has no annotation"),
         (Desk.price, "is a method, and its callers have nothing to pass as 'self'"),
         (Desk.all.__func__, "is a method, and its callers have nothing to pass as 'cls'"),  # type: ignore[attr-defined]
