@@ -24,7 +24,7 @@ import maitred
 from benchmarks.measuring import Result, report
 from benchmarks.node import node
 from maitred import logs
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import WorkerSettings
 from maitred.surroundings import Surroundings
 from maitred.worker.worker import Worker
 

@@ -27,7 +27,7 @@ from maitred.protocol.frames import (
 from maitred.protocol.messages import (
     Echo,
     Echoed,
-    Home,
+    HomeHint,
     decode_answer,
     encode,
     with_home,
@@ -35,7 +35,7 @@ from maitred.protocol.messages import (
 )
 from maitred.protocol.refusals import encode_error
 from maitred.protocol.tasks import Added, Offered, Reserved
-from maitred.settings import Client
+from maitred.settings import ClientSettings
 from maitred.wire.caller import error_of
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ NODE_SAYS: Final[tuple[tuple[int, bytes], ...]] = (
     (Opcode.SUPPORTED, _SUPPORTED),
     (Opcode.READY, b""),
     (Opcode.AUTHENTICATE, cql.encode_authenticate()),
-    (Opcode.ECHO + ANSWER, with_home(Home("node", 1), encode(Echoed(b"payload", 0)))),
+    (Opcode.ECHO + ANSWER, with_home(HomeHint("node", 1), encode(Echoed(b"payload", 0)))),
 )
 """What a node says. New ones come at the end: inputs choose them by number."""
 
@@ -151,7 +151,7 @@ def examine_client(pattern: int, data: bytes) -> None:
 
 
 async def _run(world: _ClientWorld, pieces: Sequence[bytes], *, shaken: bool) -> None:
-    settings = Client()
+    settings = ClientSettings()
     connection = Connection(world.loop, settings)
     transport = FakeTransport(connection, peer_reads=True)
     connection.connection_made(transport)

@@ -21,20 +21,19 @@ from maitred.client.answers import Rows, Whole
 from maitred.errors import Cancelled, MaitredError, Unauthenticated, UnknownQueue, WorkerLost
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.clock import WaitState
-from maitred.gateway.http.connection import Connection
+from maitred.gateway.http.connection import HttpConnection
 from maitred.gateway.http.door import HttpDoor
 from maitred.security.directory import Identity
 from maitred.security.permissions import Permissions
 from maitred.security.secrets import BLOCK, COST_MIN, HASH_BYTES, LANES, SALT_BYTES, Hashed
-from maitred.settings import Gateway as GatewaySettings
-from maitred.settings import Node, User
+from maitred.settings import GatewaySettings, Node, User
 from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.dispatch.ask import Ask
-    from maitred.gateway.http.request import Request
+    from maitred.gateway.http.request import HttpRequest
 
 SECRET: Final = "known"  # noqa: S105 - it opens nothing
 """Of the user alice, who may query in the namespace `default`, and is remembered; `slow` is the
@@ -336,15 +335,15 @@ class _Run:
         require(self._transport.closed, f"it waits for {connection.waits} for ever")
 
 
-class _Watched(Connection):
+class _Watched(HttpConnection):
     """Remembers what came and what was answered."""
 
     __slots__ = ("answered", "came", "seen")
 
     def __init__(self, door: HttpDoor) -> None:
         super().__init__(door)
-        self.came: list[Request] = []
-        self.answered: list[Request] = []
+        self.came: list[HttpRequest] = []
+        self.answered: list[HttpRequest] = []
         self.seen: list[Seen] = []
 
     @property
@@ -352,13 +351,13 @@ class _Watched(Connection):
         """What it keeps of the request that is being read."""
         return len(self._body) + len(self._unread) + self._head_bytes
 
-    def _came(self, request: Request) -> None:
+    def _came(self, request: HttpRequest) -> None:
         self.came.append(request)
         body = request.body if request.method == b"POST" else b""  # others need none
         self.seen.append((request.method, request.target, body))
         super()._came(request)
 
-    def _over(self, request: Request) -> None:
+    def _over(self, request: HttpRequest) -> None:
         self.answered.append(request)
         super()._over(request)
 

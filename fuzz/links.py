@@ -59,7 +59,7 @@ from maitred.protocol.seats import (
 from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import DONE, FAILED, Failure, Reserved
 from maitred.settings import Querying as QueryingSettings
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import WorkerSettings
 from maitred.surroundings import Surroundings
 from maitred.worker.gateway_link import GatewayLink
 from maitred.worker.worker import Worker

@@ -14,8 +14,8 @@ from fuzz.reference import cut, frames_of
 from fuzz.transport import FakeTransport
 from fuzz.violated import require
 from maitred.errors import Draining
-from maitred.node.connection import Connection
-from maitred.node.shard import Place, Shard
+from maitred.node.connection import NodeConnection
+from maitred.node.shard import Shard, ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.protocol.cql import encode_startup
 from maitred.protocol.frames import (
@@ -70,7 +70,7 @@ class World:
         self.shard = self.loop.run_until_complete(self._make(store))
 
     async def _make(self, store: Store | None) -> Shard:
-        place = Place(UUID(int=1), 0, 1, "192.0.2.2", 4747, (4748,), ())
+        place = ShardPlace(UUID(int=1), 0, 1, "192.0.2.2", 4747, (4748,), ())
         surroundings = Surroundings(lambda: 1_000_000.0, Random(1))
         shard = Shard(place, _SETTINGS, surroundings, self.log, vitals=Vitals.none())
         if store is not None:
@@ -152,7 +152,7 @@ class _Run:
         self._turns = turns
         self._data = data
         self._pieces = cut(data, pattern & 0x3F)
-        self._connection = Connection(world.shard)
+        self._connection = NodeConnection(world.shard)
         self._transport = FakeTransport(self._connection, peer_reads=not pattern & 0x40)
 
     async def run(self) -> None:

@@ -65,7 +65,7 @@ LONG = {
     "tests/test_against.py": 23,
     "tests/test_documents.py": 73,
     "tests/test_install.py": 13,
-    "tests/worker/test_door.py": 11,
+    "tests/worker/test_query_listener.py": 11,
 }
 """Seconds that files with long tests took, six at a time on two cores. They decide the order alone.
 """

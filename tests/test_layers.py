@@ -116,6 +116,25 @@ def test_imports_follow_the_page(module: Path) -> None:
     assert violations(LAYERS[layer_of(module)], module.read_text()) == []
 
 
+REPEATED = {
+    *("Allocate", "Attempt", "Attending", "Books", "Client", "Connection", "Counts", "DamagedRows"),
+    *("End", "Event", "Gauge", "Kind", "KnownWorkers", "LaterTasks", "Limits", "Log", "Offer"),
+    *("Outcome", "Partition", "Pass", "Place", "Record", "Report", "Reservation"),
+    *("Route", "Segment", "Task", "Terms", "User", "Waits", "Worker"),
+}
+"""Classes whose names still stand for two things; none is added, and those that go are struck."""
+
+
+def test_a_class_name_occurs_once() -> None:
+    found: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in ast.parse(module.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(module.relative_to(SOURCE)))
+    repeated = {name: where for name, where in found.items() if len(where) > 1}
+    assert {name: repeated[name] for name in repeated.keys() - REPEATED} == {}
+
+
 def test_the_page_names_every_layer_and_no_other() -> None:
     assert set(LAYERS) == {layer_of(module) for module in MODULES}
     assert {"routing", "balancing"} <= {layer.name for layer in LAYERS.values() if layer.pure}

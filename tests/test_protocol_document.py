@@ -14,7 +14,7 @@ from msgspec.structs import FieldInfo, fields
 
 from maitred import errors, logs
 from maitred.matching.records import Terms
-from maitred.node.shard import Place, Shard
+from maitred.node.shard import Shard, ShardPlace
 from maitred.protocol.frames import ANSWER, HEADER_BYTES, Opcode
 from maitred.protocol.messages import ANSWERS, REQUESTS
 from maitred.protocol.notation import Reader
@@ -25,7 +25,7 @@ from maitred.protocol.queries import (
     Pass,
     QueryFilter,
     QueryRow,
-    Shedding,
+    SheddingTerms,
     WorkerRow,
 )
 from maitred.protocol.refusals import encode_error
@@ -77,7 +77,7 @@ async def replay() -> int:
     port = probe.sockets[0].getsockname()[1]
     probe.close()
     await probe.wait_closed()
-    place = Place(uuid4(), 0, 1, "127.0.0.1", port, (port,), ())
+    place = ShardPlace(uuid4(), 0, 1, "127.0.0.1", port, (port,), ())
     shard = Shard(place, settings, Surroundings.real(), logs.silent())
     disk = SimulatedDisk(Random(1))
     disk._signing_key = bytes(range(SIGNING_KEY_BYTES))  # the page has a proof that it makes
@@ -153,7 +153,7 @@ def test_the_row_of_a_request_about_tasks(opcode: int) -> None:
         ("reservation", Reserved),
         ("allocation", Allocation),
         ("member", Member),
-        ("shedding", Shedding),
+        ("shedding", SheddingTerms),
         ("pass", Pass),
         ("load", Load),
         ("order", Order),

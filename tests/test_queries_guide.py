@@ -172,14 +172,14 @@ def test_every_status_of_a_query_is_told() -> None:
 
 
 def test_defaults_are_what_the_page_says() -> None:
-    from maitred.settings import Queries, Querying
+    from maitred.settings import Querying, QuerySettings
 
     for name, value in (
         ("`gateway.querying.window_bytes` (4 MiB)", Querying().window_bytes == 4 * 2**20),
         ("`gateway.querying.table_rows`, 10,000", Querying().table_rows == 10_000),
         ("`gateway.querying.text_letters` (200)", Querying().text_letters == 200),
-        ("`no_worker_seconds` (5 s)", Queries().no_worker_seconds == 5),
-        ("`reservation_seconds` (2 s)", Queries().reservation_seconds == 2),
+        ("`no_worker_seconds` (5 s)", QuerySettings().no_worker_seconds == 5),
+        ("`reservation_seconds` (2 s)", QuerySettings().reservation_seconds == 2),
         (
             "`gateway.querying.ping_seconds` + `hung_seconds` (10 s)",
             Querying().ping_seconds + Querying().hung_seconds == 10,
@@ -191,12 +191,12 @@ def test_defaults_are_what_the_page_says() -> None:
 
 
 def test_every_policy_is_told_and_its_settings_are_the_defaults(tmp_path: Path) -> None:
-    from maitred.settings import Queries, Shedding
+    from maitred.settings import QuerySettings, Shedding
 
     told = [re.findall(r"`([a-z0-9-]+)`", row[0]) for row in table("Choosing the worker")]
-    policies = get_args(get_type_hints(Queries)["policy"])
+    policies = get_args(get_type_hints(QuerySettings)["policy"])
     assert sorted(one for row in told for one in row) == sorted(policies)
-    assert told[0] == [Queries().policy]
+    assert told[0] == [QuerySettings().policy]
     toml = next(one for one in blocks("toml") if "policy" in one)
     file = tmp_path / "node.toml"
     file.write_text(toml)

@@ -59,7 +59,7 @@ def tables(*, advanced: bool) -> str:
             group = row.name.partition(".")[0] if "." in row.name else ""
             groups.setdefault(group, []).append(row)
     parts = [f"## {GROUPS[group]}\n\n{_table(found)}" for group, found in groups.items()]
-    client = [row for row in rows(settings.Client) if row.advanced == advanced]
+    client = [row for row in rows(settings.ClientSettings) if row.advanced == advanced]
     parts.append(f"## A client\n\n{_table(client)}")
     return "\n".join(parts)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.counting import CountingPolicy
 from maitred.balancing.workers.doubt import Doubts
 from maitred.balancing.workers.health import Health
 from maitred.balancing.workers.interface import Dispatch, Outcome, Report, Worker
@@ -35,7 +35,7 @@ class Offering(Worker):
         self.health = Health()
 
 
-class CentralLine(Counting[Offering]):
+class CentralLine(CountingPolicy[Offering]):
     """Slots as reported; who has one free may be given a query."""
 
     def __init__(self, random: RandomSource) -> None:

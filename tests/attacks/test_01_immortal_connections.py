@@ -11,14 +11,12 @@ import pytest
 
 from maitred.gateway.http import clock
 from maitred.gateway.http.clock import WaitState
-from maitred.gateway.http.connection import Connection
+from maitred.gateway.http.connection import HttpConnection
 from maitred.node import patience
-from maitred.settings import Gateway as GatewaySettings
-from maitred.settings import Limits
-from maitred.settings import Worker as WorkerSettings
-from maitred.worker.door import Door
+from maitred.settings import GatewaySettings, Limits, WorkerSettings
 from maitred.worker.gateway_link import GatewayLink
-from maitred.worker.statistics import Statistics
+from maitred.worker.query_listener import QueryListener
+from maitred.worker.statistics import WorkerStatistics
 from tests.gateway.fakes import get, open_door, query, until
 
 if TYPE_CHECKING:
@@ -131,7 +129,7 @@ class _Clock:
         return getattr(self._loop, name)
 
 
-def _login_begins(connection: Connection, _: Wire) -> None:
+def _login_begins(connection: HttpConnection, _: Wire) -> None:
     async def never() -> bool:
         await asyncio.get_running_loop().create_future()
         return True
@@ -141,17 +139,17 @@ def _login_begins(connection: Connection, _: Wire) -> None:
     connection.data_received(query("echo", b"[1, 2]")[:-2])
 
 
-def _caller_does_not_read(connection: Connection, wire: Wire) -> None:
+def _caller_does_not_read(connection: HttpConnection, wire: Wire) -> None:
     wire.unsent = 1_000_000
     connection.pause_writing()
 
 
-def _closes_with_something_unsent(connection: Connection, wire: Wire) -> None:
+def _closes_with_something_unsent(connection: HttpConnection, wire: Wire) -> None:
     wire.unsent = 1_000
     connection.data_received(get("/health", "Connection: close"))
 
 
-STATES: dict[str, tuple[WaitState, Callable[[Connection, Wire], None]]] = {
+STATES: dict[str, tuple[WaitState, Callable[[HttpConnection, Wire], None]]] = {
     "nothing": (WaitState.REQUEST, lambda *_: None),
     "head": (WaitState.HEAD, lambda one, _: one.data_received(b"GET /hea")),
     "login": (WaitState.LOGIN, _login_begins),
@@ -196,7 +194,7 @@ def test_a_connection_that_does_nothing_more_ends(name: str) -> None:
             now = 1_000.0
             place.door.loop = cast("Any", _Clock(place.door.loop, lambda: now))
             wire = Wire()
-            connection = Connection(place.door)
+            connection = HttpConnection(place.door)
             connection.connection_made(cast("Any", wire))
             lead(connection, wire)
             connection.release()
@@ -230,14 +228,14 @@ def test_a_body_that_comes_drop_by_drop_is_refused() -> None:
     asyncio.run(scenario())
 
 
-def a_door(settings: WorkerSettings) -> Door:
+def a_door(settings: WorkerSettings) -> QueryListener:
     loop = asyncio.get_running_loop()
-    return Door(
+    return QueryListener(
         loop,
         settings,
         bytes(16),
         MagicMock(),
-        statistics=Statistics(slots=1),
+        statistics=WorkerStatistics(slots=1),
         log=MagicMock(),
         secret=bytes,
     )

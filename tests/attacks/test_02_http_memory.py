@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from maitred.gateway.http import budget, door
-from maitred.gateway.http.connection import PIPELINED_MAX, Connection
+from maitred.gateway.http.connection import PIPELINED_MAX, HttpConnection
 from maitred.gateway.http.heads import CHUNKS_MAX
 from maitred.gateway.http.reading import (
     CHUNKED_PORTION_BYTES,
@@ -18,13 +18,13 @@ from maitred.gateway.http.reading import (
     TURN_PIECES,
     TURN_REQUESTS,
 )
-from maitred.settings import Gateway, Node, User
+from maitred.settings import GatewaySettings, Node, User
 from tests.gateway.fakes import Answer, Caller, Opened, get, open_door, post, query, until
 from tests.gateway.test_users import basic
 from tests.security.cheap import cheaply
 
 if TYPE_CHECKING:
-    from maitred.gateway.http.request import Request
+    from maitred.gateway.http.request import HttpRequest
 
 ECHO = "/v1/default/queues/echo/query"
 LARGE = 100_000
@@ -33,7 +33,7 @@ ALICE = basic("alice", "open sesame")
 
 def with_users(**gateway: Any) -> Node:  # noqa: ANN401
     return Node(
-        gateway=Gateway(port=0, **gateway),
+        gateway=GatewaySettings(port=0, **gateway),
         users={
             "alice": User(secret=cheaply("open sesame"), permissions={"*": ["query"]}),
             "bob": User(secret=cheaply("b"), permissions={"other": ["query"]}),
@@ -178,7 +178,7 @@ def test_unfinished_bodies_have_one_limit_together(users: bool) -> None:
 
     async def scenario() -> None:
         limit: dict[str, Any] = {"partial_bytes": 5 * LARGE, "stranger_bytes": LARGE}
-        settings = with_users(**limit) if users else Node(gateway=Gateway(port=0, **limit))
+        settings = with_users(**limit) if users else Node(gateway=GatewaySettings(port=0, **limit))
         headers = (ALICE,) if users else ()
         async with open_door(settings) as place:
             bystander = await place.dial()
@@ -282,7 +282,7 @@ def kept_for(pieces: list[bytes]) -> tuple[int, int]:
 
     async def scenario() -> tuple[int, int]:
         async with open_door() as place:
-            connection = Connection(place.door)
+            connection = HttpConnection(place.door)
             connection.connection_made(cast("Any", Wire()))
             tracemalloc.start()
             try:
@@ -347,16 +347,16 @@ def test_pipelined_requests_are_kept_as_the_bytes_they_came_as() -> None:
 def test_a_connection_with_thousands_of_requests_waits_for_its_turn() -> None:
     async def scenario() -> None:
         async with open_door() as place:
-            served: list[Request] = []
+            served: list[HttpRequest] = []
             serve = place.door.serve
 
-            def counting(connection: Connection, request: Request) -> None:
+            def counting(connection: HttpConnection, request: HttpRequest) -> None:
                 served.append(request)
                 serve(connection, request)
 
             place.door.serve = counting  # type: ignore[method-assign]
             wire = Wire()
-            connection = Connection(place.door)
+            connection = HttpConnection(place.door)
             connection.connection_made(cast("Any", wire))
             connection.data_received(get("/health") * 5_000)
             assert wire.paused
@@ -376,7 +376,7 @@ def test_a_connection_with_thousands_of_chunks_waits_for_its_turn() -> None:
     async def scenario() -> None:
         async with open_door() as place:
             wire = Wire()
-            connection = Connection(place.door)
+            connection = HttpConnection(place.door)
             connection.connection_made(cast("Any", wire))
             headers = ("Transfer-Encoding: chunked", "Content-Type: application/json")
             connection.data_received(post(ECHO, b"", *headers, length=False))
@@ -431,7 +431,7 @@ def test_answers_that_nobody_takes_have_a_limit_together() -> None:
 def test_memory_goes_back_to_the_kernel_after_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
     monkeypatch.setattr(budget, "give_back", lambda: given.append(1))
-    budgets = budget.Budgets(Gateway())
+    budgets = budget.Budgets(GatewaySettings())
     for count in (0, budget.TRIM_BYTES, budget.TRIM_BYTES // 2 + 1):
         budgets.partial.held = count
         budgets.look()

@@ -13,7 +13,7 @@ import pytest
 
 from maitred.errors import Overloaded, PermissionDenied
 from maitred.protocol.queries import Allocated, Noted
-from maitred.settings import Queries, QueryLimits, Queue, User
+from maitred.settings import QueryLimits, QuerySettings, Queue, User
 from tests.node.in_process import in_a_loop, until
 from tests.node.querying import GATEWAY, SECONDS, WORKER, Stage, stage
 from tests.security.cheap import cheaply
@@ -35,7 +35,7 @@ USERS = {
     "worker": User(secret=HASHED, permissions={"n": ["work"]}),
     "greedy": User(secret=HASHED, permissions={"n": ["query", "work"]}, queries=COUNTED),
 }
-QUEUES = {"*": Queue(queries=Queries(reservation_seconds=60.0, run_seconds=5.0))}
+QUEUES = {"*": Queue(queries=QuerySettings(reservation_seconds=60.0, run_seconds=5.0))}
 OTHER = b"other worker...."
 RANDOM = [bytes([number]) * 16 for number in range(1, 9)]
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from maitred.errors import PermissionDenied
 from maitred.protocol.queries import Attended, Roster, WorkersFound
-from maitred.settings import Queries, Queue, User
+from maitred.settings import QuerySettings, Queue, User
 from tests.node.in_process import in_a_loop, until
 from tests.node.querying import SECONDS, WORKER, Stage, stage, waits
 from tests.security.cheap import cheaply
@@ -26,7 +26,7 @@ USERS = {
     "cook": User(secret=HASHED, permissions={"n": ["work"]}),
     "mallory": User(secret=HASHED, permissions={"n": ["work"], "evil": ["work", "query"]}),
 }
-PICKED = {"*": Queue(queries=Queries(policy="adaptive"))}
+PICKED = {"*": Queue(queries=QuerySettings(policy="adaptive"))}
 
 HERE, THERE = "127.0.0.1:4000", "127.0.0.1:5000"
 

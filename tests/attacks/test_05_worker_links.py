@@ -19,10 +19,9 @@ from maitred.protocol.seats import Hello, encode_hello
 from maitred.protocol.worker_address import parse_worker_address
 from maitred.security.tls import server_context
 from maitred.security.worker_tls import worker_identity
-from maitred.settings import Tls
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import Tls, WorkerSettings
 from maitred.surroundings import Surroundings
-from maitred.worker.door import Door
+from maitred.worker.query_listener import QueryListener
 from maitred.worker.worker import Worker
 from tests.attacks.tls_house import Between, announce, divert, tls_scene
 from tests.client.nodes import HOST, QUICK, RunningNode
@@ -142,12 +141,12 @@ async def test_another_certificate_is_refused_before_a_byte_is_sent(
 async def test_a_gateway_with_tls_dials_no_worker_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opening = Door.open
+    opening = QueryListener.open
 
-    async def plain(self: Door, **_: bool) -> None:
+    async def plain(self: QueryListener, **_: bool) -> None:
         await opening(self, encrypted=False)
 
-    monkeypatch.setattr(Door, "open", plain)
+    monkeypatch.setattr(QueryListener, "open", plain)
     log = RecordedLog()
     async with Between() as between, tls_scene(an_app(), tmp_path) as one:
         divert(monkeypatch, between)

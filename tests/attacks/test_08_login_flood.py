@@ -23,7 +23,7 @@ from maitred.protocol.frames import Opcode
 from maitred.security.authenticator import VERIFIED_AT_ONCE
 from maitred.security.login_limits import LoginLimits
 from maitred.security.login_queue import LoginQueue
-from maitred.settings import Gateway, Limits, Node, User
+from maitred.settings import GatewaySettings, Limits, Node, User
 from tests.gateway.fakes import Caller, open_door, query
 from tests.node.in_process import in_a_loop, node, until
 from tests.node.raw import RawClient, credentials, error_in, startup
@@ -104,7 +104,7 @@ async def native(place: Path, limits: Limits) -> AsyncIterator[Listener]:
 
 @asynccontextmanager
 async def http(_place: Path, limits: Limits) -> AsyncIterator[Listener]:
-    settings = Node(gateway=Gateway(port=0), users=USERS, limits=limits)
+    settings = Node(gateway=GatewaySettings(port=0), users=USERS, limits=limits)
     async with open_door(settings) as opened:
 
         async def attempt(host: str, user: str, secret: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from maitred.errors import PermissionDenied
 from maitred.gateway.http.letting_in import check_browser
-from maitred.settings import Gateway, Node, User
+from maitred.settings import GatewaySettings, Node, User
 from tests.gateway.fakes import Answer, get, open_door, post, query
 from tests.gateway.test_users import basic
 from tests.security.cheap import cheaply
@@ -22,7 +22,7 @@ TASKS = "/v1/default/queues/echo/tasks"
 
 def node(**gateway: Any) -> Node:  # noqa: ANN401
     users = {"alice": User(secret=cheaply("open sesame"), permissions={"*": ["admin"]})}
-    return Node(gateway=Gateway(port=0, **gateway), users=users)
+    return Node(gateway=GatewaySettings(port=0, **gateway), users=users)
 
 
 def asked(request: bytes, **gateway: Any) -> tuple[Answer, int]:  # noqa: ANN401

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from maitred.errors import InvalidArguments
 from maitred.gateway.http.formats import arguments
 from maitred.gateway.http.openapi import SCHEMAS, document
-from maitred.settings import Gateway, Node, User
+from maitred.settings import GatewaySettings, Node, User
 from tests.gateway.fakes import Answer, get, open_door, query
 from tests.gateway.test_users import basic
 from tests.security.cheap import cheaply
@@ -126,7 +126,7 @@ def users(**gateway: Any) -> Node:  # noqa: ANN401
         return User(secret=cheaply("s"), permissions=permissions)
 
     return Node(
-        gateway=Gateway(port=0, **gateway),
+        gateway=GatewaySettings(port=0, **gateway),
         users={
             "root": user(**{"*": ["admin"]}),
             "prometheus": user(**{"*": ["observe"]}),

@@ -20,9 +20,15 @@ from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.door import HttpDoor
 from maitred.protocol.frames import ANSWER, HEADER, REQUEST, RESPONSE, Opcode
 from maitred.security.tls import server_context
-from maitred.settings import Client, Limits, Node, Querying, Tls
-from maitred.settings import Gateway as GatewaySettings
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import (
+    ClientSettings,
+    GatewaySettings,
+    Limits,
+    Node,
+    Querying,
+    Tls,
+    WorkerSettings,
+)
 from maitred.surroundings import Surroundings
 from maitred.worker.worker import Worker
 from tests.client.nodes import HOST, QUICK
@@ -77,7 +83,7 @@ async def test_a_client_takes_no_large_frame_before_ready() -> None:
 
 def test_the_limit_of_a_clients_connection_is_raised_by_ready_only() -> None:
     async def main() -> None:
-        connection = Connection(asyncio.get_running_loop(), Client())
+        connection = Connection(asyncio.get_running_loop(), ClientSettings())
         assert connection.decoder.max_body_bytes == 64 * 1024
 
     asyncio.run(main())

@@ -12,7 +12,7 @@ import trustme
 from maitred.protocol.worker_address import parse_worker_address
 from maitred.security.tls import server_context
 from maitred.settings import Tls
-from maitred.worker.door import Door
+from maitred.worker.query_listener import QueryListener
 from tests.client.nodes import HOST
 from tests.queries_real.house import PATIENCE_SECONDS, House, Scene
 
@@ -119,10 +119,10 @@ def divert(monkeypatch: pytest.MonkeyPatch, between: Between) -> None:
 
 def announce(monkeypatch: pytest.MonkeyPatch, changed: Callable[[str], str]) -> None:
     """Workers that start from now on announce what is made of their address."""
-    opening = Door.open
+    opening = QueryListener.open
 
-    async def opened(self: Door, **options: bool) -> None:
+    async def opened(self: QueryListener, **options: bool) -> None:
         await opening(self, **options)
         self.address = changed(self.address)
 
-    monkeypatch.setattr(Door, "open", opened)
+    monkeypatch.setattr(QueryListener, "open", opened)

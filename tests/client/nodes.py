@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import maitred
 from maitred.logs import silent
-from maitred.node.shard import Place, Shard
+from maitred.node.shard import Shard, ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.protocol.description import VERSIONS
 from maitred.settings import Node
@@ -109,9 +109,9 @@ class RunningNode:
     def connect(self, **settings: Any) -> maitred.connect:  # noqa: ANN401 - whatever connect takes
         return maitred.connect(self.url, **{**QUICK, **settings})
 
-    def _place(self, number: int) -> Place:
+    def _place(self, number: int) -> ShardPlace:
         paths = tuple(f"{self._directory.name}/{shard}" for shard in range(self.count))
-        return Place(
+        return ShardPlace(
             node=self.identity,
             number=number,
             shards=self.count,

@@ -25,7 +25,7 @@ from maitred.errors import (
     Unauthenticated,
     UnknownSetting,
 )
-from maitred.settings import PORT, Client
+from maitred.settings import PORT, ClientSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,12 +59,14 @@ def test_everything_at_once() -> None:
     assert address.credentials == Credentials("ann", "s@crt:,/")
     assert address.tls == TlsFiles("/a b", "c", "k")
     settings = settings_of(address, {})
-    assert settings == Client(timeout_seconds=3.0, retries=0)
+    assert settings == ClientSettings(timeout_seconds=3.0, retries=0)
 
 
 def test_settings_given_by_name_go_before_those_of_the_address() -> None:
     address = parse_address("maitred://a?timeout_seconds=3&waiting=7")
-    assert settings_of(address, {"timeout_seconds": 5}) == Client(timeout_seconds=5.0, waiting=7)
+    assert settings_of(address, {"timeout_seconds": 5}) == ClientSettings(
+        timeout_seconds=5.0, waiting=7
+    )
 
 
 def test_a_secret_is_shown_nowhere() -> None:

@@ -20,14 +20,14 @@ from maitred.client.coverage import (
     Dial,
     WaitUntil,
 )
-from maitred.settings import Client
+from maitred.settings import ClientSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.client.coverage import Decision
 
-SETTINGS = Client(
+SETTINGS = ClientSettings(
     backoff_first_seconds=0.1,
     backoff_longest_seconds=2.0,
     port_blocked_seconds=60.0,

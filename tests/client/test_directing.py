@@ -24,7 +24,7 @@ from maitred.errors import (
     Unavailable,
     WorkerLost,
 )
-from maitred.protocol.queries import Shedding
+from maitred.protocol.queries import SheddingTerms
 from maitred.protocol.seats import Load
 from maitred.protocol.tasks import DONE, STOPPED
 from maitred.settings import Querying as Settings
@@ -154,7 +154,7 @@ class Scene:
 async def scene(
     workers: int = 2,
     policy: str = "adaptive",
-    shedding: Shedding | None = None,
+    shedding: SheddingTerms | None = None,
     slots: int = 4,
     **settings: Any,  # noqa: ANN401 - of querying
 ) -> AsyncIterator[Scene]:
@@ -169,7 +169,7 @@ async def scene(
         async with floor(workers) as (node, made), node.connect(close_seconds=0.05) as client:
             node.policy = policy
             node.slots = slots
-            node.shedding = shedding or Shedding()
+            node.shedding = shedding or SheddingTerms()
             querying = QueryGateway(client, Settings(**settings), Surroundings.real())
             client.ask_with(querying)
             yield Scene(node, made, client, querying)
@@ -245,7 +245,7 @@ def test_who_finds_no_room_waits_in_the_line_the_important_first(run: Run) -> No
 
 def test_low_priority_is_refused_first_and_told_when_to_come_back(run: Run) -> None:
     async def main() -> None:
-        async with scene(1, slots=1, shedding=Shedding(length=5)) as here:
+        async with scene(1, slots=1, shedding=SheddingTerms(length=5)) as here:
             await here.known()
             here.hold()
             running = [here.querying.begin(here.ask())]
@@ -333,7 +333,7 @@ def test_all_refuse(run: Run) -> None:
 
 def test_retries_have_a_budget(run: Run) -> None:
     async def main() -> None:
-        shedding = Shedding(retry_share=0.2, retries_per_second=1)
+        shedding = SheddingTerms(retry_share=0.2, retries_per_second=1)
         async with scene(2, policy="random", shedding=shedding) as here:
             await here.known()
             for worker in here.workers:
@@ -598,7 +598,7 @@ def test_another_policy_and_another_line(run: Run) -> None:
             await until(lambda: here.seats)
             here.node.policy = "two-phase"
             here.node.slots = 3
-            here.node.shedding = Shedding(length=2)
+            here.node.shedding = SheddingTerms(length=2)
             here.node.change()
             await until(lambda: len(here.seats) == 4)
             for one in here.seats:

@@ -20,7 +20,7 @@ from maitred.errors import (
     Overloaded,
 )
 from maitred.logs import silent
-from maitred.node.shard import Place, Shard
+from maitred.node.shard import Shard, ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import Echo, Echoed
@@ -63,7 +63,7 @@ class Scene:
         return [self.shards[number].client_connections for number in range(self.count)]
 
     async def _serve(self, number: int) -> None:
-        place = Place(
+        place = ShardPlace(
             node=self.identity,
             number=number,
             shards=self.count,

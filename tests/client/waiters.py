@@ -31,7 +31,7 @@ from maitred.protocol.queries import (
     Report,
     Reported,
     Roster,
-    Shedding,
+    SheddingTerms,
     Subscribe,
     Suspect,
     Suspected,
@@ -228,7 +228,7 @@ class FakeFloor(RunningNode):
         self.before: Callable[[Any], Awaitable[Any]] | None = None
         self.policy = ""
         """Of every queue; gateways subscribe if it is not empty."""
-        self.shedding = Shedding()
+        self.shedding = SheddingTerms()
         self.slots = 4
         """Of each worker, on the roster."""
         self.version = 1

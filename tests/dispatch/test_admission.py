@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maitred.dispatch.admission import Admission
 from maitred.errors import Overloaded, PermissionDenied
-from maitred.settings import Queries, QueryLimits
+from maitred.settings import QueryLimits, QuerySettings
 
 
 def admission(**limits: Any) -> Admission:  # noqa: ANN401 - of QueryLimits
@@ -107,7 +107,10 @@ def test_what_goes_in_comes_out(steps: list[str]) -> None:
 
 
 def test_a_queue_has_limits_for_all_users_together() -> None:
-    limits = {("n", "q"): Queries(concurrent=2), ("n", "slow"): Queries(rate_per_second=2.0)}
+    limits = {
+        ("n", "q"): QuerySettings(concurrent=2),
+        ("n", "slow"): QuerySettings(rate_per_second=2.0),
+    }
     made = Admission(lambda _: None, lambda namespace, queue: limits.get((namespace, queue)))
     made.enter("ann", "n", "q", 0.0)
     made.enter("bob", "n", "q", 0.0)
@@ -127,7 +130,7 @@ def test_a_queue_has_limits_for_all_users_together() -> None:
 
 def test_who_asks_too_fast_takes_no_place_of_the_queue() -> None:
     made = Admission(
-        {"ann": QueryLimits(rate_per_second=1.0)}.get, lambda _, __: Queries(concurrent=2)
+        {"ann": QueryLimits(rate_per_second=1.0)}.get, lambda _, __: QuerySettings(concurrent=2)
     )
     made.enter("ann", "n", "q", 0.0)
     with pytest.raises(Overloaded, match="'ann'"):

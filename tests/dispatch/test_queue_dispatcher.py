@@ -17,7 +17,7 @@ from maitred.balancing.workers import WORKER_POLICIES, Outcome
 from maitred.dispatch.known_workers import KnownWorkers
 from maitred.dispatch.queue_dispatcher import DispatchTotals, QueueDispatcher
 from maitred.errors import AtCapacity, InvalidReservation
-from maitred.protocol.queries import Allocation, Member, Roster, Shedding
+from maitred.protocol.queries import Allocation, Member, Roster, SheddingTerms
 from maitred.protocol.seats import Load, Seated, encode_seated
 from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT
 
@@ -168,7 +168,7 @@ class House:
             if is_there
         ]
         self.listed |= {one.session for one in members}
-        shedding = Shedding(retries_per_second=RETRIES_PER_SECOND)
+        shedding = SheddingTerms(retries_per_second=RETRIES_PER_SECOND)
         for session, is_there in zip(WORKERS, there, strict=True):
             if not is_there:  # one that joins anew is not away any more
                 self.away.pop(session.hex(), None)

@@ -24,8 +24,7 @@ from maitred.errors import Cancelled, MaitredError, QueryFailed, WorkerLost
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.door import HttpDoor
 from maitred.security.audit_log import audit_log
-from maitred.settings import Gateway as GatewaySettings
-from maitred.settings import Node, Querying
+from maitred.settings import GatewaySettings, Node, Querying
 from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:

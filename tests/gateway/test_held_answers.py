@@ -7,9 +7,9 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 from maitred.gateway.http.budget import Budgets
-from maitred.gateway.http.connection import Connection
+from maitred.gateway.http.connection import HttpConnection
 from maitred.gateway.http.door import HttpDoor
-from maitred.settings import Gateway
+from maitred.settings import GatewaySettings
 from tests.node.in_process import in_a_loop
 
 GET = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -50,24 +50,24 @@ class Scene:
 
     def __init__(self) -> None:
         self.done: list[tuple[str, str]] = []
-        self.requests: dict[Connection, list[Any]] = {}
+        self.requests: dict[HttpConnection, list[Any]] = {}
         self.log = MagicMock()
         self.door = HttpDoor()
-        self.door.settings = Gateway()
+        self.door.settings = GatewaySettings()
         self.door.budgets = Budgets(self.door.settings)
         self.door.guard = MagicMock(required=False)
         self.door.log = self.log
         cast("Any", self.door).serve = self.serve
 
-    def serve(self, connection: Connection, request: object) -> None:
+    def serve(self, connection: HttpConnection, request: object) -> None:
         self.requests.setdefault(connection, []).append(request)
 
-    def connected(self, name: str) -> Connection:
-        connection = Connection(self.door)
+    def connected(self, name: str) -> HttpConnection:
+        connection = HttpConnection(self.door)
         connection.connection_made(cast("Any", Wire(name, self.done)))
         return connection
 
-    def answer(self, connection: Connection, body: str) -> None:
+    def answer(self, connection: HttpConnection, body: str) -> None:
         request = self.requests[connection].pop(0)
         connection.answer(request, 200, b"text/plain", body.encode())
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from maitred.errors import PermissionDenied
 from maitred.gateway.http import reading
 from maitred.gateway.http.budget import Budgets
-from maitred.gateway.http.connection import Connection
-from maitred.settings import Gateway
+from maitred.gateway.http.connection import HttpConnection
+from maitred.settings import GatewaySettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,12 +26,12 @@ class Door:
 
     def __init__(self) -> None:
         self.seen: list[Seen | str] = []
-        self.settings = Gateway(body_bytes=64, header_bytes=400)
+        self.settings = GatewaySettings(body_bytes=64, header_bytes=400)
         self.budgets = Budgets(self.settings)
         self.guard = MagicMock(required=False)
         self.metrics = MagicMock(bytes_in=0, bytes_out=0, accepted=0)
         self.loop = MagicMock(time=lambda: 1.0)
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[HttpConnection, None] = {}
         self.draining = False
         self.date = b"Date: now\r\n"
         self.log = MagicMock()
@@ -40,11 +40,11 @@ class Door:
         if b"x-refused" in headers:
             raise PermissionDenied(f"No {method!r} here.")
 
-    def admit(self, connection: Connection, request: Any) -> bool:  # noqa: ANN401, ARG002
+    def admit(self, connection: HttpConnection, request: Any) -> bool:  # noqa: ANN401, ARG002
         self.seen.append("head")
         return bool(request.method == b"POST")
 
-    def serve(self, connection: Connection, request: Any) -> None:  # noqa: ANN401
+    def serve(self, connection: HttpConnection, request: Any) -> None:  # noqa: ANN401
         self.seen.append(
             (
                 request.method,
@@ -60,14 +60,14 @@ class Door:
             return
         connection.answer(request, 200, b"text/plain", b"")
 
-    def write_later(self, connection: Connection) -> None:
+    def write_later(self, connection: HttpConnection) -> None:
         connection.release()
 
     def malformed(self, peer: str, what: str) -> None:  # noqa: ARG002
         self.seen.append(what)
 
 
-class Forgetful(Connection):
+class Forgetful(HttpConnection):
     """Reads every head."""
 
     __slots__ = ()
@@ -76,7 +76,7 @@ class Forgetful(Connection):
         pass
 
 
-def read(kind: type[Connection], pieces: list[bytes]) -> tuple[list[Seen | str], list[bytes]]:
+def read(kind: type[HttpConnection], pieces: list[bytes]) -> tuple[list[Seen | str], list[bytes]]:
     door = Door()
     connection = kind(cast("Any", door))
     transport = MagicMock()
@@ -144,7 +144,7 @@ def streams(draw: st.DrawFn) -> list[bytes]:
 
 @given(streams())
 def test_it_is_read_as_if_it_were_new(pieces: list[bytes]) -> None:
-    assert read(Connection, pieces) == read(Forgetful, pieces)
+    assert read(HttpConnection, pieces) == read(Forgetful, pieces)
 
 
 def test_the_same_head_is_not_read_again(monkeypatch: Any) -> None:  # noqa: ANN401
@@ -164,7 +164,7 @@ def test_the_same_head_is_not_read_again(monkeypatch: Any) -> None:  # noqa: ANN
             return getattr(self._parser, name)
 
     monkeypatch.setattr(reading, "HttpRequestParser", Counting)
-    seen, _ = read(Connection, [one + b"[1]", one + b"[2]", one + b"[3]", one + b"[4", b"]"])
+    seen, _ = read(HttpConnection, [one + b"[1]", one + b"[2]", one + b"[3]", one + b"[4", b"]"])
     assert [one if one == "head" else one[3] for one in seen] == [
         b"[1]",
         b"[2]",

@@ -12,7 +12,7 @@ import pytest
 
 from maitred.client.answers import Whole
 from maitred.security.users import CREDENTIALS_IGNORED
-from maitred.settings import Gateway, Node, QueryLimits, User
+from maitred.settings import GatewaySettings, Node, QueryLimits, User
 from tests.gateway.fakes import Answer, Opened, get, open_door, post, query, until
 from tests.security.cheap import cheaply
 
@@ -24,7 +24,7 @@ ALICE, BOB = cheaply("open sesame"), cheaply("b")
 
 def node(**more: object) -> Node:
     return Node(
-        gateway=Gateway(port=0, idle_seconds=1.0),
+        gateway=GatewaySettings(port=0, idle_seconds=1.0),
         users={
             "alice": User(secret=ALICE, permissions={"*": ["admin"]}),
             "bob": User(

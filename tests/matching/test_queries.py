@@ -18,7 +18,7 @@ from maitred.errors import (
 )
 from maitred.matching.allocator import AWAY_FIRST_SECONDS
 from maitred.matching.presence import RETURN_SECONDS
-from maitred.settings import Queries
+from maitred.settings import QuerySettings
 from tests.matching.driver import Driver, session_of
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Model:
     """Whatever happens: no slot twice, none lost, queries before tasks."""
 
     def __init__(self) -> None:
-        self.driver = Driver(queries=Queries(no_worker_seconds=1000.0))
+        self.driver = Driver(queries=QuerySettings(no_worker_seconds=1000.0))
         self.offers: list[Asked] = []
         self.wanted: list[Asked] = []
         self.worker = 0
@@ -273,7 +273,7 @@ def test_no_slot_is_given_twice_or_lost(events: list[tuple[str, int, bool]]) -> 
 
 
 def test_more_than_may_wait_are_refused_and_told_when_to_come_back() -> None:
-    driver = Driver(queries=Queries(waiting=3))
+    driver = Driver(queries=QuerySettings(waiting=3))
     driver.attend()
     driver.want(2)
     cut = driver.want(5)
@@ -285,7 +285,7 @@ def test_more_than_may_wait_are_refused_and_told_when_to_come_back() -> None:
 
 
 def test_the_faster_slots_come_the_sooner_one_may_come_back() -> None:
-    driver = Driver(queries=Queries(waiting=100))
+    driver = Driver(queries=QuerySettings(waiting=100))
     driver.attend(seconds=1000.0)
     for _ in range(20):
         driver.want(10)
@@ -298,7 +298,7 @@ def test_the_faster_slots_come_the_sooner_one_may_come_back() -> None:
 
 
 def test_nobody_fills_the_line_alone() -> None:
-    driver = Driver(queries=Queries(waiting_per_user=2))
+    driver = Driver(queries=QuerySettings(waiting_per_user=2))
     driver.attend()
     driver.want(2, user="alice")
     with pytest.raises(Overloaded):
@@ -312,7 +312,7 @@ def test_nobody_fills_the_line_alone() -> None:
 
 
 def test_who_finds_free_slots_is_not_refused_for_those_who_waited() -> None:
-    driver = Driver(queries=Queries(waiting=1, waiting_per_user=1))
+    driver = Driver(queries=QuerySettings(waiting=1, waiting_per_user=1))
     driver.offer(slots=4)
     assert len(driver.want(4).value) == 4
 
@@ -321,7 +321,7 @@ def test_who_finds_free_slots_is_not_refused_for_those_who_waited() -> None:
 
 
 def test_a_queue_without_workers_refuses_after_its_grace() -> None:
-    driver = Driver(queries=Queries(no_worker_seconds=5.0))
+    driver = Driver(queries=QuerySettings(no_worker_seconds=5.0))
     first = driver.want()
     driver.pass_time(4.0)
     second = driver.want()
@@ -334,7 +334,7 @@ def test_a_queue_without_workers_refuses_after_its_grace() -> None:
 
 
 def test_a_worker_that_attends_is_waited_for_however_busy() -> None:
-    driver = Driver(queries=Queries(no_worker_seconds=5.0))
+    driver = Driver(queries=QuerySettings(no_worker_seconds=5.0))
     query = driver.want(seconds=1000.0)
     for _ in range(10):
         attending = driver.attend(seconds=5.0)
@@ -362,7 +362,7 @@ def test_a_worker_that_is_new_hears_at_once_that_it_is_known() -> None:
 
 
 def test_the_grace_begins_when_the_last_worker_has_left() -> None:
-    driver = Driver(queries=Queries(no_worker_seconds=5.0))
+    driver = Driver(queries=QuerySettings(no_worker_seconds=5.0))
     attending = driver.attend(seconds=1000.0)
     query = driver.want(seconds=1000.0)
     driver.pass_time(100.0)
@@ -374,7 +374,7 @@ def test_the_grace_begins_when_the_last_worker_has_left() -> None:
 
 
 def test_a_worker_that_comes_back_in_time_serves_those_who_wait() -> None:
-    driver = Driver(queries=Queries(no_worker_seconds=5.0))
+    driver = Driver(queries=QuerySettings(no_worker_seconds=5.0))
     driver.attend_no_more(driver.attend())
     query = driver.want()
     driver.pass_time(4.0)
@@ -387,7 +387,7 @@ def test_a_worker_that_comes_back_in_time_serves_those_who_wait() -> None:
 
 @pytest.mark.parametrize("state", ["draining", "offline"])
 def test_a_worker_that_is_offline_is_nobody(state: str) -> None:
-    driver = Driver(queries=Queries(no_worker_seconds=5.0))
+    driver = Driver(queries=QuerySettings(no_worker_seconds=5.0))
     driver.attend(seconds=60.0, state=state)
     query = driver.want()
     driver.pass_time(5.1)
@@ -436,7 +436,7 @@ def test_an_order_for_nobody_names_those_there_are() -> None:
 
 
 def test_a_suspected_worker_gets_nothing_until_it_speaks() -> None:
-    driver = Driver(queries=Queries(no_worker_seconds=5.0))
+    driver = Driver(queries=QuerySettings(no_worker_seconds=5.0))
     driver.attend(1, seconds=60.0)
     offers = [driver.offer(1), driver.offer(1), driver.offer(2)]
     assert driver.partition.suspect(session_of(1), driver.now) == 2
@@ -537,7 +537,7 @@ def test_one_that_leaves_while_it_is_away_is_called_back() -> None:
 
 
 def test_a_child_leaves_it_to_the_root_whether_anybody_is_there() -> None:
-    driver = Driver(partition=1, queries=Queries(no_worker_seconds=1.0))
+    driver = Driver(partition=1, queries=QuerySettings(no_worker_seconds=1.0))
     query = driver.want(seconds=60.0)
     driver.pass_time(30.0)
     assert not query.answered

@@ -17,14 +17,14 @@ from maitred.matching.rosters import (
     SETTLE_SECONDS,
     TELL_AGAIN_SECONDS,
 )
-from maitred.settings import Queries
+from maitred.settings import QuerySettings
 from tests.matching.driver import Driver, session_of
 
 if TYPE_CHECKING:
     from tests.matching.driver import Asked
 
 LONG = 1000.0
-PASS_SECONDS = Queries().pass_seconds
+PASS_SECONDS = QuerySettings().pass_seconds
 RENEW_SECONDS = PASS_SECONDS / limits.RENEWALS
 HELD_SECONDS = PASS_SECONDS / limits.HOLDS
 
@@ -419,7 +419,7 @@ def test_an_order_comes_with_what_is_to_be_heard_anyhow() -> None:
 
 
 def test_there_are_only_so_many() -> None:
-    driver = Driver(queries=Queries(subscribers=2, passes=3))
+    driver = Driver(queries=QuerySettings(subscribers=2, passes=3))
     driver.attend(1, LONG)
     driver.attend(2, LONG)
     assert len(tokens_of(driver.subscribe("one"))) == 2
@@ -576,7 +576,7 @@ def test_who_does_not_wait_is_refused_at_once_if_nobody_is_free() -> None:
 
 
 def test_who_does_not_wait_hears_if_nobody_serves_the_queue_at_all() -> None:
-    driver = Driver(queries=Queries(no_worker_seconds=1.0))
+    driver = Driver(queries=QuerySettings(no_worker_seconds=1.0))
     driver.pass_time(2.0)
     with pytest.raises(NoWorker):
         driver.want(do_not_queue=True)
@@ -612,7 +612,7 @@ def test_the_numbers_fit_together(seconds: float) -> None:
 
 
 def test_a_queue_says_how_long_a_pass_is_good() -> None:
-    driver = Driver(queries=Queries(pass_seconds=6.0))
+    driver = Driver(queries=QuerySettings(pass_seconds=6.0))
     told = _stays(driver, 20.0)
     gaps = [after - before for before, after in pairwise(at for at, _ in told)]
     assert max(gaps) <= 2.0 + 0.5

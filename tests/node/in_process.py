@@ -18,7 +18,7 @@ from uuid import UUID
 
 import uvloop
 
-from maitred.node.shard import Place, Shard
+from maitred.node.shard import Shard, ShardPlace
 from maitred.protocol.messages import Echo, Echoed
 from maitred.security.audit_log import audit_log
 from maitred.settings import Limits, Node, Tls
@@ -144,7 +144,7 @@ class NodeUnderTest:
         self._clients: list[RawClient] = []
 
     def _make(self, number: int, restarts: int = 0) -> Shard:
-        place = Place(
+        place = ShardPlace(
             node=NODE,
             number=number,
             shards=len(self.own_ports),

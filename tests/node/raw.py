@@ -25,7 +25,7 @@ from maitred.protocol.frames import (
 from maitred.protocol.messages import (
     Echo,
     Echoed,
-    Home,
+    HomeHint,
     ShardStatus,
     Status,
     decode_answer,
@@ -113,7 +113,7 @@ def status_in(frame: Frame) -> ShardStatus:
     return answer
 
 
-def home_in(frame: Frame) -> Home | None:
+def home_in(frame: Frame) -> HomeHint | None:
     """Where the key lives, if the answer says so."""
     return without_home(frame.body)[0] if frame.flags & CUSTOM_PAYLOAD else None
 

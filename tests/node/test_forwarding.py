@@ -12,7 +12,7 @@ import pytest
 from maitred.node.peers import Peer, PeerLink
 from maitred.node.work import ForwardedWork
 from maitred.protocol.frames import CUSTOM_PAYLOAD, REQUEST, Opcode, encode_frame
-from maitred.protocol.messages import Echo, Home
+from maitred.protocol.messages import Echo, HomeHint
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.settings import Limits
 from tests.node.in_process import LOOPS, NODE, in_a_loop, node, until
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.errors import MaitredError
-    from maitred.node.connection import Connection
+    from maitred.node.connection import NodeConnection
     from maitred.wire.caller import Caller
 
 
@@ -35,7 +35,7 @@ async def test_the_answer_tells_where_the_key_lives(loop: str, tmp_path: Path) -
         for number in range(3):
             answer = await client.ask(echo(running.queue_of(number), b"x"))
             assert echoed_in(answer) == echoed_in(answer).__class__(b"x", number)
-            assert home_in(answer) == (None if number == 0 else Home(str(NODE), number))
+            assert home_in(answer) == (None if number == 0 else HomeHint(str(NODE), number))
             assert answer.flags == (0 if number == 0 else CUSTOM_PAYLOAD)
 
 
@@ -316,7 +316,7 @@ async def test_what_is_left_of_a_day_is_at_most_a_day() -> None:
 
     for step in range(1000):
         here = Here(1_000_000.3 + step * 0.777)
-        work = ForwardedWork(cast("Connection", here), 0, Opcode.ECHO, 0, 1)
+        work = ForwardedWork(cast("NodeConnection", here), 0, Opcode.ECHO, 0, 1)
         deadline = here.now + TIMEOUT_MAX_MILLISECONDS * 0.001
         message = Echo("n", "q", 1, 0, TIMEOUT_MAX_MILLISECONDS, b"")
         work.ask(cast("Caller", Link()), message, deadline)

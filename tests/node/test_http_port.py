@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maitred.node.gateway_keeper import http_port
-from maitred.settings import Gateway, Node
+from maitred.settings import GatewaySettings, Node
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_it_follows_from_the_port_of_the_node(port: int, shards: int, expected: 
 
 @pytest.mark.parametrize("told", [0, 80, 4780])
 def test_what_is_told_counts(told: int) -> None:
-    assert http_port(Node(port=5000, gateway=Gateway(port=told)), 2) == told
+    assert http_port(Node(port=5000, gateway=GatewaySettings(port=told)), 2) == told

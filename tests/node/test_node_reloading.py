@@ -13,10 +13,10 @@ import pytest
 from maitred.errors import InvalidSetting
 from maitred.logs import silent
 from maitred.node import keeper
+from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.keeper import Keeper
 from maitred.node.node_reloading import NodeReloading, SettingsFile, SettingsSource
-from maitred.node.reservation import Reservation, resolve
-from maitred.node.shard import Place
+from maitred.node.shard import ShardPlace
 from maitred.protocol.access import PartState, ProcessState
 from maitred.settings import Node, User
 from tests.node.in_process import RecordedLog
@@ -116,7 +116,7 @@ def test_a_process_that_hangs_or_has_died_is_told_apart(
 ) -> None:
     monkeypatch.setattr(keeper, "RELOAD_SECONDS", 0.2)
 
-    async def scenario(place: Place) -> None:
+    async def scenario(place: ShardPlace) -> None:
         settings = Node(data=str(tmp_path))
         kept = Keeper(place, settings, silent(), source_port_socket=None, inherited=())
         [part] = (await kept.reload(None)).parts
@@ -136,6 +136,6 @@ def test_a_process_that_hangs_or_has_died_is_told_apart(
         finally:
             await kept.kill()
 
-    with Reservation(resolve("127.0.0.1")) as held:
+    with HeldPorts(resolve("127.0.0.1")) as held:
         port = held.block(0, 1)
-        asyncio.run(scenario(Place(UUID(int=1), 0, 1, "127.0.0.1", port, (port + 1,), ())))
+        asyncio.run(scenario(ShardPlace(UUID(int=1), 0, 1, "127.0.0.1", port, (port + 1,), ())))

@@ -25,7 +25,7 @@ from maitred.node import query_requests
 from maitred.protocol.queries import Allocated, WorkersFound
 from maitred.protocol.tasks import Offered, PartitionDescription
 from maitred.security.users import GATEWAY as GATEWAY_USER
-from maitred.settings import Queries, QueryLimits, Queue, User
+from maitred.settings import QueryLimits, QuerySettings, Queue, User
 from tests.node.in_process import GATEWAY_SECRET, in_a_loop, until
 from tests.node.querying import SECONDS, WORKER, stage
 from tests.security.cheap import cheaply
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from maitred.client.client import AsyncClient
 
-IMPATIENT = {"*": Queue(queries=Queries(no_worker_seconds=0.2))}
+IMPATIENT = {"*": Queue(queries=QuerySettings(no_worker_seconds=0.2))}
 
 USERS = {
     "alice": User(secret=cheaply("a"), permissions={"*": ["admin"]}),
@@ -92,7 +92,7 @@ async def test_a_slot_that_is_offered_goes_to_the_query(tmp_path: Path, shards: 
             "ant",
             "127.0.0.1:4000",
         )
-        limits = Queries()
+        limits = QuerySettings()
         told = offered.reserved[0]
         assert told.reservation_seconds == limits.reservation_seconds
         assert (told.run_seconds, told.result_bytes) == (limits.run_seconds, limits.result_bytes)
@@ -195,7 +195,7 @@ async def test_a_queue_without_workers_refuses_after_its_grace(tmp_path: Path) -
 
 @in_a_loop
 async def test_a_full_line_is_overload_and_says_when_to_come_back(tmp_path: Path) -> None:
-    queues = {"*": Queue(queries=Queries(waiting=1))}
+    queues = {"*": Queue(queries=QuerySettings(waiting=1))}
     async with stage(tmp_path, queues=queues) as one:
         gateway = await one.client()
         (await _waiting(one, gateway)).tell(lambda _: None)

@@ -16,7 +16,7 @@ from maitred.errors import (
 from maitred.node import relays
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import PIECE_MAX, Delivered, Fetched, Relayed
-from maitred.settings import Queries, Queue
+from maitred.settings import QuerySettings, Queue
 from tests.node.in_process import in_a_loop, until
 from tests.node.querying import SECONDS, Stage, stage, waits
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from maitred.client.held import Held
 
 TOKEN = b"capability......"
-SHORT = {"*": Queue(queries=Queries(reservation_seconds=0.3))}
+SHORT = {"*": Queue(queries=QuerySettings(reservation_seconds=0.3))}
 
 
 def table(one: Stage) -> dict[Any, Any]:

@@ -18,7 +18,7 @@ from maitred.errors import (
 )
 from maitred.protocol.queries import Allocated, Attended, Roster
 from maitred.security.users import GATEWAY as GATEWAY_USER
-from maitred.settings import Queries, QueryLimits, Queue, Shedding, User
+from maitred.settings import QueryLimits, QuerySettings, Queue, Shedding, User
 from tests.node.in_process import GATEWAY_SECRET, in_a_loop, until
 from tests.node.querying import GATEWAY, SECONDS, WORKER, stage, waits
 from tests.node.test_queries import early, partition_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.client.held import Held
 
-QUERIES = Queries(policy="adaptive", pass_seconds=50.0, shedding=Shedding(length=7))
+QUERIES = QuerySettings(policy="adaptive", pass_seconds=50.0, shedding=Shedding(length=7))
 ADAPTIVE = {"*": Queue(queries=QUERIES)}
 
 USERS = {
@@ -87,7 +87,7 @@ async def test_a_roster_and_the_same_pass_at_the_worker(tmp_path: Path, shards: 
         assert isinstance(attended, Attended)
         (told,) = attended.passes
         assert (attended.order, told.token, told.gateway) == ("", member.token, GATEWAY)
-        limits = Queries()
+        limits = QuerySettings()
         assert (told.user, told.seconds, told.stream_bytes) == ("", 50.0, 0)
         assert (told.run_seconds, told.result_bytes) == (limits.run_seconds, limits.result_bytes)
 

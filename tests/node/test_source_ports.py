@@ -14,7 +14,7 @@ import pytest
 from maitred.errors import CannotStart
 from maitred.logs import silent
 from maitred.node import source_ports
-from maitred.node.reservation import QUIET, Endpoint, Reservation, resolve
+from maitred.node.held_ports import QUIET, Endpoint, HeldPorts, resolve
 from maitred.node.source_ports import open_source_port
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def has_ipv6() -> bool:
 
 
 @pytest.fixture
-def reservation() -> Iterator[Reservation]:
-    with Reservation([IPV4]) as held:
+def reservation() -> Iterator[HeldPorts]:
+    with HeldPorts([IPV4]) as held:
         yield held
 
 
@@ -52,20 +52,20 @@ def shards_listener(port: int) -> socket.socket:
 # Reservation
 
 
-def test_a_held_port_is_for_our_shards_and_for_no_second_node(reservation: Reservation) -> None:
+def test_a_held_port_is_for_our_shards_and_for_no_second_node(reservation: HeldPorts) -> None:
     port = reservation.hold(0)
-    with Reservation([IPV4]) as other, pytest.raises(OSError, match="in use"):
+    with HeldPorts([IPV4]) as other, pytest.raises(OSError, match="in use"):
         other.hold(port)  # not even before a shard listens
     with (
         closing(shards_listener(port)),
         closing(shards_listener(port)),
-        Reservation([IPV4]) as other,
+        HeldPorts([IPV4]) as other,
         pytest.raises(OSError, match="in use"),
     ):
         other.hold(port)
 
 
-def test_a_held_port_takes_no_connections(reservation: Reservation) -> None:
+def test_a_held_port_takes_no_connections(reservation: HeldPorts) -> None:
     port = reservation.hold(0)
     with socket.socket() as caller, pytest.raises(ConnectionRefusedError):
         caller.connect(("127.0.0.1", port))
@@ -76,7 +76,7 @@ def test_a_held_port_takes_no_connections(reservation: Reservation) -> None:
 
 
 def test_old_connections_do_not_keep_a_node_from_coming_back() -> None:
-    with Reservation([IPV4]) as held, ExitStack() as open_ones:
+    with HeldPorts([IPV4]) as held, ExitStack() as open_ones:
         port = held.hold(0)
         listener = shards_listener(port)
         for _ in range(2):
@@ -86,41 +86,41 @@ def test_old_connections_do_not_keep_a_node_from_coming_back() -> None:
         still_open = open_ones.enter_context(socket.create_connection(("127.0.0.1", port), 5))
         listener.close()
         held.__exit__(None, None, None)
-        with Reservation([IPV4]) as again:
+        with HeldPorts([IPV4]) as again:
             assert again.hold(port) == port
         assert still_open.fileno() > 0
 
 
 def test_a_block_that_was_asked_for_names_the_port_that_is_taken() -> None:
-    with Reservation([IPV4]) as scout:
+    with HeldPorts([IPV4]) as scout:
         port = scout.block(0, 3)
     with closing(shards_listener(port + 2)):
-        with Reservation([IPV4]) as refused, pytest.raises(CannotStart) as problem:
+        with HeldPorts([IPV4]) as refused, pytest.raises(CannotStart) as problem:
             refused.block(port, 3)
         assert f"Port {port + 2} on 127.0.0.1, which is shard 1's, is in use." in str(problem.value)
         assert "4 in a row; --port 0 finds some" in str(problem.value)
-        with Reservation([IPV4]) as smaller:
+        with HeldPorts([IPV4]) as smaller:
             assert smaller.block(port, 1) == port
 
 
 def test_any_block_will_do_and_steps_over_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the first three blocks that are tried, the middle port is taken."""
     tried: list[int] = []
-    hold = Reservation.hold
+    hold = HeldPorts.hold
 
-    def hold_unlucky(self: Reservation, port: int) -> int:
+    def hold_unlucky(self: HeldPorts, port: int) -> int:
         if len(tried) < 3 and self._ports:
             tried.append(port)
             raise OSError(errno.EADDRINUSE, "Address already in use")
         return hold(self, port)
 
-    monkeypatch.setattr(Reservation, "hold", hold_unlucky)
-    with Reservation([IPV4]) as held:
+    monkeypatch.setattr(HeldPorts, "hold", hold_unlucky)
+    with HeldPorts([IPV4]) as held:
         port = held.block(0, 2)
         monkeypatch.undo()
         assert len(tried) == 3
         for one in range(port, port + 3):
-            with Reservation([IPV4]) as other, pytest.raises(OSError, match="in use"):
+            with HeldPorts([IPV4]) as other, pytest.raises(OSError, match="in use"):
                 other.hold(one)
 
 
@@ -128,28 +128,28 @@ def test_any_block_will_do_and_steps_over_what_is_taken(monkeypatch: pytest.Monk
 def test_blocks_are_looked_for_away_from_outgoing_connections_first(
     monkeypatch: pytest.MonkeyPatch, *, quiet_is_full: bool
 ) -> None:
-    hold = Reservation.hold
+    hold = HeldPorts.hold
 
-    def hold_elsewhere(self: Reservation, port: int) -> int:
+    def hold_elsewhere(self: HeldPorts, port: int) -> int:
         if port in QUIET and quiet_is_full:
             raise OSError(errno.EADDRINUSE, "Address already in use")
         return hold(self, port)
 
-    monkeypatch.setattr(Reservation, "hold", hold_elsewhere)
-    with Reservation([IPV4]) as held:
+    monkeypatch.setattr(HeldPorts, "hold", hold_elsewhere)
+    with HeldPorts([IPV4]) as held:
         assert (held.block(0, 2) in QUIET) is not quiet_is_full
 
 
 def test_no_block_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    hold = Reservation.hold
+    hold = HeldPorts.hold
 
-    def hold_no_second(self: Reservation, port: int) -> int:
+    def hold_no_second(self: HeldPorts, port: int) -> int:
         if self._ports:
             raise OSError(errno.EADDRINUSE, "Address already in use")
         return hold(self, port)
 
-    monkeypatch.setattr(Reservation, "hold", hold_no_second)
-    with Reservation([IPV4]) as held, pytest.raises(CannotStart, match="no 3 free ports in a row"):
+    monkeypatch.setattr(HeldPorts, "hold", hold_no_second)
+    with HeldPorts([IPV4]) as held, pytest.raises(CannotStart, match="no 3 free ports in a row"):
         held.block(0, 2)
 
 
@@ -157,7 +157,7 @@ def test_no_block_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     ("host", "said"), [("192.0.2.1", "no address of this machine"), ("nowhere.invalid", "has no")]
 )
 def test_hosts_that_are_not_here(host: str, said: str) -> None:
-    with pytest.raises(CannotStart, match=said), Reservation(resolve(host)) as held:
+    with pytest.raises(CannotStart, match=said), HeldPorts(resolve(host)) as held:
         held.block(0, 1)
 
 
@@ -190,7 +190,7 @@ def reached(endpoint: Endpoint, port: int, sockets: list[socket.socket], source:
 def test_the_source_port_picks_the_shard(endpoint: Endpoint, shards: int) -> None:
     if endpoint is IPV6 and not has_ipv6():
         pytest.skip("NO IPv6 HERE: it was not tried")
-    with Reservation([endpoint]) as held, ExitStack() as opened:
+    with HeldPorts([endpoint]) as held, ExitStack() as opened:
         port = held.block(0, shards, spare=1) + shards + 1
         sockets = open_source_port(held, [endpoint], port, shards, silent())
         assert len(sockets) == shards
@@ -216,7 +216,7 @@ class Heard:
 
 
 def reason_for_none(
-    held: Reservation, port: int, *, shards: int = 2, endpoints: list[Endpoint] | None = None
+    held: HeldPorts, port: int, *, shards: int = 2, endpoints: list[Endpoint] | None = None
 ) -> str:
     heard = Heard()
     assert open_source_port(held, endpoints or [IPV4], port, shards, heard) == []  # type: ignore[arg-type]
@@ -224,14 +224,14 @@ def reason_for_none(
     return reason
 
 
-def test_one_shard_needs_none(reservation: Reservation) -> None:
+def test_one_shard_needs_none(reservation: HeldPorts) -> None:
     assert open_source_port(reservation, [IPV4], 1, 1, silent()) == []
 
 
 def test_what_keeps_it_from_working_is_said(
-    reservation: Reservation, monkeypatch: pytest.MonkeyPatch
+    reservation: HeldPorts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Reservation([IPV4]) as scout:
+    with HeldPorts([IPV4]) as scout:
         port = scout.hold(0)
     assert reason_for_none(reservation, 65_536) == "there is no port above 65535"
     assert "several" in reason_for_none(reservation, 1, endpoints=[IPV4, IPV6])
@@ -244,7 +244,7 @@ def test_what_keeps_it_from_working_is_said(
 @linux_only
 def test_a_kernel_that_does_not_know_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_ports, "SO_ATTACH_REUSEPORT_CBPF", 9_999)
-    with Reservation([IPV4]) as held:
+    with HeldPorts([IPV4]) as held:
         port = held.block(0, 2, spare=1) + 3
         assert reason_for_none(held, port) == "Protocol not available"
     with closing(shards_listener(port)):
@@ -255,7 +255,7 @@ def test_a_kernel_that_does_not_know_the_option(monkeypatch: pytest.MonkeyPatch)
 def test_the_trial_notices_connections_that_go_astray(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that reads the destination's port instead of the source's."""
     monkeypatch.setitem(source_ports.IP_HEADER_BYTES, socket.AF_INET, 22)
-    with Reservation([IPV4]) as held:
+    with HeldPorts([IPV4]) as held:
         port = held.block(0, 3, spare=1) + 4
         assert "did not reach shard" in reason_for_none(held, port, shards=3)
     with closing(shards_listener(port)):

@@ -15,10 +15,10 @@ import pytest
 from maitred.errors import CannotStart, InvalidSetting, ShardsKeepDying
 from maitred.logs import silent
 from maitred.node import keeper, launch
+from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.keeper import Keeper
-from maitred.node.launch import Ended
-from maitred.node.reservation import Reservation, resolve
-from maitred.node.shard import Place
+from maitred.node.launch import ProcessEnd
+from maitred.node.shard import ShardPlace
 from maitred.settings import Node, Restarts, Tls
 
 if TYPE_CHECKING:
@@ -29,19 +29,19 @@ PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    with Reservation(resolve("127.0.0.1")) as held:
+def place() -> Iterator[ShardPlace]:
+    with HeldPorts(resolve("127.0.0.1")) as held:
         port = held.block(0, 1)
-        yield Place(UUID(int=1), 0, 1, "127.0.0.1", port, (port + 1,), ())
+        yield ShardPlace(UUID(int=1), 0, 1, "127.0.0.1", port, (port + 1,), ())
 
 
-def kept(place: Place, settings: Node | None = None) -> Keeper:
+def kept(place: ShardPlace, settings: Node | None = None) -> Keeper:
     settings = settings or Node(restarts=FAST)
     return Keeper(place, settings, silent(), source_port_socket=None, inherited=())
 
 
 def test_a_shard_that_hangs_is_killed_when_the_node_stops(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: ShardPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper, "FAREWELL_SECONDS", 0.1)
     monkeypatch.setattr(keeper, "SLACK_SECONDS", 0.1)
@@ -57,7 +57,7 @@ def test_a_shard_that_hangs_is_killed_when_the_node_stops(
 
 
 def test_a_shard_that_does_not_get_ready_in_time(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: ShardPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper, "START_SECONDS", 0.001)
 
@@ -70,28 +70,28 @@ def test_a_shard_that_does_not_get_ready_in_time(
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_port_that_somebody_else_has_fails_the_first_start(place: Place, which: int) -> None:
+def test_a_port_that_somebody_else_has_fails_the_first_start(place: ShardPlace, which: int) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
         wrong = (
-            Place(place.node, 0, 1, place.host, taken, place.own_ports, ())
+            ShardPlace(place.node, 0, 1, place.host, taken, place.own_ports, ())
             if which == 0
-            else Place(place.node, 0, 1, place.host, place.port, (taken,), ())
+            else ShardPlace(place.node, 0, 1, place.host, place.port, (taken,), ())
         )
         with pytest.raises(CannotStart, match=f"{taken}.* is in use"):
             asyncio.run(kept(wrong).start())
 
 
-def test_a_typed_error_of_the_shard_is_raised_as_it_is(place: Place) -> None:
+def test_a_typed_error_of_the_shard_is_raised_as_it_is(place: ShardPlace) -> None:
     settings = Node(tls=Tls(certificate="nowhere.pem", key="nowhere.pem"))
     with pytest.raises(InvalidSetting, match=r"nowhere\.pem cannot be read"):
         asyncio.run(kept(place, settings).start())
 
 
 def test_a_shard_that_says_nothing_before_it_ends(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: ShardPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "MODULE", "this")  # prints a poem, and ends
     with pytest.raises(CannotStart, match="Shard 0 ended with exit status 0 before it was ready"):
@@ -99,7 +99,7 @@ def test_a_shard_that_says_nothing_before_it_ends(
 
 
 def test_a_shard_that_cannot_start_again_is_given_up_with_its_own_words(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: ShardPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It started once; then its module is gone, as in an upgrade under its feet."""
 
@@ -116,7 +116,7 @@ def test_a_shard_that_cannot_start_again_is_given_up_with_its_own_words(
 
 
 def test_a_system_that_has_nothing_left_for_a_process(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: ShardPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first start says so; a later one is tried again, like any other death."""
 
@@ -137,12 +137,15 @@ def test_a_system_that_has_nothing_left_for_a_process(
         asyncio.run(scenario())
 
 
-def test_stopping_what_never_started_is_nothing(place: Place) -> None:
+def test_stopping_what_never_started_is_nothing(place: ShardPlace) -> None:
     assert asyncio.run(kept(place).stop()) is True
 
 
 def test_ends_in_words() -> None:
-    assert str(Ended(0, None)) == "ended with exit status 0"
-    assert str(Ended(-9, None)) == "was killed by SIGKILL (signal 9)"
-    assert str(Ended(-99, None)) == "was killed by signal 99"
-    assert str(Ended(1, CannotStart("No.", remedy="Yes."))) == "ended with exit status 1: No. Yes."
+    assert str(ProcessEnd(0, None)) == "ended with exit status 0"
+    assert str(ProcessEnd(-9, None)) == "was killed by SIGKILL (signal 9)"
+    assert str(ProcessEnd(-99, None)) == "was killed by signal 99"
+    assert (
+        str(ProcessEnd(1, CannotStart("No.", remedy="Yes.")))
+        == "ended with exit status 1: No. Yes."
+    )

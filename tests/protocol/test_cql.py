@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from maitred.errors import PermissionDenied, ProtocolViolation
 from maitred.protocol import cql
 from maitred.protocol.frames import CUSTOM_PAYLOAD, Opcode
-from maitred.protocol.messages import Home, with_home
+from maitred.protocol.messages import HomeHint, with_home
 from maitred.protocol.notation import Reader, blob, string, string_list, string_map
 from tests.protocol.driver import read_by_driver, sent_by_driver
 
@@ -173,7 +173,7 @@ def test_a_row_has_a_value_for_each_column() -> None:
 def test_the_driver_reads_a_result_behind_a_home() -> None:
     """An answer that says where a key lives is an answer for drivers that do not care."""
     rows = cql.encode_rows("k", "t", [cql.Column("a", cql.UUID)], [[UUID(int=5).bytes]])
-    body = with_home(Home("node", 3), rows)
+    body = with_home(HomeHint("node", 3), rows)
     message = read_by_driver(Opcode.RESULT, body, flags=CUSTOM_PAYLOAD)
     assert message.parsed_rows == [(UUID(int=5),)]
     assert list(message.custom_payload) == ["maitred-home"]

@@ -10,7 +10,7 @@ from fuzz.decode import NUMBERS, examine, targets
 from fuzz.parts import PARTS
 from fuzz.violated import Violated
 
-from maitred.gateway.http.connection import Connection
+from maitred.gateway.http.connection import HttpConnection
 from maitred.protocol.frames import Frame, FrameDecoder
 from maitred.protocol.messages import REQUESTS
 
@@ -45,10 +45,10 @@ def test_the_targets_notice_lost_frames(prefix: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("name", "lost"),
     [
-        ("http-plain", (Connection, "answer")),
-        ("http-tls", (Connection, "_refuse")),
-        ("http-smuggling", (Connection, "look_at_clock")),
-        ("http-unfinished", (Connection, "_leave")),
+        ("http-plain", (HttpConnection, "answer")),
+        ("http-tls", (HttpConnection, "_refuse")),
+        ("http-smuggling", (HttpConnection, "look_at_clock")),
+        ("http-unfinished", (HttpConnection, "_leave")),
     ],
 )
 def test_the_http_target_notices_what_is_not_done(

@@ -21,7 +21,7 @@ from maitred.protocol.messages import (
     UNREADABLE,
     Echo,
     Echoed,
-    Home,
+    HomeHint,
     ShardStatus,
     Status,
     decode_answer,
@@ -207,7 +207,7 @@ def test_an_older_reader_skips_what_it_does_not_know() -> None:
     assert decoded(Opcode.ECHO, encode(newer)) == Echo(*ECHO)
     assert decode_answer(Opcode.ECHO, encode(NewerEchoed(b"p", 1, "node"))) == Echoed(b"p", 1)
     body = bytes_map({"maitred-home": encode(NewerHome("node", 2))}) + b"rest"
-    assert without_home(body) == (Home("node", 2), b"rest")
+    assert without_home(body) == (HomeHint("node", 2), b"rest")
 
 
 @given(shard_statuses)
@@ -340,16 +340,16 @@ def test_an_answer_nested_too_deep() -> None:
 # Homes
 
 
-@given(st.builds(Home, texts, counts), st.binary(max_size=50))
-def test_a_home_travels_in_front_of_a_body(home: Home, body: bytes) -> None:
+@given(st.builds(HomeHint, texts, counts), st.binary(max_size=50))
+def test_a_home_travels_in_front_of_a_body(home: HomeHint, body: bytes) -> None:
     assert without_home(with_home(home, body)) == (home, body)
 
 
 @given(st.binary(max_size=20))
 def test_other_entries_of_a_custom_payload_are_skipped(body: bytes) -> None:
-    home = encode(Home("node", 1))
+    home = encode(HomeHint("node", 1))
     several = bytes_map({"trace": b"abc", "maitred-home": home, "nothing": None})
-    assert without_home(several + body) == (Home("node", 1), body)
+    assert without_home(several + body) == (HomeHint("node", 1), body)
     assert without_home(bytes_map({"trace": b"abc"}) + body) == (None, body)
     assert without_home(bytes_map({}) + body) == (None, body)
     assert without_home(bytes_map({"maitred-home": None}) + body) == (None, body)
@@ -364,7 +364,7 @@ def test_a_home_that_makes_no_sense(home: bytes) -> None:
 
 
 def test_a_custom_payload_that_ends_early() -> None:
-    whole = with_home(Home("node", 1), b"")
+    whole = with_home(HomeHint("node", 1), b"")
     for size in range(len(whole)):
         with pytest.raises(ProtocolViolation):
             without_home(whole[:size])

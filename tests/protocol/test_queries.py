@@ -32,7 +32,7 @@ from maitred.protocol.queries import (
     QueryFilter,
     QueryRow,
     Roster,
-    Shedding,
+    SheddingTerms,
     Subscribe,
     WorkerRow,
 )
@@ -67,7 +67,7 @@ ORDER: dict[type[Struct], str] = {
     Allocation: "partition token session worker address",
     Member: "session worker address slots token",
     Pass: "token gateway user seconds run_seconds result_bytes stream_bytes tracebacks",
-    Shedding: "wait_target_seconds length holdback retry_share retries_per_second",
+    SheddingTerms: "wait_target_seconds length holdback retry_share retries_per_second",
     Order: "number action filter",
     QueryFilter: "namespace queue user status worker gateway sequence changed_since most",
     Hello: "challenge version",
@@ -237,12 +237,12 @@ def test_who_does_not_know_the_newer_fields_is_understood_and_understands() -> N
     assert decode_answer(Opcode.ATTEND, msgpack.encode(["offline", None])) == Attended("offline")
     assert decode_seated(msgpack.encode([DONE, b""])).load is None
     roster = decode_answer(Opcode.SUBSCRIBE, msgpack.encode([7, "adaptive", []]))
-    assert roster == Roster(7, "adaptive", [], Shedding())
+    assert roster == Roster(7, "adaptive", [], SheddingTerms())
 
 
 def test_gateways_shed_as_the_settings_say_unless_they_are_told() -> None:
     wanted = settings.Shedding()
-    assert {one.name: one.default for one in fields(Shedding)} == {
+    assert {one.name: one.default for one in fields(SheddingTerms)} == {
         name: getattr(wanted, name) for name in wanted.__struct_fields__
     }
 

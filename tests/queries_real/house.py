@@ -13,7 +13,7 @@ from maitred.logs import silent
 from maitred.protocol.tasks import Describe
 from maitred.routing.names import TASKS
 from maitred.settings import Querying as QueryingSettings
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import WorkerSettings
 from maitred.store.sqlite import open_sqlite
 from maitred.surroundings import Surroundings
 from maitred.worker.worker import Worker

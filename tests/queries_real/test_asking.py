@@ -22,7 +22,7 @@ from maitred.errors import (
     WorkerLost,
 )
 from maitred.protocol.queries import Queries, QueriesFound, QueryFilter
-from maitred.settings import Queries as QueriesSettings
+from maitred.settings import QuerySettings as QueriesSettings
 from maitred.settings import Queue
 from tests.client.waiters import until
 from tests.queries_real.house import Scene, scene

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from maitred import App
 from maitred.errors import QueryFailed
-from maitred.settings import Queries, Queue
+from maitred.settings import QuerySettings, Queue
 from tests.client.waiters import until
 from tests.queries_real.house import scene
 
@@ -81,7 +81,9 @@ def is_held_back(worker: Worker) -> bool:
 def test_under_idle_it_attracts_nothing_and_is_used_again_when_it_works(run: Run) -> None:
     async def main() -> None:
         good, bad = Cook(works=True), Cook(works=False)
-        async with scene(good.app, queues={"*": Queue(queries=Queries(policy="idle"))}) as made:
+        async with scene(
+            good.app, queues={"*": Queue(queries=QuerySettings(policy="idle"))}
+        ) as made:
             await made.worker("good")
             broken = (await made.worker("bad", app=bad.app)).worker
             client = await made.client()

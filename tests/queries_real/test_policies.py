@@ -12,7 +12,7 @@ import pytest
 from maitred import App
 from maitred.balancing.workers import WORKER_POLICIES
 from maitred.errors import AtCapacity, Overloaded, QueryFailed, WorkerLost
-from maitred.settings import Queries, Queue, Shedding
+from maitred.settings import QuerySettings, Queue, Shedding
 from tests.client.waiters import until
 from tests.queries_real.house import scene
 from tests.queries_real.test_asking import kill
@@ -66,7 +66,7 @@ class Bar:
 async def opened(
     bar: Bar, policy: str = "adaptive", shedding: Shedding | None = None, shards: int = 1
 ) -> AsyncIterator[Scene]:
-    queries = Queries(policy=policy, shedding=shedding or Shedding())  # type: ignore[arg-type]
+    queries = QuerySettings(policy=policy, shedding=shedding or Shedding())  # type: ignore[arg-type]
     async with scene(bar.app, shards, queues={"*": Queue(queries=queries)}) as made:
         yield made
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from maitred import App
-from maitred.settings import Queries, Queue
+from maitred.settings import QuerySettings, Queue
 from tests.queries_real.house import PATIENCE_SECONDS, scene
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ASKERS = 4
 """At once: as many as either worker has slots."""
-QUEUES = {"*": Queue(queries=Queries(policy="idle"))}
+QUEUES = {"*": Queue(queries=QuerySettings(policy="idle"))}
 
 
 class Kiosk:

@@ -17,10 +17,10 @@ from maitred import App
 from maitred.client.query_gateway import QueryGateway
 from maitred.errors import Overloaded
 from maitred.matching.permits import LEASE_SECONDS
-from maitred.node.counting import RENEW_SECONDS
+from maitred.node.shard_permits import RENEW_SECONDS
 from maitred.protocol.queries import Allocate
-from maitred.settings import Queries, QueryLimits, Queue, User
 from maitred.settings import Querying as QueryingSettings
+from maitred.settings import QueryLimits, QuerySettings, Queue, User
 from maitred.surroundings import Surroundings
 from tests.client.nodes import HOST, QUICK
 from tests.node.in_process import in_a_loop, until
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from maitred.client.client import AsyncClient
-    from maitred.node.shard import Place, Shard
+    from maitred.node.shard import Shard, ShardPlace
 
 SECRET = "s"  # noqa: S105 - of everybody here
 HASHED = cheaply(SECRET)
@@ -51,7 +51,7 @@ USERS = {
     "boss": User(secret=HASHED, permissions={"*": ["admin"]}),
 }
 QUEUES = {
-    "shop/narrow": Queue(queries=Queries(concurrent=2)),
+    "shop/narrow": Queue(queries=QuerySettings(concurrent=2)),
     "shop/wide": Queue(partitions=4),
 }
 SPARE_SECONDS = 1.0
@@ -100,7 +100,7 @@ class GuardedHouse(House):
 
     restarts = 0
 
-    def _place(self, number: int) -> Place:
+    def _place(self, number: int) -> ShardPlace:
         return replace(super()._place(number), restarts=self.restarts)
 
     def counted(self) -> int:
@@ -271,7 +271,7 @@ async def test_who_waits_counts_and_who_leaves_does_not(shards: int) -> None:
 @in_a_loop
 async def test_a_slot_that_nobody_uses() -> None:
     """Whoever takes slots and does not come for them has them until their time is up."""
-    queues = {"shop/wait": Queue(queries=Queries(reservation_seconds=0.1))}
+    queues = {"shop/wait": Queue(queries=QuerySettings(reservation_seconds=0.1))}
     shop = Shop()
     async with guests(shop, 2, queues=queues) as made:
         await made.worker(slots=8)
@@ -291,7 +291,7 @@ async def test_a_slot_that_nobody_uses() -> None:
 @in_a_loop
 async def test_a_worker_that_falls_silent(shards: int) -> None:
     """Nobody knows what became of its queries, until it speaks again."""
-    queues = {"shop/wait": Queue(queries=Queries(reservation_seconds=0.1))}
+    queues = {"shop/wait": Queue(queries=QuerySettings(reservation_seconds=0.1))}
     bound = 0.1 + LEASE_SECONDS + 2 * RENEW_SECONDS + SPARE_SECONDS
     shop = Shop()
     async with guests(shop, shards, queues=queues) as made:

@@ -14,7 +14,7 @@ import pytest
 import maitred
 from maitred.errors import NoWorker, Overloaded, UnknownQueue, WorkerLost
 from maitred.matching.permits import LEASE_SECONDS
-from maitred.node.counting import RENEW_SECONDS
+from maitred.node.shard_permits import RENEW_SECONDS
 from tests.cli.running import MAITRED
 from tests.gateway.test_processes import ROOT, call, http_of
 from tests.node.nodes import running_node

@@ -22,8 +22,7 @@ from maitred.gateway.http.door import HttpDoor
 from maitred.protocol.access import CreateToken, RevokeToken, TokenCreated
 from maitred.protocol.messages import Echo
 from maitred.security.users import GATEWAY
-from maitred.settings import Gateway as GatewaySettings
-from maitred.settings import Limits, User
+from maitred.settings import GatewaySettings, Limits, User
 from maitred.simulation.store import SimulatedDisk, SimulatedStore
 from maitred.surroundings import Surroundings
 from tests.gateway.fakes import Answer, Caller, FakeAsking, post

@@ -20,8 +20,7 @@ from maitred.errors import (
 )
 from maitred.logs import silent
 from maitred.protocol.tasks import Add
-from maitred.settings import Client, Node, Queries, Queue
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import ClientSettings, Node, QuerySettings, Queue, WorkerSettings
 from maitred.simulation.scenarios.tasks_node import PORT, TaskNode
 from maitred.simulation.store import SimulatedDisk
 from maitred.simulation.world import World
@@ -48,7 +47,7 @@ class Room:
     def __init__(self, world: World, shards: int, policy: str = "idle") -> None:
         self.world = world
         self.loop = world.loop
-        queue = Queue(queries=Queries(policy=policy))  # type: ignore[arg-type]
+        queue = Queue(queries=QuerySettings(policy=policy))  # type: ignore[arg-type]
         self.node = TaskNode(
             world.host("node"),
             SimulatedDisk(world.random("disk"), None),
@@ -256,7 +255,7 @@ def test_one_shard_of_several_that_stays_away() -> None:
         outcome, after = await room.timed(client.query("desk/price", 2, timeout=QUERY_SECONDS))
         assert isinstance(outcome, NodeUnreachable), outcome
         assert f"Shard {lost}" in str(outcome)
-        assert after <= AWAY_SECONDS + Client().backoff_longest_seconds + 0.1
+        assert after <= AWAY_SECONDS + ClientSettings().backoff_longest_seconds + 0.1
         await asyncio.sleep(10)
         outcome, after = await room.timed(client.query("desk/price", 2, timeout=QUERY_SECONDS))
         assert isinstance(outcome, NodeUnreachable), outcome
@@ -389,6 +388,6 @@ def test_a_node_that_takes_its_time_for_the_handshake_gets_it() -> None:
         outcome, after = await room.timed(connecting(room))
         assert isinstance(outcome, Unavailable), outcome
         assert not isinstance(outcome, NodeUnreachable)
-        assert after == pytest.approx(Client().connect_seconds, abs=0.01)
+        assert after == pytest.approx(ClientSettings().connect_seconds, abs=0.01)
 
     before_any_connection(main, reached=True)

@@ -12,7 +12,7 @@ import pytest
 
 import maitred
 from maitred.logs import silent
-from maitred.node.shard import Place, Shard
+from maitred.node.shard import Shard, ShardPlace
 from maitred.protocol.tasks import DONE, Add, Added, Await, End, Finish, Offer, Offered, Outcome
 from maitred.settings import Node
 from maitred.store.sqlite import open_sqlite
@@ -47,7 +47,7 @@ async def shard(directory: Path, clock: Clock) -> AsyncIterator[AsyncClient]:
     for _ in range(2):
         with socket.create_server(("127.0.0.1", 0)) as found:
             ports.append(found.getsockname()[1])
-    place = Place(
+    place = ShardPlace(
         node=NODE,
         number=0,
         shards=1,

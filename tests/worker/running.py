@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import WorkerSettings
 from maitred.surroundings import Surroundings
 from maitred.worker.worker import Worker
 from tests.node.in_process import RecordedLog

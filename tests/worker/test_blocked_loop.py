@@ -16,13 +16,13 @@ import uvloop
 from maitred import App
 from maitred.errors import InvalidReservation, TaskCancelled, Unavailable
 from maitred.protocol.tasks import RETURNED, Finish, Heartbeat, Offer
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import WorkerSettings
 from maitred.surroundings import Surroundings
 from maitred.worker.block_detector import BlockDetector, Sighting
 from maitred.worker.block_reports import QUIET_SECONDS, BlockReports
 from maitred.worker.process import _connecting
 from maitred.worker.pulse import LATE_SECONDS, PULSE_SECONDS, Pulse
-from maitred.worker.statistics import Statistics
+from maitred.worker.statistics import WorkerStatistics
 from maitred.worker.worker import Worker
 from tests.app.fake_node import FakeNode
 from tests.node.in_process import RecordedLog, in_a_loop, until
@@ -100,7 +100,7 @@ class WorkerThread:
         await self.app.close()
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> WorkerStatistics:
         assert self.worker is not None
         return self.worker.statistics
 
@@ -480,7 +480,7 @@ def test_a_watcher_that_did_not_run_itself_finds_the_block_afterwards() -> None:
 
 @in_a_loop
 async def test_lines_about_blocks_are_bounded_and_name_the_cause() -> None:
-    log, statistics, now = RecordedLog(), Statistics(1), 1_000.0
+    log, statistics, now = RecordedLog(), WorkerStatistics(1), 1_000.0
     reports = BlockReports(statistics, log, lambda: (), lambda: now)
     here, reports._loop = reports._loop, uvloop.new_event_loop()
     reports._loop.close()  # no task runs on it

@@ -13,11 +13,11 @@ import pytest
 from maitred import App
 from maitred.app.attempt import Attempt
 from maitred.errors import AtCapacity
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import WorkerSettings
 from maitred.worker.capacity import Capacity, Sender
-from maitred.worker.gauges import Fixed, Knee, Measured, gauge
-from maitred.worker.pools import Pool
-from maitred.worker.statistics import Statistics
+from maitred.worker.gauges import Fixed, Knee, MeasuredGauge, gauge
+from maitred.worker.pools import CallPool
+from maitred.worker.statistics import WorkerStatistics
 from tests.node.in_process import in_a_loop, until
 from tests.worker.querying import a_gateway
 from tests.worker.running import a_worker
@@ -25,7 +25,7 @@ from tests.worker.test_passes import A, B, PassingNode, a_pass, known
 
 if TYPE_CHECKING:
     from maitred.protocol.seats import Load
-    from maitred.worker.pools import Call, Caller
+    from maitred.worker.pools import Caller, PooledCall
     from maitred.worker.worker import Worker
 
 PATIENCE_SECONDS = 10
@@ -48,9 +48,9 @@ def test_a_pool_under_random_calls_counts_what_an_executor_would(seed: int) -> N
     random = Random(seed)
     workers = random.randint(1, 4)
     moved: list[Caller] = []
-    pool = Pool(workers, moved.append)
+    pool = CallPool(workers, moved.append)
     attempts = [an_attempt() for _ in range(3)]
-    model: list[tuple[Call, Attempt]] = []
+    model: list[tuple[PooledCall, Attempt]] = []
     """In the order of submission: the first `workers` of them run."""
     for _ in range(300):
         if model and random.random() < 0.5:
@@ -70,7 +70,7 @@ def test_a_pool_under_random_calls_counts_what_an_executor_would(seed: int) -> N
 
 
 def test_an_executor_of_unknown_size_has_room_for_all() -> None:
-    pool = Pool(None, lambda _: None)
+    pool = CallPool(None, lambda _: None)
     attempt = an_attempt()
     for _ in range(1_000):
         pool.enter(attempt)
@@ -82,7 +82,7 @@ def test_an_executor_of_unknown_size_has_room_for_all() -> None:
 
 def test_each_kind_of_limit_has_its_gauge() -> None:
     for settings, kind in (
-        (WorkerSettings(slots=8), Measured),
+        (WorkerSettings(slots=8), MeasuredGauge),
         (WorkerSettings(slots=8, limit="knee"), Knee),
         (WorkerSettings(slots=8, limit="slots"), Fixed),
     ):
@@ -148,7 +148,7 @@ class Counted:
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401
         self.grown = 0
-        self.statistics = Statistics(settings.get("slots", 32))
+        self.statistics = WorkerStatistics(settings.get("slots", 32))
         self.capacity = Capacity(WorkerSettings(**settings), self.statistics, self._grew)
 
     def _grew(self) -> None:

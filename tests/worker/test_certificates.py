@@ -10,7 +10,7 @@ import trustme
 
 from maitred.protocol.worker_address import parse_worker_address
 from maitred.security.worker_tls import fingerprint_of, pinning_context
-from maitred.worker import door
+from maitred.worker import query_listener
 from tests.attacks.test_05_worker_links import ARGUMENT, RESULT, an_app
 from tests.attacks.tls_house import tls_scene
 from tests.client.nodes import HOST
@@ -37,7 +37,7 @@ async def shown(worker: Worker) -> bytes:
 async def test_a_new_certificate_is_shown_announced_and_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(query_listener, "SWEEP_SECONDS", 0.02)
     file, authority = tmp_path / "worker.pem", trustme.CA()
 
     def issue() -> bytes:

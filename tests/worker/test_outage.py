@@ -7,7 +7,7 @@ from random import Random
 from structlog.testing import CapturingLogger
 
 from maitred.errors import Unavailable
-from maitred.settings import Client
+from maitred.settings import ClientSettings
 from maitred.worker.outage import Outage
 
 AWAY = Unavailable("Nobody is there.")
@@ -15,7 +15,7 @@ AWAY = Unavailable("Nobody is there.")
 
 def outage() -> tuple[Outage, CapturingLogger]:
     log = CapturingLogger()
-    return Outage(Client(), Random(1), log), log
+    return Outage(ClientSettings(), Random(1), log), log
 
 
 def said(log: CapturingLogger) -> list[str]:

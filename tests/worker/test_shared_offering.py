@@ -17,7 +17,7 @@ from maitred.protocol.tasks import Counts, Given, Offered
 from maitred.routing.names import QueueId
 from maitred.worker import shared_offering
 from maitred.worker.shared_offering import PARTITIONS_SHARED, SharedOffering
-from maitred.worker.statistics import Statistics
+from maitred.worker.statistics import WorkerStatistics
 from tests.node.in_process import in_a_loop, until
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class House:
             "ant",
             60.0,
             served=cast("Any", self.served),
-            statistics=Statistics(slots),
+            statistics=WorkerStatistics(slots),
             outage=cast("Any", self),
             free=lambda: self.free,
             take=self._take,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maitred.app.attempt import Attempt
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import WorkerSettings
 from maitred.simulation.loop import SimulatedLoop
 from maitred.surroundings import CpuTimes, cpu_times
 from maitred.worker.capacity import TICK_SECONDS, Capacity
@@ -28,7 +28,7 @@ from maitred.worker.limit_report import (
     STARVED_SECONDS,
     LimitReport,
 )
-from maitred.worker.statistics import Statistics
+from maitred.worker.statistics import WorkerStatistics
 from tests.node.in_process import RecordedLog
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class StarvedMachine:
         self.measured = measured
         """Whether the CPU times are looked at."""
         self.random = Random(seed)
-        self.statistics = Statistics(SLOTS)
+        self.statistics = WorkerStatistics(SLOTS)
         self.log = RecordedLog()
         self.done = 0
         self.lowest = SLOTS

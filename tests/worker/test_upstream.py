@@ -20,9 +20,9 @@ from maitred.errors import (
     UpstreamUnavailable,
 )
 from maitred.settings import Upstream as UpstreamSettings
-from maitred.worker.forwarding import Forwarding, Request, content, result, understood
+from maitred.worker.forwarding import UpstreamHandler, UpstreamRequest, content, result, understood
 from maitred.worker.outcomes import Unfit
-from maitred.worker.upstream import Answer, Place, Upstream, parse_upstream
+from maitred.worker.upstream import UpstreamAddress, UpstreamAnswer, UpstreamPool, parse_upstream
 from tests.node.in_process import in_a_loop, until
 from tests.worker.querying import ReservingNode, a_gateway, read_failure
 from tests.worker.running import a_worker
@@ -46,7 +46,7 @@ class Server:
         self.heads: list[bytes] = []
         self.bodies: list[bytes] = []
         self.connections = 0
-        self.place = Place("127.0.0.1", 0, tls=False, path="")
+        self.place = UpstreamAddress("127.0.0.1", 0, tls=False, path="")
         self.writers: list[asyncio.StreamWriter] = []
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -75,7 +75,7 @@ async def a_server(behaviour: Behaviour) -> AsyncIterator[Server]:
     made = Server(behaviour)
     server = await asyncio.start_server(made.talk, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    made.place = Place("127.0.0.1", port, tls=False, path="")
+    made.place = UpstreamAddress("127.0.0.1", port, tls=False, path="")
     try:
         yield made
     finally:
@@ -117,8 +117,8 @@ async def ask(
     headers: dict[str, str] | None = None,
     body: bytes = b"",
     **settings: Any,  # noqa: ANN401
-) -> Answer:
-    upstream = Upstream(server.place, UpstreamSettings(**settings))
+) -> UpstreamAnswer:
+    upstream = UpstreamPool(server.place, UpstreamSettings(**settings))
     try:
         return await upstream.ask(method, path, headers or {}, body, MANY)
     finally:
@@ -200,7 +200,7 @@ async def test_what_cannot_be_sent_is_not_sent(
 @in_a_loop
 async def test_connections_are_kept_and_as_many_as_are_needed() -> None:
     async with a_server(echoing) as server:
-        upstream = Upstream(server.place, UpstreamSettings())
+        upstream = UpstreamPool(server.place, UpstreamSettings())
         for _ in range(5):
             await upstream.ask("GET", "/", {}, b"", MANY)
         assert (server.connections, upstream.opened) == (1, 1)
@@ -217,7 +217,7 @@ async def test_a_connection_that_is_taken_again_at_once_is_left_alone() -> None:
     begins another one here, so that there are all orders of turns."""
     width, left, over = 16, 2_000, asyncio.Event()
     async with a_server(echoing) as server:
-        upstream = Upstream(server.place, UpstreamSettings(timeout_seconds=2.0))
+        upstream = UpstreamPool(server.place, UpstreamSettings(timeout_seconds=2.0))
         under_way: set[asyncio.Task[None]] = set()
         problems: list[UpstreamError] = []
 
@@ -250,7 +250,7 @@ async def test_a_connection_that_is_taken_again_at_once_is_left_alone() -> None:
 @in_a_loop
 async def test_a_kept_connection_that_is_too_old_is_closed_unused() -> None:
     async with a_server(echoing) as server:
-        upstream = Upstream(server.place, UpstreamSettings(keep_seconds=0.05))
+        upstream = UpstreamPool(server.place, UpstreamSettings(keep_seconds=0.05))
         await upstream.ask("GET", "/", {}, b"", MANY)
         await until(lambda: not upstream._open)
         await upstream.ask("GET", "/", {}, b"", MANY)
@@ -270,7 +270,7 @@ async def test_a_kept_connection_that_was_closed_in_between() -> None:
         await echoing(*told)
 
     async with a_server(once_then_die) as server:
-        upstream = Upstream(server.place, UpstreamSettings())
+        upstream = UpstreamPool(server.place, UpstreamSettings())
         await upstream.ask("GET", "/", {}, b"", MANY)
         dying.set()
         assert (await upstream.ask("GET", "/", {}, b"", MANY)).status == 200
@@ -375,22 +375,22 @@ async def test_a_server_that_does_not_answer_is_given_up_and_its_connection_clos
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        ({"prompt": "x"}, Request(body={"prompt": "x"}, plain=True)),
-        ({"body": 1}, Request(body={"body": 1}, plain=True)),
-        ({}, Request(body={}, plain=True)),
-        ({"method": "GET", "path": "/a"}, Request("GET", "/a")),
-        ({"path": "/a", "body": [1]}, Request("POST", "/a", body=[1])),
-        ({"path": "/a", "other": 1}, Request(body={"path": "/a", "other": 1}, plain=True)),
-        (["GET", "/a"], Request("GET", "/a")),
-        (["PUT", "/a", {"X": "y"}, b"z"], Request("PUT", "/a", {"X": "y"}, b"z")),
-        (["one"], Request(body="one", plain=True)),
-        ([1, 2, 3], Request(body=[1, 2, 3], plain=True)),
-        ([{"a": 1}], Request(body={"a": 1}, plain=True)),
-        ([], Request(plain=True)),
-        (None, Request(body=None, plain=True)),
+        ({"prompt": "x"}, UpstreamRequest(body={"prompt": "x"}, plain=True)),
+        ({"body": 1}, UpstreamRequest(body={"body": 1}, plain=True)),
+        ({}, UpstreamRequest(body={}, plain=True)),
+        ({"method": "GET", "path": "/a"}, UpstreamRequest("GET", "/a")),
+        ({"path": "/a", "body": [1]}, UpstreamRequest("POST", "/a", body=[1])),
+        ({"path": "/a", "other": 1}, UpstreamRequest(body={"path": "/a", "other": 1}, plain=True)),
+        (["GET", "/a"], UpstreamRequest("GET", "/a")),
+        (["PUT", "/a", {"X": "y"}, b"z"], UpstreamRequest("PUT", "/a", {"X": "y"}, b"z")),
+        (["one"], UpstreamRequest(body="one", plain=True)),
+        ([1, 2, 3], UpstreamRequest(body=[1, 2, 3], plain=True)),
+        ([{"a": 1}], UpstreamRequest(body={"a": 1}, plain=True)),
+        ([], UpstreamRequest(plain=True)),
+        (None, UpstreamRequest(body=None, plain=True)),
     ],
 )
-def test_what_arguments_mean(given: object, meant: Request) -> None:
+def test_what_arguments_mean(given: object, meant: UpstreamRequest) -> None:
     assert understood(msgpack.encode(given)) == meant
 
 
@@ -404,40 +404,40 @@ def test_arguments_that_mean_nothing(payload: bytes) -> None:
 
 
 def test_what_is_sent() -> None:
-    assert content(Request(body={"a": 1}, plain=True)) == (
+    assert content(UpstreamRequest(body={"a": 1}, plain=True)) == (
         {"Accept": "application/json", "Content-Type": "application/json"},
         b'{"a":1}',
     )
-    assert content(Request("GET", "/")) == ({}, b"")
-    assert content(Request(body="text")) == (
+    assert content(UpstreamRequest("GET", "/")) == ({}, b"")
+    assert content(UpstreamRequest(body="text")) == (
         {"Content-Type": "text/plain; charset=utf-8"},
         b"text",
     )
-    assert content(Request(headers={"content-type": "x/y"}, body=b"z")) == (
+    assert content(UpstreamRequest(headers={"content-type": "x/y"}, body=b"z")) == (
         {"content-type": "x/y"},
         b"z",
     )
     with pytest.raises(InvalidArguments, match="as JSON"):
-        content(Request(body={1: msgpack.Ext(1, b"")}, plain=True))
+        content(UpstreamRequest(body={1: msgpack.Ext(1, b"")}, plain=True))
 
 
 def test_what_comes_of_an_answer() -> None:
-    plain, whole = Request(plain=True), Request("GET", "/")
+    plain, whole = UpstreamRequest(plain=True), UpstreamRequest("GET", "/")
     as_json = {"content-type": "application/problem+json", "connection": "close"}
-    assert result(plain, Answer(200, as_json, b"[1]")) == [1]
-    assert result(plain, Answer(200, {"content-type": "text/html"}, b"hi")) == "hi"
-    assert result(plain, Answer(200, {}, b"\x00")) == b"\x00"
-    assert result(plain, Answer(204, {}, b"")) is None
-    assert result(whole, Answer(404, as_json, b"[1]")) == {
+    assert result(plain, UpstreamAnswer(200, as_json, b"[1]")) == [1]
+    assert result(plain, UpstreamAnswer(200, {"content-type": "text/html"}, b"hi")) == "hi"
+    assert result(plain, UpstreamAnswer(200, {}, b"\x00")) == b"\x00"
+    assert result(plain, UpstreamAnswer(204, {}, b"")) is None
+    assert result(whole, UpstreamAnswer(404, as_json, b"[1]")) == {
         "status": 404,
         "headers": {"content-type": "application/problem+json"},
         "body": [1],
     }
     for request, status in ((plain, 404), (plain, 302), (whole, 500), (whole, 503), (whole, 429)):
         with pytest.raises(UpstreamFailed, match=f"status {status}: no"):
-            result(request, Answer(status, {}, b"no"))
+            result(request, UpstreamAnswer(status, {}, b"no"))
     with pytest.raises(UpstreamGarbage, match="JSON"):
-        result(plain, Answer(200, as_json, b"{"))
+        result(plain, UpstreamAnswer(200, as_json, b"{"))
 
 
 # As a worker
@@ -447,7 +447,7 @@ def test_what_comes_of_an_answer() -> None:
 async def test_a_worker_before_a_server() -> None:
     async with a_server(echoing) as server, ReservingNode() as node:
         app = App("desk")
-        forwarding = Forwarding(server.place, UpstreamSettings())
+        forwarding = UpstreamHandler(server.place, UpstreamSettings())
         forwarding.serve(app, "ask")
         async with a_worker(node, app, limit="knee", slots=64) as worker:
             assert worker.capacity.limit == 16
@@ -474,7 +474,7 @@ async def test_what_the_server_does_wrong_is_a_typed_failure_and_no_work_done() 
     refusal = b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy"
     async with a_server(answering(refusal)) as server, ReservingNode() as node:
         app = App("desk")
-        forwarding = Forwarding(server.place, UpstreamSettings())
+        forwarding = UpstreamHandler(server.place, UpstreamSettings())
         forwarding.serve(app, "ask")
         async with a_worker(node, app, limit="knee") as worker, a_gateway(worker) as gateway:
             failure = await gateway.failure(gateway.seat(node.reserve("ask"), "x"))
@@ -503,7 +503,7 @@ async def test_a_query_that_is_cancelled_leaves_its_connection() -> None:
 
     async with a_server(silent) as server, ReservingNode() as node:
         app = App("desk")
-        forwarding = Forwarding(server.place, UpstreamSettings())
+        forwarding = UpstreamHandler(server.place, UpstreamSettings())
         forwarding.serve(app, "ask")
         async with a_worker(node, app) as worker:
             async with a_gateway(worker) as gateway:
@@ -518,7 +518,7 @@ async def test_a_query_that_is_cancelled_leaves_its_connection() -> None:
 @in_a_loop
 async def test_forwarding_by_itself() -> None:
     async with a_server(echoing) as server:
-        forwarding = Forwarding(server.place, UpstreamSettings())
+        forwarding = UpstreamHandler(server.place, UpstreamSettings())
         assert (await forwarding.forward(msgpack.encode([5])))["got"] == 5
         with pytest.raises(Unfit):
             await forwarding.forward(b"\xc1")

@@ -52,7 +52,7 @@ Called = TypeVar("Called")
 """What calling the function itself returns: the result, or a coroutine for it."""
 
 
-class Call(Struct, Generic[Parameters], eq=False, gc=False):
+class TaskCall(Struct, Generic[Parameters], eq=False, gc=False):
     """Arguments for one task of a batch, already checked and serialised."""
 
     signature: Signature
@@ -116,7 +116,7 @@ class Handler(Generic[Parameters, Result, Called]):
         partition, sequence = await adding.add(self.conditions, payload)
         return Task(self.app, self.queue, partition, sequence, self._read_result)
 
-    async def enqueue_many(self, calls: Iterable[Call[Parameters]]) -> list[Task[Result]]:
+    async def enqueue_many(self, calls: Iterable[TaskCall[Parameters]]) -> list[Task[Result]]:
         """Add many tasks, made by `call`, with as few messages as possible; all or some.
 
         A batch of up to 10,000 tasks and a megabyte for one partition is one message. If one of
@@ -194,10 +194,10 @@ class Handler(Generic[Parameters, Result, Called]):
         rows: list[Any] = self._read_result(body)
         return rows
 
-    def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Parameters]:
+    def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> TaskCall[Parameters]:
         """Return arguments for `enqueue_many`; they are checked now, so that an error points
         here."""
-        return Call(self.signature, self._write(args, kwargs))
+        return TaskCall(self.signature, self._write(args, kwargs))
 
     def options(self, **options: Unpack[Options]) -> Handler[Parameters, Result, Called]:
         """Return the same handler with other options for its tasks and queries."""
@@ -247,7 +247,7 @@ class SyncHandler(Generic[Parameters, Result]):
         task = self._app.sync.run(lambda: self._handler.enqueue(*args, **kwargs))
         return SyncTask(self._app, task)
 
-    def enqueue_many(self, calls: Iterable[Call[Parameters]]) -> list[SyncTask[Result]]:
+    def enqueue_many(self, calls: Iterable[TaskCall[Parameters]]) -> list[SyncTask[Result]]:
         """See `Handler.enqueue_many`."""
         listed = list(calls)  # in this thread: the iterable may be slow code of the caller
         tasks = self._app.sync.run(lambda: self._handler.enqueue_many(listed))
@@ -265,7 +265,7 @@ class SyncHandler(Generic[Parameters, Result]):
         """See `Handler.stream`; close it if you leave early."""
         return SyncStream(self._handler.stream(*args, **kwargs), self._app.sync.run)
 
-    def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Parameters]:
+    def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> TaskCall[Parameters]:
         """See `Handler.call`."""
         return self._handler.call(*args, **kwargs)
 

@@ -12,7 +12,7 @@ from maitred.cli import admin_units as units
 from maitred.cli.address import run, timeout_option, url_option
 from maitred.cli.admin_ask import Silent, connecting, tell_unreachable, unreachable
 from maitred.cli.admin_dead_actions import drop, retry
-from maitred.cli.admin_letters import Held, ask, held, pages
+from maitred.cli.admin_letters import LetterCounts, ask, held, pages
 from maitred.cli.admin_names import LetterId, json_option, label, queue_argument
 from maitred.cli.admin_payload import Encoded, failure_of, payload_of
 from maitred.cli.groups import HintingGroup
@@ -46,7 +46,7 @@ class Listed(NamedTuple):
     """Some letters, of how many, and who did not answer."""
 
     letters: list[DeadLetter]
-    held: Held
+    held: LetterCounts
     silent: dict[int, Silent]
     after: LetterId | None
     """The last one, if there are more."""

@@ -9,7 +9,7 @@ import click
 
 from maitred.cli.address import run, timeout_option, url_option
 from maitred.cli.admin_ask import connecting, tell_unreachable, unreachable
-from maitred.cli.admin_letters import Action, Done, Held, do_to, do_to_all, held
+from maitred.cli.admin_letters import Action, Done, LetterCounts, do_to, do_to_all, held
 from maitred.cli.admin_names import (
     LetterId,
     check_selection,
@@ -107,12 +107,12 @@ async def _some(url: str, seconds: float, queue: QueueId, verb: Verb, ids: list[
         return await do_to(client, queue, verb.action, ids)
 
 
-async def _count(url: str, seconds: float, queue: QueueId) -> Held:
+async def _count(url: str, seconds: float, queue: QueueId) -> LetterCounts:
     async with connecting(url, seconds) as client:
         return await held(client, queue)
 
 
-async def _all(url: str, seconds: float, queue: QueueId, verb: Verb, there: Held) -> Done:
+async def _all(url: str, seconds: float, queue: QueueId, verb: Verb, there: LetterCounts) -> Done:
     progress = Progress()
 
     def tell(done: int) -> None:

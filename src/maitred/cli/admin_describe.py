@@ -48,7 +48,7 @@ _EPILOG = (
 )
 
 
-class Queue(NamedTuple):
+class DescribedQueue(NamedTuple):
     """A queue with all partitions that there are to read."""
 
     id: QueueId
@@ -72,12 +72,12 @@ def describe(queue: QueueId, url: str, timeout: float, *, as_json: bool) -> None
         sys.exit(1)
 
 
-async def _ask(url: str, seconds: float, queue: QueueId) -> Queue:
+async def _ask(url: str, seconds: float, queue: QueueId) -> DescribedQueue:
     async with connecting(url, seconds) as client:
-        return Queue(queue, *await all_described(client, queue))
+        return DescribedQueue(queue, *await all_described(client, queue))
 
 
-def _told(queue: Queue) -> dict[str, object]:
+def _told(queue: DescribedQueue) -> dict[str, object]:
     root = plain(queue.root)
     return {
         "namespace": queue.id.namespace,
@@ -98,7 +98,7 @@ def _told(queue: Queue) -> dict[str, object]:
     }
 
 
-def _print(queue: Queue) -> None:
+def _print(queue: DescribedQueue) -> None:
     _print_totals(queue)
     click.echo()
     print_table([_work(at, one) for at, one in enumerate(queue.found)])
@@ -126,7 +126,7 @@ def _print(queue: Queue) -> None:
         click.echo(f"\n{WORKERS_SHOWN} of {len(seen):,} workers; --json has them all.", err=True)
 
 
-def _print_totals(queue: Queue) -> None:
+def _print_totals(queue: DescribedQueue) -> None:
     summed, counts = totals(queue.found), queue.root.counts
     click.secho(label(queue.id), bold=True)
     click.echo(

@@ -30,7 +30,7 @@ BATCH = 1_000
 Action = Literal["list", "show", "retry", "drop"]
 
 
-class Held(NamedTuple):
+class LetterCounts(NamedTuple):
     """How many letters each partition has."""
 
     totals: dict[int, int]
@@ -63,14 +63,14 @@ async def ask(
     return cast("DeadLettersFound", await client.request(message))
 
 
-async def held(client: AsyncClient, queue: QueueId) -> Held:
+async def held(client: AsyncClient, queue: QueueId) -> LetterCounts:
     """Count the letters of every partition that can be read, and of those that were removed: their
     tasks were done first, but letters stay until somebody decides."""
     partitions = range((await described(client, queue, ROOT)).counts.read)
     found = await each(partitions, lambda at: ask(client, queue, at, "list", most=1))
     answers = dict(zip(partitions, found, strict=True))
     answers |= await _of_removed(client, queue, len(partitions))
-    return Held(
+    return LetterCounts(
         {at: one.total for at, one in answers.items() if not isinstance(one, Silent)},
         {at: one for at, one in answers.items() if isinstance(one, Silent)},
     )
@@ -126,7 +126,11 @@ async def do_to(client: AsyncClient, queue: QueueId, action: Action, ids: list[L
 
 
 async def do_to_all(
-    client: AsyncClient, queue: QueueId, action: Action, of: Held, tell: Callable[[int], None]
+    client: AsyncClient,
+    queue: QueueId,
+    action: Action,
+    of: LetterCounts,
+    tell: Callable[[int], None],
 ) -> Done:
     """Retry or drop all that there were; `tell` hears how many are done."""
     done: list[LetterId] = []

@@ -25,7 +25,7 @@ from maitred.cli.admin_ask import (
     each,
 )
 from maitred.cli.admin_names import TASKS, json_option, label
-from maitred.cli.admin_totals import Totals, totals
+from maitred.cli.admin_totals import QueueTotals, totals
 from maitred.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class NamespaceUse(NamedTuple):
     queues_max: int
 
 
-class Answer(NamedTuple):
+class QueueListing(NamedTuple):
     """Everything that there is to print."""
 
     page: Page
@@ -155,7 +155,7 @@ def paged(queues: Iterable[QueueId], limit: int, after: str | None) -> Page:
 
 async def _ask(
     url: str, seconds: float, namespace: str | None, limit: int, after: str | None, *, whole: bool
-) -> Answer:
+) -> QueueListing:
     async with connecting(url, seconds) as client:
         queues, quotas, silent = await _names(client)
         wanted = [queue for queue in queues if namespace in (None, queue.namespace)]
@@ -175,7 +175,7 @@ async def _ask(
     ]
     counts = Counter(queue.namespace for queue in wanted)
     namespaces = [NamespaceUse(name, counts[name], quotas.get(name, 0)) for name in sorted(counts)]
-    return Answer(page, entries, namespaces, silent)
+    return QueueListing(page, entries, namespaces, silent)
 
 
 async def _names(
@@ -245,7 +245,7 @@ def _served(entry: Entry) -> float | None:
     return None if isinstance(root, Silent) else root.served_seconds_ago
 
 
-def _quota(summed: Totals) -> units.Shown | None:
+def _quota(summed: QueueTotals) -> units.Shown | None:
     """How full the fuller of the queue's own quotas is."""
     quotas = (
         (summed.stored_tasks, summed.stored_tasks_quota),
@@ -269,7 +269,7 @@ def _told(entry: Entry) -> dict[str, Any]:
     )
 
 
-def _notice(answer: Answer, *, whole: bool) -> None:
+def _notice(answer: QueueListing, *, whole: bool) -> None:
     """What the table does not show, on standard error, so that JSON stays JSON."""
     page, entries = answer.page, answer.entries
     shown = {entry.queue.namespace for entry in entries}

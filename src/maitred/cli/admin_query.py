@@ -12,7 +12,7 @@ import click
 from maitred.cli.address import run, timeout_option, url_option
 from maitred.cli.admin_ask import connecting
 from maitred.cli.admin_names import json_option
-from maitred.cli.admin_query_ask import ALL, NO_GATEWAY, Asked, ask, the_one
+from maitred.cli.admin_query_ask import ALL, NO_GATEWAY, GatewayAnswers, ask, the_one
 from maitred.cli.admin_query_cancel import cancel
 from maitred.cli.admin_query_names import QueryId, filter_options, wanted
 from maitred.cli.admin_query_rows import WIDTHS, cells, line, print_one, told
@@ -85,7 +85,7 @@ def list_queries(
         sys.exit(1)
 
 
-def _say_that_there_is_nothing(asked: Asked, which: QueryFilter) -> None:
+def _say_that_there_is_nothing(asked: GatewayAnswers, which: QueryFilter) -> None:
     from maitred.protocol.queries import QueryFilter
 
     if not asked.gateways:
@@ -102,7 +102,7 @@ def _gateways(count: int) -> str:
     return f"{count:,} {'gateway' if count == 1 else 'gateways'}"
 
 
-async def _ask(url: str, seconds: float, which: QueryFilter) -> Asked:
+async def _ask(url: str, seconds: float, which: QueryFilter) -> GatewayAnswers:
     async with connecting(url, seconds) as client:
         return await ask(client, "list", which)
 

@@ -22,7 +22,7 @@ ALL = 10_000
 """Rows of one answer, at most."""
 
 
-class Asked(NamedTuple):
+class GatewayAnswers(NamedTuple):
     """What the gateways said."""
 
     rows: list[QueryRow]
@@ -58,7 +58,9 @@ class Asked(NamedTuple):
             )
 
 
-async def ask(client: AsyncClient, action: Literal["list", "cancel"], which: QueryFilter) -> Asked:
+async def ask(
+    client: AsyncClient, action: Literal["list", "cancel"], which: QueryFilter
+) -> GatewayAnswers:
     """Every node is asked; a gateway that several of them know counts once in the rows."""
     from maitred.protocol.queries import Queries
 
@@ -76,7 +78,7 @@ async def ask(client: AsyncClient, action: Literal["list", "cancel"], which: Que
     found = [cast("QueriesFound", one) for one in answers if not isinstance(one, Silent)]
     rows = {QueryId.of(row): row for one in found for row in one.rows}
     ordered = sorted(rows.values(), key=lambda row: (row.received_at, row.gateway, row.sequence))
-    return Asked(
+    return GatewayAnswers(
         ordered[-which.most :],
         sum(one.gateways for one in found),
         sum(one.silent for one in found),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from maitred.cli.address import run, timeout_option, url_option
 from maitred.cli.admin_ask import connecting
 from maitred.cli.admin_names import json_option
-from maitred.cli.admin_query_ask import ALL, NO_GATEWAY, Asked, ask, the_one
+from maitred.cli.admin_query_ask import ALL, NO_GATEWAY, GatewayAnswers, ask, the_one
 from maitred.cli.admin_query_names import UNDER_WAY, QueryId, filter_options, wanted
 from maitred.cli.admin_query_rows import told
 from maitred.cli.output import print_json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from maitred.protocol.queries import QueryFilter, QueryRow
 
 
-class Cancelled(NamedTuple):
+class CancelledQueries(NamedTuple):
     """What was told to stop, and why the others were not."""
 
     rows: list[QueryRow]
@@ -80,11 +80,11 @@ def cancel(
     done = run(_under_way(url, timeout, which, "cancel")) if there.rows else there
     if not as_json and not done.gateways:
         click.echo(NO_GATEWAY, err=True)
-    _report(Cancelled(done.rows, {}), as_json=as_json, asked=done)
+    _report(CancelledQueries(done.rows, {}), as_json=as_json, asked=done)
 
 
-async def _some(url: str, seconds: float, ids: Sequence[QueryId]) -> Cancelled:
-    done = Cancelled([], {})
+async def _some(url: str, seconds: float, ids: Sequence[QueryId]) -> CancelledQueries:
+    done = CancelledQueries([], {})
     async with connecting(url, seconds) as client:
         for which in dict.fromkeys(ids):
             try:
@@ -94,7 +94,7 @@ async def _some(url: str, seconds: float, ids: Sequence[QueryId]) -> Cancelled:
     return done
 
 
-async def _one(client: AsyncClient, which: QueryId, done: Cancelled) -> None:
+async def _one(client: AsyncClient, which: QueryId, done: CancelledQueries) -> None:
     """Looked at first: a number alone may mean queries of several gateways."""
     row = await the_one(client, which)
     if row.status in UNDER_WAY:
@@ -108,7 +108,7 @@ async def _one(client: AsyncClient, which: QueryId, done: Cancelled) -> None:
 
 async def _under_way(
     url: str, seconds: float, which: QueryFilter, action: Literal["list", "cancel"]
-) -> Asked:
+) -> GatewayAnswers:
     """Whatever matches and is not over yet, by status, so that those over do not fill the answer.
 
     All at once: a gateway whose queries were all cancelled may be gone in the next moment.
@@ -143,7 +143,7 @@ def _queries(count: int) -> str:
     return f"{count:,} {'query' if count == 1 else 'queries'}"
 
 
-def _report(done: Cancelled, *, as_json: bool, asked: Asked | None = None) -> None:
+def _report(done: CancelledQueries, *, as_json: bool, asked: GatewayAnswers | None = None) -> None:
     if as_json:
         print_json(
             {

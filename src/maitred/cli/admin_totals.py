@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import PartitionDescription
 
 
-class Totals(NamedTuple):
+class QueueTotals(NamedTuple):
     """What can be added up, of the partitions that answered."""
 
     backlog: int = 0
@@ -40,7 +40,7 @@ class Totals(NamedTuple):
     """Partitions that are missing from all this."""
 
 
-class Worker(NamedTuple):
+class SeenWorker(NamedTuple):
     """A worker, whatever partitions it was seen at."""
 
     worker: str
@@ -48,7 +48,7 @@ class Worker(NamedTuple):
     heard_seconds_ago: float | None
 
 
-def totals(found: Iterable[PartitionDescription | Silent]) -> Totals:
+def totals(found: Iterable[PartitionDescription | Silent]) -> QueueTotals:
     """Add them up."""
     answered, silent = [], 0
     for one in found:
@@ -57,7 +57,7 @@ def totals(found: Iterable[PartitionDescription | Silent]) -> Totals:
         else:
             answered.append(one)
     stored = answered[0].queue_stored if answered else None
-    return Totals(
+    return QueueTotals(
         backlog=sum(one.backlog for one in answered),
         oldest_seconds=max((one.backlog_age_seconds for one in answered), default=0.0),
         running=sum(one.running for one in answered),
@@ -79,16 +79,16 @@ def totals(found: Iterable[PartitionDescription | Silent]) -> Totals:
     )
 
 
-def workers(found: Iterable[PartitionDescription | Silent]) -> list[Worker]:
+def workers(found: Iterable[PartitionDescription | Silent]) -> list[SeenWorker]:
     """Each once, the busiest first. Not all of them need to have details."""
-    seen: dict[str, Worker] = {}
+    seen: dict[str, SeenWorker] = {}
     for one in found:
         if isinstance(one, Silent):
             continue
         for name in one.workers:
-            seen.setdefault(name, Worker(name, 0, None))
+            seen.setdefault(name, SeenWorker(name, 0, None))
         for name, running, ago in one.worker_details:
-            before = seen.get(name, Worker(name, 0, None))
+            before = seen.get(name, SeenWorker(name, 0, None))
             heard = ago if before.heard_seconds_ago is None else min(ago, before.heard_seconds_ago)
-            seen[name] = Worker(name, before.running + running, heard)
+            seen[name] = SeenWorker(name, before.running + running, heard)
     return sorted(seen.values(), key=lambda worker: (-worker.running, worker.worker))

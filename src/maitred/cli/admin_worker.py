@@ -11,7 +11,7 @@ from maitred.cli import admin_units as units
 from maitred.cli.address import run, timeout_option, url_option
 from maitred.cli.admin_ask import connecting
 from maitred.cli.admin_names import json_option, label, queue_id
-from maitred.cli.admin_worker_ask import SESSION_LETTERS, Known, Present, present
+from maitred.cli.admin_worker_ask import SESSION_LETTERS, Present, ServingWorker, present
 from maitred.cli.admin_worker_orders import offline, online
 from maitred.cli.groups import HintingGroup
 from maitred.cli.output import print_json, print_table
@@ -83,7 +83,7 @@ async def _ask(url: str, seconds: float, queues: list[QueueId]) -> Present:
         return await present(client, queues)
 
 
-def told(known: Known) -> dict[str, Any]:
+def told(known: ServingWorker) -> dict[str, Any]:
     """For JSON."""
     row = known.row
     return {
@@ -121,7 +121,7 @@ def _limit(row: WorkerRow) -> units.Shown | None:
     return units.Shown(f"{row.limit:,}{reason}")
 
 
-def _row(known: Known) -> dict[str, object]:
+def _row(known: ServingWorker) -> dict[str, object]:
     row = known.row
     names = [label(queue) for queue in known.queues]
     more = f" and {len(names) - QUEUES_SHOWN} more" if len(names) > QUEUES_SHOWN else ""

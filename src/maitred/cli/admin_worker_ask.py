@@ -24,7 +24,7 @@ SESSION_LETTERS = 8
 """Of a session, as it is printed; enough to tell workers of one name apart."""
 
 
-class Known(NamedTuple):
+class ServingWorker(NamedTuple):
     """A worker, and where it serves."""
 
     row: WorkerRow
@@ -45,7 +45,7 @@ class Known(NamedTuple):
 class Present(NamedTuple):
     """Who is there, and which queue did not say."""
 
-    workers: list[Known]
+    workers: list[ServingWorker]
     silent: dict[str, Silent]
 
 
@@ -70,7 +70,7 @@ async def present(client: AsyncClient, queues: Sequence[QueueId]) -> Present:
     if not named:
         named = await _all_queues(client)
     answers = await each(named, lambda queue: ask(client, queue))
-    found: dict[bytes, Known] = {}
+    found: dict[bytes, ServingWorker] = {}
     silent: dict[str, Silent] = {}
     for queue, answer in zip(named, answers, strict=True):
         if isinstance(answer, Silent):
@@ -88,7 +88,7 @@ async def present(client: AsyncClient, queues: Sequence[QueueId]) -> Present:
             if known is not None:
                 # What fails is one of its queues, and that is what people look for.
                 freshest = replace(freshest, good=min(row.good, known.row.good))
-            found[row.session] = Known(freshest, (*(known.queues if known else ()), queue))
+            found[row.session] = ServingWorker(freshest, (*(known.queues if known else ()), queue))
     if named and len(silent) == len(named):
         raise next(iter(silent.values())).error
     workers = sorted(found.values(), key=lambda one: (one.row.worker, one.session))
@@ -114,7 +114,7 @@ async def _all_queues(client: AsyncClient) -> list[QueueId]:
     return sorted((one for one in found if one.type == TASKS), key=label)
 
 
-def meant(there: Present, name: str) -> list[Known]:
+def meant(there: Present, name: str) -> list[ServingWorker]:
     """Those that somebody named. Several processes may share a name; then all of them are."""
     found = [one for one in there.workers if one.is_called(name)]
     if found:

@@ -17,7 +17,7 @@ from maitred.cli.admin_ask import Silent, connecting, each
 from maitred.cli.admin_names import json_option, label, queue_id
 from maitred.cli.admin_worker_ask import (
     SESSION_LETTERS,
-    Known,
+    ServingWorker,
     ask,
     meant,
     no_empty_name,
@@ -42,7 +42,7 @@ LOOK_SECONDS = 0.5
 class Ordered(NamedTuple):
     """Who was told, how they are then, and which queue's root could not be reached."""
 
-    told: list[Known]
+    told: list[ServingWorker]
     states: dict[str, str]
     """By session, as seen last; `gone` if it has ended."""
     silent: dict[str, Silent]
@@ -128,11 +128,11 @@ def _act(
         sys.exit(1)
 
 
-def _name(one: Known) -> str:
+def _name(one: ServingWorker) -> str:
     return f"{one.row.worker} ({one.session[:SESSION_LETTERS]})"
 
 
-def _sentence(order: Order, one: Known, state: str) -> str:
+def _sentence(order: Order, one: ServingWorker, state: str) -> str:
     if order == "online":
         return f"{_name(one)} was told to offer its {one.row.slots} slots again."
     if state == "gone":
@@ -180,7 +180,9 @@ async def _give(
     return Ordered(told, states, silent)
 
 
-async def _until_offline(client: AsyncClient, told: list[Known], *, quiet: bool) -> dict[str, str]:
+async def _until_offline(
+    client: AsyncClient, told: list[ServingWorker], *, quiet: bool
+) -> dict[str, str]:
     """How they are, when none of them has anything left to do."""
     import asyncio
 

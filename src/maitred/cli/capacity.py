@@ -82,7 +82,7 @@ def capacity(
     Runs a real node, real workers and a real client in virtual time. Arrivals are by chance
     (Poisson), and the same in every row.
     """
-    from maitred.settings import Worker as WorkerSettings
+    from maitred.settings import WorkerSettings
     from maitred.simulation.capacity import (
         CapacitySettings,
         capacity_plan,

@@ -27,7 +27,7 @@ NAMES_PER_SHARD = 200
 200,000 names with a probability of e**-200."""
 
 
-class Target(NamedTuple):
+class PingTarget(NamedTuple):
     """A shard, and a queue that lives there."""
 
     node: str
@@ -35,10 +35,10 @@ class Target(NamedTuple):
     queue: str
 
 
-class Measured(NamedTuple):
+class PingResult(NamedTuple):
     """What came of the echoes to one target."""
 
-    target: Target
+    target: PingTarget
     seconds: list[float]
     problem: str | None
 
@@ -70,7 +70,7 @@ def ping(url: str, timeout: float, count: int, namespace: str, *, as_json: bool)
         sys.exit(1)
 
 
-async def _ping(url: str, seconds: float, count: int, namespace: str) -> list[Measured]:
+async def _ping(url: str, seconds: float, count: int, namespace: str) -> list[PingResult]:
     import asyncio
 
     from maitred.client.connecting import Connecting
@@ -88,12 +88,12 @@ async def _ping(url: str, seconds: float, count: int, namespace: str) -> list[Me
         ]
         silent = [view for view in client.nodes() if view.node is None]
         return found + [
-            Measured(Target(view.address, -1, ""), [], view.problem or "It does not answer.")
+            PingResult(PingTarget(view.address, -1, ""), [], view.problem or "It does not answer.")
             for view in silent
         ]
 
 
-async def _echo(client: AsyncClient, target: Target, namespace: str, count: int) -> Measured:
+async def _echo(client: AsyncClient, target: PingTarget, namespace: str, count: int) -> PingResult:
     from maitred.errors import MaitredError
 
     taken: list[float] = []
@@ -102,14 +102,14 @@ async def _echo(client: AsyncClient, target: Target, namespace: str, count: int)
         try:
             answer = await client.echo(namespace, target.queue, PAYLOAD)
         except MaitredError as problem:
-            return Measured(target, taken, f"{problem} [{problem.code}]")
+            return PingResult(target, taken, f"{problem} [{problem.code}]")
         taken.append(time.perf_counter() - begun)
         if answer.shard != target.shard:
-            return Measured(target, taken, f"Shard {answer.shard} answered in its place.")
-    return Measured(target, taken, None)
+            return PingResult(target, taken, f"Shard {answer.shard} answered in its place.")
+    return PingResult(target, taken, None)
 
 
-def targets(nodes: Sequence[NodeView], namespace: str, now: float) -> Iterator[Target]:
+def targets(nodes: Sequence[NodeView], namespace: str, now: float) -> Iterator[PingTarget]:
     """A queue for every shard of every node that has answered, in their order."""
     from maitred.routing.gradual import GradualChange
     from maitred.routing.homes import Homes
@@ -140,7 +140,7 @@ def targets(nodes: Sequence[NodeView], namespace: str, now: float) -> Iterator[T
             found.setdefault((node, homes[node].home(partition, now).shard), queue)
     for node, shard in wanted:
         if (node, shard) in found:
-            yield Target(node, shard, found[node, shard])
+            yield PingTarget(node, shard, found[node, shard])
 
 
 def _decoded(text: str) -> object:
@@ -149,7 +149,7 @@ def _decoded(text: str) -> object:
     return json.decode(text)
 
 
-def _row(one: Measured) -> dict[str, object]:
+def _row(one: PingResult) -> dict[str, object]:
     milliseconds = [1_000 * seconds for seconds in one.seconds]
     return {
         "shard": one.target.shard if one.target.shard >= 0 else None,

@@ -57,12 +57,12 @@ def serve_http(
 
     def found() -> tuple[App, Sequence[Handler[Any, Any, Any]]]:
         from maitred.app.app import App
-        from maitred.worker.forwarding import Forwarding
+        from maitred.worker.forwarding import UpstreamHandler
 
         namespace, slash, short = queue.partition("/")
         if not slash:
             namespace, short = DEFAULT_NAMESPACE, queue
         app = App(namespace)
-        return app, [Forwarding(place, asking).serve(app, short)]
+        return app, [UpstreamHandler(place, asking).serve(app, short)]
 
     serve(found, slots=slots or SLOTS, limit=limit or "knee", **options)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from maitred.cli.up_example import ExamplePool
     from maitred.logs import Logger
-    from maitred.node.supervisor import Running
+    from maitred.node.supervisor import StartedNode
     from maitred.settings import Node
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to try it out, then
@@ -99,7 +99,7 @@ def up(
     log = logger(settings.log)
     pool = _example(settings, log) if example else None
 
-    def announce(running: Running) -> None:
+    def announce(running: StartedNode) -> None:
         _announce(running, settings, log, pool, as_json=as_json)
 
     async def run() -> int:
@@ -133,7 +133,7 @@ def _example(settings: Node, log: Logger) -> ExamplePool:
 
 
 def _announce(
-    running: Running, settings: Node, log: Logger, pool: ExamplePool | None, *, as_json: bool
+    running: StartedNode, settings: Node, log: Logger, pool: ExamplePool | None, *, as_json: bool
 ) -> None:
     try:
         if as_json:
@@ -150,7 +150,7 @@ def _announce(
         log.warning("standard output cannot be written", reason=problem.strerror)
 
 
-def _url(running: Running, settings: Node) -> str:
+def _url(running: StartedNode, settings: Node) -> str:
     host = _EVERYWHERE.get(running.host, running.host)
     scheme = "maitreds" if settings.tls else "maitred"
     return f"{scheme}://{_bracketed(host)}:{running.port}"
@@ -160,7 +160,7 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _http(running: Running, settings: Node) -> str | None:
+def _http(running: StartedNode, settings: Node) -> str | None:
     if not running.http_port:
         return None
     host = _EVERYWHERE.get(running.http_host, running.http_host)
@@ -168,7 +168,7 @@ def _http(running: Running, settings: Node) -> str | None:
     return f"{scheme}://{_bracketed(host)}:{running.http_port}"
 
 
-def _facts(running: Running, settings: Node) -> dict[str, object]:
+def _facts(running: StartedNode, settings: Node) -> dict[str, object]:
     return {
         "url": _url(running, settings),
         "node": str(running.node),
@@ -188,7 +188,7 @@ def _facts(running: Running, settings: Node) -> dict[str, object]:
     }
 
 
-def _print(running: Running, settings: Node, *, with_example: bool) -> None:
+def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
     host = _bracketed(running.host)
     count = len(running.pids)
     click.secho(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.logs import Logger
-    from maitred.node.supervisor import Running
+    from maitred.node.supervisor import StartedNode
     from maitred.settings import Node
 
 WORKERS = 2
@@ -48,7 +48,7 @@ KILL_SECONDS = DRAIN_SECONDS + 5
 class ExamplePool:
     """The workers; a `Companion` of the node."""
 
-    def __init__(self, url: Callable[[Running], str], log: Logger) -> None:
+    def __init__(self, url: Callable[[StartedNode], str], log: Logger) -> None:
         self._url = url
         self._log = log
         self._processes: list[asyncio.subprocess.Process] = []
@@ -59,7 +59,7 @@ class ExamplePool:
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
 
-    async def start(self, running: Running) -> None:
+    async def start(self, running: StartedNode) -> None:
         """Start them, and wait until the queues know them."""
         url = self._url(running)
         for number in range(1, WORKERS + 1):

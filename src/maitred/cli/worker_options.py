@@ -10,7 +10,7 @@ from maitred.cli.address import run, token_file_option
 from maitred.cli.leaving import forced, leave
 from maitred.errors import InvalidArgument
 from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED
-from maitred.settings import Log, Upstream, Worker
+from maitred.settings import Log, Upstream, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maitred.app.app import App
     from maitred.app.handler import Handler
 
-_Settings = TypeVar("_Settings", Worker, Log, Upstream)
+_Settings = TypeVar("_Settings", WorkerSettings, Log, Upstream)
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
 NAME_LETTERS: Final = 200
@@ -119,7 +119,7 @@ def serve(
     nowhere = options.get("host") == NOWHERE
     if nowhere:
         del options["host"]
-    settings = fitted(Worker, options)
+    settings = fitted(WorkerSettings, options)
     if nowhere:
         settings = replace(settings, host=None)
     log = logger(fitted(Log, {"format": log_format, "level": log_level}, "log_"))

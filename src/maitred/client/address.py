@@ -21,7 +21,7 @@ from maitred.client.credentials import Credentials, TokenFile
 from maitred.errors import InvalidAddress, InvalidName, InvalidSetting, UnknownSetting
 from maitred.routing.names import check_host
 from maitred.schema import fields_of, fit
-from maitred.settings import PORT, Client
+from maitred.settings import PORT, ClientSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,15 +123,15 @@ def with_token(address: Address, shown: Credentials | TokenFile) -> Address:
     return address._replace(credentials=shown)
 
 
-def settings_of(address: Address, given: Mapping[str, object]) -> Client:
+def settings_of(address: Address, given: Mapping[str, object]) -> ClientSettings:
     """The settings by name, over those of the address, over the defaults."""
-    known = fields_of(Client)
+    known = fields_of(ClientSettings)
     fitted = dict(address.settings)
     for name, value in given.items():
         if name not in known:
             raise UnknownSetting.named("setting of a client", name, known)
         fitted[name] = fit(known[name].kind, value, name, "maitred.connect")
-    return msgspec.convert(fitted, Client)
+    return msgspec.convert(fitted, ClientSettings)
 
 
 def _credentials(text: str) -> Credentials:
@@ -179,7 +179,7 @@ def _host_port(text: str) -> HostPort:
 
 
 def _options(query: str) -> tuple[dict[str, str], str | None, dict[str, object]]:
-    known = fields_of(Client)
+    known = fields_of(ClientSettings)
     files: dict[str, str] = {}
     settings: dict[str, object] = {}
     for pair in filter(None, query.split("&")):

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from maitred.client.connection import Connection
     from maitred.protocol.messages import AnyRequest
     from maitred.routing.names import QueueId
-    from maitred.settings import Client as ClientSettings
+    from maitred.settings import ClientSettings
     from maitred.surroundings import Surroundings
 
 __all__ = ["AnyAnswer", "AsyncClient", "NodeView", "Unreachable"]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from maitred.client.credentials import Credentials, TokenFile
     from maitred.client.pool import Pool
     from maitred.client.waiting import WaitingRoom
-    from maitred.settings import Client
+    from maitred.settings import ClientSettings
 
 IDLE_SHARE: Final = 1 / 3
 """Of the time after which a node closes an idle connection: two questions may get lost."""
@@ -80,7 +80,7 @@ class Connection(Caller):
 
     description: Description
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Client) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: ClientSettings) -> None:
         # One stream more than calls may use: the question whether it lives must get through.
         frame_bytes = min(HANDSHAKE_FRAME_BYTES, settings.frame_bytes)
         super().__init__(loop, frame_bytes, settings.in_flight + 1)

@@ -31,7 +31,7 @@ from maitred.backoff import backoff_seconds
 if TYPE_CHECKING:
     from random import Random
 
-    from maitred.settings import Client
+    from maitred.settings import ClientSettings
 
 PROVEN_PORT_TRIES = 6
 """Failures in a row after which a port that worked before is blocked as well: with the default
@@ -83,7 +83,7 @@ class _Way:
 class Coverage:
     """One node's connections. Every method takes an event and returns what to do about it."""
 
-    def __init__(self, settings: Client, random: Random) -> None:
+    def __init__(self, settings: ClientSettings, random: Random) -> None:
         self._settings = settings
         self._random = random
         self.described: Described | None = None

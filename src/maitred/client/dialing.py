@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from maitred.client.address import HostPort
     from maitred.client.credentials import Credentials, TokenFile
-    from maitred.settings import Client
+    from maitred.settings import ClientSettings
 
 
 class Terms(NamedTuple):
     """What all connections of a client have in common."""
 
-    settings: Client
+    settings: ClientSettings
     credentials: Credentials | TokenFile | None = None
     tls: Callable[[], ssl.SSLContext] | None = None
     """Makes the context for a new connection; None: no TLS."""

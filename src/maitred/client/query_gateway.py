@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from maitred.dispatch.pending_query import PendingQuery
     from maitred.protocol.messages import AnyAnswer, AnyRequest
     from maitred.protocol.queries import Allocation
-    from maitred.settings import Queries, Querying, QueryLimits
+    from maitred.settings import Querying, QueryLimits, QuerySettings
     from maitred.surroundings import Surroundings
 
     Hook = Callable[[Ask], Ask | Awaitable[Ask]]
@@ -70,7 +70,7 @@ class QueryGateway:
         name: str = "",
         hook: Hook | None = None,
         limits: Callable[[str], QueryLimits | None] | None = None,
-        queue_limits: Callable[[str, str], Queries | None] = lambda _, __: None,
+        queue_limits: Callable[[str, str], QuerySettings | None] = lambda _, __: None,
     ) -> None:
         self.loop = loop = asyncio.get_running_loop()
         self.client = client

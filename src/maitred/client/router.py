@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from maitred.client.call import Call
     from maitred.client.pool import Pool
-    from maitred.protocol.messages import Home
+    from maitred.protocol.messages import HomeHint
 
     Partition = tuple[str, str, int, int]
 
@@ -117,7 +117,7 @@ class Router:
 
     # Corrections
 
-    def learn(self, call: Call, home: Home) -> None:
+    def learn(self, call: Call, home: HomeHint) -> None:
         """An answer told where the key lives. What we sent elsewhere on purpose is no news."""
         pool = call.pool
         if pool is None or pool.description is None or call.connection is None:

@@ -14,7 +14,7 @@ from maitred.errors import Overloaded, PermissionDenied
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.settings import Queries, QueryLimits
+    from maitred.settings import QueryLimits, QuerySettings
 
 CONCURRENT_RETRY_SECONDS: Final = 0.5
 """When to come back if too many are under way: nobody can tell when one of them ends."""
@@ -42,7 +42,7 @@ class Admission:
     def __init__(
         self,
         limits_of: Callable[[str], QueryLimits | None],
-        queues: Callable[[str, str], Queries | None] = lambda _, __: None,
+        queues: Callable[[str, str], QuerySettings | None] = lambda _, __: None,
     ) -> None:
         self._limits_of = limits_of
         self._queue_limits_of = queues
@@ -104,7 +104,7 @@ class Admission:
         usage = self._usage.get(user)
         return usage.under_way if usage is not None else 0
 
-    def _enter_queue(self, key: tuple[str, str], limits: Queries, now: float) -> None:
+    def _enter_queue(self, key: tuple[str, str], limits: QuerySettings, now: float) -> None:
         if limits.concurrent is None and limits.rate_per_second is None:
             return
         usage = self._queues.get(key)

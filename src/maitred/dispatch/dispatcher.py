@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from maitred.dispatch.query_table import QueryEntry
     from maitred.protocol.queries import Allocation
     from maitred.routing.names import QueueId
-    from maitred.settings import Queries, Querying, QueryLimits
+    from maitred.settings import Querying, QueryLimits, QuerySettings
 
 LOOK_SECONDS: Final = 0.005
 """Least time between two looks at the deadlines of all queries."""
@@ -74,7 +74,7 @@ class Dispatcher:
         random: RandomSource,
         new_view: Callable[[QueueId], PartitionView],
         limits: Callable[[str], QueryLimits | None] | None = None,
-        queue_limits: Callable[[str, str], Queries | None] = lambda _, __: None,
+        queue_limits: Callable[[str, str], QuerySettings | None] = lambda _, __: None,
     ) -> None:
         self.effects = effects
         self.table = QueryTable(settings, session.hex()[:8], name)

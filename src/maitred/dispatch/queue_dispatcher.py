@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from maitred.dispatch.dispatch_attempt import DispatchedQuery, PassBook
     from maitred.dispatch.effects import Act, Wakeup
     from maitred.dispatch.known_workers import KnownWorker, KnownWorkers
-    from maitred.protocol.queries import Roster, Shedding
+    from maitred.protocol.queries import Roster, SheddingTerms
     from maitred.protocol.seats import Load
 
     class Clockwork(Protocol):
@@ -92,7 +92,7 @@ class QueueDispatcher:
         self._effects = effects
         self._known = workers
         self._unreachable_seconds = unreachable_seconds
-        self._shedding: Shedding | None = None
+        self._shedding: SheddingTerms | None = None
         settings = SheddingSettings()
         self.line: SheddingLine[DispatchAttempt] = SheddingLine(now, settings)
         self.budget = RetryBudget(now, settings)
@@ -405,7 +405,7 @@ class QueueDispatcher:
             self._alarm = None
 
 
-def settings_of(shedding: Shedding) -> SheddingSettings:
+def settings_of(shedding: SheddingTerms) -> SheddingSettings:
     """The queue's settings, as far as they make sense."""
     return SheddingSettings(
         wait_target_seconds=max(0.0001, shedding.wait_target_seconds),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from maitred.protocol.queries import QueryFilter, QueryRow
 
 
-class Running(Protocol):
+class QueryInProgress(Protocol):
     """A query that was begun."""
 
     @property
@@ -41,6 +41,6 @@ class Asking(Protocol):
 
     @property
     def table(self) -> Table: ...
-    def begin(self, ask: Ask) -> Running: ...
+    def begin(self, ask: Ask) -> QueryInProgress: ...
     def cancel(self, sequence: int) -> bool: ...
     async def close(self) -> None: ...

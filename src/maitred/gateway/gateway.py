@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.security.audit_log import AuditLog
     from maitred.security.reloading import Reloadable
-    from maitred.settings import Node, Queries
+    from maitred.settings import Node, QuerySettings
     from maitred.surroundings import Surroundings
 
 QUEUES_MAX: Final = 10_000
@@ -48,7 +48,7 @@ PEEK_SECONDS: Final = 0.1
 """How long the question takes whether a task is over, if nobody wants to wait for it."""
 
 
-class Door(Protocol):
+class GatewayListener(Protocol):
     """A way in: HTTP today. It is started with the gateway that it leads to."""
 
     async def start(self, gateway: Gateway) -> str:
@@ -100,7 +100,7 @@ class Gateway:
         self._asking = asking or self._ask
         self._addings: OrderedDict[tuple[str, str, str], Adding] = OrderedDict()
         self._signatures: SignatureLookup | None = None
-        self._doors: list[Door] = []
+        self._doors: list[GatewayListener] = []
         self._connecting: asyncio.Task[None] | None = None
         self._problem: MaitredError | None = None
 
@@ -153,7 +153,7 @@ class Gateway:
             queue_limits=self._queue_limits,
         )
 
-    def _queue_limits(self, namespace: str, queue: str) -> Queries | None:
+    def _queue_limits(self, namespace: str, queue: str) -> QuerySettings | None:
         """What is set for the queue, if anything is."""
         queues = self.settings.queues
         for name in (f"{namespace}/{queue}", f"{namespace}/*", "*"):
@@ -167,7 +167,7 @@ class Gateway:
             await asyncio.shield(self._connecting)
         await self.loop.create_future()
 
-    async def open(self, door: Door) -> str:
+    async def open(self, door: GatewayListener) -> str:
         """Start a door, and say where it is."""
         address = await door.start(self)
         self._doors.append(door)

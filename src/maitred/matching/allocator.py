@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from maitred.matching.shared_supplies import SharedSupply
     from maitred.matching.task import Token
     from maitred.matching.timers import Timers
-    from maitred.settings import Queries
+    from maitred.settings import QuerySettings
 
 AWAY_FIRST_SECONDS = 0.02
 """So long an offer is for the queries that wait at the parent before it is for tasks at home: an
@@ -56,7 +56,7 @@ class Allocator:
         self,
         *,
         key: PartitionKey,
-        limits: Queries,
+        limits: QuerySettings,
         is_root: bool,
         signing_key: bytes,
         ledger: Ledger,

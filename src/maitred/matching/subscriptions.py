@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from maitred.matching.secret_tokens import SecretTokens
     from maitred.matching.task import Token
     from maitred.matching.timers import Timers
-    from maitred.settings import Queries
+    from maitred.settings import QuerySettings
 
 
 class Subscriptions:
@@ -38,7 +38,7 @@ class Subscriptions:
         self,
         *,
         presence: Presence,
-        limits: Queries,
+        limits: QuerySettings,
         tokens: SecretTokens,
         timers: Timers,
         effects: list[Effect],

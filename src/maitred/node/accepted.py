@@ -18,7 +18,7 @@ from maitred.errors import (
     TokenExpired,
     TooManyConnections,
 )
-from maitred.node.held import HeldWork
+from maitred.node.deferred_reply import HeldWork
 from maitred.node.patience import Farewell, Observed, lost_patience
 from maitred.node.work import expired
 from maitred.protocol import cql
@@ -55,7 +55,7 @@ in. A frame beyond the limit would end the link, and with it what others have un
 pack_header: Final = HEADER.pack
 
 
-class State(Enum):
+class HandshakeState(Enum):
     """How far the handshake is."""
 
     FRESH = auto()
@@ -94,7 +94,7 @@ class Accepted(Link):
         super().__init__(shard.loop, FrameDecoder(REQUEST, size), RESPONSE, limits.turn_frames)
         self.shard = shard
         self.opened_at = self.arrived_at
-        self.state = State.READY if peer else State.FRESH
+        self.state = HandshakeState.READY if peer else HandshakeState.FRESH
         self.version = shard.description.versions[-1] if peer else 0
         """The version of our messages that both ends speak; 0: a driver that has none, or somebody
         who is not READY yet."""
@@ -140,7 +140,7 @@ class Accepted(Link):
             shard.client_connections -= 1
         self.closing = True
         shard.partial_bytes -= self.partial_bytes
-        if self.state is not State.READY:
+        if self.state is not HandshakeState.READY:
             shard.strangers_bytes -= self.partial_bytes
         self.partial_bytes = 0
         self._count_unsent(0)
@@ -155,7 +155,7 @@ class Accepted(Link):
         more = partial_bytes - self.partial_bytes
         shard.partial_bytes += more
         self.partial_bytes = partial_bytes
-        if self.state is not State.READY:
+        if self.state is not HandshakeState.READY:
             shard.strangers_bytes += more
             if more > 0 and shard.strangers_bytes > shard.limits.handshake_bytes:
                 self.say_farewell(
@@ -190,14 +190,14 @@ class Accepted(Link):
 
     def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
         # A driver that tries a newer version waits for the answer on the stream of its first frame.
-        self.say_farewell(problem, stream if self.state is State.FRESH else EVENT_STREAM)
+        self.say_farewell(problem, stream if self.state is HandshakeState.FRESH else EVENT_STREAM)
 
     def say_farewell(self, problem: MaitredError, stream: int = EVENT_STREAM) -> None:
         """Say why, and close."""
         if self.closing:
             return
         self.shard.count_error(problem.code)
-        if self.state is not State.READY and stream == EVENT_STREAM:
+        if self.state is not HandshakeState.READY and stream == EVENT_STREAM:
             stream = 0
         # First: the end of one request can be the answer to another one of this connection.
         self._stop_work(None)
@@ -235,7 +235,7 @@ class Accepted(Link):
     def _observed(self) -> Observed:
         return Observed(
             opened_at=self.opened_at,
-            ready=self.state is State.READY,
+            ready=self.state is HandshakeState.READY,
             arrived_at=self.arrived_at,
             partial_since=self.partial_since,
             stalled_since=self.write_paused_since,

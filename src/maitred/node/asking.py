@@ -9,7 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import Cancelled, ConnectionLost, DeadlineExceeded, MaitredError, Unavailable
-from maitred.node.held import HeldHere
+from maitred.node.deferred_reply import HeldHere
 from maitred.protocol.frames import Frame, Opcode
 from maitred.protocol.messages import decode_answer, encode
 from maitred.wire.caller import error_of
@@ -29,7 +29,7 @@ ASK_SECONDS: Final = 5.0
 """For a question that needs no waiting there."""
 
 
-class Asked(Protocol):
+class ShardQuestion(Protocol):
     """A question under way."""
 
     def give_up(self) -> None:
@@ -103,7 +103,7 @@ class PeerCall:
             self._done(outcome)
 
 
-def ask(shard: Shard, message: AnyRequest, seconds: float, done: Done) -> Asked:
+def ask(shard: Shard, message: AnyRequest, seconds: float, done: Done) -> ShardQuestion:
     """Ask the owner of the message's partition."""
     loop = shard.loop
     owner = shard.owner_of(message)

@@ -22,8 +22,8 @@ from maitred.errors import (
     UnknownRequest,
 )
 from maitred.node.audited import tell_of_refusal, tell_of_request
+from maitred.node.deferred_reply import HeldWork
 from maitred.node.handshake import OWN_OPCODES, Handshake
-from maitred.node.held import HeldWork
 from maitred.node.work import ForwardedWork, LocalWork, expired
 from maitred.protocol.frames import Frame, Opcode
 from maitred.protocol.messages import REQUEST_DECODERS, UNREADABLE, not_understood
@@ -41,7 +41,7 @@ ALSO_WHILE_DRAINING: Final = frozenset(
 what was begun."""
 
 
-class Connection(Handshake):
+class NodeConnection(Handshake):
     """The shard's end of a connection, all of it."""
 
     __slots__ = ()

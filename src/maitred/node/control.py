@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct, json
 
 from maitred.errors import MaitredError, RemoteError
-from maitred.node.shard import Place  # noqa: TC001 - msgspec reads the annotations
+from maitred.node.shard import ShardPlace  # noqa: TC001 - msgspec reads the annotations
 from maitred.protocol.access import PartState, ProcessState  # noqa: TC001
 from maitred.protocol.refusals import CLASSES
 from maitred.settings import Node, User  # noqa: TC001
@@ -30,7 +30,7 @@ class Start(Struct, tag="start"):
     """Be this shard."""
 
     settings: Node
-    place: Place
+    place: ShardPlace
     source_port_socket: int | None
     """The number of an inherited file."""
 

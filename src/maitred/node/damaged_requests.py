@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from maitred.matching.records import Damaged
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.driving import Owned
-    from maitred.node.held import Held
     from maitred.node.partitions import Partitions
 
 
@@ -29,12 +29,12 @@ class DamagedRequests:
         self._store = partitions.store
         partitions.shard.holders[Opcode.DAMAGED] = partitions.holder(self._damaged)
 
-    def _damaged(self, owned: Owned, message: DamagedRows, held: Held) -> None:
+    def _damaged(self, owned: Owned, message: DamagedRows, held: DeferredReply) -> None:
         if message.body and (message.action != "retry" or len(message.rows) != 1):
             raise InvalidArgument("A mended body is for the retry of one row.")
         self._partitions.answering(held, self._answered(owned, message, held))
 
-    async def _answered(self, owned: Owned, message: DamagedRows, held: Held) -> None:
+    async def _answered(self, owned: Owned, message: DamagedRows, held: DeferredReply) -> None:
         if message.action == "list":
             kind, first = message.rows[0] if message.rows else ("", -1)
             rows = await self._store.damaged(owned.key, (first, kind), message.most)

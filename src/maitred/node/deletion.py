@@ -21,8 +21,8 @@ from maitred.protocol.tasks import DeletedQueue, DeleteQueue, Withdraw, Withdraw
 if TYPE_CHECKING:
     from msgspec import Struct
 
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.driving import Owned
-    from maitred.node.held import Held
     from maitred.node.partitions import Partitions
 
 
@@ -81,7 +81,7 @@ class Deletion:
         ask(self._shard, message, ASK_SECONDS, lambda outcome: settle(future, outcome))
         return await future
 
-    def _withdraw(self, message: Withdraw, held: Held) -> None:
+    def _withdraw(self, message: Withdraw, held: DeferredReply) -> None:
         queue = message.namespace, message.queue, message.queue_type
         mine = [one for one in self._partitions.owned.values() if one.key[:3] == queue]
         answer = Withdrawn(

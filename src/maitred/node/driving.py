@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from maitred.matching.partition import Partition
     from maitred.matching.records import PartitionKey
     from maitred.matching.shared_supplies import SharedOffer, SharedSupply
-    from maitred.node.asking import Asked
+    from maitred.node.asking import ShardQuestion
     from maitred.node.shard import Shard
     from maitred.node.writer import Writer
     from maitred.store.interface import Store
@@ -109,7 +109,7 @@ class Owned:
         self.last_used = now
         self.tend_at = now
         """When its caretaker looks at it next."""
-        self.asked: dict[object, Asked] = {}
+        self.asked: dict[object, ShardQuestion] = {}
         """Questions to the parent, by the offer or task that they are about."""
 
 

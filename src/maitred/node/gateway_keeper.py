@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from maitred.errors import CannotStart
 from maitred.node.control import StartGateway
+from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.keeper import Keeper
 from maitred.node.launch import ShardProcess
-from maitred.node.reservation import Reservation, resolve
 from maitred.node.restarts import RestartPolicy
 from maitred.settings import HTTP_PORT, PORT
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.node.launch import ReloadAsker
-    from maitred.node.shard import Place
+    from maitred.node.shard import ShardPlace
     from maitred.settings import Node
 
 MODULE: Final = "maitred.gateway.process"
@@ -47,7 +47,7 @@ class GatewayKeeper(Keeper):
 
     def __init__(
         self,
-        place: Place,
+        place: ShardPlace,
         settings: Node,
         log: Logger,
         port: int,
@@ -105,7 +105,7 @@ def hold_port(settings: Node, shards: int, held: ExitStack) -> int:
     """The port of the HTTP door, held like those of shards; raises `CannotStart`."""
     gateway = settings.gateway
     wanted = http_port(settings, shards)
-    reservation = held.enter_context(Reservation(resolve(gateway.host)))
+    reservation = held.enter_context(HeldPorts(resolve(gateway.host)))
     problem: OSError | None = None
     for _ in range(1 if wanted else ATTEMPTS):
         try:

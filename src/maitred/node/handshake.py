@@ -15,7 +15,7 @@ from maitred.errors import (
     Unauthenticated,
     UnknownRequest,
 )
-from maitred.node.accepted import Accepted, State
+from maitred.node.accepted import Accepted, HandshakeState
 from maitred.protocol import cql
 from maitred.protocol.description import agree
 from maitred.protocol.frames import COMPRESSED, CUSTOM_PAYLOAD, Frame, Opcode
@@ -57,7 +57,7 @@ class Handshake(Accepted):
         elif frame.opcode >= OWN_OPCODES:
             raise ProtocolViolation(
                 "Say MAITRED_VERSION in STARTUP before making requests."
-                if self.state is State.READY
+                if self.state is HandshakeState.READY
                 else "The handshake comes before requests."
             )
         elif any(opcode == frame.opcode for _, opcode in self._TABLE):
@@ -96,7 +96,7 @@ class Handshake(Accepted):
             self._logged_in(known, self.source)
             self.send(0, stream, Opcode.READY, b"")
         elif self.shard.users.required:
-            self.state = State.AUTHENTICATING
+            self.state = HandshakeState.AUTHENTICATING
             self.send(0, stream, Opcode.AUTHENTICATE, cql.encode_authenticate())
         else:
             if cql.LOGIN in options and not self.shard.told_of_credentials:
@@ -139,7 +139,7 @@ class Handshake(Accepted):
 
     def _become_ready(self) -> None:
         self.shard.strangers_bytes -= self.partial_bytes  # which are a user's from now on
-        self.state = State.READY
+        self.state = HandshakeState.READY
         self.version = self._agreed_version
         self.decoder.max_body_bytes = self.shard.limits.frame_bytes
 
@@ -155,13 +155,13 @@ class Handshake(Accepted):
         result = self.shard.tables.select(cql.decode_query(body), address)
         self.send(0, stream, Opcode.RESULT, result)
 
-    _TABLE: ClassVar[dict[tuple[State, int], Callable[[Handshake, int, bytes], None]]] = {
-        (State.FRESH, Opcode.OPTIONS): _options,
-        (State.FRESH, Opcode.STARTUP): _startup,
-        (State.AUTHENTICATING, Opcode.OPTIONS): _options,
-        (State.AUTHENTICATING, Opcode.AUTH_RESPONSE): _auth_response,
-        (State.READY, Opcode.OPTIONS): _options,
-        (State.READY, Opcode.REGISTER): _register,
-        (State.READY, Opcode.QUERY): _query,
+    _TABLE: ClassVar[dict[tuple[HandshakeState, int], Callable[[Handshake, int, bytes], None]]] = {
+        (HandshakeState.FRESH, Opcode.OPTIONS): _options,
+        (HandshakeState.FRESH, Opcode.STARTUP): _startup,
+        (HandshakeState.AUTHENTICATING, Opcode.OPTIONS): _options,
+        (HandshakeState.AUTHENTICATING, Opcode.AUTH_RESPONSE): _auth_response,
+        (HandshakeState.READY, Opcode.OPTIONS): _options,
+        (HandshakeState.READY, Opcode.REGISTER): _register,
+        (HandshakeState.READY, Opcode.QUERY): _query,
     }
     """What may be said in which state."""

@@ -11,7 +11,7 @@ from msgspec import structs
 from maitred.errors import CannotStart, ShardsKeepDying
 from maitred.node.control import Start
 from maitred.node.exits import CUT_OFF
-from maitred.node.launch import Ended, ShardProcess
+from maitred.node.launch import ProcessEnd, ShardProcess
 from maitred.node.restarts import GiveUp, RestartPolicy
 from maitred.node.shard import FAREWELL_SECONDS
 from maitred.protocol.access import PartState, ProcessState
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.node.launch import ReloadAsker
-    from maitred.node.shard import Place
+    from maitred.node.shard import ShardPlace
     from maitred.settings import Node, User
 
 START_SECONDS: Final = 60.0
@@ -45,7 +45,7 @@ class Keeper:
 
     def __init__(
         self,
-        place: Place,
+        place: ShardPlace,
         settings: Node,
         log: Logger,
         *,
@@ -134,7 +134,7 @@ class Keeper:
             ended = await process.ended()
         return str(ended)
 
-    async def _launch(self) -> tuple[ShardProcess, Ended | None]:
+    async def _launch(self) -> tuple[ShardProcess, ProcessEnd | None]:
         """Start a process and wait until it is ready (None) or has ended.
 
         Raises `CannotStart` if the system has no process or no files for it just now.

@@ -49,7 +49,7 @@ STANDARD_ERROR: Final = 2
 """Where a shard's standard output goes, too: ours is for what the node announces."""
 
 
-class Ended(NamedTuple):
+class ProcessEnd(NamedTuple):
     """How a shard process ended."""
 
     status: int
@@ -134,7 +134,7 @@ class ShardProcess:
         writer.write(line(start))
         return cls(process, reader, writer, reload_wanted)
 
-    async def _watch(self, reader: asyncio.StreamReader) -> Ended:
+    async def _watch(self, reader: asyncio.StreamReader) -> ProcessEnd:
         with suppress(OSError, ValueError, DecodeError):  # it died in the middle of a word
             while (said := await reader.readline()).endswith(b"\n"):
                 report = decode_report(said)
@@ -152,13 +152,13 @@ class ShardProcess:
                 waiting.set_result(None)
         status = await self._process.wait()
         self._writer.close()
-        return Ended(status, self._problem)
+        return ProcessEnd(status, self._problem)
 
-    async def ended(self) -> Ended:
+    async def ended(self) -> ProcessEnd:
         """Wait for its end; may be asked again."""
         return await asyncio.shield(self._ended)
 
-    async def ready_or_ended(self) -> Ended | None:
+    async def ready_or_ended(self) -> ProcessEnd | None:
         """Wait until it listens (None), or for its end."""
         ready = asyncio.create_task(self.ready.wait())
         try:

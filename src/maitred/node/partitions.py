@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.records import Acquired
-    from maitred.node.held import Held
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.shard import Shard
     from maitred.node.writer import Writer
     from maitred.protocol.requests import PartitionRequest
@@ -72,7 +72,7 @@ KEEPING_SECONDS: Final = 4.0
 """How long a stopping shard may take to write results, less than the supervisor waits for it beyond
 `drain_seconds`. SQLite writes some hundred thousand small ones in this time."""
 
-Serve = Callable[["Owned", Any, "Held"], None]
+Serve = Callable[["Owned", Any, "DeferredReply"], None]
 """Serves a request at a partition that is loaded."""
 
 Absent = Callable[[Any, "Counts | None"], "Struct | None"]
@@ -103,7 +103,7 @@ class _Waiting(NamedTuple):
 
     kind: RequestKind
     message: Any
-    held: Held
+    held: DeferredReply
 
     @property
     def makes(self) -> Makes:
@@ -161,7 +161,7 @@ class Partitions(Driving):
         makes: Makes | Callable[[Any], Makes] = Makes.NOTHING,
         absent: Absent | None = None,
         touches: bool = False,
-    ) -> Callable[[Any, Held], None]:
+    ) -> Callable[[Any, DeferredReply], None]:
         """What the shard calls for a request: serves it as soon as the partition is there.
 
         A partition that does not exist is made as far as the request `makes` it. Otherwise the
@@ -170,7 +170,7 @@ class Partitions(Driving):
         """
         kind = RequestKind(serve, makes, absent)
 
-        def hold(message: PartitionRequest, held: Held) -> None:
+        def hold(message: PartitionRequest, held: DeferredReply) -> None:
             key = PartitionKey(
                 message.namespace, message.queue, message.queue_type, message.partition
             )
@@ -185,7 +185,13 @@ class Partitions(Driving):
 
         return hold
 
-    def load_for(self, key: PartitionKey, kind: RequestKind, message: Any, held: Held) -> None:  # noqa: ANN401
+    def load_for(
+        self,
+        key: PartitionKey,
+        kind: RequestKind,
+        message: Any,  # noqa: ANN401
+        held: DeferredReply,
+    ) -> None:
         """Serve the request as soon as the partition is loaded."""
         self._load_for(key, _Waiting(kind, message, held))
 
@@ -278,7 +284,7 @@ class Partitions(Driving):
         if unknown:
             self.shard.spawn(self._refuse_unknown(key, unknown))
 
-    async def _refuse_unknown(self, key: PartitionKey, unknown: list[Held]) -> None:
+    async def _refuse_unknown(self, key: PartitionKey, unknown: list[DeferredReply]) -> None:
         problem = await self._unknown(key)
         for held in unknown:
             held.refuse(problem)
@@ -303,7 +309,13 @@ class Partitions(Driving):
         self._hinted[name] = (now + HINT_SECONDS, problem.remedy)
         return problem
 
-    def _serve_who_waited(self, owned: Owned, serve: Serve, message: Any, held: Held) -> None:  # noqa: ANN401
+    def _serve_who_waited(
+        self,
+        owned: Owned,
+        serve: Serve,
+        message: Any,  # noqa: ANN401
+        held: DeferredReply,
+    ) -> None:
         has_left = not held.wanted
         try:
             serve(owned, message, held)
@@ -406,11 +418,11 @@ class Partitions(Driving):
             if not future.done() or future.cancelled():
                 asked.give_up()
 
-    def answering(self, held: Held, answer: Coroutine[Any, Any, None]) -> None:
+    def answering(self, held: DeferredReply, answer: Coroutine[Any, Any, None]) -> None:
         """Have a coroutine answer it; if that fails, the caller hears so."""
         self.shard.spawn(self._answered(held, answer))
 
-    async def _answered(self, held: Held, answer: Coroutine[Any, Any, None]) -> None:
+    async def _answered(self, held: DeferredReply, answer: Coroutine[Any, Any, None]) -> None:
         try:
             await answer
         except MaitredError as problem:

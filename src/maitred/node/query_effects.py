@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from maitred.errors import MaitredError
 from maitred.matching import effects
 from maitred.node.asking import ask
-from maitred.node.counting import Counting
-from maitred.node.query_limits import QueryLimits
+from maitred.node.query_limits import UserQueryLimits
+from maitred.node.shard_permits import ShardPermits
 from maitred.protocol.queries import (
     Allocate,
     Allocated,
@@ -18,7 +18,7 @@ from maitred.protocol.queries import (
     Member,
     Pass,
     Roster,
-    Shedding,
+    SheddingTerms,
 )
 from maitred.protocol.tasks import Reserved
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.slot_requests import Reservation
     from maitred.node.driving import Driving, Owned
-    from maitred.settings import Queries
+    from maitred.settings import QuerySettings
     from maitred.surroundings import Surroundings
 
 
@@ -38,8 +38,8 @@ class QueryEffects:
 
     def __init__(self, driving: Driving, surroundings: Surroundings) -> None:
         self._driving = driving
-        self.limits = QueryLimits(driving.shard)
-        self.counting = Counting(driving.shard, surroundings)
+        self.limits = UserQueryLimits(driving.shard)
+        self.counting = ShardPermits(driving.shard, surroundings)
         self.carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.Allocate: self._allocate,
             effects.RefuseSlotRequest: self._refuse_slot_request,
@@ -178,10 +178,10 @@ class QueryEffects:
         effect.token.refuse(effect.problem)
 
 
-def shedding(queries: Queries) -> Shedding:
+def shedding(queries: QuerySettings) -> SheddingTerms:
     """What gateways are told of it."""
     wanted = queries.shedding
-    return Shedding(
+    return SheddingTerms(
         wanted.wait_target_seconds,
         wanted.length,
         wanted.holdback,

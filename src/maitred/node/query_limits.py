@@ -16,7 +16,7 @@ from maitred.settings import QueryLimits as UserLimits
 
 if TYPE_CHECKING:
     from maitred.node.shard import Shard
-    from maitred.settings import Queries
+    from maitred.settings import QuerySettings
 
 LIMITERS_KEPT: Final = 10_000
 """Users whose rate is remembered; whoever asked longest ago goes first."""
@@ -40,7 +40,7 @@ class Limit(NamedTuple):
     most: int
 
 
-class QueryLimits:
+class UserQueryLimits:
     """Of all users."""
 
     def __init__(self, shard: Shard) -> None:
@@ -54,7 +54,7 @@ class QueryLimits:
         known = self._shard.users.user(name) if name else None
         return known.queries if known is not None else NO_LIMITS
 
-    def of(self, queue: Queries, user: str) -> Reach:
+    def of(self, queue: QuerySettings, user: str) -> Reach:
         """The lower of the queue's and the user's, as a worker is told."""
         if self._generation != self._shard.users.generation:
             self._generation = self._shard.users.generation
@@ -66,7 +66,7 @@ class QueryLimits:
             self._reach[id(queue), user] = known = self._worked_out(queue, self.user(user))
         return known
 
-    def _worked_out(self, queue: Queries, theirs: UserLimits) -> Reach:
+    def _worked_out(self, queue: QuerySettings, theirs: UserLimits) -> Reach:
         most = theirs.result_bytes
         streams = [size for size in (queue.stream_bytes, most) if size]
         return (
@@ -76,7 +76,7 @@ class QueryLimits:
             min(streams, default=0),
         )
 
-    def again_seconds(self, queue: Queries, user: str) -> float:
+    def again_seconds(self, queue: QuerySettings, user: str) -> float:
         """How long a slot may be used again without asking: whoever is counted asks always.
 
         Gateways that pick workers do not ask anyway, and count on every slot that is free.
@@ -85,7 +85,7 @@ class QueryLimits:
             return 0.0
         return 0.0 if self.asks_always(queue, user) else queue.again_seconds
 
-    def asks_always(self, queue: Queries, user: str) -> bool:
+    def asks_always(self, queue: QuerySettings, user: str) -> bool:
         """Whether each query of the user has to be counted here: whoever has the slots already, or
         picks the workers himself, is counted by nobody but himself."""
         if queue.concurrent is not None:
@@ -93,7 +93,7 @@ class QueryLimits:
         theirs = self.user(user) if user else NO_LIMITS
         return theirs.rate_per_second is not None or theirs.concurrent is not None
 
-    def under_way(self, queue: Queries, name: str, user: str) -> tuple[Limit, ...]:
+    def under_way(self, queue: QuerySettings, name: str, user: str) -> tuple[Limit, ...]:
         """What limits there are to what is under way; mostly none."""
         theirs = self.user(user).concurrent if user else None
         if theirs is None and queue.concurrent is None:
@@ -121,7 +121,7 @@ class QueryLimits:
         """So many come; `Overloaded` if that is too fast."""
         self._count(user, user, self.user(user).rate_per_second, queries, now)
 
-    def count_queue(self, queue: Queries, name: str, queries: int, now: float) -> None:
+    def count_queue(self, queue: QuerySettings, name: str, queries: int, now: float) -> None:
         """So many come to a queue, of whomever; `Overloaded` if that is too fast."""
         if queue.rate_per_second is not None:
             self._count(QUEUE + name, f"The queue {name}", queue.rate_per_second, queries, now)

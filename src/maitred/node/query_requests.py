@@ -34,12 +34,12 @@ from maitred.security.users import GATEWAY
 
 if TYPE_CHECKING:
     from maitred.node.accepted import Accepted
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.driving import Owned
-    from maitred.node.held import Held
     from maitred.node.partitions import Partitions
     from maitred.node.signature_requests import SignatureRequests
     from maitred.protocol.tasks import Counts
-    from maitred.settings import Queries
+    from maitred.settings import QuerySettings
 
 ATTEND_EARLY_SECONDS: Final = 0.1
 """So long before its patience ends a worker that attends is answered."""
@@ -94,7 +94,7 @@ class QueryRequests:
         if identity is not None and identity.name != GATEWAY:
             self._limits.check_queue(message.namespace, message.queue, identity.name)
 
-    def _allocate(self, owned: Owned, message: Allocate, held: Held) -> None:
+    def _allocate(self, owned: Owned, message: Allocate, held: DeferredReply) -> None:
         now = self._loop.time()
         if not message.hops:
             queries = owned.partition.settings.queries
@@ -115,13 +115,15 @@ class QueryRequests:
             self._count_rates(queries, name, message, now)
         self._want(owned, message, held, now)
 
-    def _count_rates(self, queries: Queries, name: str, message: Allocate, now: float) -> None:
+    def _count_rates(
+        self, queries: QuerySettings, name: str, message: Allocate, now: float
+    ) -> None:
         self._limits.count_queue(queries, name, message.slots, now)
         if message.user:
             self._limits.count(message.user, message.slots, now)
 
     def _want(
-        self, owned: Owned, message: Allocate, held: Held, now: float, late: float = 0.0
+        self, owned: Owned, message: Allocate, held: DeferredReply, now: float, late: float = 0.0
     ) -> None:
         partition = owned.partition
         user, permits = message.user, message.permits
@@ -153,7 +155,7 @@ class QueryRequests:
             else:
                 self._partitions.touch(owned)
 
-    def _subscribe(self, owned: Owned, message: Subscribe, held: Held) -> None:
+    def _subscribe(self, owned: Owned, message: Subscribe, held: DeferredReply) -> None:
         self._only_root(owned)
         partition = owned.partition
         if self._partitions.queries.policy_for(owned, message.user) == "idle":
@@ -173,7 +175,7 @@ class QueryRequests:
             session, user, message.version, held, now + max(patience, 0.0), now
         )
 
-    def _suspect(self, owned: Owned, message: Suspect, held: Held) -> None:
+    def _suspect(self, owned: Owned, message: Suspect, held: DeferredReply) -> None:
         now = self._loop.time()
         if message.refused:
             owned.partition.allocator.slots_refused(message.refused, now)
@@ -209,7 +211,7 @@ class QueryRequests:
         message.session = session_of_secret(message.session)
         self._shard.name_user(message, connection)
 
-    def _attend(self, owned: Owned, message: Attend, held: Held) -> None:
+    def _attend(self, owned: Owned, message: Attend, held: DeferredReply) -> None:
         self._only_root(owned)
         check_shown_name("worker", message.worker)
         if message.limit_reason:
@@ -241,17 +243,17 @@ class QueryRequests:
         partition.subscriptions.attend(told, now)
         self._signatures.announced(owned, message.signature)
 
-    def _running(self, message: Running, held: Held) -> None:
+    def _running(self, message: Running, held: DeferredReply) -> None:
         """The partition need not be loaded for it: the proofs say what it made."""
         if self._partitions.signing_key:
             self._note_running(message, held, self._partitions.signing_key)
         else:
             self._partitions.answering(held, self._note_running_later(message, held))
 
-    async def _note_running_later(self, message: Running, held: Held) -> None:
+    async def _note_running_later(self, message: Running, held: DeferredReply) -> None:
         self._note_running(message, held, await self._partitions.load_signing_key())
 
-    def _note_running(self, message: Running, held: Held, signing_key: bytes) -> None:
+    def _note_running(self, message: Running, held: DeferredReply, signing_key: bytes) -> None:
         namespace, queue, session = message.namespace, message.queue, message.session
         key = PartitionKey(namespace, queue, message.queue_type, message.partition)
         queries = self._partitions.settings_of(key).queries
@@ -270,7 +272,7 @@ class QueryRequests:
 
     # People
 
-    def _workers(self, owned: Owned, message: Workers, held: Held) -> None:
+    def _workers(self, owned: Owned, message: Workers, held: DeferredReply) -> None:
         self._only_root(owned)
         partition = owned.partition
         now = self._loop.time()

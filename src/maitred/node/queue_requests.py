@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import Dead
     from maitred.node.caretaker import Caretaker
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.driving import Owned
-    from maitred.node.held import Held
     from maitred.node.partitions import Partitions
     from maitred.node.signature_requests import SignatureRequests
     from maitred.protocol.tasks import Queues
@@ -64,10 +64,10 @@ class QueueRequests:
         quotas = {one: self._partitions.loader.quota(one) for one in namespaces}
         return QueuesFound(list(found), quotas)
 
-    def _describe(self, owned: Owned, _message: Describe, held: Held) -> None:
+    def _describe(self, owned: Owned, _message: Describe, held: DeferredReply) -> None:
         self._partitions.answering(held, self._described(owned, held))
 
-    async def _described(self, owned: Owned, held: Held) -> None:
+    async def _described(self, owned: Owned, held: DeferredReply) -> None:
         description = self._description(owned, await self._store.dead_count(owned.key))
         description.damaged_rows, description.damaged_tasks = await self._store.damaged_count(
             owned.key
@@ -135,7 +135,7 @@ class QueueRequests:
             namespace_stored=self._partitions.stored.namespace_amount(owned.key),
         )
 
-    def _sync(self, owned: Owned, message: Sync, held: Held) -> None:
+    def _sync(self, owned: Owned, message: Sync, held: DeferredReply) -> None:
         partition = owned.partition
         counts = message.counts
         if counts.version > partition.counts.version:
@@ -151,12 +151,12 @@ class QueueRequests:
             )
         )
 
-    def _resize(self, owned: Owned, message: Resize, held: Held) -> None:
+    def _resize(self, owned: Owned, message: Resize, held: DeferredReply) -> None:
         if owned.key.partition:
             raise InvalidArgument("Only the root, partition 0, keeps the counts.")
         self._partitions.answering(held, self._resized(owned, message, held))
 
-    async def _resized(self, owned: Owned, message: Resize, held: Held) -> None:
+    async def _resized(self, owned: Owned, message: Resize, held: DeferredReply) -> None:
         counts = await self._caretaker.change(
             owned, message.read, message.write, force=message.force
         )
@@ -164,10 +164,10 @@ class QueueRequests:
 
     # Dead letters
 
-    def _dead(self, owned: Owned, message: DeadLetters, held: Held) -> None:
+    def _dead(self, owned: Owned, message: DeadLetters, held: DeferredReply) -> None:
         self._partitions.answering(held, self._dead_answered(owned, message, held))
 
-    async def _dead_answered(self, owned: Owned, message: DeadLetters, held: Held) -> None:
+    async def _dead_answered(self, owned: Owned, message: DeadLetters, held: DeferredReply) -> None:
         if message.action == "list":
             after = message.sequences[0] if message.sequences else 0
             found = await self._store.dead(owned.key, after, message.most)

@@ -43,7 +43,7 @@ from maitred.protocol.queries import (
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
-    from maitred.node.held import Held
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.partitions import Partitions
 
 RELAYS_MAX: Final = 10_000
@@ -101,14 +101,14 @@ class _Relaying:
         self.ordinal = 0
         """Of the next piece."""
         self.more = True
-        self.asked: Held | None = None
+        self.asked: DeferredReply | None = None
         """The gateway, waiting for that piece."""
-        self.piece: tuple[Deliver, Held] | None = None
+        self.piece: tuple[Deliver, DeferredReply] | None = None
         """That piece, and the worker who has brought it."""
-        self.fetching: Held | None = None
+        self.fetching: DeferredReply | None = None
         """The worker, waiting for the query."""
         self.fetching_until = inf
-        self.watching: Held | None = None
+        self.watching: DeferredReply | None = None
         """The worker, waiting to hear that nobody wants the answer."""
         self.watching_until = inf
         self.unclaimed_until = inf
@@ -140,7 +140,7 @@ class Relays:
 
     # The gateway
 
-    def _relay(self, message: Relay, held: Held) -> None:
+    def _relay(self, message: Relay, held: DeferredReply) -> None:
         key = _key(message)
         one = self._table.get(key)
         if message.stop:
@@ -163,7 +163,7 @@ class Relays:
         if one.fetching is not None:
             self._hand_over(one, one.fetching, now)
 
-    def _ask_for_piece(self, one: _Relaying | None, message: Relay, held: Held) -> None:
+    def _ask_for_piece(self, one: _Relaying | None, message: Relay, held: DeferredReply) -> None:
         if one is None or one.stopped:
             raise WorkerLost("The node does not know this query any more.")
         if one.asked is not None or message.ordinal != one.ordinal:
@@ -171,12 +171,12 @@ class Relays:
         self._gateway_waits(one, held)
         self._meet(one)
 
-    def _gateway_waits(self, one: _Relaying, held: Held) -> None:
+    def _gateway_waits(self, one: _Relaying, held: DeferredReply) -> None:
         one.asked = held
         one.gateway_by = inf
         held.on_stop = lambda: self._gateway_left(one, held)
 
-    def _gateway_left(self, one: _Relaying, held: Held) -> None:
+    def _gateway_left(self, one: _Relaying, held: DeferredReply) -> None:
         if one.asked is held:
             one.asked = None
             self._stop(one)
@@ -195,7 +195,7 @@ class Relays:
 
     # The worker
 
-    def _fetch(self, message: Fetch, held: Held) -> None:
+    def _fetch(self, message: Fetch, held: DeferredReply) -> None:
         key = _key(message)
         one = self._table.get(key)
         now = self._loop.time()
@@ -218,20 +218,20 @@ class Relays:
         if one.seat:
             self._hand_over(one, held, now)
 
-    def _hand_over(self, one: _Relaying, held: Held, now: float) -> None:
+    def _hand_over(self, one: _Relaying, held: DeferredReply, now: float) -> None:
         seat, one.seat, one.seated, one.fetching = one.seat, b"", True, None
         one.fetching_until = one.unclaimed_until = inf
         one.worker_by = now + RETURN_SECONDS
         held.answer(Fetched(seat))
 
-    def _fetcher_left(self, one: _Relaying, held: Held) -> None:
+    def _fetcher_left(self, one: _Relaying, held: DeferredReply) -> None:
         if one.fetching is held:
             one.fetching = None
             one.fetching_until = inf
             if one.asked is None:
                 self._forget(one)
 
-    def _watch(self, one: _Relaying | None, held: Held, until: float) -> None:
+    def _watch(self, one: _Relaying | None, held: DeferredReply, until: float) -> None:
         if one is None or one.stopped or not one.seated:
             held.answer(Fetched(stop=True))
             return
@@ -242,7 +242,7 @@ class Relays:
         one.worker_by = inf
         held.on_stop = lambda: self._watcher_left(one, held)
 
-    def _watcher_left(self, one: _Relaying, held: Held) -> None:
+    def _watcher_left(self, one: _Relaying, held: DeferredReply) -> None:
         if one.watching is held:
             one.watching = None
             self._worker_out_of_touch(one)
@@ -252,7 +252,7 @@ class Relays:
         if one.piece is None:
             one.worker_by = self._loop.time() + RETURN_SECONDS
 
-    def _deliver(self, message: Deliver, held: Held) -> None:
+    def _deliver(self, message: Deliver, held: DeferredReply) -> None:
         if len(message.body) > PIECE_MAX:
             raise PayloadTooLarge(f"A piece has at most {PIECE_MAX:,} bytes.")
         one = self._table.get(_key(message))
@@ -271,7 +271,7 @@ class Relays:
         held.on_stop = lambda: self._bringer_left(one, held)
         self._meet(one)
 
-    def _bringer_left(self, one: _Relaying, held: Held) -> None:
+    def _bringer_left(self, one: _Relaying, held: DeferredReply) -> None:
         if one.piece is not None and one.piece[1] is held:
             one.piece = None
             if one.watching is None:

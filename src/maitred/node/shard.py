@@ -28,7 +28,7 @@ from maitred.errors import (
 from maitred.node.announced import Announced
 from maitred.node.bearers import Bearers, Jwts
 from maitred.node.caretaker import Caretaker
-from maitred.node.connection import Connection
+from maitred.node.connection import NodeConnection
 from maitred.node.damaged_requests import DamagedRequests
 from maitred.node.deletion import Deletion
 from maitred.node.partitions import Partitions
@@ -42,7 +42,7 @@ from maitred.node.system_tables import SystemTables
 from maitred.node.task_requests import TaskRequests
 from maitred.node.token_requests import TokenRequests
 from maitred.node.vitals import LoadGauge, Vitals
-from maitred.node.watching import Watching
+from maitred.node.watching import QueryTables
 from maitred.node.writer import Writer
 from maitred.protocol import cql
 from maitred.protocol.access import NodeReloaded, PartState, ProcessState
@@ -51,7 +51,7 @@ from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import (
     Echo,
     Echoed,
-    Home,
+    HomeHint,
     ShardStatus,
     Status,
     with_home,
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from maitred.matching.records import PartitionKey
     from maitred.node.accepted import Accepted
     from maitred.node.asking import PeerCall
-    from maitred.node.held import Held
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.work import ForwardedWork
     from maitred.protocol.access import Reload
     from maitred.protocol.messages import AnyRequest
@@ -102,7 +102,7 @@ SWEEP_PORTION: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ShardPlace:
     """Where a shard stands in its node."""
 
     node: UUID
@@ -128,7 +128,7 @@ class Shard:
 
     def __init__(
         self,
-        place: Place,
+        place: ShardPlace,
         settings: Node,
         surroundings: Surroundings,
         log: Logger,
@@ -179,7 +179,7 @@ class Shard:
         )
         self.supported_body = cql.encode_supported(self.description.supported())
         self.homes_told = tuple(
-            with_home(Home(str(place.node), number), b"") for number in range(place.shards)
+            with_home(HomeHint(str(place.node), number), b"") for number in range(place.shards)
         )
         """What precedes an answer that another shard has given: where the key lives."""
         self.connections: dict[Accepted, None] = {}
@@ -201,7 +201,7 @@ class Shard:
             Opcode.STATUS: self._status,
             Opcode.RELOAD: self._reload,
         }
-        self.holders: dict[int, Callable[[Any, Held], None]] = {}
+        self.holders: dict[int, Callable[[Any, DeferredReply], None]] = {}
         """Requests that are answered later, by whoever holds them."""
         self.admissions: dict[int, Callable[[Any, Accepted], None]] = {}
         """What is done with requests of clients where they come in, before they are passed on."""
@@ -263,7 +263,7 @@ class Shard:
         QueryRequests(self._partitions, signatures)
         Deletion(self._partitions)
         Relays(self._partitions)
-        Watching(self, self._surroundings)
+        QueryTables(self, self._surroundings)
         self._bearers = Bearers(
             self.users,
             store,
@@ -290,7 +290,7 @@ class Shard:
         if place.peer_paths:
             self._servers.append(
                 await self.loop.create_unix_server(
-                    partial(Connection, self, peer=True), place.peer_paths[place.number]
+                    partial(NodeConnection, self, peer=True), place.peer_paths[place.number]
                 )
             )
         # The own port first: whoever finds us through the shared one may ask for it at once.
@@ -301,7 +301,7 @@ class Shard:
         self.spawn(self._sweep())
 
     async def _listen(self, **where: Any) -> None:  # noqa: ANN401 - as the loop takes them
-        factory: Callable[[], asyncio.Protocol] = partial(Connection, self)
+        factory: Callable[[], asyncio.Protocol] = partial(NodeConnection, self)
         if self._handshakes is not None:
             factory = self._handshakes.before(factory)
         server = await self.loop.create_server(factory, backlog=ACCEPT_BACKLOG, **where)

@@ -9,7 +9,7 @@ from maitred.errors import MaitredError
 from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.records import PartitionKey
 from maitred.matching.shared_supplies import SharedOffer, SharedSupply
-from maitred.node.held import Held
+from maitred.node.deferred_reply import DeferredReply
 from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes, RequestKind
 from maitred.protocol.frames import Opcode
 from maitred.protocol.refusals import encode_error
@@ -47,7 +47,7 @@ class SharedOfferRequests:
         identity = connection.identity
         message.user = identity.name if identity is not None else ""
 
-    def _offer_many(self, message: OfferMany, held: Held) -> None:
+    def _offer_many(self, message: OfferMany, held: DeferredReply) -> None:
         check_shown_name("worker", message.worker)
         supplies = self._supplies
         if message.members:
@@ -79,7 +79,7 @@ class SharedOfferRequests:
             self._load(supply, message)
         self._partitions.serve(supply, now)
 
-    def _named(self, message: OfferMany, held: Held) -> SharedSupply | None:
+    def _named(self, message: OfferMany, held: DeferredReply) -> SharedSupply | None:
         """The set that the message names; None if some of it is not ours, which it is told."""
         shard = self._shard
         members: dict[PartitionKey, int] = {}
@@ -123,7 +123,7 @@ class SharedOfferRequests:
             elif not partitions.has(key):  # else it is being loaded, and finds the set then
                 partitions.load_for(key, self._join, join, joining)
 
-    def _joined(self, owned: Owned, message: Offer, held: Held) -> None:
+    def _joined(self, owned: Owned, message: Offer, held: DeferredReply) -> None:
         """The partition is there."""
         now = self._loop.time()
         owned.last_used = now
@@ -170,7 +170,7 @@ class SharedOfferRequests:
         return self._supplies.next_due()
 
 
-class Joining(Held):
+class Joining(DeferredReply):
     """Waits for a partition of a set to be loaded, and hears why it cannot be."""
 
     __slots__ = ("_told",)

@@ -16,8 +16,8 @@ from maitred.protocol.tasks import Signatures, SignaturesFound
 if TYPE_CHECKING:
     import asyncio
 
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.driving import Owned
-    from maitred.node.held import Held
     from maitred.node.partitions import Partitions
     from maitred.protocol.tasks import Counts
 
@@ -44,7 +44,7 @@ class SignatureRequests:
         if not owned.partition.signatures.is_complete:
             await self._read(owned)
 
-    def _signatures(self, owned: Owned, _message: Signatures, held: Held) -> None:
+    def _signatures(self, owned: Owned, _message: Signatures, held: DeferredReply) -> None:
         if owned.key.partition:
             raise InvalidArgument("Only the root, partition 0, knows the signatures.")
         if owned.partition.signatures.is_complete:
@@ -52,11 +52,11 @@ class SignatureRequests:
         else:
             self._partitions.answering(held, self._answer_later(owned, held))
 
-    async def _answer_later(self, owned: Owned, held: Held) -> None:
+    async def _answer_later(self, owned: Owned, held: DeferredReply) -> None:
         await self.complete(owned)
         self._answer(owned, held)
 
-    def _answer(self, owned: Owned, held: Held) -> None:
+    def _answer(self, owned: Owned, held: DeferredReply) -> None:
         partition, now = owned.partition, self._loop.time()
         known = partition.signatures.known(now + partition.ledger.wall)
         held.answer(SignaturesFound(known, partition.served_seconds_ago(now)))

@@ -22,13 +22,13 @@ from contextlib import ExitStack
 from select import select
 from typing import TYPE_CHECKING, Final
 
-from maitred.node.reservation import PORT_MAX, stream_socket
+from maitred.node.held_ports import PORT_MAX, stream_socket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maitred.logs import Logger
-    from maitred.node.reservation import Endpoint, Reservation
+    from maitred.node.held_ports import Endpoint, HeldPorts
 
 SO_ATTACH_REUSEPORT_CBPF: Final = 51
 """From Linux's <asm-generic/socket.h>; Python has no name for it."""
@@ -58,7 +58,7 @@ class _NotAsHoped(Exception):
 
 
 def open_source_port(
-    reservation: Reservation, endpoints: Sequence[Endpoint], port: int, shards: int, log: Logger
+    reservation: HeldPorts, endpoints: Sequence[Endpoint], port: int, shards: int, log: Logger
 ) -> list[socket.socket]:
     """A listening socket for each shard, in order; none if it cannot be done here, and why."""
     reason = None

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from maitred.errors import CannotStart, ShardsKeepDying
 from maitred.node import exits
 from maitred.node.gateway_keeper import GatewayKeeper, hold_port
+from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.identity import data_directory
 from maitred.node.keeper import Keeper
 from maitred.node.node_reloading import NodeReloading, SettingsFile
-from maitred.node.reservation import Reservation, resolve
-from maitred.node.shard import Place
+from maitred.node.shard import ShardPlace
 from maitred.node.source_ports import open_source_port
 from maitred.security.exposed_files import warn_of_exposed_files
 from maitred.store.sqlite_recovery import prepare
@@ -54,7 +54,7 @@ UNIX_PATH_BYTES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class StartedNode:
     """A node that is up, for whoever announces it."""
 
     node: UUID
@@ -73,7 +73,7 @@ class Running:
 class Companion(Protocol):
     """What lives beside a node for as long as it is up, such as workers to try it out with."""
 
-    async def start(self, running: Running) -> None:
+    async def start(self, running: StartedNode) -> None:
         """When the node is up, before that is announced."""
 
     async def stop(self) -> None:
@@ -110,7 +110,7 @@ class Supervisor:
         self._first_signal = asyncio.Event()
         self._second_signal = asyncio.Event()
 
-    async def run(self, announce: Callable[[Running], None]) -> int:
+    async def run(self, announce: Callable[[StartedNode], None]) -> int:
         """The whole life of the node; returns the exit status. Raises typed errors."""
         self._handle_signals()
         self._look_at_file_limit()
@@ -139,21 +139,21 @@ class Supervisor:
 
     # What it takes
 
-    def _take(self, held: ExitStack) -> tuple[Place, Path, int]:
+    def _take(self, held: ExitStack) -> tuple[ShardPlace, Path, int]:
         settings, shards = self._settings, self._shards
         data = held.enter_context(data_directory(settings.data))
         self._look_at_files(data)
         if settings.store is None:
             prepare(data.path, self._accepted_losses, self._log)
         endpoints = resolve(settings.host)
-        reservation = held.enter_context(Reservation(endpoints))
+        reservation = held.enter_context(HeldPorts(endpoints))
         port = reservation.block(settings.port, shards, spare=1 if shards > 1 else 0)
         source_port = port + shards + 1
         self._source_port_sockets = open_source_port(
             reservation, endpoints, source_port, shards, self._log
         )
         held.callback(self._close_source_port)
-        place = Place(
+        place = ShardPlace(
             node=data.node,
             number=0,
             shards=shards,
@@ -191,7 +191,7 @@ class Supervisor:
             one.close()
         self._source_port_sockets = []
 
-    def _make_keepers(self, place: Place, lock: int) -> list[Keeper]:
+    def _make_keepers(self, place: ShardPlace, lock: int) -> list[Keeper]:
         sockets = self._source_port_sockets
         return [
             Keeper(
@@ -205,9 +205,9 @@ class Supervisor:
             for number in range(self._shards)
         ]
 
-    def _running(self, place: Place, data: Path) -> Running:
+    def _running(self, place: ShardPlace, data: Path) -> StartedNode:
         gateway = self._gateway
-        return Running(
+        return StartedNode(
             node=place.node,
             host=place.host,
             port=place.port,
@@ -244,7 +244,7 @@ class Supervisor:
         finally:
             watching.cancel()
 
-    async def _accompanied(self, running: Running) -> bool:
+    async def _accompanied(self, running: StartedNode) -> bool:
         if self._companion is None:
             return True
         return await self._before_signal(self._companion.start(running))

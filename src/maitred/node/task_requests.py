@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from maitred.matching.partition import Partition
     from maitred.matching.task_intake import Revocation
     from maitred.node.accepted import Accepted
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.driving import Owned
-    from maitred.node.held import Held
     from maitred.node.partitions import Partitions
     from maitred.protocol.tasks import Counts
     from maitred.store.interface import SegmentRead
@@ -110,7 +110,7 @@ class TaskRequests:
 
     # Producers
 
-    def _add(self, owned: Owned, message: Add, held: Held) -> None:
+    def _add(self, owned: Owned, message: Add, held: DeferredReply) -> None:
         partition = owned.partition
         newer = self._partitions.newer
         # A producer that does not know the counts yet would add its whole first batch to the root.
@@ -145,7 +145,7 @@ class TaskRequests:
             self._partitions.stored.refused(owned.key, len(message.payloads), problem)
             raise
 
-    def _await(self, owned: Owned, message: Await, held: Held) -> None:
+    def _await(self, owned: Owned, message: Await, held: DeferredReply) -> None:
         sequence = message.sequence
         if sequence < SEQUENCES_PER_RANGE:
             raise owned.partition.intake.absence(sequence)
@@ -153,7 +153,7 @@ class TaskRequests:
         if not owned.partition.results.wait_for(sequence, held, self._loop.time()):
             self._partitions.answering(held, self._await_stored(owned, sequence, held))
 
-    async def _await_stored(self, owned: Owned, sequence: int, held: Held) -> None:
+    async def _await_stored(self, owned: Owned, sequence: int, held: DeferredReply) -> None:
         """We know nothing of it; perhaps the store does."""
         partition = owned.partition
         # In this order: it may end in between, and then the second question finds that.
@@ -240,7 +240,7 @@ class TaskRequests:
         if self._looked_at is looked_at:
             self._looked_at = None
 
-    def _revoke(self, owned: Owned, message: Revoke, held: Held) -> None:
+    def _revoke(self, owned: Owned, message: Revoke, held: DeferredReply) -> None:
         sequence = message.sequence
         if sequence < SEQUENCES_PER_RANGE:
             raise owned.partition.intake.absence(sequence)
@@ -251,7 +251,7 @@ class TaskRequests:
             answer = self._revoke_stored(owned, sequence, held)
             self._partitions.answering(held, answer)
 
-    def _revoked(self, owned: Owned, sequence: int, state: Revocation, held: Held) -> None:
+    def _revoked(self, owned: Owned, sequence: int, state: Revocation, held: DeferredReply) -> None:
         if state == "cancelling":
             held.answer(Revoked(state))
         else:
@@ -261,7 +261,7 @@ class TaskRequests:
         self,
         owned: Owned,
         sequence: int,
-        held: Held,
+        held: DeferredReply,
         answer: Revoked | MaitredError,
         state: Revocation = "over",
     ) -> None:
@@ -278,7 +278,7 @@ class TaskRequests:
         ticket, now = Ticket(settle, 1), self._loop.time()
         owned.partition.intake.tell_of_revocation(ticket, sequence, state, now)
 
-    async def _revoke_stored(self, owned: Owned, sequence: int, held: Held) -> None:
+    async def _revoke_stored(self, owned: Owned, sequence: int, held: DeferredReply) -> None:
         partition = owned.partition
         with looking_up(owned):
             found = await self._segment_with(owned, sequence)
@@ -318,7 +318,7 @@ class TaskRequests:
         identity = connection.identity
         message.user = identity.name if identity is not None else ""
 
-    def _offer(self, owned: Owned, message: Offer, held: Held) -> None:
+    def _offer(self, owned: Owned, message: Offer, held: DeferredReply) -> None:
         check_shown_name("worker", message.worker)
         partition = owned.partition
         now = self._loop.time()
@@ -346,7 +346,7 @@ class TaskRequests:
         else:
             self._partitions.touch(owned)
 
-    def _finish(self, owned: Owned, message: Finish, held: Held) -> None:
+    def _finish(self, owned: Owned, message: Finish, held: DeferredReply) -> None:
         partition = owned.partition
         late: list[int] = []
         holder = holder_of(message.session, message.user)
@@ -442,7 +442,7 @@ class TaskRequests:
             )
         return False
 
-    def _heartbeat(self, owned: Owned, message: Heartbeat, held: Held) -> None:
+    def _heartbeat(self, owned: Owned, message: Heartbeat, held: DeferredReply) -> None:
         check_shown_name("worker", message.worker)
         partition = owned.partition
         now = self._loop.time()
@@ -455,7 +455,7 @@ class TaskRequests:
 
     # Between shards
 
-    def _forward(self, owned: Owned, message: Forward, held: Held) -> None:
+    def _forward(self, owned: Owned, message: Forward, held: DeferredReply) -> None:
         partition = owned.partition
         now = self._loop.time()
         terms = Terms(timeout=message.task_timeout)

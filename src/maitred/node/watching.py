@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maitred.node.accepted import Accepted
-    from maitred.node.held import Held
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.shard import Shard
     from maitred.surroundings import Surroundings
 
@@ -101,7 +101,7 @@ class _Gateway:
         self.name = message.name
         self.within = message.within
         self.network = message.network
-        self.held: Held | None = None
+        self.held: DeferredReply | None = None
         self.left_at = 0.0
         self.orders: list[Order] = []
         self.timer: asyncio.TimerHandle | None = None
@@ -152,7 +152,7 @@ class _Gathering:
         del self.rows[: -self._most]
 
 
-class Watching:
+class QueryTables:
     """What shard 0 does about them."""
 
     def __init__(self, shard: Shard, surroundings: Surroundings) -> None:
@@ -206,7 +206,7 @@ class Watching:
 
     # Gateways
 
-    def _watch(self, message: Watch, held: Held) -> None:
+    def _watch(self, message: Watch, held: DeferredReply) -> None:
         self._only_first(message)
         check_shown_name("gateway", message.name)
         key = (message.user, message.session)
@@ -259,11 +259,11 @@ class Watching:
             return f"{GATEWAYS_MAX:,} query tables are watched already."
         return ""
 
-    def _time_is_up(self, gateway: _Gateway, held: Held) -> None:
+    def _time_is_up(self, gateway: _Gateway, held: DeferredReply) -> None:
         if gateway.held is held:
             self._answer(gateway, [])
 
-    def _left(self, key: Key, gateway: _Gateway, held: Held) -> None:
+    def _left(self, key: Key, gateway: _Gateway, held: DeferredReply) -> None:
         """Its connection is gone, and with it, most probably, its table."""
         if gateway.held is held:
             self._not_held(gateway)

@@ -157,7 +157,7 @@ def decode_answer(opcode: int, body: bytes) -> AnyAnswer:
         ) from None
 
 
-class Home(Struct, array_like=True, frozen=True):
+class HomeHint(Struct, array_like=True, frozen=True):
     """The shard that owns a key, sent with the answer to a request that went to another shard."""
 
     node: str
@@ -165,15 +165,15 @@ class Home(Struct, array_like=True, frozen=True):
 
 
 HOME_KEY: Final = "maitred-home"
-_decode_home: Final = msgpack.Decoder(Home).decode
+_decode_home: Final = msgpack.Decoder(HomeHint).decode
 
 
-def with_home(home: Home, body: bytes) -> bytes:
+def with_home(home: HomeHint, body: bytes) -> bytes:
     """Prefix an answer's body with its home, for a frame with the flag `CUSTOM_PAYLOAD`."""
     return bytes_map({HOME_KEY: encode(home)}) + body
 
 
-def without_home(body: bytes) -> tuple[Home | None, bytes]:
+def without_home(body: bytes) -> tuple[HomeHint | None, bytes]:
     """Split the body of such a frame into the home and the answer; other entries of the custom
     payload are skipped."""
     reader = Reader(body)

@@ -149,7 +149,7 @@ class Subscribe(PartitionRequest, array_like=True, gc=False):
     """User whose queries these are, as in `Allocate`."""
 
 
-class Shedding(Struct, array_like=True, frozen=True, gc=False):
+class SheddingTerms(Struct, array_like=True, frozen=True, gc=False):
     """What a gateway does with queries while no worker has room."""
 
     wait_target_seconds: float = 0.02
@@ -179,7 +179,7 @@ class Roster(Answer, array_like=True, gc=False):
     """How the gateway picks a worker. With `idle` it picks none and asks for slots with
     ALLOCATE."""
     members: list[Member]
-    shedding: Shedding = Shedding()
+    shedding: SheddingTerms = SheddingTerms()
 
 
 class Pass(Struct, array_like=True, gc=False):

@@ -29,19 +29,19 @@ from maitred.settings.basis import (
     Text,
     Wait,
 )
-from maitred.settings.clients import Client, Querying, Upstream, Worker
-from maitred.settings.node import Audit, Gateway, Log, Node, Restarts
-from maitred.settings.queues import Forwarding, Queries, Queue, Scaling, Shedding
+from maitred.settings.clients import ClientSettings, Querying, Upstream, WorkerSettings
+from maitred.settings.node import Audit, GatewaySettings, Log, Node, Restarts
+from maitred.settings.queues import Forwarding, QuerySettings, Queue, Scaling, Shedding
 
 __all__ = [
     "HTTP_PORT",
     "PORT",
     "Audit",
     "Bytes",
-    "Client",
+    "ClientSettings",
     "Count",
     "Forwarding",
-    "Gateway",
+    "GatewaySettings",
     "Hidden",
     "Jwt",
     "Limits",
@@ -51,8 +51,8 @@ __all__ = [
     "Node",
     "Permission",
     "Port",
-    "Queries",
     "QueryLimits",
+    "QuerySettings",
     "Querying",
     "Queue",
     "Rate",
@@ -67,6 +67,6 @@ __all__ = [
     "Upstream",
     "User",
     "Wait",
-    "Worker",
     "WorkerAddresses",
+    "WorkerSettings",
 ]

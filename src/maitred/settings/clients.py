@@ -57,7 +57,7 @@ class Querying(Schema, frozen=True, kw_only=True):
     """Of a stream, what may be on its way or waiting here before the worker pauses."""
 
 
-class Client(Schema, frozen=True):
+class ClientSettings(Schema, frozen=True):
     """How a client behaves; `maitred.connect` takes each of these by name."""
 
     timeout_seconds: Seconds = 10.0
@@ -144,7 +144,7 @@ class Upstream(Schema, frozen=True, kw_only=True):
     lower."""
 
 
-class Worker(Schema, frozen=True, kw_only=True):
+class WorkerSettings(Schema, frozen=True, kw_only=True):
     """How a worker behaves; `maitred worker` has an option for what people change."""
 
     slots: Annotated[int, Meta(ge=1, le=10_000)] = 32

@@ -76,7 +76,7 @@ class Restarts(Schema, frozen=True, kw_only=True):
     """A shard that lived for so long starts from nothing."""
 
 
-class Gateway(Schema, frozen=True, kw_only=True):
+class GatewaySettings(Schema, frozen=True, kw_only=True):
     """The HTTP door, and the gateway behind it."""
 
     enabled: bool = True
@@ -190,7 +190,7 @@ class Node(Schema, frozen=True, kw_only=True):
     namespaces: dict[Text, Namespace] = field(default_factory=dict)
     """Quotas by namespace, or for `*`; the one that says most counts, alone."""
 
-    gateway: Gateway = field(default_factory=Gateway)
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None
     worker_addresses: WorkerAddresses = field(default_factory=WorkerAddresses)

@@ -89,7 +89,7 @@ class Shedding(Schema, frozen=True, kw_only=True):
     """And so many more, so that a quiet queue can retry too."""
 
 
-class Queries(Schema, frozen=True, kw_only=True):
+class QuerySettings(Schema, frozen=True, kw_only=True):
     """What a queue does with queries."""
 
     policy: Literal[
@@ -232,6 +232,6 @@ class Queue(Schema, frozen=True, kw_only=True):
     has gone, and so keeps the queue. Producers refuse what fits none of them. 0: only while workers
     are there, and not through restarts."""
 
-    queries: Queries = field(default_factory=Queries)
+    queries: QuerySettings = field(default_factory=QuerySettings)
     forwarding: Advanced[Forwarding] = field(default_factory=Forwarding)
     scaling: Scaling = field(default_factory=Scaling)

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _CHOICES = "Leave it out for SQLite in the data directory, or use postgresql://user@host/database."
 
 
-class Log(Protocol):
+class StoreLog(Protocol):
     """What of a logger is used here."""
 
     def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
     def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
 
-async def open_store(location: str | None, data: Path, own: int, log: Log) -> Store:
+async def open_store(location: str | None, data: Path, own: int, log: StoreLog) -> Store:
     """The store of shard `own`: SQLite in `data`, or PostgreSQL at the location.
 
     A location may hold a password, so nothing of it but the scheme is ever shown.

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import Changes, Damaged, DamagedKind
     from maitred.store.interface import Acquisition, Store
-    from maitred.store.opening import Log
+    from maitred.store.opening import StoreLog
 
 CONNECTIONS: Final = 4
 """Of one shard, at most: one commits, and the others read meanwhile. A server has some hundred for
@@ -71,7 +71,7 @@ _REFUSALS: Final = {"namespace": Refusal.NAMESPACE_FULL, "store": Refusal.STORE_
 async def open_postgres(
     location: str,
     *,
-    log: Log,
+    log: StoreLog,
     command_seconds: float = COMMAND_SECONDS,
     connect_seconds: float = CONNECT_SECONDS,
 ) -> Store:

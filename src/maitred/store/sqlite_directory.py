@@ -65,7 +65,7 @@ OLDEST: Final = (3, 38)
 """Of SQLite: has JSON built in, strict tables and RETURNING."""
 
 
-class Place(NamedTuple):
+class PartitionFile(NamedTuple):
     """Where a partition is, from when it is made until it is deleted. No number is given twice."""
 
     file: SqliteFile
@@ -87,7 +87,7 @@ class SqliteDirectory:
         self._busy_seconds = busy_seconds
         self._files: dict[int, SqliteFile] = {}
         """By number, in that order: all shards must look in the same one first."""
-        self._places: dict[PartitionKey, Place] = {}
+        self._places: dict[PartitionKey, PartitionFile] = {}
         self._users = -1
         self._is_checked = False
         self._range_floor = 0
@@ -227,7 +227,7 @@ class SqliteDirectory:
                 self._range_floor, *(one.watermark() for one in self._files.values())
             )
             for key, number in file.make(made, range_id).items():
-                self._places[key] = Place(file, number)
+                self._places[key] = PartitionFile(file, number)
                 found[key] = Acquired(range_id, None, 0, clean=True)
 
     def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
@@ -252,7 +252,7 @@ class SqliteDirectory:
             written += [changes.key for _, changes in part if changes.key not in left_out]
         return overtaken
 
-    def place(self, key: PartitionKey) -> Place | None:
+    def place(self, key: PartitionKey) -> PartitionFile | None:
         """Where it is, if it is anywhere."""
         found = self._places.get(key)
         if found is None:
@@ -265,7 +265,7 @@ class SqliteDirectory:
         """Look for their places in all files."""
         for file in self._files.values():
             for key, number in file.find(keys).items():
-                self._places[key] = Place(file, number)
+                self._places[key] = PartitionFile(file, number)
 
     def forget_results(self, before: float, most: int) -> int:
         """In all files, since nobody may have acquired what is in them; its own first, so that the
@@ -327,14 +327,14 @@ class SqliteDirectory:
 
     def _forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
         entries: dict[SqliteFile, list[tuple[int, int]]] = {}
-        keys: dict[Place, PartitionKey] = {}
+        keys: dict[PartitionFile, PartitionKey] = {}
         for key, range_id in group:
             place = self._places.get(key)
             if place is not None:
                 keys[place] = key
                 entries.setdefault(place.file, []).append((place.number, range_id))
         gone = [
-            keys[Place(file, number)]
+            keys[PartitionFile(file, number)]
             for file, numbers in entries.items()
             for number in file.forget(numbers)
         ]

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from maitred.store.opening import Log
+    from maitred.store.opening import StoreLog
 
 PARTS: Final = ("", "-wal", "-shm")
 """The files of one database."""
 
 
-def prepare(directory: Path, accepted: Sequence[str], log: Log) -> None:
+def prepare(directory: Path, accepted: Sequence[str], log: StoreLog) -> None:
     """Look at the files before a node starts with them; nobody else uses the directory.
 
     Raises `CannotStart` if they are not those that were left, unless a person has accepted the loss
@@ -64,7 +64,7 @@ def prepare(directory: Path, accepted: Sequence[str], log: Log) -> None:
         )
 
 
-def _accept(directory: Path, accepted: Sequence[str], log: Log) -> None:
+def _accept(directory: Path, accepted: Sequence[str], log: StoreLog) -> None:
     found = look(directory)
     said: list[Problem] = []
     if MANIFEST_FILE in accepted:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from maitred.worker.capacity import Capacity
     from maitred.worker.outage import Outage
     from maitred.worker.served import Served
-    from maitred.worker.statistics import Statistics
+    from maitred.worker.statistics import WorkerStatistics
 
 ROOT: Final = 0
 ATTENDANCE: Final = -1
@@ -51,7 +51,7 @@ class Attending:
         name: str,
         seconds: float,
         outage: Outage,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         capacity: Capacity,
         log: Logger,
         ordered: Callable[[], None],

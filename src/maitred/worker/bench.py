@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.protocol.tasks import Given
-    from maitred.settings import Worker as WorkerSettings
+    from maitred.settings import WorkerSettings
     from maitred.worker.capacity import Capacity
     from maitred.worker.ends import Ends
     from maitred.worker.failure_log import FailureLog
     from maitred.worker.origin import Origin
     from maitred.worker.outcomes import Ending
     from maitred.worker.served import Served
-    from maitred.worker.statistics import Statistics
+    from maitred.worker.statistics import WorkerStatistics
 
 
 class Bench:
@@ -32,7 +32,7 @@ class Bench:
         self,
         settings: WorkerSettings,
         ends: Ends,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         most_bytes: int,
         freed: Callable[[], None],
         capacity: Capacity,

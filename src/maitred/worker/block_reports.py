@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maitred.worker.execution import Execution
     from maitred.worker.query import Query
     from maitred.worker.served import Served
-    from maitred.worker.statistics import Statistics
+    from maitred.worker.statistics import WorkerStatistics
 
 QUIET_SECONDS: Final = 10.0
 """After a line about a block. The next one says how many blocks there were meanwhile: a handler
@@ -50,7 +50,7 @@ class BlockReports:
 
     def __init__(
         self,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         log: Logger,
         attempts: Callable[[], Iterable[tuple[Served, Execution | Query]]],
         clock: Callable[[], float],

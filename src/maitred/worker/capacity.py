@@ -19,7 +19,7 @@ from maitred.protocol.seats import Load
 from maitred.worker.gauges import gauge
 from maitred.worker.lateness import explain
 from maitred.worker.limit_report import REMEDIES, SENTENCES, LimitReport
-from maitred.worker.pools import Pool
+from maitred.worker.pools import CallPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from maitred.app.attempt import Attempt
     from maitred.logs import Logger
-    from maitred.settings import Worker as WorkerSettings
+    from maitred.settings import WorkerSettings
     from maitred.surroundings import CpuTimes
     from maitred.worker.limit_report import LimitReason
-    from maitred.worker.pools import Call, Caller
-    from maitred.worker.statistics import Statistics
+    from maitred.worker.pools import Caller, PooledCall
+    from maitred.worker.statistics import WorkerStatistics
 
 TICK_SECONDS: Final = 0.05
 """How often the timer looks while there is work. A loop that is late by as much is noticed."""
@@ -70,13 +70,13 @@ class Capacity:
     def __init__(
         self,
         settings: WorkerSettings,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         grown: Callable[[], None],
         log: Logger | None = None,
         cpu_times: Callable[[], CpuTimes] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.threads = Pool(settings.threads or settings.slots, self._moved)
+        self.threads = CallPool(settings.threads or settings.slots, self._moved)
         """For plain functions."""
         self._slots = settings.slots
         self._statistics = statistics
@@ -93,7 +93,7 @@ class Capacity:
         self._claims = 0
         self._senders: dict[Sender, None] = {}
         """Those who used a pass lately."""
-        self._pools: WeakKeyDictionary[Executor, Pool] = WeakKeyDictionary()
+        self._pools: WeakKeyDictionary[Executor, CallPool] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._ticks = 0
@@ -157,7 +157,7 @@ class Capacity:
         if limit != self.limit:
             self._set_limit(limit)
 
-    def enter_thread(self, attempt: Attempt) -> Call:
+    def enter_thread(self, attempt: Attempt) -> PooledCall:
         """It is to run in one of the worker's own threads."""
         call = self.threads.enter(attempt)
         self._moved(attempt)
@@ -173,27 +173,27 @@ class Capacity:
         """It has it."""
         self._on_loop(self._wait, attempt, -1)
 
-    def submitted(self, attempt: Attempt, executor: Executor) -> Call:
+    def submitted(self, attempt: Attempt, executor: Executor) -> PooledCall:
         """A call of it goes to that executor; on the loop."""
         pool = self._pools.get(executor)
         if pool is None:
             workers = getattr(executor, "_max_workers", None)
             workers = workers if isinstance(workers, int) else None
-            pool = self._pools[executor] = Pool(workers, self._moved)
+            pool = self._pools[executor] = CallPool(workers, self._moved)
         call = pool.enter(attempt)
         self._moved(attempt)
         return call
 
-    def finished(self, executor: Executor, call: Call) -> None:
+    def finished(self, executor: Executor, call: PooledCall) -> None:
         """That call has ended, or will not be made; from any thread."""
         self._on_loop(self._finished, executor, call)
 
-    def _finished(self, executor: Executor, call: Call) -> None:
+    def _finished(self, executor: Executor, call: PooledCall) -> None:
         pool = self._pools.get(executor)
         if pool is not None:
             self.left_pool(pool, call)
 
-    def left_pool(self, pool: Pool, call: Call) -> None:
+    def left_pool(self, pool: CallPool, call: PooledCall) -> None:
         """It has ended there."""
         pool.leave(call)
         self._moved(call.caller)

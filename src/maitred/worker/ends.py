@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import End
     from maitred.worker.origin import Origin
     from maitred.worker.outage import Outage
-    from maitred.worker.statistics import Statistics
+    from maitred.worker.statistics import WorkerStatistics
 
 
 class Ends:
@@ -34,7 +34,7 @@ class Ends:
         session: bytes,
         seconds: float,
         outage: Outage,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         log: Logger,
     ) -> None:
         self._client = client

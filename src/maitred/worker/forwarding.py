@@ -16,13 +16,13 @@ from maitred.app.attempt import current
 from maitred.app.signature import Signature
 from maitred.errors import InvalidArguments, MaitredError, UpstreamFailed, UpstreamGarbage
 from maitred.worker import outcomes
-from maitred.worker.upstream import METHODS, OURS, Upstream
+from maitred.worker.upstream import METHODS, OURS, UpstreamPool
 
 if TYPE_CHECKING:
     from maitred.app.app import App
     from maitred.app.handler import Handler
     from maitred.settings import Upstream as UpstreamSettings
-    from maitred.worker.upstream import Answer, Place
+    from maitred.worker.upstream import UpstreamAddress, UpstreamAnswer
 
 NAMES: Final = ("method", "path", "headers", "body")
 JSON: Final = "application/json"
@@ -36,7 +36,7 @@ _read_json: Final = msgspec.json.Decoder().decode
 _write_json: Final = msgspec.json.Encoder().encode
 
 
-class Request(msgspec.Struct, forbid_unknown_fields=True):
+class UpstreamRequest(msgspec.Struct, forbid_unknown_fields=True):
     """What is to be sent."""
 
     method: str = "POST"
@@ -59,13 +59,13 @@ class Raw(Signature):
         return b""
 
 
-class Forwarding:
+class UpstreamHandler:
     """The handler."""
 
-    def __init__(self, place: Place, settings: UpstreamSettings) -> None:
+    def __init__(self, place: UpstreamAddress, settings: UpstreamSettings) -> None:
         self._place = place
         self._settings = settings
-        self._upstream: Upstream | None = None
+        self._upstream: UpstreamPool | None = None
 
     def serve(self, app: App, queue: str) -> Handler[Any, Any, Any]:
         """Have the queue's queries passed on."""
@@ -86,7 +86,7 @@ class Forwarding:
         """Ask, and make a result of the answer."""
         upstream = self._upstream
         if upstream is None:
-            upstream = self._upstream = Upstream(self._place, self._settings)
+            upstream = self._upstream = UpstreamPool(self._place, self._settings)
         try:
             request = understood(payload)
             headers, body = content(request)
@@ -99,7 +99,7 @@ class Forwarding:
             raise outcomes.Unfit(outcomes.failure(problem.code, str(problem))) from None
 
 
-def understood(payload: bytes) -> Request:
+def understood(payload: bytes) -> UpstreamRequest:
     """The request that the arguments mean. Raises `InvalidArguments`."""
     try:
         given = _read(payload)
@@ -112,9 +112,9 @@ def understood(payload: bytes) -> Request:
             and ("method" in given or "path" in given)
         ):
             return _fitted(given)
-        return Request(body=given, plain=True)
+        return UpstreamRequest(body=given, plain=True)
     if not isinstance(given, list):
-        return Request(body=given, plain=True)
+        return UpstreamRequest(body=given, plain=True)
     if (
         2 <= len(given) <= len(NAMES)
         and given[0] in METHODS
@@ -123,18 +123,18 @@ def understood(payload: bytes) -> Request:
     ):
         return _fitted(dict(zip(NAMES, given, strict=False)))
     if not given:
-        return Request(plain=True)
-    return Request(body=given[0] if len(given) == 1 else given, plain=True)
+        return UpstreamRequest(plain=True)
+    return UpstreamRequest(body=given[0] if len(given) == 1 else given, plain=True)
 
 
-def _fitted(given: dict[str, Any]) -> Request:
+def _fitted(given: dict[str, Any]) -> UpstreamRequest:
     try:
-        return msgspec.convert(given, Request)
+        return msgspec.convert(given, UpstreamRequest)
     except msgspec.ValidationError as problem:
         raise InvalidArguments(f"The request does not fit: {problem}.") from None
 
 
-def content(request: Request) -> tuple[dict[str, str], bytes]:
+def content(request: UpstreamRequest) -> tuple[dict[str, str], bytes]:
     """The headers and the bytes to send."""
     headers, body = request.headers, request.body
     named = {name.lower() for name in headers}
@@ -162,7 +162,7 @@ def content(request: Request) -> tuple[dict[str, str], bytes]:
     return headers, body
 
 
-def result(request: Request, answer: Answer) -> Any:  # noqa: ANN401 - what the back end answers
+def result(request: UpstreamRequest, answer: UpstreamAnswer) -> Any:  # noqa: ANN401 - what the back end answers
     """What the caller gets. Raises `UpstreamError`."""
     status = answer.status
     if status >= 500 or status == TOO_MANY or (request.plain and status >= 300):

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from maitred.protocol.seats import Load, Seated
-    from maitred.settings import Worker as WorkerSettings
-    from maitred.worker.door import Door
+    from maitred.settings import WorkerSettings
+    from maitred.worker.query_listener import QueryListener
 
 TURN_FRAMES: Final = 64
 """Of one link, before others get their turn."""
@@ -99,7 +99,7 @@ def too_many() -> TooManyConnections:
 
 
 class GatewayLink(Link):
-    """Made by `Door`, for each connection that it accepts."""
+    """Made by `QueryListener`, for each connection that it accepts."""
 
     __slots__ = (
         "_challenge",
@@ -115,7 +115,7 @@ class GatewayLink(Link):
         "streams",
     )
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: QueryListener) -> None:
         # One frame a turn until the gateway is known: the next one may be larger after that.
         decoder = FrameDecoder(REQUEST, HELLO_BYTES, named=False)
         super().__init__(door.loop, decoder, RESPONSE, 1)

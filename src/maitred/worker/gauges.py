@@ -15,7 +15,7 @@ from maitred.balancing.workers.knee import KneeProber, KneeSettings
 
 if TYPE_CHECKING:
     from maitred.balancing.workers.estimator import LimitCause
-    from maitred.settings import Worker as WorkerSettings
+    from maitred.settings import WorkerSettings
 
 MEAN_ENDS: Final = 400
 """How many ends the mean service time remembers, where the estimator does not tell it."""
@@ -44,7 +44,7 @@ class Gauge(Protocol):
     def limit(self, now: float) -> int: ...
 
 
-class Measured:
+class MeasuredGauge:
     """By serving and waiting."""
 
     __slots__ = ("_estimator", "begun", "claimed", "ended", "lagged", "limit", "observe")
@@ -147,5 +147,9 @@ class Knee(Fixed):
 
 def gauge(settings: WorkerSettings, now: float) -> Gauge:
     """As the settings want it."""
-    kinds: dict[str, type[Measured | Fixed]] = {"measured": Measured, "knee": Knee, "slots": Fixed}
+    kinds: dict[str, type[MeasuredGauge | Fixed]] = {
+        "measured": MeasuredGauge,
+        "knee": Knee,
+        "slots": Fixed,
+    }
     return kinds[settings.limit](settings.slots, now)

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from maitred.errors import MaitredError
     from maitred.logs import Logger
-    from maitred.settings import Client
+    from maitred.settings import ClientSettings
 
 
 class Outage:
     """Of one worker: the first failure of each kind is logged, and that there are none any more."""
 
-    def __init__(self, settings: Client, random: Random, log: Logger) -> None:
+    def __init__(self, settings: ClientSettings, random: Random, log: Logger) -> None:
         self._first = settings.backoff_first_seconds
         self._longest = settings.backoff_longest_seconds
         self._random = random

@@ -30,7 +30,7 @@ SECONDS_MAX: Final = 3_600.0
 """Longest that a pass is good without being told again, whatever the node says."""
 
 
-class Known(Generic[Where]):
+class GoodPass(Generic[Where]):
     """A pass that is good."""
 
     __slots__ = ("terms", "until", "where")
@@ -45,7 +45,7 @@ class Passes(Generic[Where, Who]):
     """Of one worker."""
 
     def __init__(self, most_early: int, most_early_bytes: int, most: int = PASSES_MAX) -> None:
-        self.known: dict[bytes, Known[Where]] = {}
+        self.known: dict[bytes, GoodPass[Where]] = {}
         """By token. One that is over goes when somebody shows it, or when another one comes."""
         self.early: dict[bytes, list[Early[Who]]] = {}
         self.early_count = 0
@@ -67,13 +67,13 @@ class Passes(Generic[Where, Who]):
         if known is None:
             if len(self.known) >= self._most:
                 self._make_room(now)
-            self.known[token] = Known(terms, where, now + seconds)
+            self.known[token] = GoodPass(terms, where, now + seconds)
         else:
             known.terms = terms
             known.until = now + seconds
         return self.take(token)
 
-    def find(self, token: bytes, now: float) -> Known[Where] | None:
+    def find(self, token: bytes, now: float) -> GoodPass[Where] | None:
         """The pass, if it is known and good."""
         known = self.known.get(token)
         if known is not None and known.until <= now:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         queued: int
 
 
-class Call:
+class PooledCall:
     """One call in a pool."""
 
     __slots__ = ("caller", "over", "running")
@@ -30,7 +30,7 @@ class Call:
         self.over = False
 
 
-class Pool:
+class CallPool:
     """Of one executor. `changed` is called with whoever begins to run."""
 
     __slots__ = ("_changed", "_waiting", "_workers", "active")
@@ -39,7 +39,7 @@ class Pool:
         self._workers = workers
         """Unknown: as many as are wanted."""
         self._changed = changed
-        self._waiting: deque[Call] = deque()
+        self._waiting: deque[PooledCall] = deque()
         self.active = 0
 
     @property
@@ -47,9 +47,9 @@ class Pool:
         """Calls that no worker of the pool has taken up."""
         return len(self._waiting)
 
-    def enter(self, caller: Caller) -> Call:
+    def enter(self, caller: Caller) -> PooledCall:
         """A call was submitted."""
-        call = Call(caller)
+        call = PooledCall(caller)
         if self._workers is None or self.active < self._workers:
             self._run(call)
         else:
@@ -57,7 +57,7 @@ class Pool:
             self._waiting.append(call)
         return call
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: PooledCall) -> None:
         """It has ended, or was taken back before it began; a second time does nothing."""
         if call.over:
             return
@@ -74,7 +74,7 @@ class Pool:
             self._run(following)
             self._changed(following.caller)
 
-    def _run(self, call: Call) -> None:
+    def _run(self, call: PooledCall) -> None:
         call.running = True
         call.caller.calls += 1
         self.active += 1

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maitred.app.session import Session
     from maitred.client.client import AsyncClient
     from maitred.logs import Logger
-    from maitred.settings import Worker as WorkerSettings
+    from maitred.settings import WorkerSettings
 
 CONNECT_PAUSE_SECONDS = 1.0
 """Between two attempts to find a node at the start; each of them has its own backoff inside."""

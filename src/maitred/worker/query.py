@@ -13,7 +13,7 @@ from maitred.protocol.seats import Seated
 from maitred.protocol.tasks import DONE, FAILED
 from maitred.worker import outcomes
 from maitred.worker.handler_call import HandlerCall
-from maitred.worker.streams import Gathered, Rows, ThreadRows
+from maitred.worker.streams import Gathered, RowStream, ThreadRows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import Reserved
     from maitred.worker.capacity import Sender
     from maitred.worker.outcomes import Ending
-    from maitred.worker.querying import Querying
+    from maitred.worker.querying import WorkerQueries
     from maitred.worker.served import Served
 
     class Asker(Protocol):
@@ -73,11 +73,11 @@ class Query(HandlerCall):
     )
 
     what = "query"
-    _host: Querying
+    _host: WorkerQueries
 
     def __init__(
         self,
-        host: Querying,
+        host: WorkerQueries,
         asker: Asker,
         stream: int,
         seat: Seat,
@@ -120,7 +120,7 @@ class Query(HandlerCall):
         self._user = terms.user
         most, allowed = asker.answer_bytes, terms.result_bytes
         self._most_bytes = most if most < allowed else allowed  # noqa: FURB136 - a third of the time
-        self._rows: Rows | Gathered | None = None
+        self._rows: RowStream | Gathered | None = None
         self._entered = False
         self.task = None
 
@@ -158,9 +158,9 @@ class Query(HandlerCall):
         if served.is_async and not served.is_stream:
             self.task = host.loop.create_task(self.run(function, args, named))
         elif served.is_stream:
-            rows: Rows | Gathered
+            rows: RowStream | Gathered
             if seat.rows:
-                rows = (Rows if served.is_async else ThreadRows)(
+                rows = (RowStream if served.is_async else ThreadRows)(
                     self._asker,
                     self.stream,
                     seat.window_bytes,
@@ -245,7 +245,7 @@ class Query(HandlerCall):
         function: Callable[..., AsyncGenerator[Any, None]],
         args: tuple[Any, ...],
         named: dict[str, Any],
-        rows: Rows | Gathered,
+        rows: RowStream | Gathered,
     ) -> Ending:
         """Take all rows of an async generator, and return how it ended."""
         generator = function(*args, **named)
@@ -266,7 +266,7 @@ class Query(HandlerCall):
         function: Callable[..., Generator[Any, None, None]],
         args: tuple[Any, ...],
         named: dict[str, Any],
-        rows: Rows | Gathered,
+        rows: RowStream | Gathered,
     ) -> Ending:
         try:
             generator = function(*args, **named)
@@ -302,7 +302,7 @@ class Query(HandlerCall):
         count, streamed = 0, False
         if rows is not None:
             rows.flush()
-            count, streamed = rows.count, isinstance(rows, Rows)
+            count, streamed = rows.count, isinstance(rows, RowStream)
         how, body = ending
         if how == FAILED and not self.terms.tracebacks:
             body = outcomes.without_traceback(body)

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.protocol.queries import Pass
     from maitred.protocol.seats import Seat
-    from maitred.settings import Worker as WorkerSettings
+    from maitred.settings import WorkerSettings
     from maitred.worker.bench import Bench
     from maitred.worker.capacity import Sender
-    from maitred.worker.counted import Counted
+    from maitred.worker.permit_reports import PermitReports
     from maitred.worker.pulse import Pulse
     from maitred.worker.query import Asker
     from maitred.worker.served import Served
-    from maitred.worker.statistics import Statistics
+    from maitred.worker.statistics import WorkerStatistics
 
 
 TOKEN_BYTES: Final = 16
@@ -53,7 +53,7 @@ FULL: Final = "This worker serves as many queries as it can."
 LEAVING: Final = "This worker takes no more queries."
 
 
-class Asked(NamedTuple):
+class EarlyQuery(NamedTuple):
     """A query that is early."""
 
     asker: Asker
@@ -61,14 +61,14 @@ class Asked(NamedTuple):
     seat: Seat
 
 
-class Querying:
+class WorkerQueries:
     """All of one worker."""
 
     def __init__(
         self,
         settings: WorkerSettings,
         bench: Bench,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         log: Logger,
         pulse: Pulse,
         secret: Callable[[int], bytes] = os.urandom,
@@ -88,7 +88,7 @@ class Querying:
         """It need not ask any more."""
         self.judged: Callable[[Served], None] | None = None
         """Told of a queue whose queries do not all end well."""
-        self.counted: Counted | None = None
+        self.counted: PermitReports | None = None
         """Tells the node which reservations have a slot, of those that it counts."""
         self.fetch_seconds = settings.fetch_seconds
         """How long after a reservation; 0 without a listener."""
@@ -102,10 +102,12 @@ class Querying:
         self._bench = bench
         self._statistics = statistics
         self._log = log
-        self._book: Reservations[Served, Asked] = Reservations(
+        self._book: Reservations[Served, EarlyQuery] = Reservations(
             settings.early_queries, settings.early_bytes
         )
-        self._passes: Passes[Served, Asked] = Passes(settings.early_queries, settings.early_bytes)
+        self._passes: Passes[Served, EarlyQuery] = Passes(
+            settings.early_queries, settings.early_bytes
+        )
         self._replaced: OrderedDict[tuple[bytes, int], None] = OrderedDict()
         """Attempts that a later attempt of the same query took the place of, by token and number:
         one that arrives after it does not begin. The oldest first."""
@@ -181,7 +183,7 @@ class Querying:
         if problem is None:
             until = now + self._early_seconds
             park = self._passes.park if second else self._book.park
-            if park(token, Asked(asker, stream, seat), len(seat.payload), until):
+            if park(token, EarlyQuery(asker, stream, seat), len(seat.payload), until):
                 self._alarm.by(until)
                 return token
             problem = Overloaded("Too many queries wait here for the word of their reservation.")
@@ -217,7 +219,7 @@ class Querying:
             self._decline(asker, stream, reservations.still_runs())
         return not runs
 
-    def _take_early(self, token: bytes, sequence: int) -> list[Early[Asked]]:
+    def _take_early(self, token: bytes, sequence: int) -> list[Early[EarlyQuery]]:
         """The attempts that wait for the word of this token; they wait no more."""
         found = self._passes.drop(token, lambda who: who.seat.sequence == sequence)
         early = self._book.early.get(token)

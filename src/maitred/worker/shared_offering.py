@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import Offered
     from maitred.worker.outage import Outage
     from maitred.worker.served import Served
-    from maitred.worker.statistics import Statistics
+    from maitred.worker.statistics import WorkerStatistics
 
 PARTITIONS_SHARED: Final = 64
 """Partitions of one queue that the worker offers slots to. They are the top of the tree, to which
@@ -110,7 +110,7 @@ class SharedOffering:
         offer_seconds: float,
         *,
         served: Sequence[Served],
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         outage: Outage,
         free: Callable[[], int],
         take: Callable[[Served, Offered, float], None],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Statistics(Struct):
+class WorkerStatistics(Struct):
     """Counted as it happens; logged at the end."""
 
     slots: int

@@ -4,8 +4,8 @@ The rows of one turn of the loop go out together, at most `chunk_bytes` at a tim
 has not taken yet is bounded by the window: a row that does not fit waits, and the generator waits
 with it. One row may be larger than the window; then it is alone.
 
-`Rows` belongs to the loop. `ThreadRows` is filled by the thread that a plain generator runs in, and
-emptied by the loop. `Gathered` is for callers who take no rows: they get a list in the end.
+`RowStream` belongs to the loop. `ThreadRows` is filled by the thread that a plain generator runs
+in, and emptied by the loop. `Gathered` is for callers who take no rows: they get a list in the end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _array16: Final = Layout(">BH").pack
 _array32: Final = Layout(">BI").pack
 
 
-class Rows:
+class RowStream:
     """Of one query, on the loop."""
 
     def __init__(
@@ -179,7 +179,7 @@ class Rows:
             self._outlet.rows(self._stream, parts, size)
 
 
-class ThreadRows(Rows):
+class ThreadRows(RowStream):
     """Of one query, whose generator runs in a thread."""
 
     def __init__(
@@ -253,7 +253,7 @@ class Gathered:
         self._size = 0
 
     def put(self, row: object) -> bool:
-        """See `Rows.put`."""
+        """See `RowStream.put`."""
         body = outcomes.row(row)
         self._parts.append(body)
         self._size += len(body)

@@ -54,7 +54,7 @@ _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 _PATH: Final = re.compile(r"/[\x21-\x7e]*\Z")
 
 
-class Answer(NamedTuple):
+class UpstreamAnswer(NamedTuple):
     """What the back end answered."""
 
     status: int
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Place(NamedTuple):
+class UpstreamAddress(NamedTuple):
     """Where the back end is."""
 
     host: str
@@ -82,7 +82,7 @@ class Place(NamedTuple):
         return f"http{'s' if self.tls else ''}://{self.authority}{self.path}"
 
 
-def parse_upstream(url: str) -> Place:
+def parse_upstream(url: str) -> UpstreamAddress:
     """The place that a person wrote."""
     remedy = "Write it like http://127.0.0.1:9000 or http://127.0.0.1:9000/v1."
     try:
@@ -100,13 +100,13 @@ def parse_upstream(url: str) -> Place:
     if path and not _PATH.match(path):
         raise InvalidArgument(f"The path of {url!r} cannot be sent.", remedy=remedy)
     tls = parts.scheme == "https"
-    return Place(parts.hostname, port or (443 if tls else 80), tls, path)
+    return UpstreamAddress(parts.hostname, port or (443 if tls else 80), tls, path)
 
 
-class Upstream:
+class UpstreamPool:
     """The back end, and the connections to it."""
 
-    def __init__(self, place: Place, settings: UpstreamSettings) -> None:
+    def __init__(self, place: UpstreamAddress, settings: UpstreamSettings) -> None:
         self.place = place
         self.settings = settings
         self.loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ class Upstream:
 
     async def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, most_bytes: int
-    ) -> Answer:
+    ) -> UpstreamAnswer:
         """Send a request, and take the whole answer. Raises `UpstreamError`, or `InvalidArguments`
         for what cannot be sent."""
         head = self._head(method, path, headers, len(body))
@@ -234,11 +234,11 @@ class _Stale(Exception):
 class _Connection(asyncio.Protocol):
     """One connection, and the request that is under way on it."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: UpstreamPool) -> None:
         self.used_at = upstream.loop.time()
         self._upstream = upstream
         self._transport: asyncio.Transport
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[UpstreamAnswer] | None = None
         self._begin(0, is_head=False)
 
     def _begin(self, most_bytes: int, *, is_head: bool) -> None:
@@ -252,12 +252,12 @@ class _Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._size = 0
 
-    async def ask(self, head: bytes, body: bytes, is_head: bool, most_bytes: int) -> Answer:
+    async def ask(self, head: bytes, body: bytes, is_head: bool, most_bytes: int) -> UpstreamAnswer:
         """One request; when nobody waits for the answer any more, the connection is closed."""
         if self._transport.is_closing():
             raise _Stale
         self._begin(most_bytes, is_head=is_head)
-        answer: asyncio.Future[Answer] = self._upstream.loop.create_future()
+        answer: asyncio.Future[UpstreamAnswer] = self._upstream.loop.create_future()
         self._answer = answer
         self._transport.writelines((head, body) if body else (head,))
         try:
@@ -371,7 +371,7 @@ class _Connection(asyncio.Protocol):
         if not answer.done():
             body = b"".join(self._parts)
             status = self._parser.get_status_code()
-            answer.set_result(Answer(status, self._headers, body))
+            answer.set_result(UpstreamAnswer(status, self._headers, body))
         self._parts = []
         if keep and not self._transport.is_closing():
             self._upstream.keep(self)

@@ -32,18 +32,18 @@ from maitred.worker.beats import Beats
 from maitred.worker.bench import Bench
 from maitred.worker.block_reports import BlockReports
 from maitred.worker.capacity import Capacity
-from maitred.worker.counted import Counted
-from maitred.worker.door import Door
 from maitred.worker.ends import Ends
 from maitred.worker.failure_log import FailureLog
-from maitred.worker.fetching import Fetching
 from maitred.worker.outage import Outage
+from maitred.worker.permit_reports import PermitReports
 from maitred.worker.pulse import Pulse
-from maitred.worker.querying import Querying
+from maitred.worker.query_listener import QueryListener
+from maitred.worker.querying import WorkerQueries
+from maitred.worker.relayed_queries import RelayedQueries
 from maitred.worker.served import Served
 from maitred.worker.shared_offering import SharedOffering
 from maitred.worker.standby import StandbyHeartbeats
-from maitred.worker.statistics import Statistics
+from maitred.worker.statistics import WorkerStatistics
 from maitred.worker.supply import spread, to_offer, worth_it
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.client.held import Held
     from maitred.logs import Logger
-    from maitred.settings import Worker as WorkerSettings
+    from maitred.settings import WorkerSettings
     from maitred.surroundings import Surroundings
     from maitred.worker.execution import Execution
     from maitred.worker.origin import Origin
@@ -92,7 +92,7 @@ class Worker:
         self._log = log
         secret = secret or os.urandom(SESSION_BYTES)
         self._session = session_of_secret(secret)
-        self.statistics = Statistics(settings.slots)
+        self.statistics = WorkerStatistics(settings.slots)
         self._outage = Outage(client.settings, surroundings.random, log)
         self._ends = Ends(
             client,
@@ -133,13 +133,13 @@ class Worker:
             self._outage,
             self._origins,
         )
-        self.querying = Querying(
+        self.querying = WorkerQueries(
             settings, self._bench, self.statistics, log, self._pulse, surroundings.secret
         )
-        self._fetching = Fetching(client, self.querying, self.statistics, self._slot_freed)
+        self._fetching = RelayedQueries(client, self.querying, self.statistics, self._slot_freed)
         self.querying.fetch = self._fetching.begin
         self.querying.arrived = self._fetching.arrived
-        self._counted = Counted(client, self._session)
+        self._counted = PermitReports(client, self._session)
         self.querying.counted = self._counted
         self._attending = Attending(
             client,
@@ -178,7 +178,7 @@ class Worker:
                 connection_lost=self._connection_lost,
             )
         self._pauses = Alarm(self._loop, self._pause_is_over)
-        self._door = Door(
+        self._door = QueryListener(
             self._loop,
             settings,
             self._session,

@@ -35,7 +35,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from maitred.balancing.workers import trust
-from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.counting import CountingPolicy
 from maitred.balancing.workers.health import DOUBLINGS_MAX, Health, pause_seconds
 from maitred.balancing.workers.interface import Dispatch, Outcome, Report, Worker
 
@@ -114,7 +114,7 @@ class Seen(Worker):
         self.room = 0.0
 
 
-class Adaptive(Counting[Seen]):
+class Adaptive(CountingPolicy[Seen]):
     """Picks the fastest worker that has room below its measured limit."""
 
     def __init__(self, random: RandomSource) -> None:

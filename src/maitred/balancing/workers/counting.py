@@ -22,7 +22,7 @@ def believable_slots(slots: object) -> int:
     return min(slots, SLOTS_MAX) if isinstance(slots, int) and is_whole(slots, 0) else 0
 
 
-class Counting(Generic[AnyWorker]):
+class CountingPolicy(Generic[AnyWorker]):
     """Counts queries in flight per worker; a policy derives from it and adds `pick`."""
 
     def __init__(self) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from maitred.balancing.workers.adaptive import Adaptive
 from maitred.balancing.workers.least_active import LeastActive
 from maitred.balancing.workers.p2c_peak_ewma import PeakEwma
-from maitred.balancing.workers.round_robin import RoundRobin
+from maitred.balancing.workers.round_robin import RoundRobinPolicy
 from maitred.balancing.workers.two_phase import TwoPhase
-from maitred.balancing.workers.uniform import Uniform
+from maitred.balancing.workers.uniform import UniformPolicy
 from maitred.balancing.workers.weighted_least_connections import WeightedLeastConnections
 from maitred.errors import UnknownAlgorithm
 
@@ -35,9 +35,9 @@ def worker_policy(name: str, random: RandomSource) -> WorkerPolicy:
     """Create a policy; raise `UnknownAlgorithm` for a name that is not in `WORKER_POLICIES`."""
     match name:
         case "random":
-            return Uniform(random)
+            return UniformPolicy(random)
         case "round-robin":
-            return RoundRobin()
+            return RoundRobinPolicy()
         case "least-active":
             return LeastActive(random)
         case "p2c-peak-ewma":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.counting import CountingPolicy
 from maitred.balancing.workers.interface import Worker
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
 
 
-class LeastActive(Counting[Worker]):
+class LeastActive(CountingPolicy[Worker]):
     """Picks by the queries that this gateway has in flight to each worker, and nothing else."""
 
     def __init__(self, random: RandomSource) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.counting import CountingPolicy
 from maitred.balancing.workers.interface import Dispatch, Outcome, Worker
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ DECAY_SECONDS = 10.0
 """The time constant with which the mean latency decays; Finagle's default."""
 
 
-class Measured(Worker):
+class MeasuredWorker(Worker):
     """A worker with the moving average of its latencies."""
 
     __slots__ = ("mean_seconds", "updated_at")
@@ -41,15 +41,15 @@ class Measured(Worker):
         self.updated_at = now
 
 
-class PeakEwma(Counting[Measured]):
+class PeakEwma(CountingPolicy[MeasuredWorker]):
     """Draws two workers at random and picks the one with the lower cost."""
 
     def __init__(self, random: RandomSource) -> None:
         super().__init__()
         self._random = random
 
-    def _new(self, name: str, slots: int, now: float) -> Measured:
-        return Measured(name, slots, now)
+    def _new(self, name: str, slots: int, now: float) -> MeasuredWorker:
+        return MeasuredWorker(name, slots, now)
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
         workers = self._candidates(without)
@@ -68,10 +68,10 @@ class PeakEwma(Counting[Measured]):
     ) -> None:
         worker = dispatch.worker
         said = outcome is not Outcome.CANCELLED
-        if dispatch.open and said and isinstance(worker, Measured):
+        if dispatch.open and said and isinstance(worker, MeasuredWorker):
             worker.answered(max(0.0, now - dispatch.sent_at), now)
         super().ended(dispatch, outcome, now, limit)
 
 
-def _cost(worker: Measured) -> float:
+def _cost(worker: MeasuredWorker) -> float:
     return worker.mean_seconds * (worker.in_flight + 1)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.counting import CountingPolicy
 from maitred.balancing.workers.interface import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-class RoundRobin(Counting[Worker]):
+class RoundRobinPolicy(CountingPolicy[Worker]):
     """Picks the workers in turn; the position is all it remembers."""
 
     def __init__(self) -> None:

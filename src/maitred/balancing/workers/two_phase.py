@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.counting import CountingPolicy
 from maitred.balancing.workers.interface import Worker
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ IDLE_SHARE = 0.4
 """A worker with more than this share of its slots free counts as idle; the number is the seed's."""
 
 
-class TwoPhase(Counting[Worker]):
+class TwoPhase(CountingPolicy[Worker]):
     """Draws among idle workers in proportion to capacity, else picks the most capacity."""
 
     def __init__(self, random: RandomSource) -> None:

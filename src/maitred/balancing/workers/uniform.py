@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.counting import CountingPolicy
 from maitred.balancing.workers.interface import Worker
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
 
 
-class Uniform(Counting[Worker]):
+class UniformPolicy(CountingPolicy[Worker]):
     """Picks any known worker at random, whatever is in flight to it."""
 
     def __init__(self, random: RandomSource) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.balancing.workers.counting import Counting
+from maitred.balancing.workers.counting import CountingPolicy
 from maitred.balancing.workers.interface import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-class WeightedLeastConnections(Counting[Worker]):
+class WeightedLeastConnections(CountingPolicy[Worker]):
     """Picks the worker with the lowest ratio of queries in flight to announced slots."""
 
     def _new(self, name: str, slots: int, now: float) -> Worker:

@@ -12,7 +12,7 @@ from maitred.errors import Overloaded
 from maitred.wire.memory import give_back
 
 if TYPE_CHECKING:
-    from maitred.settings import Gateway
+    from maitred.settings import GatewaySettings
 
 SMALL_BYTES: Final = 4 * 1024
 """A complete request with a body up to this is never refused for the memory that others take. The
@@ -49,7 +49,7 @@ class Budgets:
 
     __slots__ = ("_peak", "partial", "strangers", "under_way", "unsent")
 
-    def __init__(self, settings: Gateway) -> None:
+    def __init__(self, settings: GatewaySettings) -> None:
         self.strangers = Budget(
             "unfinished requests of strangers", "stranger_bytes", settings.stranger_bytes
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from maitred.gateway.http.request import TIMEOUT_MAX_SECONDS
 
 if TYPE_CHECKING:
-    from maitred.settings import Gateway
+    from maitred.settings import GatewaySettings
 
 LINGER_SECONDS: Final = 2.0
 """How long a connection that was refused is kept open to let the answer arrive: closing it while
@@ -42,7 +42,7 @@ class WaitState(Enum):
     """Nothing follows from here; the caller has to close, or the transport to finish."""
 
 
-def limits(settings: Gateway) -> dict[WaitState, float]:
+def limits(settings: GatewaySettings) -> dict[WaitState, float]:
     """Return the longest time of each state, in seconds."""
     return {
         WaitState.REQUEST: settings.idle_seconds,

@@ -23,8 +23,8 @@ from maitred.gateway.http.budget import SMALL_BYTES
 from maitred.gateway.http.clock import WaitState
 from maitred.gateway.http.formats import AS_JSON
 from maitred.gateway.http.letting_in import credentials
-from maitred.gateway.http.reading import CONTINUE, HEAD, IDLE, Reading
-from maitred.gateway.http.request import Request
+from maitred.gateway.http.reading import CONTINUE, HEAD, IDLE, HttpReader
+from maitred.gateway.http.request import HttpRequest
 from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told
 from maitred.security.source import Source
 
@@ -48,7 +48,7 @@ LINES: Final = {
 """How answers begin."""
 
 
-class Connection(Reading):
+class HttpConnection(HttpReader):
     """The server's end."""
 
     __slots__ = (
@@ -79,11 +79,11 @@ class Connection(Reading):
         self.closed = False
         self.authorized: tuple[bytes, int, Identity] | None = None
         """The last Authorization header that was right, when the users were of that generation."""
-        self._queue: deque[Request | MaitredError] = deque()
-        self._current: Request | None = None
-        self._verified_again: Request | None = None
+        self._queue: deque[HttpRequest | MaitredError] = deque()
+        self._current: HttpRequest | None = None
+        self._verified_again: HttpRequest | None = None
         """The request under way, while its token is verified again."""
-        self._deciding: Request | None = None
+        self._deciding: HttpRequest | None = None
         """The head of the request that is being read, while its credentials are verified."""
         self._pumping = False
         self._reading_paused = False
@@ -176,7 +176,7 @@ class Connection(Reading):
     # Who may come in
 
     def _decide(self) -> None:
-        head = Request(self._method, self._target, self._headers, b"", self._began)
+        head = HttpRequest(self._method, self._target, self._headers, b"", self._began)
         try:
             keeps_body = self.door.admit(self, head)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the caller gets an answer
@@ -190,7 +190,7 @@ class Connection(Reading):
         self._look_at_reading()
         head.task = self.door.spawn(self._decide_later(head))
 
-    async def _decide_later(self, head: Request) -> None:
+    async def _decide_later(self, head: HttpRequest) -> None:
         """Nothing more is read meanwhile."""
         problem: MaitredError | None = None
         keeps_body = False
@@ -224,7 +224,7 @@ class Connection(Reading):
 
     # Taking turns
 
-    def _came(self, request: Request) -> None:
+    def _came(self, request: HttpRequest) -> None:
         """A request is complete: it is its turn, or it waits for it."""
         self._seen_at = 0.0
         size = request.held
@@ -242,7 +242,7 @@ class Connection(Reading):
             self._look_at_reading()
         self._pump()
 
-    def _over(self, request: Request) -> None:
+    def _over(self, request: HttpRequest) -> None:
         """The request under way is: nobody waits for its answer, and nothing of it is held."""
         self._current = None
         self._seen_at = 0.0
@@ -251,7 +251,7 @@ class Connection(Reading):
     def _forget_queue(self) -> None:
         budget = self.door.budgets.under_way
         for waiting in self._queue:
-            if isinstance(waiting, Request):
+            if isinstance(waiting, HttpRequest):
                 budget.held -= waiting.held
         self._queue.clear()
 
@@ -315,7 +315,7 @@ class Connection(Reading):
 
     def answer(
         self,
-        request: Request,
+        request: HttpRequest,
         status: int,
         content_type: bytes,
         body: bytes,
@@ -356,7 +356,7 @@ class Connection(Reading):
         if held and not self.closed:
             self.transport.write(held)
 
-    def answer_error(self, request: Request, problem: MaitredError, extra: bytes = b"") -> None:
+    def answer_error(self, request: HttpRequest, problem: MaitredError, extra: bytes = b"") -> None:
         """The same for an error."""
         form = request.form or AS_JSON
         if form.name == "events":
@@ -365,7 +365,7 @@ class Connection(Reading):
         extra += extra_headers(problem)
         self.answer(request, status_of(problem), form.content_type, body, extra)
 
-    def begin_stream(self, request: Request, content_type: bytes, extra: bytes) -> None:
+    def begin_stream(self, request: HttpRequest, content_type: bytes, extra: bytes) -> None:
         """The head of an answer whose body comes in pieces."""
         if request.is_10:
             request.keep_alive = False
@@ -378,7 +378,7 @@ class Connection(Reading):
         )
         self.door.metrics.answered(request.route, 200, self.door.loop.time() - request.began)
 
-    async def send_piece(self, request: Request, data: bytes) -> None:
+    async def send_piece(self, request: HttpRequest, data: bytes) -> None:
         """A piece of the body; returns when the caller has taken enough for the next one."""
         if self._current is not request or not data:
             return
@@ -391,7 +391,7 @@ class Connection(Reading):
             self._drained = self.door.loop.create_future()
             await self._drained
 
-    def end_stream(self, request: Request) -> None:
+    def end_stream(self, request: HttpRequest) -> None:
         """The body is complete."""
         if self._current is not request:
             return
@@ -400,7 +400,7 @@ class Connection(Reading):
         self._over(request)
         self._finished(request)
 
-    def break_off(self, request: Request, last_words: bytes) -> None:
+    def break_off(self, request: HttpRequest, last_words: bytes) -> None:
         """The body is not complete, and nobody shall take it for that: its end never comes."""
         if self._current is not request:
             return
@@ -423,7 +423,7 @@ class Connection(Reading):
             self.door.metrics.bytes_out += len(data)
             self.transport.write(data)
 
-    def _finished(self, request: Request) -> None:
+    def _finished(self, request: HttpRequest) -> None:
         if not request.keep_alive:
             self._forget_queue()
             self._say_goodbye()
@@ -491,7 +491,7 @@ class Connection(Reading):
             self._verified_again = current
             self.door.spawn(self._verify_again(current))
 
-    async def _verify_again(self, request: Request) -> None:
+    async def _verify_again(self, request: HttpRequest) -> None:
         try:
             await self.door.verify(self, request)
         except Unauthenticated:
@@ -556,7 +556,7 @@ def _too_slow(what: str, seconds: float) -> TooSlow:
     return TooSlow(f"It took more than {seconds:g} s for {what} of the request to arrive.")
 
 
-def _connection(request: Request) -> bytes:
+def _connection(request: HttpRequest) -> bytes:
     if not request.keep_alive:
         return b"Connection: close\r\n"
     return b"Connection: keep-alive\r\n" if request.is_10 else b""

@@ -27,16 +27,16 @@ from maitred.errors import (
 from maitred.gateway.guard import check
 from maitred.gateway.http.budget import Budgets
 from maitred.gateway.http.clock import limits
-from maitred.gateway.http.connection import Connection
+from maitred.gateway.http.connection import HttpConnection
 from maitred.gateway.http.formats import is_msgpack
 from maitred.gateway.http.letting_in import BROWSER, check_browser, check_host, credentials
 from maitred.gateway.http.metrics import Metrics
 from maitred.gateway.http.pages import Pages
 from maitred.gateway.http.parameters import may_have, parsed
-from maitred.gateway.http.queries import Queries
-from maitred.gateway.http.routes import ROUTES, Found, Route, Routes
+from maitred.gateway.http.queries import QueryRoutes
+from maitred.gateway.http.routes import ROUTES, Found, HttpRoute, Routes
 from maitred.gateway.http.statuses import behind_us
-from maitred.gateway.http.tasks import Tasks
+from maitred.gateway.http.tasks import TaskRoutes
 from maitred.security.permissions import EVERY_NAMESPACE
 from maitred.security.users import CREDENTIALS_IGNORED
 from maitred.settings import HTTP_PORT
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from maitred.gateway.gateway import Gateway
     from maitred.gateway.http.budget import Budget
-    from maitred.gateway.http.request import Request
+    from maitred.gateway.http.request import HttpRequest
     from maitred.security.directory import Identity
 
 ACCEPT_BACKLOG: Final = 4_096
@@ -81,13 +81,13 @@ class HttpDoor:
         self, *, port: int | None = None, tls: ssl.SSLContext | None = None, reuse: bool = False
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[HttpConnection, None] = {}
         self.metrics = Metrics()
         self.draining = False
-        self._unread: dict[Connection, None] = {}
+        self._unread: dict[HttpConnection, None] = {}
         """Connections that have bytes to parse when their turn comes."""
         self._reads_soon = False
-        self._unwritten: list[Connection] = []
+        self._unwritten: list[HttpConnection] = []
         """Those that hold an answer until this turn of the loop ends."""
         self.date = b""
         """The header of that name, ready to be written."""
@@ -127,7 +127,7 @@ class HttpDoor:
         self._ignores_credentials = not self.guard.required
         """Whether a caller that sends credentials has yet to be told in the log that there are no
         users."""
-        queries, tasks, pages = Queries(self), Tasks(self), Pages(self)
+        queries, tasks, pages = QueryRoutes(self), TaskRoutes(self), Pages(self)
         self.serve_query = queries.query
         self._handlers = {
             "query": queries.query,
@@ -167,7 +167,7 @@ class HttpDoor:
 
     def _factory(self) -> Callable[[], asyncio.Protocol]:
         """Return what makes the protocol of a connection."""
-        factory: Callable[[], asyncio.Protocol] = partial(Connection, self)
+        factory: Callable[[], asyncio.Protocol] = partial(HttpConnection, self)
         if self._tls is None:
             return factory
         context = self._tls
@@ -183,7 +183,7 @@ class HttpDoor:
         return self._handshakes.before(factory)
 
     async def drain(self, seconds: float) -> bool:
-        """See `Door`."""
+        """See `GatewayListener`."""
         self.draining = True
         if self._server is not None:
             self._server.close()
@@ -216,7 +216,7 @@ class HttpDoor:
 
     # Requests
 
-    def read_later(self, connection: Connection) -> None:
+    def read_later(self, connection: HttpConnection) -> None:
         """Have it parse more when others had their turn.
 
         A few connections a turn of the loop, whoever they are: five hundred callers that send
@@ -251,7 +251,7 @@ class HttpDoor:
         if not BROWSER.isdisjoint(headers):
             check_browser(method, headers, self._origins, tls=self._tls is not None)
 
-    def admit(self, connection: Connection, request: Request) -> bool | None:
+    def admit(self, connection: HttpConnection, request: HttpRequest) -> bool | None:
         """Decide by the head of a request whether its body is read; raises if it is refused.
 
         Returns whether the body is needed; None if `admit_later` has to find out first who sends
@@ -264,12 +264,12 @@ class HttpDoor:
                 return None
         return self._admit(request, found)
 
-    async def admit_later(self, connection: Connection, request: Request) -> bool:
+    async def admit_later(self, connection: HttpConnection, request: HttpRequest) -> bool:
         """The same, after the secret was verified."""
         await self.verify(connection, request)
         return self._admit(request, self._find(request))
 
-    def _admit(self, request: Request, found: Found) -> bool:
+    def _admit(self, request: HttpRequest, found: Found) -> bool:
         route = found.route
         self._check(request, route, found.values)
         if route.body:
@@ -278,7 +278,7 @@ class HttpDoor:
             is_msgpack(headers.get(b"content-type"), headers.get(b"content-length", b""))
         return route.body
 
-    def _find(self, request: Request) -> Found:
+    def _find(self, request: HttpRequest) -> Found:
         path, query = request.target, b""
         found = self._known_routes.get((request.method, path))
         if found is None:
@@ -294,7 +294,7 @@ class HttpDoor:
             parsed(request, route, query)
         return found
 
-    def serve(self, connection: Connection, request: Request) -> None:
+    def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer it, now or later. Raises nothing: the connection goes on."""
         try:
             if request.refusal is not None:
@@ -324,7 +324,7 @@ class HttpDoor:
             self.fail(connection, request, problem)
 
     @staticmethod
-    def _check(request: Request, route: Route, values: tuple[Any, ...]) -> None:
+    def _check(request: HttpRequest, route: HttpRoute, values: tuple[Any, ...]) -> None:
         """Raise unless the user may do that; the handlers of the query table look closer."""
         permission = route.permission
         if permission is not None and request.identity is not None:
@@ -342,14 +342,16 @@ class HttpDoor:
             route.handler for route in ROUTES if not route.is_open or route.handler in closed
         )
 
-    def typed(self, request: Request, problem: BaseException) -> MaitredError:
+    def typed(self, request: HttpRequest, problem: BaseException) -> MaitredError:
         """Return the error that the caller gets; a fault of ours is logged."""
         if isinstance(problem, MaitredError):
             return problem
         self.log.error("http request failed", route=request.route, exc_info=problem)
         return InternalError("The gateway failed at this request; its log says more.")
 
-    def fail(self, connection: Connection, request: Request, problem: BaseException) -> None:
+    def fail(
+        self, connection: HttpConnection, request: HttpRequest, problem: BaseException
+    ) -> None:
         """Answer with an error."""
         try:
             typed = self.typed(request, problem)
@@ -361,7 +363,7 @@ class HttpDoor:
             connection.transport.abort()
 
     def _tell_of_refusal(
-        self, connection: Connection, request: Request, problem: MaitredError
+        self, connection: HttpConnection, request: HttpRequest, problem: MaitredError
     ) -> None:
         audit = self.guard.audit
         if audit is not None:
@@ -375,12 +377,12 @@ class HttpDoor:
             )
 
     def _start(
-        self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]
+        self, connection: HttpConnection, request: HttpRequest, work: Coroutine[Any, Any, None]
     ) -> None:
         request.task = self.spawn(self._finish(connection, request, work))
 
     async def _finish(
-        self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]
+        self, connection: HttpConnection, request: HttpRequest, work: Coroutine[Any, Any, None]
     ) -> None:
         try:
             await work
@@ -398,7 +400,7 @@ class HttpDoor:
 
     # Answers
 
-    def write_later(self, connection: Connection) -> None:
+    def write_later(self, connection: HttpConnection) -> None:
         """Have it write what it holds, at the end of this turn.
 
         Answers of a worker come many at a time. Written one after the other, and not each when it
@@ -420,7 +422,7 @@ class HttpDoor:
 
     # Who asks
 
-    def _known(self, connection: Connection, request: Request) -> Identity | None:
+    def _known(self, connection: HttpConnection, request: HttpRequest) -> Identity | None:
         """Who it is, if that is known already."""
         header = request.headers.get(b"authorization")
         before = connection.authorized
@@ -438,21 +440,25 @@ class HttpDoor:
                 self._tell_of_login(connection, identity)
         return identity
 
-    def _tell_of_login(self, connection: Connection, identity: Identity) -> None:
+    def _tell_of_login(self, connection: HttpConnection, identity: Identity) -> None:
         """Record the first request of a user on a connection."""
         audit = self.guard.audit
         if audit is not None:
             via, source = {"via": identity.via}, connection.source
             audit.record("http login", user=identity.name, source=source, details=via)
 
-    def certified(self, connection: Connection) -> Identity | None:
+    def certified(self, connection: HttpConnection) -> Identity | None:
         """The user that the certificate of the connection stands for."""
         shown = connection.transport.get_extra_info("ssl_object")
         now = self.gateway.surroundings.wall_clock()
         return self.guard.authenticator.certified(shown, now)
 
     async def _let_in(
-        self, connection: Connection, request: Request, route: Route, values: tuple[Any, ...]
+        self,
+        connection: HttpConnection,
+        request: HttpRequest,
+        route: HttpRoute,
+        values: tuple[Any, ...],
     ) -> None:
         try:
             await self.verify(connection, request)
@@ -464,7 +470,7 @@ class HttpDoor:
         if later is not None:
             await later
 
-    async def verify(self, connection: Connection, request: Request) -> None:
+    async def verify(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Find out who sends the request, or raise."""
         user, secret = credentials(request.headers.get(b"authorization"))
         request.identity = await self.guard.authenticator.authenticate(

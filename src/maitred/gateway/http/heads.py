@@ -21,7 +21,7 @@ from maitred.errors import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maitred.settings import Gateway
+    from maitred.settings import GatewaySettings
 
 ONCE: Final = frozenset(
     (
@@ -100,7 +100,7 @@ def check_encoding(encoding: bytes) -> None:
         )
 
 
-def too_many_headers(settings: Gateway) -> HeadersTooLarge:
+def too_many_headers(settings: GatewaySettings) -> HeadersTooLarge:
     """Return the error for a head that is too large."""
     return HeadersTooLarge(
         f"The request line and the headers have more than the {settings.header_bytes:,} bytes "
@@ -109,7 +109,7 @@ def too_many_headers(settings: Gateway) -> HeadersTooLarge:
     )
 
 
-def too_large(settings: Gateway) -> PayloadTooLarge:
+def too_large(settings: GatewaySettings) -> PayloadTooLarge:
     """Return the error for a body that is too large."""
     return PayloadTooLarge(
         f"The body has more than the {settings.body_bytes:,} bytes allowed.",

@@ -10,7 +10,7 @@ from maitred import __version__
 from maitred.app.options import RETRIES_MAX
 from maitred.dispatch.query_states import FOLLOWS
 from maitred.errors import RequestOutcome
-from maitred.gateway.http.routes import ROUTES, SEQUENCE_MAX, Route
+from maitred.gateway.http.routes import ROUTES, SEQUENCE_MAX, HttpRoute
 from maitred.gateway.http.statuses import REASONS
 from maitred.matching.records import PRIORITIES
 from maitred.protocol.tasks import NEVER
@@ -252,7 +252,7 @@ def document(*, with_users: bool, closed: frozenset[str] = frozenset()) -> Json:
     }
 
 
-def _operation(route: Route, with_users: bool, *, is_open: bool) -> Json:
+def _operation(route: HttpRoute, with_users: bool, *, is_open: bool) -> Json:
     operation: Json = {
         "operationId": route.handler,
         "summary": route.summary,
@@ -270,7 +270,7 @@ def _operation(route: Route, with_users: bool, *, is_open: bool) -> Json:
     return operation
 
 
-def _parameters(route: Route) -> list[Json]:
+def _parameters(route: HttpRoute) -> list[Json]:
     found = []
     for name in (*re.findall(r"{(\w+)}", route.path), *route.parameters):
         where, text, schema = PARAMETERS[name]
@@ -282,7 +282,7 @@ def _parameters(route: Route) -> list[Json]:
     return found
 
 
-def _responses(route: Route, *, is_open: bool) -> Json:
+def _responses(route: HttpRoute, *, is_open: bool) -> Json:
     responses: Json = {}
     if route.handler == "metrics_page":
         responses["200"] = {

@@ -13,9 +13,9 @@ from maitred.gateway.http.metrics import counter, gauge, gauges
 from maitred.gateway.http.openapi import document
 
 if TYPE_CHECKING:
-    from maitred.gateway.http.connection import Connection
+    from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.door import HttpDoor
-    from maitred.gateway.http.request import Request
+    from maitred.gateway.http.request import HttpRequest
 
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -30,22 +30,22 @@ class Pages:
             document(with_users=door.guard.required, closed=door.needs_user)
         )
 
-    def health(self, connection: Connection, request: Request) -> None:
+    def health(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Whoever answers is alive."""
         state = "stopping" if self._door.draining else "alive"
         connection.answer(request, 200, JSON, AS_JSON.value({"status": state}))
 
-    def ready(self, connection: Connection, request: Request) -> None:
+    def ready(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Whether there is a node behind us."""
         if not self._gateway.is_ready:
             raise Unavailable("The gateway has no connection to its node.", remedy="Try later.")
         connection.answer(request, 200, JSON, AS_JSON.value({"status": "ready"}))
 
-    def document(self, connection: Connection, request: Request) -> None:
+    def document(self, connection: HttpConnection, request: HttpRequest) -> None:
         """OpenAPI."""
         connection.answer(request, 200, JSON, self._document)
 
-    def metrics_page(self, connection: Connection, request: Request) -> None:
+    def metrics_page(self, connection: HttpConnection, request: HttpRequest) -> None:
         """For Prometheus."""
         door = self._door
         lines = door.metrics.families()

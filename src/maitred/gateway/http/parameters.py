@@ -10,8 +10,8 @@ from maitred.errors import InvalidArgument, UnknownChoice
 from maitred.gateway.http.routes import ROUTES
 
 if TYPE_CHECKING:
-    from maitred.gateway.http.request import Request
-    from maitred.gateway.http.routes import Route
+    from maitred.gateway.http.request import HttpRequest
+    from maitred.gateway.http.routes import HttpRoute
 
 PARAMETERS_MAX: Final = 32
 """Of one request; no route has as many."""
@@ -19,7 +19,7 @@ PARAMETERS_MAX: Final = 32
 PREFIX: Final = "Maitred-"
 
 
-def _headers(route: Route) -> list[tuple[str, bytes]]:
+def _headers(route: HttpRoute) -> list[tuple[str, bytes]]:
     named = [name for name in route.parameters if route.body or name.startswith(PREFIX)]
     return [
         (name, (PREFIX + name.removeprefix(PREFIX)).lower().replace("_", "-").encode())
@@ -35,7 +35,7 @@ HEADER_NAMES: Final = {
 }
 
 
-def parsed(request: Request, route: Route, query: bytes) -> None:
+def parsed(request: HttpRequest, route: HttpRoute, query: bytes) -> None:
     """Fill `request.query`; raises for what the route does not know."""
     found: dict[str, str] = {}
     parts = query.split(b"&", PARAMETERS_MAX) if query else []
@@ -61,7 +61,7 @@ def parsed(request: Request, route: Route, query: bytes) -> None:
     request.query = found or None
 
 
-def may_have(headers: dict[bytes, bytes], route: Route) -> bool:
+def may_have(headers: dict[bytes, bytes], route: HttpRoute) -> bool:
     """Whether it is worth looking: most requests have three or four headers."""
     return not HEADER_NAMES[route.handler].isdisjoint(headers)
 

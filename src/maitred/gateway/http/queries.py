@@ -33,11 +33,11 @@ from maitred.protocol.queries import QueryFilter
 from maitred.security.audit_records import query_fields
 
 if TYPE_CHECKING:
-    from maitred.gateway.asking import Running
-    from maitred.gateway.http.connection import Connection
+    from maitred.gateway.asking import QueryInProgress
+    from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.door import HttpDoor
     from maitred.gateway.http.formats import Format
-    from maitred.gateway.http.request import Request
+    from maitred.gateway.http.request import HttpRequest
 
 ROWS_MAX: Final = 10_000
 """Of the query table, in one answer."""
@@ -46,7 +46,7 @@ NAMES_MAX: Final = 1_024
 """Workers whose names are remembered as they stand in headers."""
 
 
-class Queries:
+class QueryRoutes:
     """Handlers of the door."""
 
     def __init__(self, door: HttpDoor) -> None:
@@ -58,7 +58,9 @@ class Queries:
         self._audit = None if audit is None or audit.queries == "none" else audit
         """The audit log, if queries are told of in it."""
 
-    def query(self, connection: Connection, request: Request, namespace: str, queue: str) -> None:
+    def query(
+        self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
+    ) -> None:
         """Ask it; the answer comes when it comes."""
         headers = request.headers
         kind = headers.get(b"content-type")
@@ -94,7 +96,7 @@ class Queries:
         running.then(partial(self._came, connection, request, running, form))
 
     def _tell_of_query(
-        self, connection: Connection, request: Request, target: str, payload: bytes
+        self, connection: HttpConnection, request: HttpRequest, target: str, payload: bytes
     ) -> None:
         audit = self._audit
         if audit is not None:
@@ -123,9 +125,9 @@ class Queries:
 
     def _came(
         self,
-        connection: Connection,
-        request: Request,
-        running: Running,
+        connection: HttpConnection,
+        request: HttpRequest,
+        running: QueryInProgress,
         form: Format,
         outcome: Whole | Rows | MaitredError,
     ) -> None:
@@ -143,7 +145,12 @@ class Queries:
             self._door.fail(connection, request, problem)
 
     async def _stream(
-        self, connection: Connection, request: Request, rows: Rows, form: Format, extra: bytes
+        self,
+        connection: HttpConnection,
+        request: HttpRequest,
+        rows: Rows,
+        form: Format,
+        extra: bytes,
     ) -> None:
         """Pass rows on as they come, and as fast as the caller takes them."""
         extra += b"Maitred-Stream: true\r\n"
@@ -163,7 +170,7 @@ class Queries:
             request.running = None
             await rows.aclose()
 
-    def _extra(self, running: Running) -> bytes:
+    def _extra(self, running: QueryInProgress) -> bytes:
         """Who has answered, and which query it was."""
         worker = running.worker
         if not worker:
@@ -177,7 +184,9 @@ class Queries:
 
     # The table
 
-    def list_queries(self, connection: Connection, request: Request, namespace: str) -> None:
+    def list_queries(
+        self, connection: HttpConnection, request: HttpRequest, namespace: str
+    ) -> None:
         """Rows of the table; without `admin`, one's own."""
         request.form = form = plain_form(request)
         wanted = QueryFilter(namespace=namespace)
@@ -196,7 +205,7 @@ class Queries:
         connection.answer(request, 200, form.content_type, body)
 
     def cancel_query(
-        self, connection: Connection, request: Request, namespace: str, sequence: int
+        self, connection: HttpConnection, request: HttpRequest, namespace: str, sequence: int
     ) -> None:
         """Stop it."""
         request.form = form = plain_form(request)
@@ -223,7 +232,7 @@ class Queries:
         connection.answer(request, 200, form.content_type, body)
 
     @staticmethod
-    def _only_own(request: Request, namespace: str, wanted: QueryFilter) -> None:
+    def _only_own(request: HttpRequest, namespace: str, wanted: QueryFilter) -> None:
         identity = request.identity
         if identity is None or identity.permissions.allows(namespace, "admin"):
             return
@@ -233,7 +242,7 @@ class Queries:
         wanted.user = identity.name
 
 
-def plain_form(request: Request) -> Format:
+def plain_form(request: HttpRequest) -> Format:
     """How an answer of ours is written."""
     form = accepted(request.headers.get(b"accept"), packed=False)
     return AS_JSON if form is AS_EVENTS else form

@@ -38,7 +38,7 @@ from maitred.gateway.http.heads import (
     too_many_chunks,
     too_many_headers,
 )
-from maitred.gateway.http.request import Request
+from maitred.gateway.http.request import HttpRequest
 
 if TYPE_CHECKING:
     from maitred.gateway.http.budget import Budget
@@ -77,7 +77,7 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 UNKNOWN_LENGTH: Final = -1
 
 
-class Reading(asyncio.Protocol):
+class HttpReader(asyncio.Protocol):
     """The part of a connection that reads; what to do with requests is another's."""
 
     __slots__ = (
@@ -187,7 +187,7 @@ class Reading(asyncio.Protocol):
         """Does parsing have to wait: for answers, for the caller to take them, for a login?"""
         raise NotImplementedError
 
-    def _came(self, request: Request) -> None:
+    def _came(self, request: HttpRequest) -> None:
         """A request is complete."""
         raise NotImplementedError
 
@@ -233,7 +233,7 @@ class Reading(asyncio.Protocol):
         if between and size == self._known_bytes and data.startswith(self._known_head):
             # Whoever asks again and again sends the same head, which says the same again.
             body = data[len(self._known_head) :]
-            self._came(Request(*self._known, body, self._time()))
+            self._came(HttpRequest(*self._known, body, self._time()))
             return
         if self._unread:
             self._unread += data
@@ -497,7 +497,7 @@ class Reading(asyncio.Protocol):
         self._seen_at = 0.0
         self._wants_continue = False
         body, self._body = self._body, b""
-        request = Request(
+        request = HttpRequest(
             self._method,
             self._target,
             self._headers,

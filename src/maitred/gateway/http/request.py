@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from maitred.errors import MaitredError
-    from maitred.gateway.asking import Running
+    from maitred.gateway.asking import QueryInProgress
     from maitred.gateway.http.formats import Format
     from maitred.security.directory import Identity
 
@@ -21,7 +21,7 @@ NUMBER_LETTERS: Final = 30
 """Longest number in a header or a parameter; nobody counts further."""
 
 
-class Request:
+class HttpRequest:
     """Complete: headers and body are there."""
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Request:
         self.identity: Identity | None = None
         self.form: Format | None = None
         """How the answer is written, when that is known."""
-        self.running: Running | None = None
+        self.running: QueryInProgress | None = None
         """The query that it asks."""
         self.task: asyncio.Task[Any] | None = None
         """What works on the answer, if something does."""

@@ -22,7 +22,7 @@ REMEMBERED_MAX: Final = 4_096
 SEQUENCE_MAX: Final = 2**63 - 1
 
 
-class Route(NamedTuple):
+class HttpRoute(NamedTuple):
     """One method of one path."""
 
     method: str
@@ -44,7 +44,7 @@ QUEUE: Final = "/v1/{namespace}/queues/{queue}"
 TASK: Final = QUEUE + "/tasks/{partition}/{sequence}"
 
 ROUTES: Final = (
-    Route(
+    HttpRoute(
         "POST",
         f"{QUEUE}/query",
         "query",
@@ -53,7 +53,7 @@ ROUTES: Final = (
         body=True,
         permission="query",
     ),
-    Route(
+    HttpRoute(
         "POST",
         f"{QUEUE}/tasks",
         "add_task",
@@ -62,31 +62,31 @@ ROUTES: Final = (
         body=True,
         permission="produce",
     ),
-    Route("GET", TASK, "task_result", "What became of a task", ("wait",), permission="produce"),
-    Route(
+    HttpRoute("GET", TASK, "task_result", "What became of a task", ("wait",), permission="produce"),
+    HttpRoute(
         "DELETE",
         TASK,
         "cancel_task",
         "Do not run a task; stop it if it runs",
         permission="produce",
     ),
-    Route("GET", QUEUE, "describe_queue", "How a queue is", permission="admin"),
-    Route(
+    HttpRoute("GET", QUEUE, "describe_queue", "How a queue is", permission="admin"),
+    HttpRoute(
         "GET",
         "/v1/{namespace}/queries",
         "list_queries",
         "The query table of this gateway, the newest last",
         ("queue", "user", "status", "worker", "most"),
     ),
-    Route(
+    HttpRoute(
         "DELETE",
         "/v1/{namespace}/queries/{sequence}",
         "cancel_query",
         "Cancel a query that waits or runs",
     ),
-    Route("GET", "/health", "health", "Is this gateway alive?", is_open=True),
-    Route("GET", "/ready", "ready", "Can it reach its node?", is_open=True),
-    Route(
+    HttpRoute("GET", "/health", "health", "Is this gateway alive?", is_open=True),
+    HttpRoute("GET", "/ready", "ready", "Can it reach its node?", is_open=True),
+    HttpRoute(
         "GET",
         "/metrics",
         "metrics_page",
@@ -94,7 +94,7 @@ ROUTES: Final = (
         permission="observe",
         is_open=True,
     ),
-    Route(
+    HttpRoute(
         "GET",
         "/openapi.json",
         "document",
@@ -108,7 +108,7 @@ ROUTES: Final = (
 class Found(NamedTuple):
     """A route, with what stands in its path."""
 
-    route: Route
+    route: HttpRoute
     values: tuple[Any, ...]
     """Names and numbers; the namespace comes first."""
 
@@ -116,8 +116,8 @@ class Found(NamedTuple):
 class Routes:
     """Finds routes."""
 
-    def __init__(self, table: tuple[Route, ...] = ROUTES) -> None:
-        self._by_length: dict[int, list[tuple[list[str], Route]]] = {}
+    def __init__(self, table: tuple[HttpRoute, ...] = ROUTES) -> None:
+        self._by_length: dict[int, list[tuple[list[str], HttpRoute]]] = {}
         for route in table:
             parts = route.path.split("/")
             self._by_length.setdefault(len(parts), []).append((parts, route))

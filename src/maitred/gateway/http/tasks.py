@@ -18,9 +18,9 @@ from maitred.matching.records import PRIORITIES
 from maitred.protocol.tasks import NEVER, Failure, Outcome, PartitionDescription, StoredAmount
 
 if TYPE_CHECKING:
-    from maitred.gateway.http.connection import Connection
+    from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.door import HttpDoor
-    from maitred.gateway.http.request import Request
+    from maitred.gateway.http.request import HttpRequest
 
 WAIT_MAX_SECONDS: Final = 8.0
 """Longest that one request waits for a result: many programs and proxies give up after ten seconds.
@@ -31,7 +31,7 @@ REQUIRE_WORKER: Final = "require_worker"
 _read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 
 
-class Tasks:
+class TaskRoutes:
     """Handlers of the door."""
 
     def __init__(self, door: HttpDoor) -> None:
@@ -39,7 +39,7 @@ class Tasks:
         self._door = door
 
     async def add_task(
-        self, connection: Connection, request: Request, namespace: str, queue: str
+        self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
     ) -> None:
         """Answered when it is safe."""
         request.form = form = plain_form(request)
@@ -73,8 +73,8 @@ class Tasks:
 
     async def task_result(
         self,
-        connection: Connection,
-        request: Request,
+        connection: HttpConnection,
+        request: HttpRequest,
         namespace: str,
         queue: str,
         partition: int,
@@ -95,8 +95,8 @@ class Tasks:
 
     async def cancel_task(
         self,
-        connection: Connection,
-        request: Request,
+        connection: HttpConnection,
+        request: HttpRequest,
         namespace: str,
         queue: str,
         partition: int,
@@ -108,7 +108,7 @@ class Tasks:
         connection.answer(request, 200, form.content_type, form.value({"state": state}))
 
     async def describe_queue(
-        self, connection: Connection, request: Request, namespace: str, queue: str
+        self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
     ) -> None:
         """All partitions, and their sums."""
         request.form = form = plain_form(request)

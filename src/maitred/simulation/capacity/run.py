@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from maitred.app.app import App
 from maitred.errors import MaitredError
-from maitred.settings import Node, Queries, Queue, Scaling
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import Node, QuerySettings, Queue, Scaling, WorkerSettings
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.tasks_node import PORT, TaskNode
 from maitred.simulation.scenarios.tasks_record import complaining
@@ -93,7 +92,7 @@ class CapacityRun:
                 queues={
                     "*": Queue(
                         partitions=settings.partitions,
-                        queries=Queries(policy=cast("Any", settings.policy)),
+                        queries=QuerySettings(policy=cast("Any", settings.policy)),
                         scaling=Scaling(adaptive=False),
                     )
                 }

@@ -18,7 +18,7 @@ from maitred import logs
 from maitred.client.connecting import Connecting
 from maitred.errors import MaitredError
 from maitred.node.restarts import RestartAt, RestartPolicy
-from maitred.node.shard import Place, Shard
+from maitred.node.shard import Shard, ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.routing.homes import Homes
 from maitred.settings import Limits, Node, Restarts
@@ -126,7 +126,7 @@ class SimulatedNode:
             restarts += 1
 
     async def _main(self, number: int, restarts: int) -> None:
-        place = Place(
+        place = ShardPlace(
             node=self._identity,
             number=number,
             shards=self.shards,

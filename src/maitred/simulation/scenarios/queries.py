@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec.structs import replace
 
-from maitred.settings import Forwarding, Limits, Node, Queries, Queue, Scaling
+from maitred.settings import Forwarding, Limits, Node, QuerySettings, Queue, Scaling
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.queries_people import (
     NAMESPACE,
@@ -340,7 +340,7 @@ def node_settings(random: Random, kind: Kind, policy: str = "idle") -> Node:
     queue = Queue(
         partitions=partitions,
         offer_seconds=5.0,
-        queries=Queries(
+        queries=QuerySettings(
             no_worker_seconds=random.choice((0.5, 5.0)),
             reservation_seconds=2.0,
             waiting=10_000,

@@ -13,7 +13,7 @@ from maitred.client.query_gateway import QueryGateway, Whole
 from maitred.dispatch.ask import Ask
 from maitred.errors import DeadlineExceeded, MaitredError
 from maitred.settings import Querying as QueryingSettings
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import WorkerSettings
 from maitred.simulation.errors import ProcessKilled, Violation
 from maitred.simulation.scenarios.people import Guest, cut_now_and_then
 from maitred.simulation.scenarios.queries_record import QueryStory

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from maitred.node.restarts import RestartAt, RestartPolicy
-from maitred.node.shard import Place, Shard
+from maitred.node.shard import Shard, ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.settings import Restarts
 from maitred.simulation.errors import ProcessKilled
@@ -117,7 +117,7 @@ class TaskNode:
             restarts += 1
 
     async def _main(self, number: int, restarts: int) -> None:
-        place = Place(
+        place = ShardPlace(
             node=self._identity,
             number=number,
             shards=self.shards,

@@ -16,7 +16,7 @@ from maitred.errors import DeadlineExceeded, MaitredError
 from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import DeadLetters, Describe, Resize
 from maitred.routing.names import TASKS
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import WorkerSettings
 from maitred.simulation.errors import ProcessKilled
 from maitred.simulation.scenarios.people import Guest, cut_now_and_then
 from maitred.worker.worker import Worker

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maitred.errors import Overloaded, PermissionDenied, Unavailable
-from maitred.node import counting
-from maitred.node.counting import ROOM_SECONDS
+from maitred.node import shard_permits
+from maitred.node.shard_permits import ROOM_SECONDS
 from maitred.protocol.queries import Allocate, Allocated, Count
-from maitred.settings import Limits, Queries, QueryLimits, Queue, User
+from maitred.settings import Limits, QueryLimits, QuerySettings, Queue, User
 from tests.node.in_process import in_a_loop, until
 from tests.node.querying import GATEWAY, SECONDS, Stage, stage, waits
 from tests.security.cheap import cheaply
@@ -32,7 +32,7 @@ USERS = {
     ),
     "boss": User(secret=HASHED, permissions={"*": ["admin"]}),
 }
-ONE = {"*": Queue(queries=Queries(concurrent=1))}
+ONE = {"*": Queue(queries=QuerySettings(concurrent=1))}
 
 
 def offer(here: Stage, client: AsyncClient) -> None:
@@ -56,7 +56,7 @@ def under_way(here: Stage) -> int:
 async def test_the_word_of_the_end_may_be_late(
     tmp_path: Path, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "ROOM_SECONDS", SECONDS)  # for those who are to get it
+    monkeypatch.setattr(shard_permits, "ROOM_SECONDS", SECONDS)  # for those who are to get it
     async with stage(tmp_path, shards=shards, queues=ONE) as here:
         client = await here.client()
         offering = client.hold(here.offer(4), SECONDS)
@@ -84,7 +84,7 @@ async def test_the_word_of_the_end_may_be_late(
 async def test_those_who_wait_for_room_get_it_in_their_order(
     tmp_path: Path, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "ROOM_SECONDS", SECONDS)  # what counts is who is first
+    monkeypatch.setattr(shard_permits, "ROOM_SECONDS", SECONDS)  # what counts is who is first
     async with stage(tmp_path, shards=shards, queues=ONE) as here:
         client = await here.client()
         offering = client.hold(here.offer(9), SECONDS)
@@ -191,7 +191,7 @@ async def test_a_shard_that_was_started_again_does_not_know_at_once(tmp_path: Pa
 @in_a_loop
 async def test_more_than_fits_into_a_frame(tmp_path: Path) -> None:
     """It is said in portions, from the shard that reserves to the one that counts."""
-    many = {"*": Queue(queries=Queries(concurrent=400))}
+    many = {"*": Queue(queries=QuerySettings(concurrent=400))}
     async with stage(tmp_path, shards=2, queues=many, limits=Limits(frame_bytes=4_096)) as here:
         shard: Any = here.node.shard
         here.queue = next(
@@ -223,8 +223,8 @@ async def test_more_than_fits_into_a_frame(tmp_path: Path) -> None:
 @in_a_loop
 async def test_who_is_counted_does_not_pick_the_workers_himself(tmp_path: Path) -> None:
     queues = {
-        "*": Queue(queries=Queries(policy="adaptive")),
-        "n/few": Queue(queries=Queries(policy="adaptive", concurrent=1)),
+        "*": Queue(queries=QuerySettings(policy="adaptive")),
+        "n/few": Queue(queries=QuerySettings(policy="adaptive", concurrent=1)),
     }
     async with stage(tmp_path, users=USERS, queues=queues) as here:
         ann, boss = await here.client("ann", "s"), await here.client("boss", "s")

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.logs import Logger
-    from maitred.settings import Worker as WorkerSettings
-    from maitred.worker.querying import Querying
-    from maitred.worker.statistics import Statistics
+    from maitred.settings import WorkerSettings
+    from maitred.worker.querying import WorkerQueries
+    from maitred.worker.statistics import WorkerStatistics
 
 SWEEP_SECONDS: Final = 1.0
 """How often links and files are looked at."""
 
 
-class Door:
+class QueryListener:
     """The listener, and all links."""
 
     def __init__(
@@ -38,9 +38,9 @@ class Door:
         loop: asyncio.AbstractEventLoop,
         settings: WorkerSettings,
         session: bytes,
-        querying: Querying,
+        querying: WorkerQueries,
         *,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         log: Logger,
         secret: Callable[[int], bytes],
         reloaded: Callable[[MaitredError | None], None] = lambda _problem: None,

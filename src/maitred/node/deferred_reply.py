@@ -24,7 +24,7 @@ def _nothing() -> None:
     """Nobody minds."""
 
 
-class Held:
+class DeferredReply:
     """What somebody waits for, over a connection or in this process."""
 
     __slots__ = ("on_recall", "on_stop")
@@ -59,7 +59,7 @@ class Held:
         raise NotImplementedError
 
 
-class HeldWork(Held):
+class HeldWork(DeferredReply):
     """A request that came over a connection; `Work` of its table."""
 
     __slots__ = ("_connection", "_opcode", "_size", "_stream", "deadline")
@@ -97,7 +97,7 @@ class HeldWork(Held):
         self._forget_holder()()
 
 
-class HeldHere(Held):
+class HeldHere(DeferredReply):
     """A request that this shard asks of itself; `done` is called in a later turn of the loop."""
 
     __slots__ = ("_done", "_given_up", "_loop", "over")

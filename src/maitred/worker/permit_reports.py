@@ -51,7 +51,7 @@ class _Place:
         """Messages that are not answered."""
 
 
-class Counted:
+class PermitReports:
     """Of one worker."""
 
     def __init__(self, client: AsyncClient, session: bytes) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.slot_requests import Reservation
-    from maitred.node.held import Held
+    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.query_limits import Limit
     from maitred.node.shard import Shard
     from maitred.surroundings import Surroundings
@@ -73,7 +73,7 @@ class _Permit:
     __slots__ = ("held", "names", "proof", "until")
 
     def __init__(
-        self, names: tuple[str, ...], held: Held | None, until: float, proof: bytes = b""
+        self, names: tuple[str, ...], held: DeferredReply | None, until: float, proof: bytes = b""
     ) -> None:
         self.names = names
         self.held = held
@@ -89,13 +89,13 @@ class _Wish:
 
     __slots__ = ("held", "message", "timer")
 
-    def __init__(self, message: Count, held: Held, timer: asyncio.TimerHandle) -> None:
+    def __init__(self, message: Count, held: DeferredReply, timer: asyncio.TimerHandle) -> None:
         self.message = message
         self.held = held
         self.timer = timer
 
 
-class Counting:
+class ShardPermits:
     """Of one shard: what it counts for the node, and what it has under way itself."""
 
     def __init__(self, shard: Shard, surroundings: Surroundings) -> None:
@@ -134,7 +134,7 @@ class Counting:
         """Permits that it counts, of whomever."""
         return self._counter.total
 
-    def take(self, limits: Sequence[Limit], slots: int, held: Held, then: Taken) -> None:
+    def take(self, limits: Sequence[Limit], slots: int, held: DeferredReply, then: Taken) -> None:
         """Count as many as there is room for; `then` hears which permits these have. If there is
         room for none, the request is refused."""
         slots = min(slots, self._portion, *(limit.most for limit in limits))
@@ -201,7 +201,7 @@ class Counting:
                 for name in known.names:
                     self._changed(name, [permit], held=False)
 
-    def wait(self, names: tuple[str, ...], permits: Iterable[bytes], held: Held) -> None:
+    def wait(self, names: tuple[str, ...], permits: Iterable[bytes], held: DeferredReply) -> None:
         """They are counted, and wait for a slot as long as somebody waits for the answer."""
         for permit in permits:
             self._permits[permit] = _Permit(names, held, inf)
@@ -283,7 +283,7 @@ class Counting:
 
     # Counting for others
 
-    def _count(self, message: Count, held: Held) -> None:
+    def _count(self, message: Count, held: DeferredReply) -> None:
         self._note(message.held, message.over)
         if not message.wanted:
             held.answer(Counted())
@@ -349,10 +349,10 @@ class _Taking:
 
     def __init__(
         self,
-        counting: Counting,
+        counting: ShardPermits,
         limits: Sequence[Limit],
         permits: list[bytes],
-        held: Held,
+        held: DeferredReply,
         then: Taken,
     ) -> None:
         self._counting = counting

@@ -12,7 +12,7 @@ import pytest
 
 import maitred
 from maitred.errors import Draining
-from maitred.node.held import Held, HeldHere, HeldWork
+from maitred.node.deferred_reply import DeferredReply, HeldHere, HeldWork
 from maitred.protocol.tasks import Add, Added, End, Finish, Offer, Offered
 from maitred.settings import Queue
 from maitred.store.sqlite import open_sqlite
@@ -30,17 +30,19 @@ ENDS: dict[str, Callable[[Any], None]] = {
 }
 
 
-def over_a_connection() -> Held:
+def over_a_connection() -> DeferredReply:
     return HeldWork(Mock(), 1, 1, 0, 0.0)
 
 
-def within_a_shard() -> Held:
+def within_a_shard() -> DeferredReply:
     return HeldHere(Mock(), Mock(), Mock())
 
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("make", [over_a_connection, within_a_shard])
-def test_a_request_that_is_over_has_nobody_to_tell(make: Callable[[], Held], end: str) -> None:
+def test_a_request_that_is_over_has_nobody_to_tell(
+    make: Callable[[], DeferredReply], end: str
+) -> None:
     held: Any = make()
     told = Mock()
     held.on_recall = held.on_stop = told

@@ -34,7 +34,7 @@ from maitred.protocol.seats import (
     session_proof,
 )
 from maitred.protocol.worker_address import parse_worker_address
-from maitred.settings import Worker as WorkerSettings
+from maitred.settings import WorkerSettings
 from maitred.surroundings import Surroundings
 from maitred.worker.worker import Worker
 from tests.node.in_process import RecordedLog, in_a_loop, until

@@ -70,7 +70,7 @@ def stream_socket(family: socket.AddressFamily) -> socket.socket:
     return made
 
 
-class Reservation:
+class HeldPorts:
     """The ports of a node. A context manager: they are given back at its end."""
 
     def __init__(self, endpoints: list[Endpoint]) -> None:

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from maitred.client.held import Held
     from maitred.protocol.seats import Seat, Seated
     from maitred.worker.query import Query
-    from maitred.worker.querying import Querying
+    from maitred.worker.querying import WorkerQueries
     from maitred.worker.reservations import Reservation
     from maitred.worker.served import Served
-    from maitred.worker.statistics import Statistics
+    from maitred.worker.statistics import WorkerStatistics
 
 HEAR_SECONDS: Final = 60.0
 """How long one question whether to stop is held."""
@@ -56,14 +56,14 @@ AGAIN_SECONDS: Final = 0.1
 """Before the node is asked again, if it did not hold the question."""
 
 
-class Fetching:
+class RelayedQueries:
     """All of one worker."""
 
     def __init__(
         self,
         client: AsyncClient,
-        querying: Querying,
-        statistics: Statistics,
+        querying: WorkerQueries,
+        statistics: WorkerStatistics,
         ended: Callable[[], None],
     ) -> None:
         self.client = client
@@ -112,7 +112,7 @@ class Fetching:
             seat = await self._ask(reservation, left)
             if not seat:
                 await asyncio.sleep(AGAIN_SECONDS)
-        relay = Relay(self, reservation)
+        relay = NodeRelay(self, reservation)
         self._statistics.relayed += 1
         try:
             relay.begin(decode_seat(seat))
@@ -140,13 +140,13 @@ class Fetching:
         return fetched.seat
 
 
-class Relay:
+class NodeRelay:
     """One query that came by the node; to it, a gateway like any other (see `query.Asker`)."""
 
     body_bytes = PIECE_MAX
     """Of rows; a result may be cut into pieces, rows may not."""
 
-    def __init__(self, fetching: Fetching, reservation: Reservation[Served]) -> None:
+    def __init__(self, fetching: RelayedQueries, reservation: Reservation[Served]) -> None:
         self._fetching = fetching
         self._reservation = reservation
         self._query: Query | None = None

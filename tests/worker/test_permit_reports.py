@@ -10,7 +10,7 @@ from maitred.errors import Unavailable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import PROOF_BYTES, Noted, Running
 from maitred.protocol.tasks import Offer
-from maitred.worker import counted
+from maitred.worker import permit_reports
 from tests.node.in_process import in_a_loop, until
 from tests.worker.querying import ReservingNode, a_gateway
 from tests.worker.running import a_worker
@@ -45,7 +45,7 @@ class CountingNode(ReservingNode):
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that nobody has to wait for it."""
-    monkeypatch.setattr(counted, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(permit_reports, "AGAIN_SECONDS", 0.05)
 
 
 @in_a_loop
