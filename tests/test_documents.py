@@ -226,6 +226,17 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_a_heading_name_one_that_exists(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", page.read_text()):
+        if target.startswith(("http:", "https:")):
+            continue
+        text = (page.parent / target if target else page).read_text()
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        anchors = [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings]
+        assert anchor in anchors, f"{page.name} links to {target}#{anchor}"
+
+
 def test_the_index_lists_every_page_once() -> None:
     index = ROOT / "docs" / "README.md"
     listed = re.findall(r"\]\(([^)]+)\)", index.read_text())
