@@ -173,7 +173,7 @@ async def test_an_issuer_that_does_not_answer_keeps_nobody_out_who_was_in(
         (Issuer.ok(b"", "404 Not Found"), "404"),
         (Issuer.ok(b" " * (jwt_keys.JWKS_BYTES_MAX + 1)), "more than"),
         (b"SSH-2.0-OpenSSH\r\n", "cannot be fetched"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", "is no JWKS"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", "is not a JWKS"),
     ],
 )
 @in_a_loop
@@ -200,7 +200,7 @@ async def test_an_issuer_that_says_nothing_is_given_up(monkeypatch: pytest.Monke
     [
         ({}, "in one place"),
         ({"jwks_url": "https://a/k", "jwks_file": "k"}, "in one place"),
-        ({"jwks_url": "http://a/k"}, "no https address"),
+        ({"jwks_url": "http://a/k"}, "not an https address"),
         ({"jwks_url": "https://a/k", "audience": []}, "is empty"),
         ({"jwks_file": "/nowhere/keys"}, "cannot be read"),
         ({"jwks_url": "https://a/k", "permissions": {"x": {"a:b": ["query"]}}}, "colon"),

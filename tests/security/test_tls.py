@@ -165,5 +165,5 @@ def test_files_that_make_no_context(
 
 
 def test_a_key_alone_is_refused(files: Files) -> None:
-    with pytest.raises(InvalidSetting, match="no certificate that it belongs to"):
+    with pytest.raises(InvalidSetting, match="without its certificate"):
         client_context(None, None, files.key)

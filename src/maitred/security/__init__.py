@@ -1,1 +1,1 @@
-"""Who may come in and what for: secrets, users, permissions, TLS."""
+"""Authentication and authorisation: secrets, users, permissions, TLS."""

@@ -1,8 +1,8 @@
 """The audit log of one process: records go into a file that this process alone writes.
 
-`record` only keeps a line in memory; a thread writes what has gathered. So a slow disk stops no
-loop. If the disk is full, lines are kept up to a bound and written later; what is beyond it is
-counted. The node goes on, and says so in its log and its counters.
+`record` only keeps a line in memory; a thread writes what has gathered, so a slow disk does not
+block the event loop. If the disk is full, lines are kept up to a bound and written later; those
+beyond it are dropped and counted. The node goes on, and reports it in its log and its counters.
 
 Each process has a file of its own, so that no two of them have to agree on when to rotate:
 `shard-0.jsonl` is written to, `shard-0.1.jsonl` is the one before it, and so on.
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from maitred.settings import Audit, Node
 
 DROPPED: Final = "records dropped"
-"""What a record is called that tells how many were left out."""
+"""Action of a record that tells how many records were dropped."""
 
 PENDING_MAX: Final = 10_000
-"""Records that wait for the disk; a few hundred bytes each."""
+"""Most records that wait for the disk; a few hundred bytes each."""
 
 RETRY_SECONDS: Final = 1.0
-"""After a write that failed."""
+"""Seconds until a failed write is tried again."""
 
 TOLD_SECONDS: Final = 60.0
-"""From one line about it in the node's log to the next."""
+"""Seconds between two lines about failed writes in the node's log."""
 
 
 class AuditFile:
-    """Appends lines to a file, and rotates it. Called by one thread at a time."""
+    """Appends lines to a file, and rotates it. Only one thread at a time may call it."""
 
     def __init__(self, directory: Path, name: str, file_bytes: int, files: int) -> None:
         self._directory = directory
@@ -56,7 +56,7 @@ class AuditFile:
         return self._directory / f"{self._name}{f'.{number}' if number else ''}.jsonl"
 
     def write(self, lines: bytes) -> None:
-        """Append them; raises `OSError` if that cannot be done."""
+        """Append the lines; raise `OSError` if they cannot be written."""
         if self._file < 0:
             self._open()
         if self._size and self._size + len(lines) > self._file_bytes:
@@ -86,7 +86,7 @@ class AuditFile:
         self._open()
 
     def close(self) -> None:
-        """Let go of the file; the next write opens it again."""
+        """Close the file; the next write opens it again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -103,9 +103,9 @@ class AuditLog:
         wall_clock: Callable[[], float],
     ) -> None:
         self.queries = settings.queries
-        """What is told of a query: nothing, a hash, or its text."""
+        """What a record tells of a query: nothing, a hash, or its text."""
         self.counts: Counter[str] = Counter()
-        """Records by what came of them: `written`, `dropped`; and writes that `failed`."""
+        """Number of records that were `written` or `dropped`, and of writes that `failed`."""
         self._bound = AuditBound(settings.records_per_second)
         self._file = file
         self._log = log
@@ -126,9 +126,9 @@ class AuditLog:
         kind: Kind = "action",
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write down that the user did this to the target, from that address; `allowed` says
-        whether it was permitted, not what came of it. `details` are what else JSON can say of it,
-        and never a secret."""
+        """Record that the user did this to the target, from that address. `allowed` says whether it
+        was permitted, not whether it succeeded. `details` are further facts that JSON can hold, and
+        never a secret."""
         kind = kind if allowed else "refused"
         if len(self._pending) >= PENDING_MAX:
             self._bound.dropped[kind] += 1
@@ -173,7 +173,7 @@ class AuditLog:
             self._log.error("the audit log cannot be written", error=problem, waiting=waiting)
 
     async def close(self) -> None:
-        """Write what is left, as far as the disk takes it."""
+        """Write the remaining records, as far as the disk accepts them."""
         writing = self._writing
         if writing is not None:
             await asyncio.wait((writing,), timeout=RETRY_SECONDS)
@@ -195,7 +195,7 @@ class AuditLog:
 def audit_log(
     settings: Node, process: str, log: Logger, wall_clock: Callable[[], float]
 ) -> AuditLog | None:
-    """Return the audit log of a process of the node, which has this name; None: there is none."""
+    """Return the audit log of the node's process of this name; None if auditing is off."""
     audit = settings.audit
     if audit.when == "never" or (audit.when == "users" and not settings.authenticates):
         return None

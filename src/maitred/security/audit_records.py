@@ -1,11 +1,11 @@
-"""What an audit record says, and how many there may be. No clock, no file.
+"""The content of audit records, and a bound on how many are written. No clock, no file.
 
 A record is one JSON object on a line, in ASCII: when, who, from where, did what to what, and
 whether that was allowed. It never has a secret, a token or the arguments of a task.
 
 Strangers cause records, by wrong secrets and by requests that they may not make. So each kind has a
-bound of its own: whoever floods one kind cannot keep what an operator does out of the log. What is
-left out is counted, and the count is a record as well.
+bound of its own: a flood of one kind cannot keep the actions of an operator out of the log. Dropped
+records are counted, and the count is a record as well.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from maitred.settings import User
 
     Kind = Literal["action", "refused", "query"]
-    """What somebody did; what somebody was refused; a query that was asked."""
+    """`action`: what a user did; `refused`: what a user was denied; `query`: a query was sent."""
 
 TEXT_LETTERS: Final = 4_096
-"""Longest text in a record; names are shorter, but the text of a query may not be."""
+"""Longest text in a record, in characters; names are shorter, but the text of a query may not
+be."""
 
 LISTED: Final = 100
 """Most entries of one list in a record."""
@@ -54,24 +55,24 @@ def _cut(value: object) -> object:
 
 
 def query_fields(choice: Literal["none", "hash", "text"], payload: bytes) -> dict[str, str]:
-    """Return what is told of a query: its text, or a hash by which two can be compared."""
+    """Return what a record tells of a query: its text, or a hash by which two can be compared."""
     if choice == "text":
         return {"query": payload.decode("utf-8", "backslashreplace")[:TEXT_LETTERS]}
     return {"query_sha256": sha256(payload).hexdigest()}
 
 
 class AuditBound:
-    """Lets so many records of each kind through in a second, and counts the others."""
+    """Admits a number of records of each kind per second, and counts the others."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
         self._left: dict[Kind, tuple[float, float]] = {}
-        """By kind: records that may be written at once, and as of when."""
+        """By kind: records that may be written at once, and the time at which that was so."""
         self.dropped: Counter[str] = Counter()
-        """By kind, since this was last written down."""
+        """Number of records dropped per kind since the last record that reported drops."""
 
     def allows(self, kind: Kind, now: float) -> bool:
-        """Whether one more may be written; if not, it is counted."""
+        """Whether one more record may be written; if not, it is counted as dropped."""
         most = float(self._per_second)
         left, before = self._left.get(kind, (most, now))
         left = min(most, left + (now - before) * most)
@@ -82,7 +83,7 @@ class AuditBound:
         return False
 
     def told(self) -> dict[str, int]:
-        """Return how many were left out, by kind, and count from nothing."""
+        """Return how many records were dropped, by kind, and reset the counts."""
         dropped, self.dropped = self.dropped, Counter()
         return dict(dropped)
 
@@ -90,7 +91,8 @@ class AuditBound:
 def user_changes(
     before: Mapping[str, User], after: Mapping[str, User]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return who was added, removed or changed, and how; never a secret, nor its hash."""
+    """Return the users who were added, removed or changed, and how; never a secret, nor its
+    hash."""
     changes: list[tuple[str, dict[str, Any]]] = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)

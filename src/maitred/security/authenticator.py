@@ -1,11 +1,12 @@
-"""Who comes in: the one way from a user and a secret to an identity, for every listener.
+"""Authentication for every listener: from a user and a secret to an identity.
 
-A secret that was right a moment ago passes at once, and so is one refused that was wrong. Any other
-is verified in a thread (`hashlib.scrypt` lets the loop go on), a few at a time. Those that wait for
-it take turns (`login_queue.py`), and those who have failed too often are refused before
-(`login_limits.py`). Those two decide, with the time as an argument; here is what they decide upon.
+A secret that was recently verified is accepted at once, and one that was recently wrong is refused
+at once. Any other is verified in a thread (`hashlib.scrypt` releases the GIL), a few at a time.
+Logins that wait for it take turns (`login_queue.py`), and peers that failed too often are refused
+before (`login_limits.py`). Those two modules decide, with the time as an argument; this one carries
+it out.
 
-Each process of a node has its own: what a shard has verified, another shard verifies again.
+Each process of a node has its own: a secret that one shard has verified, another verifies again.
 """
 
 from __future__ import annotations
@@ -36,17 +37,18 @@ if TYPE_CHECKING:
     from maitred.settings import Limits
 
 VERIFIED_AT_ONCE: Final = 2
-"""Secrets verified at once; each takes some 40 ms of CPU and 16 MiB, beside the loop's own work."""
+"""Secrets verified at a time; each takes some 40 ms of CPU and 16 MiB, beside the event loop's own
+work."""
 
 TOLD_SECONDS: Final = 1.0
-"""From one line in the log about a failed login to the next, which tells how many there were."""
+"""Seconds between two log lines about failed logins; the later one tells how many there were."""
 
 NAME_LETTERS: Final = 60
-"""Longest part of a user's name in the log: a stranger may send as many bytes as a frame has."""
+"""Longest part of a user's name in the log: a stranger may send as many bytes as a frame holds."""
 
 
 class Login:
-    """One attempt that waits to be verified."""
+    """One login attempt that waits to be verified."""
 
     __slots__ = ("found", "network", "secret", "source", "user")
 
@@ -64,7 +66,7 @@ class Login:
 
 
 class TokenVerifier(Protocol):
-    """Finds out who shows an API token or a JWT."""
+    """Verifies API tokens and JWTs."""
 
     def remembered(self, text: str) -> Identity | None:
         """Return the identity behind the token if it can be verified without waiting."""
@@ -74,7 +76,8 @@ class TokenVerifier(Protocol):
         wait."""
 
     def refreshed(self, identity: Identity) -> Identity | None:
-        """The same one after users or tokens have changed; None if the token counts no longer."""
+        """Return the identity anew after users or tokens have changed; None if the token is no
+        longer valid."""
 
 
 class Authenticator:
@@ -109,20 +112,21 @@ class Authenticator:
         self._untold = 0
 
     def close(self) -> None:
-        """Verify nothing more, and tell nothing of what is being verified: the process ends."""
+        """Verify nothing more, and drop the results of running verifications: the process ends."""
         self._closed = True
 
     @property
     def waiting(self) -> int:
-        """Logins that wait to be verified."""
+        """Number of logins that wait to be verified."""
         return len(self._queue)
 
     def accept_tokens(self, verifier: TokenVerifier) -> None:
-        """Have those who come as `TOKEN_USER` verified by it."""
+        """Use this verifier for logins with the user name `TOKEN_USER`."""
         self._tokens = verifier
 
     def refreshed(self, identity: Identity) -> Identity | None:
-        """The same one after a change of users or tokens; None if they may no longer be here."""
+        """Return the identity anew after users or tokens have changed; None if it is no longer
+        valid."""
         if identity.via == "certificate":
             return Certified(identity.name, identity.until).identity(self.users, -inf)
         if identity.via in {"token", "jwt"}:
@@ -140,7 +144,7 @@ class Authenticator:
         return known
 
     def remembered(self, user: str, secret: str) -> Identity | None:
-        """Return the identity if this secret was verified before."""
+        """Return the identity if this secret was verified before; None otherwise."""
         if user == TOKEN_USER and self._tokens is not None:
             known = self._tokens.remembered(secret)
         else:
@@ -150,9 +154,9 @@ class Authenticator:
         return known
 
     async def authenticate(self, user: str, secret: str, source: Source) -> Identity:
-        """Who this is. Raises `Unauthenticated` for an unknown user or a wrong secret,
-        `TooManyFailures` or `Overloaded` if the secret is not looked at. Cancel it when the caller
-        has left: then the secret is not verified."""
+        """Return the identity of the user with this secret. Raises `Unauthenticated` for an unknown
+        user or a wrong secret, `TooManyFailures` or `Overloaded` if the secret was not verified.
+        Cancel it when the caller has disconnected: then the secret is not verified."""
         shown = user if user != TOKEN_USER else f"token {id_of(secret) or '(JWT)'}"
         login = Login(source, shown, secret, self._loop.create_future())
         try:
@@ -160,12 +164,12 @@ class Authenticator:
             if known is not None:
                 return known
             if user == TOKEN_USER and self._tokens is not None:
-                # It takes microseconds and nobody guesses one: there is nothing to queue for.
+                # Verifying a token takes microseconds, and none can be guessed: no queue.
                 known = await self._tokens.identify(secret, source)
                 self.outcomes["verified"] += 1
                 return known
             if len(user) > USER_LETTERS_MAX or len(secret) > SECRET_BYTES_MAX:
-                raise wrong_secret()  # which says no more than the documentation does
+                raise wrong_secret()  # the limits are documented, so this reveals nothing
             self._refuse_early(login)
             displaced = self._queue.add(login, self._loop.time())
             if displaced is not None:
@@ -179,7 +183,7 @@ class Authenticator:
             self._queue.remove(login)
 
     async def _found(self, login: Login) -> Identity:
-        """What came of it; nobody waits longer than a handshake may take."""
+        """Wait for the result of a login, no longer than a handshake may take."""
         try:
             async with asyncio.timeout(self._wait_seconds):
                 return await login.found
@@ -187,13 +191,13 @@ class Authenticator:
             raise no_room("here") from None
 
     def _refuse_early(self, login: Login) -> None:
-        """Raise what can be said without verifying."""
+        """Raise the errors that need no verification of the secret."""
         if self.users.is_known_wrong(login.user, login.secret):
             raise wrong_secret()
         self._limits.check(login.network, login.user, self._loop.time())
 
     def _serve(self) -> None:
-        """Verify those whose turn it is."""
+        """Start to verify the logins whose turn it is."""
         while self._verifying < VERIFIED_AT_ONCE and not self._closed:
             login = self._queue.take(self._loop.time())
             if login is None:
@@ -225,7 +229,7 @@ class Authenticator:
             return
         if isinstance(found, Unauthenticated):
             self._limits.failed(login.network, login.user, self._loop.time())
-            if login.found.cancelled():  # those who do not wait for the answer are told as well
+            if login.found.cancelled():  # a caller that did not wait is logged as well
                 self._refused(login, found)
         elif not isinstance(found, BaseException):
             self._limits.succeeded(login.network, login.user)
@@ -245,7 +249,7 @@ class Authenticator:
             login.found.set_result(found)
 
     def _refused(self, login: Login, problem: MaitredError) -> None:
-        """Count it, and tell it in the log, once a second at most: strangers may not flood it."""
+        """Count the refusal, and log it at most once a second: strangers must not flood the log."""
         self.outcomes["wrong" if isinstance(problem, Unauthenticated) else problem.code] += 1
         if self._audit is not None:
             self._audit.record(
@@ -271,7 +275,7 @@ class Authenticator:
 
 
 def no_longer(identity: Identity) -> Unauthenticated:
-    """For those who were let in with what is no longer valid."""
+    """Return the error for an identity that is no longer valid."""
     if identity.via == "token":
         return InvalidToken("The API token was revoked, or its user does not exist any more.")
     if identity.via == "jwt":

@@ -1,7 +1,7 @@
 """The user that a client's certificate stands for, by its names.
 
-The certificate was verified in the TLS handshake, by an authority of `tls.client_authorities`. Of
-its names those count that `tls.client_users` maps to a user; a certificate with names of two users
+The certificate was verified in the TLS handshake, by an authority of `tls.client_authorities`. Only
+the names that `tls.client_users` maps to a user are used; a certificate with names of two users
 stands for none of them.
 """
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from maitred.security.directory import Directory, Identity
 
 KINDS: Final = ("CN", "DNS", "URI", "email")
-"""Of names, as they stand before the colon in `tls.client_users`."""
+"""Kinds of names, as they are written before the colon in `tls.client_users`."""
 
 
 class Certified(NamedTuple):
-    """What a verified certificate says."""
+    """The user and the expiry that a verified certificate stands for."""
 
     user: str
     until: float
@@ -36,7 +36,8 @@ class Certified(NamedTuple):
 
 
 def names_in(certificate: Mapping[str, Any]) -> Iterator[str]:
-    """The names, as Python's `getpeercert` tells them, each with its kind before a colon."""
+    """Yield the names in a certificate, as Python's `getpeercert` returns it, each with its kind
+    before a colon."""
     for group in certificate.get("subject", ()):
         for kind, value in group:
             if kind == "commonName":

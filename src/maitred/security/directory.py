@@ -1,17 +1,18 @@
-"""Who there is: the users of the settings, and those of a file that may change at any time.
+"""The users of a node: those of the settings, and those of a file that may change at any time.
 
 A verification takes some 40 ms of CPU on purpose, so it belongs into a thread: `authenticate` may
-run in any, while the loop reloads. What has to be consistent (users, permissions, generation) is
-one immutable value that is swapped as a whole.
+run in any, while the event loop reloads. What has to be consistent (users, permissions, generation)
+is one immutable value that is replaced as a whole.
 
-Whoever reconnects with the secret that was right a moment ago should not cost 40 ms again, nor a
-fleet that tries the same wrong one again and again. So the last verifications are remembered, as
-HMACs under a key that only this process has: the memory of the process holds nothing with which a
-secret could be tried offline any faster. The HMAC covers the user's hashes as well, so a changed
-secret is a different entry.
+A client that reconnects with a secret that was just verified should not cost 40 ms again, nor a
+fleet that repeats the same wrong secret. So the last verifications are remembered, as HMACs under a
+key that only this process has: the memory of the process holds nothing with which a secret could be
+tried offline any faster. The HMAC covers the user's hashes as well, so a changed secret is a
+different entry.
 
 A user may have two secrets while one is being replaced. A wrong secret takes as long as verifying
-the costliest user does, however many secrets and of which cost its user has, or if there is none.
+the costliest user does, regardless of how many secrets its user has, of which cost, and whether the
+user exists.
 """
 
 from __future__ import annotations
@@ -47,27 +48,29 @@ if TYPE_CHECKING:
     from maitred.settings import Node, User
 
 VERIFIED_MAX = 4_096
-"""Successful verifications that are remembered, some 200 bytes each; the oldest goes first."""
+"""Most successful verifications that are remembered, some 200 bytes each; the oldest is dropped
+first."""
 
 WRONG_MAX = 4_096
-"""Wrong secrets that are remembered, likewise. A flood of others only makes them forgotten."""
+"""Most wrong secrets that are remembered, likewise. A flood of others only displaces them."""
 
 _Kept = TypeVar("_Kept")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Somebody who has shown who they are."""
+    """An authenticated user."""
 
     name: str
     permissions: Permissions
     secret: str = field(repr=False)
-    """The hash it was verified against: after a change of users, the same secret or another one?"""
+    """What was verified: the hash of the secret, the id of an API token, or the thumbprint of a
+    JWT's key. After a change of users or tokens it shows whether the identity is still valid."""
     via: Via = "secret"
-    """How they have shown it. A browser attaches secrets (Basic) and certificates to requests by
-    itself, whichever page causes them; API tokens and JWTs it does not."""
+    """How the user authenticated. A browser attaches secrets (Basic) and certificates to requests
+    by itself, whichever page causes them; API tokens and JWTs it does not."""
     until: float = inf
-    """When it is over, by the wall clock."""
+    """When the identity expires, in seconds since 1970; infinity: never."""
 
 
 Via = Literal["secret", "token", "jwt", "certificate", "gateway"]
@@ -82,9 +85,9 @@ class _Users:
     users: Mapping[str, User]
     identities: Mapping[str, Identity]
     nobody: str
-    """A hash that no secret has, as costly as the costliest there is."""
+    """A hash that no secret has, as costly as the costliest of any user."""
     work: int
-    """What every wrong secret costs: as much as the user whose secrets cost most together."""
+    """Work of refusing any wrong secret: as much as the user whose secrets cost most together."""
 
     @classmethod
     def of(cls, users: Mapping[str, User]) -> _Users:
@@ -103,7 +106,7 @@ class _Users:
         return cls(dict(users), identities, str(nobody), work)
 
     def secrets(self, name: str) -> tuple[str, ...]:
-        """The hashes to verify against, for a name that nobody has as well."""
+        """Return the hashes to verify against; for an unknown name, a hash that no secret has."""
         user = self.users.get(name)
         return _secrets(user) if user is not None else (self.nobody,)
 
@@ -122,9 +125,9 @@ class Directory:
         self._configured = dict(node.users)
         self._file = node.users_file
         self.required: bool = node.authenticates
-        """Has a connection to say who it is?"""
+        """Whether a connection has to authenticate."""
         self.generation: int = 1
-        """Rises with each change of the users."""
+        """Increases with each change of the users."""
         self._key = os.urandom(32)
         self._verified: OrderedDict[bytes, Identity] = OrderedDict()
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
@@ -135,15 +138,15 @@ class Directory:
         self._now = _Users.of(self._read(self._configured))
 
     def user(self, name: str) -> User | None:
-        """The user of that name, if there is one now."""
+        """Return the user of that name; None if there is none now."""
         return self._now.users.get(name)
 
     def all(self) -> Mapping[str, User]:
-        """Every user, as configured."""
+        """Return all users by name, as configured."""
         return self._now.users
 
     def names(self) -> list[str]:
-        """Return the names of the present users."""
+        """Return the names of all users."""
         return list(self._now.users)
 
     def identity(self, name: str) -> Identity | None:
@@ -151,7 +154,8 @@ class Directory:
         return self._now.identities.get(name)
 
     def refreshed(self, identity: Identity) -> Identity | None:
-        """The same one after a change; None if they are gone or do not have that secret now."""
+        """Return the identity anew after a change; None if the user was removed or has another
+        secret."""
         if identity is GATEWAY_IDENTITY:
             return identity
         user = self._now.users.get(identity.name)
@@ -160,7 +164,8 @@ class Directory:
         return replace(self._now.identities[identity.name], secret=identity.secret)
 
     def remembered(self, name: str, secret: str) -> Identity | None:
-        """Whom `authenticate` would return without verifying, in microseconds; else None."""
+        """Return the identity that `authenticate` would return without verifying, in microseconds;
+        else None."""
         if name == GATEWAY:
             return self._our_gateway(secret)
         now = self._now
@@ -172,11 +177,11 @@ class Directory:
             if identity is None:
                 return None
             self._verified.move_to_end(proof)
-        # Its permissions may be others by now.
+        # The user's permissions may have changed since.
         return self.refreshed(identity)
 
     def is_known_wrong(self, name: str, secret: str) -> bool:
-        """Whether that secret was found to be wrong a moment ago, for a name that nobody has, too;
+        """Whether that secret was recently found to be wrong, also for a name that does not exist;
         in microseconds."""
         if len(secret) > SECRET_BYTES_MAX:
             return False
@@ -188,13 +193,15 @@ class Directory:
         return True
 
     def _our_gateway(self, secret: str) -> Identity | None:
-        """Its secret is random and made at each start, so nothing has to slow guesses down."""
+        """Return the gateway's identity if the secret is right; it is random and made at each
+        start, so guesses need not be slowed down."""
         ours = self._gateway_secret
         right = hmac.compare_digest(secret.encode(errors="surrogatepass"), ours)
         return GATEWAY_IDENTITY if ours and right else None
 
     def authenticate(self, name: str, secret: str) -> Identity:
-        """Who this is, or `Unauthenticated`. Takes some 40 ms of CPU: run it in a thread.
+        """Return the user's identity or raise `Unauthenticated`. Takes some 40 ms of CPU: run it in
+        a thread.
 
         An unknown name and a wrong secret get the same answer after about the same time.
         """
@@ -222,15 +229,15 @@ class Directory:
                 table.popitem(last=False)
 
     def has_changed(self) -> bool:
-        """Is `users_file` another one than when it was last read? A look that costs nothing."""
+        """Whether `users_file` has changed since it was last read; costs one `stat`."""
         return self._stamp() != self._seen
 
     def reload(self, configured: Mapping[str, User] | None = None) -> bool:
-        """Read `users_file` again, and take these users of the settings instead of the old ones;
-        True if there are other users now.
+        """Read `users_file` again, and replace the users of the settings with `configured` unless
+        that is None; return whether the users changed.
 
-        May run in a thread (a file of many users takes a while), but in one at a time. What cannot
-        be used leaves everything as it is and raises; `has_changed` is false until the file has
+        May run in a thread (a file of many users takes a while), but in one at a time. If the users
+        cannot be used, it raises and changes nothing; `has_changed` is false until the file has
         changed again.
         """
         self._seen = self._stamp()
@@ -276,7 +283,7 @@ class Directory:
 
 
 def wrong_secret() -> Unauthenticated:
-    """The one answer to an unknown user and to a wrong secret."""
+    """Return the error for an unknown user and for a wrong secret: the same for both."""
     return Unauthenticated(
         "The user is not known, or the secret is wrong.",
         remedy="Check both; they are in the node's settings or in its users_file.",

@@ -1,7 +1,7 @@
 """When a certificate expires.
 
-Python's `ssl` reads certificates but does not tell this of one's own. The validity is the fifth
-field of a certificate (RFC 5280), so walking over four DER fields is enough; nothing is verified
+Python's `ssl` reads certificates but does not tell when one's own expires. The validity is the
+fifth field of a certificate (RFC 5280), so skipping four DER fields is enough; nothing is verified
 here, since OpenSSL has accepted the file already.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 from maitred.errors import InvalidSetting
 
 WARNING_DAYS: Final = 14
-"""From so many days before the end on, the log says every day that a certificate expires."""
+"""Days before a certificate expires from which on the log warns of it every day."""
 
 DAY_SECONDS: Final = 86_400.0
 
@@ -27,7 +27,7 @@ _END: Final = "-----END CERTIFICATE-----"
 
 
 def expiry_of(path: str) -> float:
-    """When the first certificate of a PEM file expires, in seconds since 1970."""
+    """Return when the first certificate of a PEM file expires, in seconds since 1970."""
     try:
         text = Path(path).read_text("ascii", errors="replace")
         begin = text.index(_BEGIN)
@@ -39,7 +39,8 @@ def expiry_of(path: str) -> float:
 
 
 def not_after(der: bytes) -> float:
-    """When a DER certificate expires; `ValueError` or `IndexError` for other bytes."""
+    """Return when a DER certificate expires, in seconds since 1970; raise `ValueError` or
+    `IndexError` for other bytes."""
     _, certificate, _ = _field(der)
     _, rest, _ = _field(certificate)
     kind, _, after = _field(rest)
@@ -53,13 +54,13 @@ def not_after(der: bytes) -> float:
     _, _, after = _field(validity)
     kind, moment, _ = _field(after)
     text = moment.decode("ascii")
-    if kind == _UTC_TIME:  # of the years 1950 to 2049
+    if kind == _UTC_TIME:  # its two digits stand for 1950 to 2049
         text = ("20" if text < "50" else "19") + text
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def _field(data: bytes) -> tuple[int, bytes, bytes]:
-    """The first field: its tag, its content, and what follows it."""
+    """Return the first field: its tag, its content, and what follows it."""
     length, start = data[1], 2
     if length & 0x80:
         start += length & 0x7F

@@ -1,9 +1,8 @@
-"""Files with secrets that other users of the machine can read or change: a warning at the start.
+"""A warning at the start about files with secrets that other users of the machine can use.
 
-A key, a users file or a settings file with a password is somebody's own file, so its mode is left
-as it is, and the process starts: in a container, where secrets are mounted with mode 0644 and one
-user is all there is, nothing is wrong with it. As with PostgreSQL, a file of root that a group may
-read is fine.
+A key, a users file or a settings file with a password belongs to a person, so its mode is left as
+it is, and the process starts: in a container, where secrets are mounted with mode 0644 and there is
+one user only, nothing is wrong with it. As in PostgreSQL, a group may read a file of root.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ GROUP_READ: Final = 0o040
 
 
 class Exposure(NamedTuple):
-    """A file that others can use."""
+    """A file that other users of the machine can read or change."""
 
     what: str
-    """The setting that names it."""
+    """Setting that names the file."""
     file: str
     mode: str
-    """As `chmod` has it."""
+    """Permissions of the file in octal, as `chmod` takes them."""
     others: str
-    """What they can do: read it, change it."""
+    """What other users can do with the file: read it, change it."""
 
 
 class WarningLog(Protocol):
-    """What of a logger is used here."""
+    """The part of a logger that is used here."""
 
     def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
 
 def warn_of_exposed_files(settings: Node, file: str | None, log: WarningLog) -> None:
-    """Tell the log which files with secrets others can read or change."""
+    """Log which files with secrets other users can read or change."""
     for what, path, mode, others in exposures(settings, file):
         log.warning(
             "others can use a file with secrets",
@@ -58,7 +57,8 @@ def warn_of_exposed_files(settings: Node, file: str | None, log: WarningLog) -> 
 
 
 def exposures(settings: Node, file: str | None = None) -> list[Exposure]:
-    """Find those that the settings name, and the settings file itself if secrets are in it."""
+    """Find exposed files among those that the settings name, and the settings file if it holds
+    secrets."""
     named = {"users_file": settings.users_file}
     if settings.tls is not None:
         named["tls.key"] = settings.tls.key
@@ -69,11 +69,12 @@ def exposures(settings: Node, file: str | None = None) -> list[Exposure]:
 
 
 def exposure(what: str, path: str) -> Exposure | None:
-    """Return what others can do with one file, or None if it is well kept, or not there."""
+    """Return what other users can do with one file; None if they can do nothing, or if it does not
+    exist."""
     try:
         known = Path(path).stat()
     except (OSError, ValueError):
-        return None  # whoever reads it says so
+        return None  # the code that reads the file reports it
     bits = READ | WRITE
     if known.st_uid == 0:
         bits &= ~GROUP_READ

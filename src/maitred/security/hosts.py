@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 
 def is_loopback(host: str) -> bool:
-    """Can nobody from outside reach it? In doubt, they can."""
+    """Whether only this machine can reach the host; False if that is uncertain."""
     if host.lower() == "localhost":
         return True
     try:

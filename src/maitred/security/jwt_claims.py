@@ -1,6 +1,6 @@
-"""What the claims of a verified JWT mean: until when it is good, whose it is, what it grants.
+"""The claims of a verified JWT: until when it is valid, its user, and the permissions it grants.
 
-Nothing here has a clock, and nothing here trusts a claim to be of the kind that it should be.
+Nothing here has a clock, and no claim is trusted to have the type that it should have.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ NAME_BYTES_MAX: Final = 255
 """Longest name of a user that a claim may give."""
 
 VALUES_MAX: Final = 1_000
-"""Values of a claim that are looked at; more make the token invalid rather than the node slow."""
+"""Most values of a claim; a token with more is refused, so that it cannot slow the node down."""
 
 
 def expires_at(claims: Mapping[str, Any], settings: Jwt, now: float) -> float:
-    """The moment until which the token is good, with the leeway for clocks that differ; raises if
-    it is not good now."""
+    """Return the moment until which the token is valid, with the leeway for clocks that differ;
+    raise `InvalidToken` or `TokenExpired` if it is not valid now."""
     leeway = settings.leeway_seconds
     end = _moment(claims, "exp")
     if end is None:
@@ -42,7 +42,7 @@ def expires_at(claims: Mapping[str, Any], settings: Jwt, now: float) -> float:
             )
     if end - (now if issued is None else issued) > settings.lifetime_seconds + leeway:
         raise InvalidToken(
-            f"The JWT is good for more than {settings.lifetime_seconds:g} s.",
+            f"The JWT is valid for more than {settings.lifetime_seconds:g} s.",
             remedy="Have its issuer make shorter ones, or raise jwt.lifetime_seconds.",
         )
     return end + leeway
@@ -53,14 +53,14 @@ def _moment(claims: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**53:
-        raise InvalidToken(f"The {name} claim of the JWT is no moment.")
+        raise InvalidToken(f"The {name} claim of the JWT is not a time.")
     if not isfinite(value):
-        raise InvalidToken(f"The {name} claim of the JWT is no moment.")
+        raise InvalidToken(f"The {name} claim of the JWT is not a time.")
     return float(value)
 
 
 def user_of(claims: Mapping[str, Any], settings: Jwt) -> str:
-    """The name of the user; raises `InvalidToken` for one that no user can have."""
+    """Return the name of the user; raise `InvalidToken` for a name that no user can have."""
     name = _claim(claims, settings.user_claim)
     if not isinstance(name, str) or not _is_name(name):
         raise InvalidToken(
@@ -80,13 +80,13 @@ def _is_name(name: str) -> bool:
         and name.isprintable()
         and name == name.strip()
         and name not in RESERVED
-        # Queues are counted under their name after a stroke, among the users.
+        # Permits count a queue under its name after a stroke, beside the names of users.
         and not name.startswith("/")
     )
 
 
 def granted_by(claims: Mapping[str, Any], settings: Jwt) -> Permissions:
-    """All that the values of the claim are mapped to, together."""
+    """Return all permissions that the values of the claim are mapped to, together."""
     granted: dict[str, list[Permission]] = {}
     for value in _values(_claim(claims, settings.permissions_claim)):
         for namespace, permissions in settings.permissions.get(value, {}).items():
@@ -95,7 +95,8 @@ def granted_by(claims: Mapping[str, Any], settings: Jwt) -> Permissions:
 
 
 def _values(claim: object) -> list[str]:
-    """A list of texts, or one text: a name, or several with spaces between them, as in `scope`."""
+    """Return the values of a claim: a list of texts, or one text, which may be several with spaces
+    between them, as in `scope`."""
     if isinstance(claim, str):
         found = [claim, *claim.split(" ")]
     elif isinstance(claim, list):
@@ -108,7 +109,7 @@ def _values(claim: object) -> list[str]:
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> object:
-    """The claim of that name; else, where the name has dots, one inside of others."""
+    """Return the claim of that name; if there is none and the name has dots, a nested one."""
     if name in claims:
         return claims[name]
     found: object = claims

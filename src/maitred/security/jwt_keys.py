@@ -1,8 +1,8 @@
-"""The keys that sign JWTs: a JWKS (RFC 7517) from a file or an https URL, read again as it changes.
+"""The keys that sign JWTs: a JWKS (RFC 7517) from a file or an https URL, reloaded when it changes.
 
 Each key is bound to the one algorithm of its kind, so a token cannot choose how it is verified: a
 public RSA key is never the secret of an HMAC. Keys of other kinds, for encryption or too short are
-left out of the set. What a token itself names as a key (`jwk`, `jku`, `x5u`) is never looked at.
+left out of the set. A key that a token itself names (`jwk`, `jku`, `x5u`) is ignored.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from maitred.settings import Jwt
 
 JWT_KEYS: Final = "JWT keys"
-"""What people call this part, in logs and in the answer to `maitred admin reload`."""
+"""Name of this part in logs and in the answer to `maitred admin reload`."""
 
 JWKS_BYTES_MAX: Final = 256 * 1024
 """Largest JWKS. A key has some 500 bytes, with certificates some thousand."""
 
 KEYS_MAX: Final = 100
-"""Keys that are used of one JWKS; issuers have two or three."""
+"""Most keys that are used of one JWKS; issuers have two or three."""
 
 FETCH_SECONDS: Final = 5.0
-"""For a whole answer of the issuer."""
+"""Longest time that the issuer's whole answer may take."""
 
 PAUSE_SECONDS: Final = 10.0
-"""Least time between two fetches: tokens with keys that never were, which strangers can send, do
-not make the node call its issuer more often; nor does an issuer that does not answer."""
+"""Least time between two fetches: strangers who send tokens with unknown keys, and an issuer that
+does not answer, do not make the node call the issuer more often."""
 
 RSA_BITS_MIN: Final = 2_048
 
 _ALGORITHMS: Final = {("RSA", ""): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
-"""By kind and curve: one for each, and nothing else is accepted."""
+"""The algorithm by kind and curve of a key: one for each, and nothing else is accepted."""
 
 ALGORITHMS: Final = frozenset(_ALGORITHMS.values())
 
@@ -54,12 +54,12 @@ _PUBLIC: Final = ("kty", "crv", "n", "e", "x", "y")
 
 
 class SigningKey(NamedTuple):
-    """One key."""
+    """A public key that verifies signatures."""
 
     id: str | None
     algorithm: str
     thumbprint: str
-    """Tells one key from another, whatever its id."""
+    """Identifies the key, whatever its id."""
     key: PyJWK
 
 
@@ -68,7 +68,7 @@ class KeySet:
 
     def __init__(self, keys: Mapping[str, SigningKey] | None = None) -> None:
         self._keys = dict(keys or {})
-        """By thumbprint."""
+        """Keys by thumbprint."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -86,8 +86,8 @@ class KeySet:
         return frozenset((key.thumbprint, key.id) for key in self._keys.values())
 
     def find(self, number: str | None, algorithm: str) -> SigningKey | None:
-        """The key with that id; without an id the only key of the algorithm. None: there is none,
-        or several could be meant."""
+        """Return the key with that id; without an id the only key of the algorithm. None if there
+        is no such key, or if several match."""
         found = [
             key
             for key in self._keys.values()
@@ -97,21 +97,21 @@ class KeySet:
 
 
 def parse_jwks(body: bytes, source: str) -> KeySet:
-    """The keys that can be used; raises `InvalidSetting` if the text is no JWKS or has none."""
+    """Return the usable keys; raise `InvalidSetting` if the text is not a JWKS or has none."""
     try:
         listed = json.loads(body)["keys"]
     except (ValueError, KeyError, TypeError, RecursionError):
         listed = None
     if not isinstance(listed, list):
         raise InvalidSetting(
-            f"{source} is no JWKS: no JSON object with an array of keys.",
+            f"{source} is not a JWKS: it is not a JSON object with an array of keys.",
             remedy="An OpenID issuer names its JWKS as jwks_uri in its configuration.",
         )
     keys = [key for one in listed[:KEYS_MAX] if (key := _signing_key(one)) is not None]
     if not keys:
         raise InvalidSetting(
             f"{source} has no key that can be used.",
-            remedy="RSA keys of 2,048 bits or more, P-256 and Ed25519 are, for signatures.",
+            remedy="Usable are RSA keys of 2,048 bits or more, P-256 and Ed25519, for signatures.",
         )
     return KeySet({key.thumbprint: key for key in keys})
 
@@ -133,7 +133,7 @@ def _signing_key(one: object) -> SigningKey | None:
         return None
     public: dict[str, Any] = {name: one[name] for name in _PUBLIC if name in one}
     try:
-        # Of the public part alone: a private key in the file does not stay in memory.
+        # From the public part alone: a private key in the file does not stay in memory.
         key = PyJWK(public, algorithm)
     except (PyJWTError, ValueError, TypeError):
         return None
@@ -144,7 +144,7 @@ def _signing_key(one: object) -> SigningKey | None:
 
 
 class KeySource:
-    """Where the keys come from, and those of now. See `reloading.Reloadable`."""
+    """The source of the keys, and the keys that it has now. See `reloading.Reloadable`."""
 
     part = JWT_KEYS
 
@@ -164,25 +164,26 @@ class KeySource:
         self.is_read = False
         """Whether the keys are being read at this moment."""
         self.keys = KeySet()
-        """None yet, if they come from a URL: the node starts without its issuer."""
+        """The keys; empty at first if they come from a URL, so that the node can start without its
+        issuer."""
         if settings.jwks_file is not None:
             self.keys = self._read()
 
     def has_changed(self) -> bool:
-        """Whether it is time to read them: a file changed, or the last fetch was long ago."""
+        """Whether it is time to read the keys: the file changed, or the last fetch was long ago."""
         if self._settings.jwks_file is not None:
             return stamp_of(self._settings.jwks_file) != self._stamp
         pause = PAUSE_SECONDS if self._failed else self._settings.refresh_seconds
         return self._tried_at is None or self._clock() - self._tried_at >= pause
 
     def may_have_more(self) -> bool:
-        """Whether a key that is not known may be found by fetching, and that may be done now."""
+        """Whether fetching may find an unknown key, and is allowed now."""
         if self._settings.jwks_file is not None:
             return False
         return self._tried_at is None or self._clock() - self._tried_at >= PAUSE_SECONDS
 
     def reload(self) -> bool:
-        """Read or fetch the keys, in a thread; True if they are others now."""
+        """Read or fetch the keys, in a thread; return whether they changed."""
         self.is_read = self._failed = True
         self._tried_at = self._clock()
         if self._settings.jwks_file is not None:
@@ -227,7 +228,7 @@ def check_library() -> None:
 
 
 def check_url(url: str) -> None:
-    """Raise `InvalidSetting` unless it is https; http will do for this machine."""
+    """Raise `InvalidSetting` unless the URL is https; http is accepted for this machine only."""
     try:
         place = urlsplit(url)
         host, _port = place.hostname or "", place.port
@@ -238,7 +239,7 @@ def check_url(url: str) -> None:
     if place.scheme == "http" and _is_loopback(host) and not place.username:
         return
     raise InvalidSetting(
-        "jwt.jwks_url is no https address of a JWKS.",
+        "jwt.jwks_url is not an https address.",
         remedy="Write https://host/path; http:// is accepted for this machine only, and user names "
         "are not.",
     )
@@ -252,8 +253,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def _fetched(settings: Jwt) -> bytes:
-    """The body of the answer; blocks for `FETCH_SECONDS` at most, or little more."""
-    # Late: most shards never fetch anything.
+    """Return the body of the issuer's answer; blocks for at most `FETCH_SECONDS`, or little
+    more."""
+    # Imported late: most shards never fetch anything.
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
     from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
@@ -284,7 +286,7 @@ def _fetched(settings: Jwt) -> bytes:
     try:
         request = Request(url, headers={"Accept": "application/json"})  # noqa: S310 - checked
         with opener.open(request, timeout=FETCH_SECONDS) as answer:
-            # In pieces: each is waited for by itself, and all of them have one deadline.
+            # In pieces: the timeout applies to each read, so the deadline is checked after each.
             while piece := answer.read1(16 * 1024):
                 body += piece
                 if len(body) > JWKS_BYTES_MAX:

@@ -1,7 +1,7 @@
-"""Who shows a JWT: its signature by PyJWT, with a key of ours; then its claims.
+"""Verification of JWTs: the signature by PyJWT, with a trusted key; then the claims.
 
-A signature takes 100 to 200 microseconds to verify, so tokens that were verified are remembered
-until they expire, by their SHA-256, for as long as their key is trusted.
+A signature takes 100 to 200 microseconds to verify, so verified tokens are remembered until they
+expire, by their SHA-256, for as long as their key is trusted.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from maitred.settings import Jwt
 
 REMEMBERED_MAX: Final = 4_096
-"""JWTs that are remembered, some 500 bytes each; the one used longest ago goes first."""
+"""Most JWTs that are remembered, some 500 bytes each; the least recently used is dropped first."""
 
 KEY_ID_LETTERS_MAX: Final = 256
 
 LOCAL: Final = "local:"
-"""Before the thumbprint of the key, in the identity of a JWT that names a user of the node."""
+"""Prefix of the key's thumbprint in the identity of a JWT that names a user of the node."""
 
 
 class UnknownKey(InvalidToken):
-    """The JWT names a key that is not among those of the issuer, now."""
+    """The JWT names a key that is not among those of its issuer now."""
 
 
 class JwtVerifier:
@@ -43,11 +43,11 @@ class JwtVerifier:
         self._source = source
         self._users = users
         self._remembered: OrderedDict[bytes, tuple[str, dict[str, Any]]] = OrderedDict()
-        """The thumbprint of the key, and the claims."""
+        """The key's thumbprint and the claims of each verified JWT, by its SHA-256."""
 
     def identify(self, text: str, now: float) -> Identity:
-        """Return the identity behind the JWT; raise `InvalidToken`, or `UnknownKey` if newer keys
-        may help."""
+        """Return the identity of the JWT's user; raise `InvalidToken`, or `UnknownKey` if newer
+        keys may help."""
         digest = sha256(text.encode(errors="surrogatepass")).digest()
         known = self._remembered.get(digest)
         if known is not None and known[0] in self._source.keys:
@@ -63,8 +63,8 @@ class JwtVerifier:
         return identity
 
     def refreshed(self, identity: Identity) -> Identity | None:
-        """The same one after users or keys have changed; None if its key is not trusted any more,
-        or a user of its name has come or gone."""
+        """Return the identity anew after users or keys have changed; None if its key is no longer
+        trusted, or a user of its name was added or removed."""
         if identity.secret.removeprefix(LOCAL) not in self._source.keys:
             return None
         local = self._users.identity(identity.name)
@@ -88,7 +88,7 @@ class JwtVerifier:
         if "crit" in header or not (
             number is None or (isinstance(number, str) and len(number) <= KEY_ID_LETTERS_MAX)
         ):
-            raise InvalidToken("The header of the JWT is not as it should be.")
+            raise InvalidToken("The header of the JWT is malformed.")
         key = self._source.keys.find(number, algorithm)
         if key is None:
             raise UnknownKey("The JWT names a key that its issuer does not have.")
@@ -107,7 +107,7 @@ class JwtVerifier:
                 audience=settings.audience,
                 options={
                     "require": ["exp", "iss", "aud"],
-                    # By the clock of the node, in `jwt_claims`.
+                    # `jwt_claims` checks these, by the node's clock.
                     "verify_exp": False,
                     "verify_nbf": False,
                     "verify_iat": False,
@@ -115,7 +115,7 @@ class JwtVerifier:
                 },
             )
         except jwt.InvalidIssuerError:
-            raise InvalidToken("The JWT is of another issuer.") from None
+            raise InvalidToken("The JWT is from another issuer.") from None
         except jwt.InvalidAudienceError:
             raise InvalidToken("The JWT is for another audience.") from None
         except jwt.MissingRequiredClaimError as problem:

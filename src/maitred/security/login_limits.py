@@ -1,16 +1,17 @@
-"""How many wrong secrets are too many: from one network in one name, from one network, in one name.
+"""Limits on wrong secrets: of one network in one name, of one network, and in one name.
 
 The three limits do different things, because each of them could be turned against users:
 
 - **One network, one name**: further attempts are refused, without verifying, until a failure is
-  forgiven. That hits only the network that failed in this name, so nobody can lock a user out
-  from elsewhere.
+  forgiven. That hits only the network that failed in this name, so an attacker cannot lock a user
+  out from elsewhere.
 - **One network, any name**: the network's standing gets worse. Its attempts are still verified, but
   wait behind those of other networks (`login_queue.py`). They are not refused: a thousand users may
   share the network's address, of a translator or of a proxy, with the one who fails.
 - **One name, any network**: a guess that is spread over many networks. A network that has not
   failed in this name gets its first attempt as always; one that has failed already is refused.
-  So the user comes in from wherever nobody guesses, and each network has one guess, not ten.
+  So the user can log in from any network that does not guess, and each network has one guess,
+  not ten.
 
 A repetition of a secret that is known to be wrong teaches an attacker nothing and costs no
 verification (`directory.py`), so it is not counted: a fleet that restarts with an old secret does
@@ -40,12 +41,12 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key", bound="Hashable")
 
 BUCKETS_MAX: Final = 20_000
-"""Buckets of one table, some 200 bytes each. At fifty failures a second, of which each is forgiven
-after five minutes, 15,000 are in use."""
+"""Most buckets of one table, some 200 bytes each. At fifty failures a second, of which each is
+forgiven after five minutes, 15,000 are in use."""
 
 
 class FailureTable(Generic[_Key]):
-    """Failures by key, of which one is forgiven every so many seconds."""
+    """Counts failures by key, and forgives one of them every `forgiven_seconds`."""
 
     def __init__(self, burst: int, forgiven_seconds: float, most: int = BUCKETS_MAX) -> None:
         self._seconds = forgiven_seconds
@@ -57,17 +58,17 @@ class FailureTable(Generic[_Key]):
         return len(self._full_at)
 
     def failed(self, key: _Key, now: float) -> None:
-        """Count a failure."""
+        """Count a failure of this key."""
         self._full_at[key] = max(self._full_at.get(key, now), now) + self._seconds
         if len(self._full_at) > self._most:
             self._forget(now)
 
     def wait_seconds(self, key: _Key, now: float) -> float:
-        """How long until another attempt is within the limit; 0 if it is now."""
+        """Return the seconds until another attempt is within the limit; 0 if it is now."""
         return max(0.0, self._full_at.get(key, now) - now - self._allowed)
 
     def has_failed(self, key: _Key, now: float) -> bool:
-        """Whether there is a failure that is not forgiven yet."""
+        """Whether the key has a failure that is not yet forgiven."""
         return self._full_at.get(key, now) > now
 
     def forget(self, key: _Key) -> None:
@@ -75,13 +76,14 @@ class FailureTable(Generic[_Key]):
         self._full_at.pop(key, None)
 
     def _forget(self, now: float) -> None:
-        """Drop at least half, so that the cost of sorting is spread over as many failures."""
+        """Drop at least half of the entries, so that the cost of sorting is spread over as many
+        failures."""
         kept = sorted((at, key) for key, at in self._full_at.items() if at > now)
         self._full_at = {key: at for at, key in kept[-(self._most // 2) :]}
 
 
 class LoginLimits:
-    """The failures that one process has seen, and what follows for the next attempt."""
+    """The failed logins that one process has seen, and the limits that follow from them."""
 
     def __init__(self, limits: Limits) -> None:
         seconds = limits.failure_seconds
@@ -93,7 +95,7 @@ class LoginLimits:
         self._names: FailureTable[str] = FailureTable(limits.failures_per_name, seconds)
 
     def check(self, network: str, name: str, now: float) -> None:
-        """Raise `TooManyFailures` if this attempt is not to be verified now."""
+        """Raise `TooManyFailures` if this attempt must not be verified now."""
         wait = self._here.wait_seconds((network, name), now)
         if not wait and self._here.has_failed((network, name), now):
             wait = min(self._names.wait_seconds(name, now), self._seconds)
@@ -105,18 +107,18 @@ class LoginLimits:
             )
 
     def standing(self, network: str, now: float) -> Standing:
-        """Behind whom attempts from there wait."""
+        """Return the network's standing, which decides whose attempts go first."""
         if self._networks.wait_seconds(network, now):
             return Standing.SUSPECT
         return Standing.MIXED if self._networks.has_failed(network, now) else Standing.GOOD
 
     def failed(self, network: str, name: str, now: float) -> None:
-        """The secret was wrong."""
+        """Count an attempt with a wrong secret."""
         self._here.failed((network, name), now)
         self._networks.failed(network, now)
         self._names.failed(name, now)
 
     def succeeded(self, network: str, name: str) -> None:
-        """The secret was right. What else the network did still counts: an attacker may have a user
-        of his own."""
+        """Forgive the failures of this network in this name. Its other failures still count: an
+        attacker may have a valid user."""
         self._here.forget((network, name))

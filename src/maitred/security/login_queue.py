@@ -1,20 +1,20 @@
-"""Whose secret is verified next: networks take turns, and within a network the names do.
+"""The order in which secrets are verified: networks take turns, and within a network the names do.
 
-Verifying costs some 40 ms, so whoever sends many attempts could make everybody else wait. Here a
+Verifying costs some 40 ms, so a peer that sends many attempts could make all others wait. Here a
 flood from one network costs another network one turn at most. Behind one address (a translator, a
 proxy) a flood in one name costs the other names one turn.
 
 An attacker may have thousands of networks, so turns alone are not enough. Networks have a
-`Standing` (`login_limits.py` says which): those that have not failed lately go first, then those
+`Standing` (`login_limits.py` decides which): those that have not failed lately go first, then those
 that failed a few times, then those that failed often; `SHARES` keeps the latter from waiting for
 ever, since users may be behind their addresses, too. Among networks that have not failed, the
-newest goes first: a thousand of them that all came a moment ago then delay those who come later
-by nothing, and when each has failed once it is behind them.
+newest goes first: a thousand of them that all came a moment ago then do not delay those that come
+later, and when each has failed once it is behind them.
 
-The queue is bounded, in total and for each network. What is over a network's limit displaces the
-last attempt of the name that has the most there, if that has more than the newcomer's own. What is
-over the total displaces an attempt of a worse standing, or of the oldest network in good standing;
-otherwise it is refused. So a flood displaces itself.
+The queue is bounded, in total and for each network. An attempt beyond a network's limit displaces
+the last attempt of the name that has the most there, if that name has more than the newcomer's own.
+An attempt beyond the total displaces one of a worse standing, or of the oldest network in good
+standing; otherwise it is refused. So a flood displaces itself.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ if TYPE_CHECKING:
 
 
 class Standing(IntEnum):
-    """What a network has done lately."""
+    """A network's record of failed logins, the best first."""
 
     GOOD = 0
-    """It has not failed."""
+    """The network has not failed lately."""
     MIXED = 1
-    """It has failed a few times, as networks with people in them do."""
+    """The network has failed a few times, as networks with people in them do."""
     SUSPECT = 2
-    """It has failed more often than that."""
+    """The network has failed more often than that."""
 
 
 SHARES: Final = {Standing.SUSPECT: 8, Standing.MIXED: 4}
-"""Every eighth turn is a suspect network's, every fourth one of mixed standing, if some wait."""
+"""Every eighth turn goes to a suspect network, every fourth to one of mixed standing, if some
+wait."""
 
 CROWDED_PER_NETWORK: Final = 4
-"""Attempts of one network that may wait while the queue is half full: with the default limits it
-takes a thousand networks to fill it."""
+"""Most attempts of one network that may wait while the queue is half full: with the default limits
+it takes a thousand networks to fill it."""
 
 RETRY_SECONDS: Final = 1.0
-"""After which a refused attempt may try again: by then a third of what one network may have in the
-queue was verified."""
+"""Seconds after which a refused attempt may be repeated: by then a third of the attempts that one
+network may have in the queue were verified."""
 
 
 class Queued(Protocol):
-    """An attempt that waits."""
+    """A login attempt that waits to be verified."""
 
     @property
     def network(self) -> str: ...
@@ -100,13 +101,13 @@ class _Lane(Generic[_Attempt]):
         return True
 
     def last_of_longest(self) -> tuple[_Attempt, int]:
-        """The newest attempt of the name that has the most, and how many that name has."""
+        """Return the newest attempt of the name that has the most, and how many that name has."""
         longest = max(self.names.values(), key=len)
         return longest[-1], len(longest)
 
 
 class LoginQueue(Generic[_Attempt]):
-    """Attempts that wait to be verified in one process."""
+    """The login attempts that wait to be verified in one process."""
 
     def __init__(
         self, most: int, most_per_network: int, standing: Callable[[str, float], Standing]
@@ -118,7 +119,7 @@ class LoginQueue(Generic[_Attempt]):
         self._turns: dict[Standing, OrderedDict[str, _Lane[_Attempt]]] = {
             standing: OrderedDict() for standing in Standing
         }
-        """By standing; the last one has the next turn."""
+        """Networks by standing; the last one has the next turn."""
         self._size = 0
         self._taken = 0
 
@@ -126,8 +127,8 @@ class LoginQueue(Generic[_Attempt]):
         return self._size
 
     def add(self, attempt: _Attempt, now: float) -> _Attempt | None:
-        """Let it wait. Returns an attempt that was displaced, which has to be told; raises
-        `Overloaded` if there is no room for this one."""
+        """Queue the attempt. Returns an attempt that it displaced, which the caller has to refuse;
+        raises `Overloaded` if there is no room for this one."""
         network = attempt.network
         lane = self._networks.get(network)
         standing = self._standing(network, now)
@@ -157,12 +158,12 @@ class LoginQueue(Generic[_Attempt]):
         return displaced
 
     def take(self, now: float) -> _Attempt | None:
-        """The next attempt to verify."""
+        """Remove and return the next attempt to verify; None if none waits."""
         while self._size:
             lanes = self._whose_turn()
             network, lane = next(reversed(lanes.items()))
             standing = self._standing(network, now)
-            if standing > lane.standing:  # it has failed while it waited
+            if standing > lane.standing:  # the network has failed meanwhile
                 self._move(network, lane, standing)
                 continue
             self._taken += 1
@@ -176,7 +177,8 @@ class LoginQueue(Generic[_Attempt]):
         return None
 
     def remove(self, attempt: _Attempt) -> None:
-        """Forget an attempt whose caller has left; nothing happens if it was taken already."""
+        """Remove an attempt whose caller has disconnected; without effect if it was already
+        taken."""
         lane = self._networks.get(attempt.network)
         if lane is not None and lane.remove(attempt):
             self._size -= 1
@@ -205,7 +207,8 @@ class LoginQueue(Generic[_Attempt]):
         del self._turns[lane.standing][network]
 
     def _displaceable(self, standing: Standing) -> _Attempt | None:
-        """What a newcomer of this standing may displace; None: nothing."""
+        """Return an attempt that a newcomer of this standing may displace; None if there is
+        none."""
         for worse in reversed(Standing):
             lanes = self._turns[worse]
             if lanes and (worse > standing or standing is Standing.GOOD):
@@ -214,7 +217,7 @@ class LoginQueue(Generic[_Attempt]):
 
 
 def no_room(where: str) -> Overloaded:
-    """For an attempt that was refused, or displaced by another one."""
+    """Return the error for an attempt that was refused, or displaced by another one."""
     return Overloaded(
         f"Too many logins wait {where} to be verified.",
         remedy="Try again later.",

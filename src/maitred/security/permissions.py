@@ -1,4 +1,4 @@
-"""What somebody may do in a namespace, answered for every request."""
+"""What a user may do in a namespace, checked for every request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALL: frozenset[Permission] = frozenset(get_args(Permission))
 
 
 class Permissions:
-    """Permissions by namespace, worked out when they are made so that asking is two lookups."""
+    """Permissions by namespace, precomputed so that a check is two look-ups."""
 
     __slots__ = ("_by_namespace", "_elsewhere")
 
@@ -32,21 +32,21 @@ class Permissions:
 
     @classmethod
     def of(cls, user: User) -> Permissions:
-        """Those of a user, as configured."""
+        """Return the permissions of a user, as configured."""
         return cls(user.permissions)
 
     def allows(self, namespace: str, permission: Permission) -> bool:
-        """May they? `admin` of a namespace may do everything there."""
+        """Whether the permission is granted in the namespace; `admin` includes all others there."""
         return permission in self._by_namespace.get(namespace, self._elsewhere)
 
     def namespaces(self, permission: Permission) -> list[str] | None:
-        """Where they may; None: everywhere."""
+        """Return the namespaces in which the permission is granted; None: in all."""
         if permission in self._elsewhere:
             return None
         return [name for name, given in self._by_namespace.items() if permission in given]
 
     def narrowed(self, by: Permissions) -> Permissions:
-        """What both allow."""
+        """Return the permissions that both grant."""
         both = Permissions({})
         both._elsewhere = self._elsewhere & by._elsewhere
         both._by_namespace = {
@@ -57,7 +57,8 @@ class Permissions:
         return both
 
     def granted(self) -> dict[str, list[Permission]]:
-        """By namespace, as they are configured: `Permissions` of this is equal."""
+        """Return the permissions by namespace, in the form of the settings: `Permissions` of it is
+        equal."""
         found = {**self._by_namespace, EVERY_NAMESPACE: self._elsewhere}
         return {name: sorted(given) for name, given in found.items() if given}
 
@@ -80,7 +81,7 @@ def _implied(permissions: Iterable[Permission]) -> frozenset[Permission]:
 
 
 EVERYTHING = Permissions({EVERY_NAMESPACE: ["admin"]})
-"""For trusted peers, and for everybody where there are no users."""
+"""Permissions of trusted peers, and of every connection if the node has no users."""
 
 
 def denied(user: str | None, permission: Permission, namespace: str) -> PermissionDenied:
@@ -95,4 +96,4 @@ def denied(user: str | None, permission: Permission, namespace: str) -> Permissi
 
 
 NOTHING = Permissions({})
-"""For those who have not said who they are."""
+"""Permissions of a connection that has not authenticated."""

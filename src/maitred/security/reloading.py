@@ -1,6 +1,6 @@
-"""What a process reads again while it runs: users, certificates.
+"""Parts of a process that are reloaded while it runs: users, certificates.
 
-A part that has changed on disk is read again within about two seconds, or at once if a person asks
+A part that has changed on disk is reloaded within about two seconds, or at once if a person asks
 (`maitred admin reload`). It is read in a thread. A part that cannot be used changes nothing: the
 old one stays, and the log (an error), the counters and the answer to the person say so.
 """
@@ -30,23 +30,23 @@ FAILED: Final = "failed"
 
 
 class Reloadable(Protocol):
-    """One part."""
+    """A part of a process that can be reloaded."""
 
     @property
     def part(self) -> str:
-        """What people call it."""
+        """Name of the part, for people."""
 
     def has_changed(self) -> bool:
-        """Whether it looks other than when it was last read; asked about once a second."""
+        """Whether the part has changed since it was last read; asked about once a second."""
 
     def reload(self) -> bool:
-        """Read it, in a thread; True if it is another one now. Raises, and changes nothing, if it
+        """Read the part, in a thread; return whether it changed. Raises, and changes nothing, if it
         cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartReloaded:
-    """What came of one part."""
+    """The result of reloading one part."""
 
     part: str
     state: str
@@ -55,7 +55,7 @@ class PartReloaded:
 
 
 class Reloading:
-    """Reads the parts of one process again, one at a time."""
+    """Reloads the parts of one process, one at a time."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class Reloading:
         self._looking = False
         self._expiry_told_at: dict[str, float] = {}
         self.outcomes: Counter[tuple[str, str]] = Counter()
-        """How often each part was read again, by part and state; `unchanged` is not counted."""
+        """How often each part was reloaded, by part and state; `unchanged` is not counted."""
 
     def look(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        """Read again what has changed; once a second."""
+        """Reload the parts that have changed; call it once a second."""
         changed = [one for one in self._parts if one.has_changed()]
         if changed and not self._looking:
             self._looking = True
@@ -91,7 +91,8 @@ class Reloading:
             self._looking = False
 
     async def reload(self, users: Mapping[str, User] | None = None) -> list[PartReloaded]:
-        """Read everything again, and take these users of the settings, if there are some."""
+        """Reload all parts, and replace the users of the settings with `users` unless that is
+        None."""
         async with self._turn:
             return [
                 await self._reload(
@@ -104,7 +105,7 @@ class Reloading:
             ]
 
     async def again(self, one: Reloadable, needed: Callable[[], bool]) -> None:
-        """Wait for one part that is just being read, and read it again if that is still needed."""
+        """Wait until this part is not being read, and reload it if that is still needed."""
         async with self._turn:
             if needed():
                 await self._reload(one, one.reload)
@@ -127,12 +128,12 @@ class Reloading:
     # Certificates
 
     def expiries(self) -> dict[str, float]:
-        """When each part that has an end expires, in seconds since 1970."""
+        """Return when each part that expires does so, in seconds since 1970."""
         ends = ((one.part, getattr(one, "expires_at", None)) for one in self._parts)
         return {part: end for part, end in ends if end is not None}
 
     def look_at_expiries(self, now: float) -> None:
-        """Tell, once a day, what expires soon; `now` in seconds since 1970."""
+        """Warn, once a day, of parts that expire soon; `now` is in seconds since 1970."""
         for part, expires_at in self.expiries().items():
             told_at = self._expiry_told_at.get(part, 0.0)
             if expires_at - now > WARNING_DAYS * DAY_SECONDS or now - told_at < DAY_SECONDS:

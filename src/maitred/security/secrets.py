@@ -1,4 +1,4 @@
-"""Secrets are kept as scrypt hashes that say how they were made.
+"""Secrets are stored as scrypt hashes that include their parameters.
 
 `scrypt$16384$8$1$<salt>$<hash>`: cost, block size, lanes, then salt and hash in base64. So the
 parameters can rise later while old hashes stay valid. The price is that a hash decides what its
@@ -19,27 +19,30 @@ from maitred.errors import InvalidArgument, InvalidSetting
 COST = 2**14
 BLOCK = 8
 LANES = 1
-"""16 MiB and some 40 ms for each guess: nothing for a login, and a lot for a list of passwords."""
+"""With these parameters a guess takes 16 MiB and some 40 ms: little for a login, and a lot for a
+list of passwords."""
 
 SALT_BYTES = 16
 HASH_BYTES = 32
 
 COST_MIN = 2**10
-"""Below that, a hash protects nothing."""
+"""Below this cost, a hash protects nothing."""
 COST_MAX = 2**17
 BLOCK_MAX = 32
 LANES_MAX = 4
 MEMORY_MAX = 128 * 2**20
-"""For one verification: what OWASP asks of scrypt at its strongest (cost 2**17, block 8)."""
+"""Most memory for one verification, in bytes: what OWASP recommends for scrypt at its strongest
+(cost 2**17, block 8)."""
 
 SECRET_BYTES_MAX = 1_024
-"""Longest secret, as UTF-8. Longer ones would let a stranger choose how much we have to hash."""
+"""Longest secret, as UTF-8. Longer ones would let a stranger choose how much the node has to
+hash."""
 
 _BYTES_MAX = 64
 
 
 class Hashed(NamedTuple):
-    """A hash, taken apart."""
+    """The parameters, the salt and the hash of a stored secret."""
 
     cost: int
     block: int
@@ -49,7 +52,7 @@ class Hashed(NamedTuple):
 
     @property
     def work(self) -> int:
-        """How long a verification takes, compared with others."""
+        """Cost of a verification in arbitrary units, to compare it with others."""
         return self.cost * self.block * self.lanes
 
     def __str__(self) -> str:
@@ -58,30 +61,31 @@ class Hashed(NamedTuple):
 
 
 def hash_secret(secret: str) -> str:
-    """A new hash, with a salt of its own; raises `InvalidArgument` for a secret nobody can use."""
+    """Return a new hash, with a salt of its own; raise `InvalidArgument` for an unusable secret."""
     if not secret:
         raise InvalidArgument("The secret is empty.")
     encoded = _encoded(secret)
     if encoded is None:
         raise InvalidArgument(
-            f"The secret is no Unicode text, or longer than {SECRET_BYTES_MAX:,} bytes."
+            f"The secret is not Unicode text, or longer than {SECRET_BYTES_MAX:,} bytes."
         )
     made = Hashed(COST, BLOCK, LANES, os.urandom(SALT_BYTES), bytes(HASH_BYTES))
     return str(made._replace(hash=_scrypt(encoded, made)))
 
 
 def verify(secret: str, hashed: str) -> bool:
-    """Is this the secret? The answer takes the same time; `InvalidSetting` for a broken hash."""
+    """Whether this is the secret; a wrong one takes the same time. Raises `InvalidSetting` for a
+    malformed hash."""
     parts = parse_hashed(hashed)
     encoded = _encoded(secret)
-    # A secret that can't be right is hashed nevertheless: the answer comes after the same time.
+    # A secret that cannot be right is hashed all the same, so that the answer takes as long.
     found = _scrypt(encoded or b"", parts)
     return hmac.compare_digest(found, parts.hash) and bool(encoded)
 
 
 def spend(work: int) -> None:
-    """Take as long as verifying hashes of this `work` would: whoever waits for an answer learns
-    nothing from the time that it takes."""
+    """Take as long as verifying hashes of this `work` would, so that the time of an answer reveals
+    nothing."""
     unit = COST * BLOCK
     for cost, lanes in ((COST, work // unit), (COST_MIN, work % unit // (COST_MIN * BLOCK))):
         if lanes > 0:
@@ -89,12 +93,12 @@ def spend(work: int) -> None:
 
 
 def check_hashed(text: str, name: str = "The secret") -> None:
-    """Raise `InvalidSetting` unless `verify` can use it. The text is never shown."""
+    """Raise `InvalidSetting` unless `verify` can use the hash. The error never shows its text."""
     parse_hashed(text, name)
 
 
 def parse_hashed(text: str, name: str = "The secret") -> Hashed:
-    """Take a hash apart, within the bounds above."""
+    """Parse a hash; raise `InvalidSetting` unless it is within the bounds above."""
     try:
         scheme, cost, block, lanes, salt, hashed = text.split("$")
         parts = Hashed(
@@ -149,7 +153,7 @@ def _encoded(secret: str) -> bytes | None:
 
 
 def _scrypt(secret: bytes, parts: Hashed) -> bytes:
-    # OpenSSL refuses beyond 32 MiB unless told how much may be taken; it needs a little more than
+    # OpenSSL refuses to use more than 32 MiB without a limit; it needs a little more than
     # the formula's cost x block x 128.
     memory = 128 * parts.block * (parts.cost + parts.lanes + 2) + 2**20
     return hashlib.scrypt(

@@ -1,7 +1,7 @@
-"""A certificate for a worker's listener, made at its start and known to nobody before.
+"""A certificate for a worker's listener, made anew at each start.
 
-Nothing in it is verified but its bytes, so it has no authority, no host and no serial number that
-matters. Its key lives in the memory of one process.
+Gateways verify nothing in it but its bytes, so it has no authority, no host and no serial number
+that matters. Its key exists only in the memory of one process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cryptography.x509.oid import NameOID
 NAME: Final = "maitred worker"
 
 VALID_DAYS: Final = 3_650
-"""Longer than a worker runs. Gateways compare the certificate itself and look at no date."""
+"""Longer than a worker runs. Gateways compare the certificate itself and ignore its dates."""
 
 
 class PemPair(NamedTuple):
-    """In PEM form."""
+    """A certificate and its private key, in PEM form."""
 
     certificate: str
     key: str

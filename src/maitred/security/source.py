@@ -1,4 +1,4 @@
-"""Where a login attempt comes from, and the network that its limits count for.
+"""Where a login attempt comes from, and the network that limits count it for.
 
 An IPv4 address is one customer of a network, or one translator (NAT) in front of many. An IPv6
 customer has at least a /64 and can use any address of it, so attempts are counted by /64.
@@ -10,7 +10,7 @@ from ipaddress import AddressValueError, IPv6Address, IPv6Network
 from typing import Any, Final, NamedTuple
 
 NETWORK_BITS: Final = 64
-"""Of an IPv6 address: the rest of it is the customer's to choose."""
+"""Length of the prefix of an IPv6 address that limits count by: the customer chooses the rest."""
 
 LOCAL: Final = "local"
 """The network of peers that have no address, such as those on a Unix socket."""
@@ -20,19 +20,19 @@ class Source(NamedTuple):
     """The other end of a connection that authenticates."""
 
     host: str
-    """An address, as the system tells it; empty if the peer has none."""
+    """The address, as the system reports it; empty if the peer has none."""
     port: int = 0
 
     @classmethod
     def of(cls, peername: Any) -> Source:  # noqa: ANN401 - as transports tell it
-        """Make the source of a connection from its transport's `peername`."""
+        """Return the source of a connection, given its transport's `peername`."""
         if isinstance(peername, tuple) and len(peername) >= 2:
             return cls(str(peername[0]), int(peername[1]))
         return cls("")
 
     @property
     def network(self) -> str:
-        """What limits count for: the IPv4 address, or the /64 of an IPv6 address."""
+        """The network that limits count for: the IPv4 address, or the /64 of an IPv6 address."""
         host = self.host.partition("%")[0]
         if ":" not in host:
             return host or LOCAL

@@ -1,4 +1,4 @@
-"""Has a file changed? A look that costs one `stat`."""
+"""Detects that a file has changed, at the cost of one `stat`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Stamp = tuple[int, int, int]
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """What tells one state of the file from another; None while there is none."""
+    """Return a value that changes with the file; None if the file does not exist."""
     try:
         found = Path(path).stat()
     except (OSError, ValueError):  # ValueError: a path with a NUL in it

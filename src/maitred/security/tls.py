@@ -1,9 +1,9 @@
-"""TLS contexts for both ends, from files; what is wrong with a file is said in words.
+"""TLS contexts for both ends, from files; errors say in words what is wrong with a file.
 
 Files change while a process runs. A listener has one context for as long as it listens, and that
-context hands each new connection over to the newest one when the client has said hello (the SNI
+context passes each new connection to the newest one when the client has sent its hello (the SNI
 callback, which OpenSSL calls without a name as well). A dialler asks for the newest context each
-time. Connections that are open stay as they are.
+time. Open connections keep their context.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """For a node: TLS 1.2 or newer; clients show certificates if there are authorities for them."""
+    """Return the context for a node: TLS 1.2 or newer; clients must show certificates if
+    `client_authorities` is set."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A client could make us shake hands again and again on one connection of TLS 1.2.
+    # A TLS 1.2 client could make the node renegotiate again and again on one connection.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     load_certificate(context, tls.certificate, tls.key)
     if tls.client_authorities is not None:
         _load_authorities(context, tls.client_authorities)
         context.verify_mode = ssl.CERT_REQUIRED
-        # A resumed session would be let in by a certificate whose authority was removed since.
+        # A resumed session would accept a certificate whose authority was removed since.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
     return context
@@ -42,7 +43,8 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 def client_context(
     authorities: str | None = None, certificate: str | None = None, key: str | None = None
 ) -> ssl.SSLContext:
-    """For a client: the node's certificate is verified, by the system's authorities or by these."""
+    """Return the context for a client, which verifies the node's certificate by the given
+    authorities, or by the system's if there are none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificate and name by default
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if authorities is None:
@@ -53,14 +55,14 @@ def client_context(
         load_certificate(context, certificate, key)
     elif key is not None:
         raise InvalidSetting(
-            f"There is a TLS key {key}, and no certificate that it belongs to.",
+            f"The TLS key {key} is given without its certificate.",
             remedy="Name the certificate as well.",
         )
     return context
 
 
 class TlsFromFiles:
-    """The newest context that some files make."""
+    """The newest TLS context made from some files."""
 
     part = "certificate"
 
@@ -71,13 +73,13 @@ class TlsFromFiles:
         self.context = make()
 
     def has_changed(self) -> bool:
-        """Whether the files are others than when they were last read, and the same as at the last
-        look: a certificate and its key are not replaced in one step."""
+        """Whether the files have changed since they were last read, but not since the last call: a
+        certificate and its key are not replaced in one step."""
         looked, self._looked = self._looked, self._stamps()
         return self._looked == looked != self._loaded
 
     def reload(self) -> bool:
-        """Read the files, also if they have not changed; raises if they cannot be used."""
+        """Read the files, even if they have not changed; raise if they cannot be used."""
         stamps = self._stamps()
         changed, self._loaded = stamps != self._loaded, stamps
         self.context = self._make()
@@ -96,7 +98,7 @@ class ListenerTls(TlsFromFiles):
         """When the certificate expires, in seconds since 1970."""
         super().__init__(self._read, (tls.certificate, tls.key, tls.client_authorities))
         self.listening = server_context(tls)
-        """The context to listen with."""
+        """The context to listen with; it passes each connection to the newest one."""
         self.listening.sni_callback = self._hand_over
 
     def _read(self) -> ssl.SSLContext:
@@ -111,9 +113,9 @@ class ListenerTls(TlsFromFiles):
 
 
 class DiallerTls(TlsFromFiles):
-    """TLS of a client, for each connection from the files as they are then.
+    """TLS of a client, which uses the files as they are at each new connection.
 
-    Files that cannot be used leave the last context as it is; `tell` is called with the reason,
+    If the files cannot be used, the last context stays in use; `tell` is called with the reason,
     once for each state of the files.
     """
 
@@ -127,7 +129,7 @@ class DiallerTls(TlsFromFiles):
         self._tell = tell
 
     def __call__(self) -> ssl.SSLContext:
-        """The context for a new connection."""
+        """Return the context for a new connection."""
         if self._stamps() != self._loaded:
             try:
                 self.reload()
@@ -137,7 +139,7 @@ class DiallerTls(TlsFromFiles):
 
 
 class _Encrypted(Exception):
-    """OpenSSL asked for a passphrase; unanswered, it would ask at the terminal."""
+    """OpenSSL asked for a passphrase; without an answer it would ask at the terminal."""
 
 
 def _ask_nobody() -> str:
@@ -145,7 +147,7 @@ def _ask_nobody() -> str:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """Have the context show this certificate; raise `InvalidSetting` if it cannot."""
+    """Make the context use this certificate; raise `InvalidSetting` if it cannot be used."""
     _check_readable("certificate", certificate)
     if key is not None:
         _check_readable("key", key)
@@ -182,7 +184,8 @@ def _load_authorities(context: ssl.SSLContext, authorities: str) -> None:
 
 
 def _check_readable(what: str, path: str) -> None:
-    """OpenSSL does not say which of two files it could not read."""
+    """Raise `InvalidSetting` unless the file can be read: OpenSSL does not tell which of two files
+    it could not read."""
     try:
         with Path(path).open("rb") as file:
             file.read(1)

@@ -1,12 +1,12 @@
 """API tokens: how one is made, what is stored of it, and what it grants.
 
-A token is `mtd_<id>_<secret>`: 16 hexadecimal digits that find it, and 64 that prove it. The secret
-has 256 random bits, so one SHA-256 is enough: no list of passwords and no computer can try so many,
-and a slow hash would only make each login dear. What is stored is that hash of the whole token; the
-token itself is shown once, to the person who made it.
+A token is `mtd_<id>_<secret>`: 16 hexadecimal digits that identify it, and 64 that prove it. The
+secret has 256 random bits, so one SHA-256 is enough: they cannot be guessed by trying, and a slow
+hash would only make each login expensive. The store holds that hash of the whole token; the token
+itself is shown once, to the person who made it.
 
-A book holds all tokens of a store. It does not change: whoever adds or revokes a token makes the
-next book, and the store takes it if no other book was written meanwhile.
+A book holds all tokens of a store, and is immutable: adding or revoking a token makes the next
+book, and the store accepts it if no other book was written meanwhile.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 TOKEN_USER: Final = "token"  # noqa: S105 - a name, not a secret
-"""The user name with which an API token or a JWT is shown where a user and a secret are asked for.
-No user can be called so."""
+"""The user name that stands for an API token or a JWT where a user and a secret are asked for. No
+user can have this name."""
 
 ID_BYTES: Final = 8
 SECRET_BYTES: Final = 32
 LABEL_LETTERS_MAX: Final = 100
-"""Longest label: it is for a person to recognise a token by."""
+"""Longest label, in characters: people recognise a token by it."""
 
 KEPT_SECONDS: Final = 7 * 86_400.0
-"""How long a token that expired stays in the list, so that its user finds out why it is refused."""
+"""How long an expired token stays in the list, so that its user learns why it is refused."""
 
 _FORM: Final = re.compile(rf"mtd_([0-9a-f]{{{2 * ID_BYTES}}})_[0-9a-f]{{{2 * SECRET_BYTES}}}")
 _REMEDY: Final = "Make a new one with `maitred admin token create`."
 
 
 class ApiToken(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is stored of one token."""
+    """What the store holds of one token. Times are seconds since 1970."""
 
     id: str
     user: str
-    """Whose permissions it has, at most."""
+    """User to whom the token belongs; it grants at most this user's permissions."""
     digest: str
     """SHA-256 of the whole token, in hexadecimal digits."""
     created_at: float
@@ -60,7 +60,8 @@ class ApiToken(Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_by: str = ""
     label: str = ""
     permissions: dict[str, list[Permission]] | None = None
-    """By namespace, as a user's; the token may do what both allow. None: all that the user may."""
+    """Permissions by namespace. The token grants those that the user has, too; None: all of the
+    user's."""
 
     def __repr__(self) -> str:
         return f"<ApiToken {self.id} of {self.user!r}>"
@@ -80,7 +81,7 @@ def make_token(
     created_by: str = "",
     permissions: Mapping[str, Iterable[Permission]] | None = None,
 ) -> tuple[ApiToken, str]:
-    """Make a token of so many bytes that nobody can guess: what to store, and the text to show."""
+    """Make a token with bytes from `secret`; return what to store, and the text to show."""
     if len(label) > LABEL_LETTERS_MAX or not label.isprintable():
         raise InvalidArgument(
             f"The label of a token has to be printable, and at most {LABEL_LETTERS_MAX} letters "
@@ -104,7 +105,7 @@ def make_token(
 
 
 def id_of(text: str) -> str | None:
-    """The id of the token if the text has the form of one."""
+    """Return the id in the text of a token; None if the text does not have the form of one."""
     found = _FORM.fullmatch(text)
     return found[1] if found is not None else None
 
@@ -126,13 +127,14 @@ class TokenBook:
         return number in self._tokens
 
     def listed(self) -> list[ApiToken]:
-        """All of them, the oldest first."""
+        """Return all tokens, the oldest first."""
         return sorted(self._tokens.values(), key=lambda token: (token.created_at, token.id))
 
     def verified(self, text: str, now: float) -> ApiToken:
-        """The token whose text this is; `InvalidToken`, or `TokenExpired` for one of earlier."""
+        """Return the token with this text; raise `InvalidToken`, or `TokenExpired` if it has
+        expired."""
         found = self._tokens.get(id_of(text) or "")
-        # One that is not there costs as much as one with another secret.
+        # An unknown token takes as long as one with a wrong secret.
         right = hmac.compare_digest(_digest(text), found.digest if found is not None else _NONE)
         if found is None or not right:
             raise InvalidToken("The API token is not known, or was revoked.", remedy=_REMEDY)
@@ -141,11 +143,11 @@ class TokenBook:
         return found
 
     def find(self, number: str) -> ApiToken | None:
-        """The one with that id."""
+        """Return the token with that id; None if there is none."""
         return self._tokens.get(number)
 
     def with_token(self, made: ApiToken, most: int, now: float) -> TokenBook:
-        """The next book, with one more; those that expired long ago are left out of it."""
+        """Return the next book, with one more token and without those that expired long ago."""
         kept = [one for one in self._tokens.values() if now < one.expires_at + KEPT_SECONDS]
         if len(kept) >= most:
             raise TooManyTokens(
@@ -155,7 +157,7 @@ class TokenBook:
         return TokenBook([*kept, made], self.version)
 
     def without(self, number: str) -> TokenBook:
-        """The next book, without that one; raises `UnknownToken`."""
+        """Return the next book, without that token; raise `UnknownToken` if it does not exist."""
         if number not in self._tokens:
             raise UnknownToken(
                 f"There is no API token {number[:60]!r}.",
@@ -166,12 +168,12 @@ class TokenBook:
         )
 
     def encode(self) -> bytes:
-        """The body of the document."""
+        """Return the body of the document that the store keeps."""
         return json.encode(_Stored(self.listed()))
 
     @classmethod
     def decode(cls, body: bytes, version: int) -> TokenBook:
-        """The inverse; raises `StoreUnavailable` for a body that cannot be read."""
+        """Decode the body of the document; raise `StoreUnavailable` if it cannot be read."""
         try:
             return cls(json.decode(body, type=_Stored).tokens, version)
         except (DecodeError, UnicodeDecodeError) as problem:

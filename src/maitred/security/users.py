@@ -1,4 +1,4 @@
-"""Users as they are written down, in the settings or in a file of their own."""
+"""Users as configured, in the settings or in a file of their own."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 GATEWAY = "maitred-gateway"
-"""The node's own gateway, which says whose queries it brings. No user can have this name."""
+"""Name of the node's own gateway, which tells whose queries it sends. No user can have this
+name."""
 
 CREDENTIALS_IGNORED: Final = (
     "credentials ignored: the node has no users, so anybody may do anything"
 )
-"""Logged once where a caller sends credentials and nobody looks at them."""
+"""Logged once if a caller sends credentials to a node that does not check any."""
 
 USER_LETTERS_MAX = 256
-"""Longest name of a user. Names of those who fail are kept for a while, and cost as much memory as
-they have letters."""
+"""Longest name of a user, in characters. Names of failed logins are kept for a while, and take
+memory by their length."""
 
 
 RESERVED: Final = {
@@ -38,7 +39,7 @@ RESERVED: Final = {
 
 
 class UsersFile(Schema, frozen=True, kw_only=True):
-    """What `users_file` holds: `[users.alice]`, as in the settings, and nothing else."""
+    """The content of `users_file`: `[users.alice]`, as in the settings, and nothing else."""
 
     users: dict[str, User] = msgspec.field(default_factory=dict)
 
@@ -48,7 +49,7 @@ _USERS = kind_of(dict[str, User])
 
 
 def read_users(path: str) -> dict[str, User]:
-    """The users in a file, each checked."""
+    """Return the users in a file, each checked."""
     source = f"the file {path}"
     fitted = fit(_FILE, read_toml(path), "", source)
     assert isinstance(fitted, dict)  # noqa: S101 - a group is fitted to a dictionary
@@ -60,7 +61,8 @@ def read_users(path: str) -> dict[str, User]:
 
 
 def check_user(name: str, user: User, source: str) -> None:
-    """Refuse a secret that cannot be verified, and namespaces that cannot exist."""
+    """Raise `InvalidSetting` for a reserved or malformed name, an unusable secret, or an invalid
+    namespace."""
     if name in RESERVED:
         raise InvalidSetting(
             f"users.{name} (from {source}) cannot be used: {RESERVED[name]}.",
@@ -84,7 +86,7 @@ def check_user(name: str, user: User, source: str) -> None:
 
 
 def check_namespaces(where: str, permissions: Iterable[str]) -> None:
-    """Refuse permissions in namespaces that cannot exist."""
+    """Raise `InvalidSetting` for permissions in namespaces that cannot exist."""
     for namespace in permissions:
         if namespace != EVERY_NAMESPACE:
             try:

@@ -2,8 +2,8 @@
 
 The worker announces the fingerprint of its certificate to the node over its own connection, which
 is encrypted and authenticated, and the node tells it to gateways with the worker's address. So
-nobody needs an authority for workers: whoever trusts the node to pick the worker trusts it to name
-the certificate.
+workers need no certificate authority: a gateway that trusts the node to pick the worker trusts it
+to name the certificate.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from maitred.security.tls import TlsFromFiles, load_certificate
 
 
 class ListenerIdentity(NamedTuple):
-    """What a worker's listener shows to gateways."""
+    """The TLS context of a worker's listener, and the fingerprint that gateways recognise it by."""
 
     context: ssl.SSLContext
     fingerprint: bytes
-    """The SHA-256 of its certificate in DER form."""
+    """SHA-256 of the listener's certificate in DER form."""
 
 
 def worker_identity(certificate: str | None, key: str | None) -> ListenerIdentity:
-    """For a worker's listener: with these files, or with a certificate made for this run.
+    """Make the identity of a worker's listener from these files, or with a certificate made for
+    this run.
 
-    Gateways compare the fingerprint, which comes to them through the node, so a certificate needs
-    no authority and no name. Both ends are ours, so they speak TLS 1.3.
+    Gateways compare the fingerprint, which they receive through the node, so a certificate needs no
+    authority and no name. Both ends are maitred's, so they speak TLS 1.3.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # nobody resumes a session here
+    context.num_tickets = 0  # gateways do not resume sessions
     if certificate is not None:
         load_certificate(context, certificate, key)
         own = _first_certificate(certificate)
     else:
-        # Late: only workers with TLS and without files need to make certificates.
+        # Imported late: only workers with TLS and without files make certificates.
         from maitred.security.self_signed import self_signed
 
         made = self_signed()
         own = made.certificate
-        # OpenSSL reads files only. This one is for its owner, and gone in a moment.
+        # OpenSSL reads files only. Only its owner can read this one, and it is deleted at once.
         with TemporaryDirectory(prefix="maitred-") as directory:
             path = Path(directory) / "worker.pem"
             path.touch(mode=0o600)
@@ -53,7 +54,7 @@ def worker_identity(certificate: str | None, key: str | None) -> ListenerIdentit
 
 
 class WorkerTls(TlsFromFiles):
-    """What a worker's listener shows, from files that may change while it listens."""
+    """The identity of a worker's listener, from files that may change while it listens."""
 
     identity: ListenerIdentity
 
@@ -68,12 +69,12 @@ class WorkerTls(TlsFromFiles):
 
 
 def fingerprint_of(certificate: bytes) -> bytes:
-    """Compute the fingerprint by which gateways recognise a certificate, given in DER form."""
+    """Return the fingerprint by which gateways recognise a certificate, given in DER form."""
     return sha256(certificate).digest()
 
 
 def pinning_context() -> ssl.SSLContext:
-    """For a gateway that dials a worker: no authority is asked.
+    """Return the context for a gateway that dials a worker; it consults no authority.
 
     The caller compares the certificate's fingerprint with the announced one before it sends
     anything; without that this context would verify nothing.
@@ -86,7 +87,7 @@ def pinning_context() -> ssl.SSLContext:
 
 
 def _first_certificate(path: str) -> str:
-    """The text of the first certificate in a file that OpenSSL has loaded: the listener's own."""
+    """Return the first certificate in a file that OpenSSL has loaded: the listener's own."""
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     _, _, rest = Path(path).read_text(errors="replace").partition(begin)
     return f"{begin}{rest.partition(end)[0]}{end}\n"
