@@ -39,19 +39,19 @@ FORMATS = (".svg", ".png")
     "lost",
     multiple=True,
     metavar="WORKER:SECONDS",
-    help="Kill a worker so long after the first arrival.  [repeatable]",
+    help="Kill a worker some seconds after the first arrival.  [repeatable]",
 )
 @click.option(
     "--slow",
     multiple=True,
     metavar="WORKER:TIMES",
-    help="Let everything take so many times as long on a worker.  [repeatable]",
+    help="Make service times longer on a worker, by a factor.  [repeatable]",
 )
 @click.option(
     "--count", type=int, default=2_000, show_default=True, help="Tasks or queries of each run."
 )
 @click.option(
-    "--seed", type=int, default=1, show_default=True, help="Another seed, other arrivals by chance."
+    "--seed", type=int, default=1, show_default=True, help="Seed of arrivals and service times."
 )
 @click.option(
     "--picture",
@@ -79,8 +79,8 @@ def capacity(
     """How many workers a queue needs: waits, busy slots and refusals, and what one worker more or
     one fewer would change.
 
-    Runs a real node, real workers and a real client in virtual time. Arrivals are by chance
-    (Poisson), and the same in every row.
+    Runs a real node, real workers and a real client in virtual time. Arrivals are Poisson, and the
+    same in every row.
     """
     from maitred.settings import WorkerSettings
     from maitred.simulation.capacity import (
@@ -125,7 +125,7 @@ def capacity(
 
 
 def _check_picture(path: Path) -> None:
-    """Say what is wrong with it before the runs, rather than after them."""
+    """Raise before the runs, rather than after them, if the picture cannot be drawn."""
     from maitred.simulation.pictures import check_available
 
     if path.suffix not in FORMATS:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from maitred.simulation.capacity.run import CapacityRun
 
 WARM_SHARE: Final = 0.1
-"""Of the arrivals, those that are not measured: the first find an empty queue."""
+"""Share of the arrivals that are not measured: the first ones find an empty queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Spans:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Spans | None:
-        """None of fewer than two, which have no percentiles."""
+        """Return None for fewer than two values, which have no percentiles."""
         if len(seconds) < 2:
             return None
         hundredths = quantiles(seconds, n=100, method="inclusive")
@@ -37,15 +37,15 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class CapacityMeasures:
-    """One run, in numbers."""
+    """Measures of one run; times are in seconds."""
 
     workers: int
     slots: int
-    """Of all workers together."""
+    """Slots of all workers together."""
     load: float
-    """Work that arrived over what all workers can do, by the settings."""
+    """Work that arrives, over what all workers together can do."""
     load_left: float | None
-    """The same over what the workers can do that are never lost; None if all are."""
+    """Work that arrives, over what the workers that are never lost can do; None without any."""
     busy: float
     """Share of the slots' time in which a handler ran, until the last arrival. The time of a lost
     worker counts until it is lost."""
@@ -56,11 +56,11 @@ class CapacityMeasures:
     measured: int
     done: int
     refused: dict[str, int]
-    """How many calls ended with an error, by its code."""
+    """Number of calls that ended with an error, by the code of the error."""
     unfinished: int
-    """Tasks that no worker was left for."""
+    """Tasks that were never done, because no worker was left."""
     points: tuple[tuple[float, float], ...]
-    """When each that began had arrived, and its wait."""
+    """Arrival time and wait of every task or query that began."""
 
     @property
     def workers_in_words(self) -> str:
@@ -69,7 +69,7 @@ class CapacityMeasures:
 
 
 def measures(run: CapacityRun) -> CapacityMeasures:
-    """What is measured begins after the first tenth of the arrivals."""
+    """Measure a run from the end of its warm-up to its last arrival."""
     settings, jobs = run.settings, run.jobs
     measured = jobs[round(WARM_SHARE * len(jobs)) :]
     begin, end = measured[0].arrived_at, measured[-1].arrived_at

@@ -18,7 +18,7 @@ COLOUR_OF: Final = {"one fewer": COLOURS[5], "as asked": COLOURS[0], "one more":
 
 
 def draw(plan: CapacityPlan, path: Path) -> None:
-    """Left, the share that waits longer; right, the waits over the time of arrival."""
+    """Draw the share that waits longer on the left, and waits by time of arrival on the right."""
     with picture(path, 10, 4) as figure:
         shares, moments = figure.subplots(1, 2)
         for name, run in plan.runs.items():

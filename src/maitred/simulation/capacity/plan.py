@@ -28,7 +28,7 @@ class CapacityPlan:
     runs: dict[str, CapacityMeasures]
 
     def table(self) -> list[dict[str, object]]:
-        """A row for each run."""
+        """Return one row per run."""
         return [
             {
                 "workers": f"{run.workers}, {name}",
@@ -45,7 +45,7 @@ class CapacityPlan:
         ]
 
     def findings(self) -> list[str]:
-        """The same in sentences."""
+        """Say in sentences what the runs came to, and how many tasks or queries were simulated."""
         settings, asked = self.settings, self.runs[ASKED]
         skipped = settings.count - asked.measured
         said = [self._told(name, run) for name, run in self.runs.items()]
@@ -85,7 +85,7 @@ class CapacityPlan:
         return f"{who}: {begun}, and slots are busy {_percent(run.busy)} of the time."
 
     def as_json(self) -> dict[str, object]:
-        """All numbers; times are in seconds."""
+        """Return settings, measures and findings as JSON values; times are in seconds."""
         settings = asdict(self.settings)
         settings["service"] = {
             "text": self.settings.service.text,
@@ -102,7 +102,10 @@ class CapacityPlan:
 def capacity_plan(
     settings: CapacitySettings, progress: Callable[[int, int, str], None]
 ) -> CapacityPlan:
-    """Run all; `progress` gets the tasks or queries so far, of how many, and for which workers."""
+    """Simulate one worker fewer, the workers as asked, and one more.
+
+    `progress` gets the tasks or queries so far, how many there are in all, and the run.
+    """
     plans = {FEWER: settings.with_fewer(), ASKED: settings, MORE: settings.with_more()}
     chosen = {name: plan for name, plan in plans.items() if plan is not None}
     total = len(chosen) * settings.count

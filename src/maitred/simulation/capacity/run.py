@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NAMESPACE: Final = "planning"
 QUEUE: Final = "work"
 START_SECONDS: Final = 5.0
-"""Until the node serves, every worker has offered its slots, and the client knows the queue."""
+"""Time for the node to start, and for every worker to connect and to offer its slots."""
 LOOK_SECONDS: Final = 1.0
 """How often a run that is about to end looks whether all work is done."""
 PATIENCE_SECONDS: Final = 120.0
@@ -57,7 +57,7 @@ class Job:
 
 @dataclass(slots=True)
 class Service:
-    """A handler that occupied a slot."""
+    """One execution of the handler, which occupies a slot."""
 
     worker: int
     began_at: float
@@ -103,7 +103,7 @@ class CapacityRun:
         )
 
     async def run(self) -> None:
-        """From the first arrival until the last task or query has ended."""
+        """Start node and workers, make every call, and return when the last call has ended."""
         self._node.start()
         self._processes = [
             host.spawn(self._serve(number, host, self.settings.workers[number]))
@@ -207,7 +207,7 @@ class CapacityRun:
         return self._changed_at - self._began_at
 
     def _is_progressing(self) -> bool:
-        """Whether something is left to do, and any of it was begun or done lately."""
+        """Whether a task or query has not ended, and one was begun or ended a short time ago."""
         if all(job.ended_at is not None or job.refusal is not None for job in self.jobs):
             return False
         running = any(service.ended_at is None for service in self.services)

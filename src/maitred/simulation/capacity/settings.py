@@ -36,29 +36,29 @@ DEADLINE_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class PlannedWorker:
-    """One worker, and what goes wrong with it."""
+    """One worker and its faults."""
 
     lost_after_seconds: float | None = None
-    """Killed so long after arrivals begin, and never started again."""
+    """Seconds after the first arrival at which the worker is killed; it is not started again."""
     slowness: float = 1.0
-    """Its service times are so many times as long."""
+    """Factor by which the worker's service times are longer than those of the others."""
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing goes wrong with it."""
+        """Whether the worker has no fault."""
         return self == PlannedWorker()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacitySettings:
-    """One queue, those who use it, and the workers that serve it."""
+    """One queue, its callers, and the workers that serve it."""
 
     rate_per_second: float
-    """Arrivals, by chance (Poisson)."""
+    """Mean rate of the Poisson arrivals."""
     service: ServiceTimes
     workers: tuple[PlannedWorker, ...]
     slots: int
-    """Of each worker."""
+    """Slots of each worker."""
     work: str = "tasks"
     partitions: int = 1
     policy: str = "idle"
@@ -66,7 +66,7 @@ class CapacitySettings:
     deadline_seconds: float = DEADLINE_SECONDS
     """How long the callers of queries wait for their answer."""
     count: int = 2_000
-    """Tasks or queries of one run."""
+    """Tasks or queries that are simulated in one run."""
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class CapacitySettings:
 
     @property
     def load_left(self) -> float:
-        """The same over what those workers can do that are never lost; infinite if all are."""
+        """Work that arrives, over what workers that are never lost can do; infinite without any."""
         return self._load_of([one for one in self.workers if one.lost_after_seconds is None])
 
     def _load_of(self, workers: Sequence[PlannedWorker]) -> float:
@@ -123,8 +123,11 @@ class CapacitySettings:
 def planned_workers(
     count: int, lost: tuple[str, ...] = (), slow: tuple[str, ...] = ()
 ) -> tuple[PlannedWorker, ...]:
-    """So many workers, some with a fault: `3:60`, worker 3 is lost after 60 s; `2:5`, worker 2
-    is slow, its service times are 5 times as long."""
+    """Return `count` workers with their faults.
+
+    In `lost`, `3:60` kills worker 3 after 60 s; in `slow`, `2:5` makes worker 2 five times
+    slower.
+    """
     _whole("workers", count, 1, WORKERS_MAX)
     workers = [PlannedWorker()] * count
     for text in lost:
