@@ -11,7 +11,7 @@ from tests.cli.running import maitred
 def test_an_address_of_no_store(arguments: tuple[str, ...]) -> None:
     done = maitred("up", *arguments)
     assert done.returncode == 2
-    assert "store (from the command line) is no address of a store. [invalid-setting]" in (
+    assert "store (from the command line) is not the address of a store. [invalid-setting]" in (
         done.stderr
     )
     assert "hush" not in done.stdout + done.stderr

@@ -206,15 +206,15 @@ async def test_it_ends_with_the_user_and_with_the_certificate(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"client_authorities": None}, "nobody vouches"),
-        ({"client_users": {"ann": "alice"}}, "no name in a certificate"),
-        ({"client_users": {"CN:": "alice"}}, "no name in a certificate"),
-        ({"client_users": {"IP:10.0.0.1": "alice"}}, "no name in a certificate"),
+        ({"client_authorities": None}, "no authority is set"),
+        ({"client_users": {"ann": "alice"}}, "not a name in a certificate"),
+        ({"client_users": {"CN:": "alice"}}, "not a name in a certificate"),
+        ({"client_users": {"IP:10.0.0.1": "alice"}}, "not a name in a certificate"),
     ],
 )
 def test_settings_that_cannot_work(changes: dict[str, Any], said: str, papers: Papers) -> None:
     with pytest.raises(InvalidSetting, match=said):
         check(Node(users=USERS, tls=papers.tls(**changes)))
-    with pytest.raises(InvalidSetting, match="there are none"):
+    with pytest.raises(InvalidSetting, match="the node has no users"):
         check(Node(tls=papers.tls()))
     check(Node(users=USERS, tls=papers.tls()))

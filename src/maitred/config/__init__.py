@@ -18,5 +18,5 @@ __all__ = [
 
 
 def describe() -> list[Row]:
-    """Every setting with its type, its default and the reason for it."""
+    """Return every setting with its type, its default and the reason for it."""
     return list(rows())

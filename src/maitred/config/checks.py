@@ -1,4 +1,4 @@
-"""Settings that are fine one by one and wrong together, or wrong on this machine."""
+"""Checks of settings that are valid one by one but wrong together, or wrong on this machine."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 PORT_MAX = 65_535
 
 ENVELOPE_BYTES = 64 * 1024
-"""What a frame holds beside its payload: names, headers, a deadline. It is generous."""
+"""Bytes of a frame reserved for what is not payload: names, headers, a deadline. It is generous."""
 
 STORES = ("postgresql://", "postgres://")
-"""How the address of a store begins; PostgreSQL's own tools know both."""
+"""Prefixes of a store's address; PostgreSQL's own tools accept both."""
 
 EVERY = "*"
 """Stands for every queue: of a namespace, or of the node."""
 
 
 def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
-    """Raise `InvalidSetting` for what cannot work; `sources` says where settings came from."""
+    """Raise `InvalidSetting` for settings that cannot work; `sources` tells where each came
+    from."""
     origin = _Origins(sources or {})
     _check_ports(node, origin)
     _check_sizes(node, origin)
@@ -56,12 +57,13 @@ def check(node: Node, sources: Mapping[str, str] | None = None) -> None:
 
 
 def cores() -> int:
-    """The cores that this process may use: how many shards there are if nobody says."""
+    """Return the number of cores that this process may use, which is the default number of
+    shards."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Origins:
-    """Appends where a setting came from to its name."""
+    """Appends the source of a setting to its name."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = sources
@@ -116,9 +118,9 @@ def _check_spread_batch(node: Node, origin: _Origins) -> None:
 
 def _check_store(node: Node, origin: _Origins) -> None:
     if node.store is not None and not node.store.startswith(STORES):
-        # It is not shown: what looks least like an address may be the password.
+        # The value is not shown: it may be a password.
         raise InvalidSetting(
-            f"{origin('store')} is no address of a store.",
+            f"{origin('store')} is not the address of a store.",
             remedy="It begins with postgresql://; without it, tasks are kept in files in the data "
             "directory.",
         )
@@ -130,22 +132,22 @@ def _check_worker_addresses(node: Node, origin: _Origins) -> None:
             ip_network(network, strict=False)
         except ValueError:
             raise InvalidSetting(
-                f"{origin('worker_addresses.networks')} has {network!r}, which is no network.",
+                f"{origin('worker_addresses.networks')} has {network!r}, which is not a network.",
                 remedy="Write an address and the length of its prefix: '10.0.0.0/8'.",
             ) from None
 
 
 def _check_queue(name: str, origin: _Origins) -> None:
-    """Settings for a queue that can never exist would never hold, and nobody would notice."""
+    """Refuse settings for a queue that cannot exist: they would never apply, without notice."""
     if name == EVERY:
         return
     namespace, slash, queue = name.partition("/")
     remedy = "Name one queue ('shop/orders'), all of a namespace ('shop/*'), or all ('*')."
     where = f"{origin('queues')} has settings for {name!r}"
     if not slash:
-        raise InvalidSetting(f"{where}, which is no namespace/queue.", remedy=remedy)
+        raise InvalidSetting(f"{where}, which is not namespace/queue.", remedy=remedy)
     if EVERY in namespace or (EVERY in queue and queue != EVERY):
-        raise InvalidSetting(f"{where}, and names are no patterns.", remedy=remedy)
+        raise InvalidSetting(f"{where}, but names cannot be patterns.", remedy=remedy)
     try:
         check_name("namespace", namespace)
         check_name("queue", queue)
@@ -154,13 +156,13 @@ def _check_queue(name: str, origin: _Origins) -> None:
 
 
 def _check_namespace(name: str, origin: _Origins) -> None:
-    """The same for quotas of a namespace that can never exist."""
+    """Refuse quotas for a namespace that cannot exist: they would never apply, without notice."""
     if name == EVERY:
         return
     remedy = "Name one namespace ('shop'), or all of them ('*')."
     where = f"{origin('namespaces')} has quotas for {name!r}"
     if EVERY in name:
-        raise InvalidSetting(f"{where}, and names are no patterns.", remedy=remedy)
+        raise InvalidSetting(f"{where}, but names cannot be patterns.", remedy=remedy)
     try:
         check_name("namespace", name)
     except InvalidName as problem:
@@ -185,17 +187,17 @@ def _check_client_users(node: Node, tls: Tls, origin: _Origins) -> None:
         kind, colon, value = name.partition(":")
         if kind not in KINDS or not colon or not value:
             raise InvalidSetting(
-                f"{where} has {name!r}, which is no name in a certificate.",
+                f"{where} has {name!r}, which is not a name in a certificate.",
                 remedy=f"Write the kind of name before it: one of {', '.join(KINDS)} and a colon.",
             )
     if tls.client_authorities is None:
         raise InvalidSetting(
-            f"{where} maps names in certificates, and nobody vouches for those of clients.",
+            f"{where} maps names in certificates, but no authority is set for those of clients.",
             remedy="Set tls.client_authorities.",
         )
     if not node.authenticates:
         raise InvalidSetting(
-            f"{where} maps names in certificates to users, and there are none.",
+            f"{where} maps names in certificates to users, but the node has no users.",
             remedy="Configure users; they need a secret as well, which nobody has to know.",
         )
 

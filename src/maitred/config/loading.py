@@ -1,7 +1,8 @@
-"""Merges the sources of settings: the command line beats the environment, which beats the file.
+"""Merges the sources of settings: the command line overrides the environment, which overrides the
+file.
 
-Each source is fitted to the schema by itself and then spread out, one entry a setting; so merging
-is the update of a dictionary, and every value still knows where it came from.
+Each source is fitted to the schema by itself and then flattened, one entry per setting; so merging
+is the update of a dictionary, and the source of every value stays known.
 
 `users` is one setting: a source that names users replaces those of the weaker sources, instead of
 leaving some of them in by surprise. So are `queues` and `namespaces`.
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 PREFIX = "MAITRED_"
 RESERVED = frozenset({"MAITRED_URL", "MAITRED_TOKEN"})
-"""Variables with our prefix that are not for the node: the client's address and its token."""
+"""Variables with the prefix that are not for the node: the client's address and its token."""
 
 COMMAND_LINE = "the command line"
 
@@ -50,17 +51,18 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and where each came from."""
+    """The settings of a node, and where each came from."""
 
     node: Node
     sources: dict[str, str]
-    """By setting (`limits.frame_bytes`; `users` and `queues` as one), of those that were set."""
+    """Source of each setting that was set, by name (`limits.frame_bytes`; `users` and `queues` as
+    one)."""
 
 
 def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> Node:
-    """The settings of a node; raises `InvalidSetting` or `UnknownSetting` with the reason.
+    """Return the settings of a node; raise `InvalidSetting` or `UnknownSetting` with the reason.
 
-    Flags are named like the settings, `limits.frame_bytes` or nested; one that is None was not
+    Flags are named like the settings, `limits.frame_bytes` or nested; a flag that is None was not
     given.
     """
     return load_with_sources(file, environment, flags).node
@@ -69,7 +71,7 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, o
 def load_with_sources(
     file: str | None, environment: Mapping[str, str], flags: Mapping[str, object]
 ) -> Loaded:
-    """The same, for those who have to explain it."""
+    """Return the settings of a node with their sources, for commands that explain them."""
     given: dict[str, _Given] = {}
     if file is not None:
         given |= _from_file(file)
@@ -100,14 +102,14 @@ def _from_file(file: str) -> dict[str, _Given]:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
     known = {name.upper().replace(".", "__"): name for name in names(Node)}
     given: dict[str, _Given] = {}
-    # In order, a group (MAITRED_LIMITS) comes before one of it (MAITRED_LIMITS__IN_FLIGHT).
+    # Sorted, a group (MAITRED_LIMITS) comes before its members (MAITRED_LIMITS__IN_FLIGHT).
     for variable in sorted(environment):
         if not variable.startswith(PREFIX) or variable in RESERVED:
             continue
         if _SERVICE_LINK.fullmatch(variable) or environment[variable].startswith("tcp://"):
             raise UnknownSetting(
                 f"The variable {variable} looks like one that Kubernetes sets for a service called "
-                "maitred; it is no setting of a node.",
+                "maitred; it is not a setting of a node.",
                 remedy="Set enableServiceLinks: false for the pod, or rename the service.",
             )
         key = variable.removeprefix(PREFIX)
@@ -137,7 +139,7 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, _Given]:
 
 
 def _spread(name: str, value: object, source: str) -> dict[str, _Given]:
-    """What somebody gave for one name: a setting, or a whole group of them."""
+    """Return the settings in a value that was given for one name: a setting, or a whole group."""
     kind = _NODE
     for part in name.split("."):
         assert kind.struct is not None  # noqa: S101 - the name is known, so these are groups
@@ -147,7 +149,8 @@ def _spread(name: str, value: object, source: str) -> dict[str, _Given]:
 
 
 def _settings(kind: Kind, fitted: object, name: str) -> Iterator[tuple[str, object, Kind]]:
-    """Every setting in a fitted value with its full name; an empty group stands for itself."""
+    """Yield every setting in a fitted value with its full name; an empty group stands for
+    itself."""
     if kind.struct is None or not isinstance(fitted, dict) or (name and not fitted):
         yield name, fitted, kind
         return
@@ -171,7 +174,7 @@ def _nested(given: Mapping[str, _Given]) -> dict[str, Any]:
 
 
 def source_of(name: str, sources: Mapping[str, str]) -> str:
-    """Where a setting came from; a group may have come from several places."""
+    """Return where a setting came from; a group may have come from several sources."""
     return " and ".join(
         dict.fromkeys(
             source

@@ -1,4 +1,4 @@
-"""The schema of the settings at work: which there are, what fits them, and refusals in words."""
+"""The schema of the settings: which settings exist, which values fit them, and errors in words."""
 
 from maitred.schema.fitting import check_complete, fit, names, unknown
 from maitred.schema.kinds import Field, Kind, fields_of, kind_of

@@ -1,7 +1,7 @@
-"""Does a value fit a setting? If not, the refusal says which, from where, and what would.
+"""Fits values to settings; an error tells which value, its source, and what would be accepted.
 
 Values come from TOML, from JSON, from the environment as text, or from Python. They are fitted one
-setting at a time instead of all at once: so a refusal can name the source of just that value.
+setting at a time instead of all at once: so an error can name the source of just that value.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ _WHOLE = re.compile(r"[+-]?\d+(_\d+)*", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+(_\d+)*)(\.\d+(_\d+)*)?([eE][+-]?\d+)?", re.ASCII)
 
 QUOTED_LETTERS = 60
-"""How much of a wrong value an error shows; a line of a terminal has room for the rest."""
+"""Most characters of a wrong value that an error shows; the rest of the line fits into a
+terminal."""
 
 
 def fit(kind: Kind, value: object, name: str, source: str, *, text: bool = False) -> object:
-    """Return the value in the form that msgspec takes, or raise in words.
+    """Return the value in the form that msgspec accepts; raise `InvalidSetting` or `UnknownSetting`
+    in words.
 
-    With `text`, values may be written out: "4747" for a number, JSON for a table. A group stays a
-    mapping, of the settings that were given: whoever merges sources needs to know which were.
+    With `text`, values may be given as text: "4747" for a number, JSON for a table. A group stays a
+    mapping of the settings that were given, because merging sources needs to know which were.
     """
     if kind.optional and value is None:
         return None
@@ -45,7 +47,7 @@ def fit(kind: Kind, value: object, name: str, source: str, *, text: bool = False
 
 
 def check_complete(kind: Kind, value: object, name: str, source: str) -> None:
-    """Refuse a group in which a setting is missing that has no default."""
+    """Raise `InvalidSetting` for a group that lacks a setting without a default."""
     if kind.struct is not None and isinstance(value, Mapping):
         for field in fields_of(kind.struct).values():
             if field.name in value:
@@ -61,7 +63,7 @@ def check_complete(kind: Kind, value: object, name: str, source: str) -> None:
 
 
 def names(group: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
-    """Everything that can be set here and below, groups as well."""
+    """Yield the names of all settings and groups, here and below."""
     for field in fields_of(group).values():
         yield f"{prefix}{field.name}"
         if field.kind.struct is not None:
@@ -69,7 +71,8 @@ def names(group: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
 
 
 def unknown(key: str, source: str, known: Iterable[str], prefix: str = "") -> UnknownSetting:
-    """The refusal of a key that nobody reads. The prefix, which all share, is not compared."""
+    """Return the error for an unknown setting. The prefix, which all names share, is not
+    compared."""
     near = get_close_matches(key, sorted(known), n=1)
     return UnknownSetting(
         f"There is no setting called {_shortened(prefix + key)} (from {source}).",
@@ -120,7 +123,7 @@ def _fit_one(kind: Kind, value: object, name: str, source: str) -> object:
     try:
         fitted = msgspec.convert(value, kind.type)
         if isinstance(fitted, str):
-            fitted.encode()  # what is no Unicode can be neither a path nor an address
+            fitted.encode()  # text that is not Unicode is neither a path nor an address
             if "\0" in fitted:
                 raise ValueError  # noqa: TRY301 - the same refusal as for all the others
     except (ValueError, OverflowError, RecursionError):
@@ -132,7 +135,8 @@ def _fit_one(kind: Kind, value: object, name: str, source: str) -> object:
 
 
 def _parsed(kind: Kind, text: str) -> object:
-    """What the text stands for; the text itself if it does not look like the setting."""
+    """Return the value that the text stands for; the text itself if it does not look like the
+    setting."""
     for part in kind.alternatives:
         try:
             if part.bare is int and _WHOLE.fullmatch(text):
@@ -143,7 +147,7 @@ def _parsed(kind: Kind, text: str) -> object:
                 return text.lower() == "true"
             if part.is_nested:
                 return json.loads(text)
-        except (ValueError, RecursionError):  # also numbers too long and brackets too deep
+        except (ValueError, RecursionError):  # also for numbers too long and brackets too deep
             return text
     return text
 

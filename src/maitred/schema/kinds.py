@@ -1,4 +1,4 @@
-"""The types of the settings, taken apart once: what may be written there, in words.
+"""The types of the settings, analysed once, and described in words.
 
 msgspec decides whether a value fits; its messages name Python types. A person who edits a file is
 told what is allowed instead ("a whole number from 1 to 1,024"), in words made from the same type.
@@ -18,41 +18,41 @@ from maitred.settings.basis import ADVANCED
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type, without its `Annotated` and its `| None`."""
+    """The type of a setting, without its `Annotated` and its `| None`."""
 
     type: Any
-    """What to convert to, as it was written."""
+    """Type to convert to, as it is written in the annotation."""
 
     bare: Any
-    """`int`, a Struct, `dict[...]`, a Literal, or a union of several."""
+    """The type itself: `int`, a Struct, `dict[...]`, a Literal, or a union of several."""
 
     ranges: Meta | None = None
     optional: bool = False
     advanced: bool = False
-    """Whether it is one that hardly anybody needs to change."""
+    """Whether the setting is an advanced one, which few people need to change."""
 
     @property
     def struct(self) -> type[Struct] | None:
-        """The group of settings that this is, if it is one."""
+        """The group of settings, if this is one; None otherwise."""
         if isinstance(self.bare, type) and issubclass(self.bare, Struct):
             return self.bare
         return None
 
     @property
     def values(self) -> Kind | None:
-        """What the values are, if this is a mapping."""
+        """The type of the values, if this is a mapping; None otherwise."""
         return kind_of(get_args(self.bare)[1]) if get_origin(self.bare) is dict else None
 
     @property
     def alternatives(self) -> list[Kind]:
-        """Itself, or each part of a union."""
+        """The parts of a union; for any other type, the type itself."""
         if get_origin(self.bare) in {Union, UnionType}:
             return [kind_of(part) for part in get_args(self.bare)]
         return [self]
 
     @property
     def is_nested(self) -> bool:
-        """Written as JSON where only text can be written."""
+        """Whether the value is written as JSON where only text can be written."""
         return self.struct is not None or get_origin(self.bare) in {dict, list}
 
     @property
@@ -67,16 +67,16 @@ class Kind:
         return bool(self.ranges and self.ranges.extra and self.ranges.extra.get(mark))
 
     def words(self) -> str:
-        """What may be written here, for the middle of a sentence."""
+        """Return what may be written here, for the middle of a sentence."""
         return ", or ".join(_words(part) for part in self.alternatives)
 
     def short(self) -> str:
-        """The same for a table: `int`, `text`, `table`."""
+        """Return the type for a table: `int`, `text`, `table`."""
         return " or ".join(_short(part) for part in self.alternatives)
 
 
 def kind_of(annotation: Any) -> Kind:  # noqa: ANN401 - annotations have no common type
-    """Take an annotation apart."""
+    """Return the kind of an annotation."""
     bare, ranges, optional, advanced = annotation, None, False, False
     while True:
         if get_origin(bare) is Annotated:
@@ -103,7 +103,7 @@ class Field:
 
 @cache
 def fields_of(group: type[Struct]) -> dict[str, Field]:
-    """The settings of a group by name, in the order in which they are written."""
+    """Return the settings of a group by name, in the order in which they are written."""
     hints = get_type_hints(group, include_extras=True)
     found = {}
     for one in structs.fields(group):

@@ -1,4 +1,4 @@
-"""Reads a TOML file; whatever is wrong with it comes back as a sentence with a line number."""
+"""Reads TOML files; errors are sentences with a line number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from maitred.errors import InvalidSetting
 
 FILE_BYTES = 16 * 2**20
-"""Largest file that is read: some 100,000 users, and no device that never ends."""
+"""Most bytes that are read: some 100,000 users. It also bounds a device that never ends."""
 
 _PLACE = re.compile(
     r"(?P<what>.*) \(at ((?P<line>line \d+, column \d+)|end of document)\)", re.DOTALL
@@ -18,7 +18,7 @@ _PLACE = re.compile(
 
 
 def read_toml(path: str) -> dict[str, object]:
-    """The file's content; moments in time become RFC 3339 text, as everywhere else."""
+    """Return the content of the file; dates and times become RFC 3339 text, as everywhere else."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(FILE_BYTES + 1)
@@ -34,7 +34,7 @@ def read_toml(path: str) -> dict[str, object]:
 
 
 def parse_toml(content: bytes, path: str) -> dict[str, object]:
-    """The same for bytes that are here already; `path` is what to call them."""
+    """Parse bytes that were already read; errors call them `path`."""
     try:
         return {key: _plain(one) for key, one in tomllib.loads(content.decode()).items()}
     except UnicodeDecodeError as problem:

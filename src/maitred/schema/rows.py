@@ -1,4 +1,4 @@
-"""Every setting as a row: name, type, default, reason. What `maitred config list` prints.
+"""Every setting as a row: name, type, default, reason. `maitred config list` prints them.
 
 The reasons are the docstrings below the attributes in maitred.settings: Python drops those, so they
 are read from its source. Where there is no source (a frozen program) the reasons are empty.
@@ -27,24 +27,24 @@ ANY_NAME = "<name>"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting."""
+    """One setting, as the documentation lists it."""
 
     name: str
     type: str
     default: object
     reason: str
     required: bool
-    """Needed as soon as anything else of its group is given."""
+    """Whether it must be given as soon as any other setting of its group is."""
 
     advanced: bool
-    """Whether it is documented among those that hardly anybody needs to change."""
+    """Whether it is documented among the advanced settings, which few people need to change."""
 
     kind: Kind
 
 
 @cache
 def rows(group: type[Struct] = settings.Node) -> tuple[Row, ...]:
-    """All settings below a group, in the order of the schema."""
+    """Return all settings below a group, in the order of the schema."""
     return tuple(_rows(group, "", advanced=False))
 
 
