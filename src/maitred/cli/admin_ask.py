@@ -29,7 +29,7 @@ UNREACHABLE = "unreachable"
 
 
 class Silent(NamedTuple):
-    """Somebody who did not answer, and why."""
+    """The error of a party that did not answer."""
 
     error: MaitredError
 

@@ -31,7 +31,7 @@ Action = Literal["list", "show", "retry", "drop"]
 
 
 class LetterCounts(NamedTuple):
-    """How many letters each partition has."""
+    """The number of dead letters of each partition, and the partitions that did not answer."""
 
     totals: dict[int, int]
     silent: dict[int, Silent]

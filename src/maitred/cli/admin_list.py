@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
 
 class NamespaceUse(NamedTuple):
-    """How many queues a namespace has and may have."""
+    """The number of queues that a namespace has, and may have."""
 
     namespace: str
     queues: int

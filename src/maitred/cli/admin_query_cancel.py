@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class CancelledQueries(NamedTuple):
-    """What was told to stop, and why the others were not."""
+    """The queries that were told to stop, and why the others were not."""
 
     rows: list[QueryRow]
     not_done: dict[str, str]

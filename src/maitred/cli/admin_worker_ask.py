@@ -43,7 +43,7 @@ class ServingWorker(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Who is there, and which queue did not say."""
+    """The workers that serve some queues, and the queues whose root did not answer."""
 
     workers: list[ServingWorker]
     silent: dict[str, Silent]

@@ -40,7 +40,8 @@ LOOK_SECONDS = 0.5
 
 
 class Ordered(NamedTuple):
-    """Who was told, how they are then, and which queue's root could not be reached."""
+    """The workers that got an order, their state afterwards, and the queues whose root did not
+    answer."""
 
     told: list[ServingWorker]
     states: dict[str, str]

@@ -56,7 +56,7 @@ pack_header: Final = HEADER.pack
 
 
 class HandshakeState(Enum):
-    """How far the handshake is."""
+    """How far a connection's handshake has come."""
 
     FRESH = auto()
     AUTHENTICATING = auto()

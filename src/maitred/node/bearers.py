@@ -43,7 +43,7 @@ CHANGES_TRIED: Final = 8
 
 
 class Jwts(NamedTuple):
-    """How JWTs are verified, and where their keys come from."""
+    """What verifies JWTs, and what fetches the keys for that."""
 
     verifier: JwtVerifier
     source: KeySource

@@ -58,7 +58,8 @@ RESULTS_AT_ONCE: Final = 1_000
 
 
 class Caretaker:
-    """Of one shard."""
+    """Does the periodic work of one shard: partition counts for the queues whose root it owns, idle
+    and abandoned partitions, results that are past their time."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions

@@ -27,7 +27,7 @@ LINE_BYTES: Final = 64 * 2**20
 
 
 class Start(Struct, tag="start"):
-    """Be this shard."""
+    """The supervisor's first line to a process that is to be this shard."""
 
     settings: Node
     place: ShardPlace
@@ -36,7 +36,7 @@ class Start(Struct, tag="start"):
 
 
 class StartGateway(Struct, tag="start-gateway"):
-    """Be the gateway of this node."""
+    """The supervisor's first line to a process that is to be the gateway of this node."""
 
     settings: Node
     port: int
@@ -52,14 +52,14 @@ class Stop(Struct, tag="stop"):
 
 
 class Ready(Struct, tag="ready"):
-    """It listens."""
+    """The process listens."""
 
     serves: bool = True
     """False: a gateway that does not reach its node; it is not announced."""
 
 
 class Failed(Struct, tag="failed"):
-    """It cannot go on."""
+    """The process cannot go on, and ends."""
 
     code: str
     sentence: str

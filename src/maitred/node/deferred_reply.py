@@ -25,7 +25,7 @@ def _nothing() -> None:
 
 
 class DeferredReply:
-    """What somebody waits for, over a connection or in this process."""
+    """The answer that a request waits for, over a connection or within this process."""
 
     __slots__ = ("on_recall", "on_stop")
 

@@ -50,7 +50,7 @@ STANDARD_ERROR: Final = 2
 
 
 class ProcessEnd(NamedTuple):
-    """How a shard process ended."""
+    """The exit status of a process, and the error that it reported before, if it did."""
 
     status: int
     """Its exit status; the number of a signal is negative."""

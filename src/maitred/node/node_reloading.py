@@ -33,7 +33,7 @@ OURS: Final = "node"
 
 
 class SettingsSource(NamedTuple):
-    """Where the settings of a process come from."""
+    """Reads the settings of a process anew, from where they were first read."""
 
     load: Callable[[], Node]
     """Reads them again; raises what is wrong with them."""

@@ -91,7 +91,7 @@ class Makes(IntEnum):
 
 
 class RequestKind(NamedTuple):
-    """What is done with the requests of one opcode."""
+    """How the requests of one opcode are served, and whether they make the queue that they name."""
 
     serve: Serve
     makes: Makes | Callable[[Any], Makes]
@@ -112,7 +112,7 @@ class _Waiting(NamedTuple):
 
 
 class _MissingError(Exception):
-    """The partition does not exist, and nobody who waits for it may make it."""
+    """The partition does not exist, and no request that waits for it may create it."""
 
     def __init__(self, counts: PartitionCounts | None = None) -> None:
         super().__init__()
@@ -122,7 +122,8 @@ class _MissingError(Exception):
 
 
 class Partitions(Driving):
-    """All of one shard."""
+    """The partitions that one shard owns, each loaded when it is first asked for, and the requests
+    that wait for one."""
 
     def __init__(
         self, shard: Shard, store: Store, writer: Writer, surroundings: Surroundings

@@ -29,7 +29,7 @@ connection on which nothing arrives, was lost by us."""
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is known of a connection at one moment; times are the loop's."""
+    """The state of a connection at one moment; times are the loop's."""
 
     opened_at: float
     ready: bool

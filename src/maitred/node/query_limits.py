@@ -2,7 +2,7 @@
 
 Each shard counts rates for itself: a user's rate is what one shard lets through. A queue with one
 partition has one shard, so for most queues it is the whole rate. What is under way is counted for
-the whole node: see `counting.py`.
+the whole node: see `shard_permits.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Limit(NamedTuple):
 
 
 class UserQueryLimits:
-    """Of all users."""
+    """Applies the limits of all users to the queries that they ask at this shard."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard

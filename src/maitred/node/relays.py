@@ -120,7 +120,7 @@ class _Relaying:
 
 
 class Relays:
-    """All of one shard."""
+    """The relayed queries of one shard, by the tokens of their reservations."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions

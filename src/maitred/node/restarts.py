@@ -25,7 +25,7 @@ class RestartAt:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """It will not heal by itself."""
+    """Do not start the shard again: it will not heal by itself."""
 
     reason: str
 

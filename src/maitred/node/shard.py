@@ -103,7 +103,7 @@ SWEEP_PORTION: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ShardPlace:
-    """Where a shard stands in its node."""
+    """A shard's number, and the node and addresses that it belongs to."""
 
     node: UUID
     number: int

@@ -85,7 +85,7 @@ class _Permit:
 
 
 class _Wish:
-    """Somebody waits for room."""
+    """A request for permits that waits until one is free."""
 
     __slots__ = ("held", "message", "timer")
 
@@ -96,7 +96,8 @@ class _Wish:
 
 
 class ShardPermits:
-    """Of one shard: what it counts for the node, and what it has under way itself."""
+    """Counts permits at one shard: those of the names that it counts for the node, and those that
+    it holds itself."""
 
     def __init__(self, shard: Shard, surroundings: Surroundings) -> None:
         self.shard = shard

@@ -55,7 +55,7 @@ UNIX_PATH_BYTES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class StartedNode:
-    """A node that is up, for whoever announces it."""
+    """A node that is up, as it is announced to the person who started it."""
 
     node: UUID
     host: str

@@ -135,7 +135,7 @@ class _Asked(NamedTuple):
 
 
 class _Gathering:
-    """What somebody waits for."""
+    """The answers of all gateways to one request for queries."""
 
     __slots__ = ("_most", "all_heard", "missing", "rows")
 
@@ -153,7 +153,8 @@ class _Gathering:
 
 
 class QueryTables:
-    """What shard 0 does about them."""
+    """Asks the gateways of the node for their query tables, at shard 0, and gathers their
+    answers."""
 
     def __init__(self, shard: Shard, surroundings: Surroundings) -> None:
         self._shard = shard

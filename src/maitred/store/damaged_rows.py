@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Head(Struct):
-    """What is known of the row besides the columns by which it is found."""
+    """What is stored of a damaged row besides the columns by which it is found."""
 
     priority: int
     moment: float

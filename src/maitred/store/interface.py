@@ -52,7 +52,7 @@ SIGNING_KEY_BYTES: Final = 32
 
 
 class QueueQuota(NamedTuple):
-    """How many queues there may be when a new one has been made."""
+    """The number of queues that may exist once a new one has been created."""
 
     namespace: int
     """In the namespace of the new one."""

@@ -75,7 +75,7 @@ class RestoredFrom(Struct):
 
 
 class Manifest(Struct):
-    """What is known of the files of a store."""
+    """The identities and generations of all files of a store."""
 
     store: str
     files: dict[str, KnownFile] = field(default_factory=dict)

@@ -17,7 +17,7 @@ _CHOICES = "Leave it out for SQLite in the data directory, or use postgresql://u
 
 
 class StoreLog(Protocol):
-    """What of a logger is used here."""
+    """The part of a logger that opening a store uses."""
 
     def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
     def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401

@@ -136,7 +136,7 @@ async def _migrate(connection: asyncpg.Connection) -> None:
 
 
 class _PostgresStore:
-    """What is asked of partitions that never were is empty."""
+    """A store in PostgreSQL. Reading a partition that does not exist returns nothing."""
 
     def __init__(self, pool: asyncpg.Pool, command_seconds: float, connect_seconds: float) -> None:
         self._pool = pool

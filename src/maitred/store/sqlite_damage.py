@@ -33,7 +33,7 @@ _STATEMENTS: Final = statements("sqlite")
 
 
 class File(Protocol):
-    """What of a `SqliteFile` is needed here."""
+    """The part of a `SqliteFile` that reading past damage needs."""
 
     def json(self, name: str, values: Sequence[Any]) -> Any: ...  # noqa: ANN401
     def row(self, name: str, values: Sequence[Any]) -> Any: ...  # noqa: ANN401

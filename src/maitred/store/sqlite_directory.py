@@ -66,7 +66,8 @@ OLDEST: Final = (3, 38)
 
 
 class PartitionFile(NamedTuple):
-    """Where a partition is, from when it is made until it is deleted. No number is given twice."""
+    """The file and number of a partition, from its creation until it is deleted. No number is used
+    twice."""
 
     file: SqliteFile
     number: int

@@ -42,7 +42,8 @@ HASTY_SECONDS: Final = 0.1
 
 
 class Attending:
-    """Of one worker, at all its roots."""
+    """Keeps one ATTEND under way at the root of each queue that the worker serves, so that the node
+    knows the worker and can give it orders."""
 
     def __init__(
         self,

@@ -32,7 +32,8 @@ SHORTEST_SECONDS: Final = 0.05
 
 
 class Beats:
-    """All of one worker."""
+    """Sends the heartbeats of all tasks that this worker runs, and stops those that the node
+    revoked or gave to another worker."""
 
     def __init__(
         self,

@@ -65,7 +65,8 @@ class Sender:
 
 
 class Capacity:
-    """Of one worker; a meter for its attempts (see `app.attempt.Meter`)."""
+    """Knows how many attempts this worker serves and how many of them wait, and from that how many
+    it can take; a meter for its attempts (see `app.attempt.Meter`)."""
 
     def __init__(
         self,

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Ends:
-    """All of one worker."""
+    """Reports the ends of this worker's tasks to their partitions, again and again until each is
+    answered."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ has at most 8,000 letters of traceback."""
 
 
 class LineBudget:
-    """How many lines one queue may still write: a token bucket."""
+    """Counts the lines that one queue may still write: a token bucket."""
 
     __slots__ = ("_at", "_lines", "_unlogged")
 

@@ -37,7 +37,7 @@ _write_json: Final = msgspec.json.Encoder().encode
 
 
 class UpstreamRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to be sent."""
+    """An HTTP request of any kind, as a query's arguments describe it."""
 
     method: str = "POST"
     path: str = "/"
@@ -60,7 +60,7 @@ class Raw(Signature):
 
 
 class UpstreamHandler:
-    """The handler."""
+    """The handler that passes each query on to an HTTP back end."""
 
     def __init__(self, place: UpstreamAddress, settings: UpstreamSettings) -> None:
         self._place = place

@@ -22,7 +22,7 @@ MEAN_ENDS: Final = 400
 
 
 class Gauge(Protocol):
-    """Told of everything that changes; knows the limit."""
+    """Observes every change of what a worker serves, and tells how many it can take at a time."""
 
     @property
     def mean_service_seconds(self) -> float:
@@ -45,7 +45,7 @@ class Gauge(Protocol):
 
 
 class MeasuredGauge:
-    """By serving and waiting."""
+    """Finds the limit by what is served and what waits inside of the worker."""
 
     __slots__ = ("_estimator", "begun", "claimed", "ended", "lagged", "limit", "observe")
 
@@ -67,7 +67,7 @@ class MeasuredGauge:
 
 
 class Fixed:
-    """By nothing; the mean service time is measured all the same."""
+    """Takes the number of slots for the limit; it measures the mean service time all the same."""
 
     __slots__ = ("_ends", "_seconds", "_serving", "_since", "_slots")
 
@@ -116,7 +116,7 @@ class Fixed:
 
 
 class Knee(Fixed):
-    """By what comes out."""
+    """Finds the limit by how much gets done with how many at a time."""
 
     __slots__ = ("_prober",)
 

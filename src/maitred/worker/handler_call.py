@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class HandlerHost(Protocol):
-    """Where handlers run: the slots for tasks, or for queries."""
+    """The part of a worker in which a handler runs: its slots for tasks, or for queries."""
 
     loop: asyncio.AbstractEventLoop
     capacity: Capacity

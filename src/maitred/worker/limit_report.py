@@ -56,7 +56,7 @@ REMEDIES: Final[dict[LimitReason, str]] = {
 
 
 class LimitReport:
-    """Of one worker's limit."""
+    """Decides when this worker logs its limit, and the reason for it."""
 
     __slots__ = ("_looked_at", "_said", "_said_at", "_seconds", "_starved", "late_cause", "reason")
 

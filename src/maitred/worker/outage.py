@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Outage:
-    """Of one worker: the first failure of each kind is logged, and that there are none any more."""
+    """Counts the failed requests of this worker: it logs the first failure of each kind and the end
+    of the outage, and says how long to wait before the next try."""
 
     def __init__(self, settings: ClientSettings, random: Random, log: Logger) -> None:
         self._first = settings.backoff_first_seconds

@@ -31,7 +31,7 @@ SECONDS_MAX: Final = 3_600.0
 
 
 class GoodPass(Generic[Where]):
-    """A pass that is good."""
+    """A pass that a gateway may show with its queries until its time is over."""
 
     __slots__ = ("terms", "until", "where")
 
@@ -42,7 +42,8 @@ class GoodPass(Generic[Where]):
 
 
 class Passes(Generic[Where, Who]):
-    """Of one worker."""
+    """The passes that are good at this worker, and the queries that arrived before the node told of
+    their pass."""
 
     def __init__(self, most_early: int, most_early_bytes: int, most: int = PASSES_MAX) -> None:
         self.known: dict[bytes, GoodPass[Where]] = {}

@@ -52,7 +52,8 @@ class _Place:
 
 
 class PermitReports:
-    """Of one worker."""
+    """Tracks which counted reservations of this worker still hold a slot, and reports them to the
+    partitions that issued them."""
 
     def __init__(self, client: AsyncClient, session: bytes) -> None:
         self._client = client

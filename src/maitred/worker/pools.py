@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     class Caller(Protocol):
-        """Whose call it is (see `app.attempt.Attempt`)."""
+        """The attempt that a call in a pool belongs to (see `app.attempt.Attempt`)."""
 
         calls: int
         queued: int
@@ -31,7 +31,8 @@ class PooledCall:
 
 
 class CallPool:
-    """Of one executor. `changed` is called with whoever begins to run."""
+    """Counts the calls that run in one executor and those that wait for it. `changed` is called
+    with the attempt whose call begins to run."""
 
     __slots__ = ("_changed", "_waiting", "_workers", "active")
 

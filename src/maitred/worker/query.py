@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from maitred.worker.served import Served
 
     class Asker(Protocol):
-        """Who has a query, and gets the answer: a link to a gateway, or a relay."""
+        """The party that sent a query and gets its answer: a link to a gateway, or a relay."""
 
         @property
         def gateway(self) -> str: ...

@@ -54,7 +54,7 @@ LEAVING: Final = "This worker takes no more queries."
 
 
 class EarlyQuery(NamedTuple):
-    """A query that is early."""
+    """A query that arrived before the node told of its reservation or pass."""
 
     asker: Asker
     stream: int
@@ -62,7 +62,8 @@ class EarlyQuery(NamedTuple):
 
 
 class WorkerQueries:
-    """All of one worker."""
+    """The queries of this worker: it matches each with its reservation or pass, runs its handler,
+    and frees its slot at the end."""
 
     def __init__(
         self,

@@ -57,7 +57,8 @@ AGAIN_SECONDS: Final = 0.1
 
 
 class RelayedQueries:
-    """All of one worker."""
+    """Asks the node for the queries that reach this worker by way of the node, and runs each as if
+    a gateway had sent it."""
 
     def __init__(
         self,

@@ -93,7 +93,8 @@ class Due(Generic[Where, Who]):
 
 
 class Reservations(Generic[Where, Who]):
-    """Of one worker."""
+    """The reservations of this worker, from the node's word until their query came or their time
+    was over, and the queries that arrived before them."""
 
     def __init__(self, most_early: int, most_early_bytes: int) -> None:
         self.known: dict[bytes, Reservation[Where]] = {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maitred.worker.outcomes import Ending
 
     class Outlet(Protocol):
-        """Where frames with rows go."""
+        """The party that frames with rows are sent to."""
 
         @property
         def body_bytes(self) -> int:
@@ -46,7 +46,7 @@ _array32: Final = Layout(">BI").pack
 
 
 class RowStream:
-    """Of one query, on the loop."""
+    """Sends the rows of one query whose generator runs on the loop."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class RowStream:
 
 
 class ThreadRows(RowStream):
-    """Of one query, whose generator runs in a thread."""
+    """Sends the rows of one query whose generator runs in a thread."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ _PATH: Final = re.compile(r"/[\x21-\x7e]*\Z")
 
 
 class UpstreamAnswer(NamedTuple):
-    """What the back end answered."""
+    """An HTTP back end's complete answer."""
 
     status: int
     headers: dict[str, str]
@@ -64,7 +64,7 @@ class UpstreamAnswer(NamedTuple):
 
 
 class UpstreamAddress(NamedTuple):
-    """Where the back end is."""
+    """The host, the port and the path of an HTTP back end."""
 
     host: str
     port: int
@@ -104,7 +104,7 @@ def parse_upstream(url: str) -> UpstreamAddress:
 
 
 class UpstreamPool:
-    """The back end, and the connections to it."""
+    """An HTTP back end, and the open connections to it."""
 
     def __init__(self, place: UpstreamAddress, settings: UpstreamSettings) -> None:
         self.place = place

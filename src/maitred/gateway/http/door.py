@@ -75,7 +75,7 @@ STAYS_OPEN: Final = frozenset(("health", "metrics_page"))
 
 
 class HttpDoor:
-    """See `gateway.Door`."""
+    """The HTTP API of one gateway: a `GatewayListener`."""
 
     def __init__(
         self, *, port: int | None = None, tls: ssl.SSLContext | None = None, reuse: bool = False

@@ -48,7 +48,7 @@ _look_at_names: Final = msgpack.Decoder(dict[str, object]).decode
 
 
 class Format:
-    """How an answer is written."""
+    """One format in which an answer can be written."""
 
     __slots__ = ("content_type", "gather", "name", "row_type")
 
@@ -103,7 +103,8 @@ class Msgpack(Format):
 
 
 class Events(Format):
-    """Server-sent events: a row each, and one at the end, so that nobody connects again."""
+    """Server-sent events: one event per row, and a last one, so that the browser does not connect
+    again."""
 
     __slots__ = ()
 

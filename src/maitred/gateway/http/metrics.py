@@ -29,7 +29,7 @@ BUCKETS: Final = (
 
 
 class Latency:
-    """How long the requests of one route took."""
+    """A histogram of how long the requests of one route took."""
 
     __slots__ = ("counts", "total")
 
@@ -43,7 +43,7 @@ class Latency:
 
 
 class Metrics:
-    """Of one door."""
+    """The counters of one HTTP listener."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, int], int] = {}

@@ -47,7 +47,7 @@ NAMES_MAX: Final = 1_024
 
 
 class QueryRoutes:
-    """Handlers of the door."""
+    """Serves the HTTP routes for queries."""
 
     def __init__(self, door: HttpDoor) -> None:
         self._door = door

@@ -32,7 +32,7 @@ _read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 
 
 class TaskRoutes:
-    """Handlers of the door."""
+    """Serves the HTTP routes for tasks."""
 
     def __init__(self, door: HttpDoor) -> None:
         self._gateway = door.gateway
