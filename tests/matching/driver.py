@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.matching.effects import Ended, Foreign
+    from maitred.matching.records import Later, Segment
     from maitred.matching.rosters import Pass
 
 DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)
@@ -172,6 +173,7 @@ class Driver:
             effects.Unproven: self.unproven.append,
             effects.NotKept: self.not_kept.append,
             effects.Read: self._read,
+            effects.FindEnds: self._find_ends,
             effects.ReadLater: self._read_later,
         }
         self.memory_bytes = memory_bytes
@@ -586,13 +588,8 @@ class Driver:
         session = runs[0].session if runs else b""
         assert all(run.session == session for run in runs)
         ends = [(run.sequence, run.attempt, how, body, self.proof_of(run)) for run in runs]
-        ticket, unknown, asked.refused = self.partition.attempts.finish(
-            ends, asked, self.now, session
-        )
-        for end in unknown:
-            if not self._finish_stored(end, ticket, session):
-                asked.late.append(end[0])
-        self.partition.tickets.release(ticket)
+        stored_ends = self.partition.stored_ends
+        asked.refused, asked.late = stored_ends.finish(ends, asked, self.now, session)
         if turn:
             self.turn()
         return asked
@@ -604,20 +601,21 @@ class Driver:
         signer = AttemptProofs(SIGNING_KEY, self.key)
         return signer.issue(run.sequence, run.attempt, run.session)
 
-    def _finish_stored(
-        self, end: tuple[int, int, int, bytes], ticket: Ticket, session: bytes
-    ) -> bool:
-        partition, sequence = self.partition, end[0]
-        later = self.store.later.get(sequence)
-        if sequence in partition.own_tasks.tasks:
-            return partition.attempts.finish_again(end, ticket, self.now, session)
+    def _find_ends(self, effect: effects.FindEnds) -> None:
+        stored_ends = self.partition.stored_ends
+        for told in effect.search.told:
+            if stored_ends.is_missing(told, self.now):
+                stored_ends.found(told, *self._look_for(told.end[0]), self.now)
+        stored_ends.over(effect.search, None, self.now)
+
+    def _look_for(
+        self, sequence: int
+    ) -> tuple[tuple[Segment, frozenset[int]] | None, Later | None]:
+        is_in = self.partition.store_replies.is_in
         for segment, marks in self.store.around(sequence):
-            if sequence not in marks and partition.store_replies.is_in(segment, sequence):
-                return partition.store_replies.finish_stored(segment, marks, end, ticket, self.now)
-        if later is not None:
-            partition.store_replies.recall_later(later, self.now)
-            return partition.attempts.finish_again(end, ticket, self.now, session)
-        return False
+            if sequence not in marks and is_in(segment, sequence):
+                return (segment, marks), self.store.later.get(sequence)
+        return None, self.store.later.get(sequence)
 
     def revoke(self, sequence: int, *, turn: bool = True) -> str | None:
         partition = self.partition
@@ -629,16 +627,9 @@ class Driver:
         return state
 
     def _revoke_stored(self, sequence: int) -> str | None:
-        partition = self.partition
-        for segment, marks in self.store.around(sequence):
-            if sequence not in marks and partition.store_replies.is_in(segment, sequence):
-                done = partition.store_replies.revoke_stored(segment, marks, sequence, self.now)
-                return "cancelled" if done else None
-        later = self.store.later.get(sequence)
-        if later is not None:
-            partition.store_replies.recall_later(later, self.now)
-            return partition.intake.revoke(sequence, self.now)
-        return None
+        if self.partition.stored_ends.revoke(*self._look_for(sequence), sequence, self.now):
+            return "cancelled"
+        return self.partition.intake.revoke(sequence, self.now)
 
     def wait_for(self, sequence: int) -> Asked:
         asked = self.ask("await", sequences=[sequence])

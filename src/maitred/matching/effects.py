@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from maitred.matching.rosters import Pass
     from maitred.matching.shared_supplies import SharedOffer
     from maitred.matching.slot_requests import Reservation, SlotRequest
+    from maitred.matching.stored_ends import EndsSearch
     from maitred.matching.task import Task, Ticket, Token
 
 EndStatus = Literal["done", "failed", "cancelled", "expired"]
@@ -263,6 +264,12 @@ class Read(NamedTuple):
     reading: Reading
 
 
+class FindEnds(NamedTuple):
+    """Look in the store for the tasks of ends that are not in memory, and say what there was."""
+
+    search: EndsSearch
+
+
 class ReadLater(NamedTuple):
     """Read the tasks that are due before that moment, and say what there was."""
 
@@ -304,5 +311,6 @@ Effect = (
     | Unproven
     | NotKept
     | Read
+    | FindEnds
     | ReadLater
 )

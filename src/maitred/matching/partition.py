@@ -7,7 +7,7 @@ A partition is made of parts, and its callers speak to them:
 | `intake` | producers | take tasks in, cancel them |
 | `results` | callers that wait for the end of a task | tell what came of it |
 | `matcher` | workers with free slots | give slots to queries, then to tasks |
-| `attempts`, `heartbeats` | workers that run tasks | how attempts end, which run still |
+| `stored_ends`, `attempts`, `heartbeats` | workers that run tasks | ends, and what runs still |
 | `allocator` | gateways with queries | reserve free slots |
 | `subscriptions` | workers that attend, gateways with a roster | who serves the queue |
 | `tree` | the parent partition and the children | tasks and offers that go up and down |
@@ -49,6 +49,7 @@ from maitred.matching.shared_supplies import SharedSupplies
 from maitred.matching.signatures import SIGNATURES_ROW, QueueSignatures
 from maitred.matching.store_health import StoreHealth
 from maitred.matching.store_replies import StoreReplies
+from maitred.matching.stored_ends import StoredEnds
 from maitred.matching.subscriptions import Subscriptions
 from maitred.matching.task_intake import TaskIntake
 from maitred.matching.task_memory import TaskMemory
@@ -261,6 +262,16 @@ class Partition:
             tickets=tickets,
             effects=effects,
         )
+        self.stored_ends = StoredEnds(
+            tasks=tasks,
+            attempts=attempts,
+            store_replies=self.store_replies,
+            backlog=backlog,
+            later=later,
+            tickets=tickets,
+            timers=timers,
+            effects=effects,
+        )
 
     # Turns
 
@@ -284,6 +295,7 @@ class Partition:
         if now >= self.health.unsafe_until:
             self.store_replies.answer_unsafe(now)
         self.store_replies.want_reads(now)
+        self.stored_ends.begin()
         self.subscriptions.tell_rosters(now)
         self.subscriptions.tell_of_the_best(now)
         allocator.pass_up()
@@ -491,6 +503,7 @@ class Partition:
         tokens += self.subscriptions.tokens()
         tokens += self.results.tokens()
         tickets = self._tickets_left()
+        tickets.update(dict.fromkeys(self.stored_ends.tickets()))
         for pending in self.ledger.all_pending():
             tickets.update(dict.fromkeys(pending.tickets))
             tickets.update(dict.fromkeys(ticket for ticket, _ in pending.cancelling))

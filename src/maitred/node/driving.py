@@ -79,6 +79,7 @@ ANSWERS: Final = (
     effects.AnswerAttend,
     effects.AnswerSubscribe,
     effects.RefuseSubscribe,
+    effects.FindEnds,
 )
 """What somebody waits for; these are still carried out for a partition that is let go."""
 
@@ -164,6 +165,12 @@ class Driving:
             effects.ReadLater: self._read_later,
             **self.queries.carry_out,
         }
+
+    def on_effect(
+        self, kind: type[effects.Effect], carry_out: Callable[[Owned, Any], None]
+    ) -> None:
+        """Have effects of this kind carried out by another part of the shard."""
+        self._carry_out[kind] = carry_out
 
     # Turns
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -14,10 +13,9 @@ from maitred.errors import (
     StorageQuotaExceeded,
     StoreFull,
     TaskDamaged,
-    Unavailable,
 )
 from maitred.matching.attempt_proofs import holder_of
-from maitred.matching.effects import decode_ended
+from maitred.matching.effects import FindEnds, decode_ended
 from maitred.matching.offers import Offer as WaitingOffer
 from maitred.matching.records import (
     SEQUENCES_PER_RANGE,
@@ -32,8 +30,6 @@ from maitred.node.namespace_turns import NamespaceTurns
 from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
-    DONE,
-    RETURNED,
     Add,
     Added,
     Await,
@@ -53,8 +49,8 @@ from maitred.routing.names import check_shown_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maitred.matching.attempts import Told
-    from maitred.matching.partition import Partition
+    from maitred.matching.records import Later, Segment
+    from maitred.matching.stored_ends import EndsSearch
     from maitred.matching.task_intake import Revocation
     from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
@@ -68,13 +64,6 @@ ENDED_DEAD: Final = "failed"
 
 LOOKED_AT_SECONDS: Final = 1.0
 """How long segments are kept that were looked at for one of their tasks."""
-
-
-READING_SECONDS: Final = 1.0
-"""How long who asks for a task that is not in memory waits for what is being read."""
-
-READING_LOOK_SECONDS: Final = 0.005
-"""How often it is looked whether that has come."""
 
 
 class TaskRequests:
@@ -103,6 +92,7 @@ class TaskRequests:
         holders[Opcode.OFFER] = holder(
             self._offer, makes=_offer_makes, absent=_nothing_offered, touches=True
         )
+        partitions.on_effect(FindEnds, self._find_ends)
         self._shard.admissions[Opcode.OFFER] = self._admit_offer
         self._shard.admissions[Opcode.FINISH] = self._admit
         self._shard.admissions[Opcode.HEARTBEAT] = self._admit
@@ -281,16 +271,12 @@ class TaskRequests:
     async def _revoke_stored(self, owned: Owned, sequence: int, held: DeferredReply) -> None:
         partition = owned.partition
         with looking_up(owned):
-            found = await self._segment_with(owned, sequence)
-            later = await self._read(self._store.later_one(owned.key, sequence))
-            self._partitions.check(owned)
+            segment, later = await self._look_for(owned, sequence)
             now = self._loop.time()
             state = partition.intake.revoke(sequence, now)  # it may have been read meanwhile
-            if state is None and found is not None:
-                if partition.store_replies.revoke_stored(found.segment, found.marks, sequence, now):
-                    state = "cancelled"
-            elif state is None and later is not None:
-                partition.store_replies.recall_later(later, now)
+            if state is None and partition.stored_ends.revoke(segment, later, sequence, now):
+                state = "cancelled"
+            elif state is None:
                 state = partition.intake.revoke(sequence, now)
         if state is None:
             outcome = await self._stored_outcome(owned, sequence)
@@ -347,8 +333,6 @@ class TaskRequests:
             self._partitions.touch(owned)
 
     def _finish(self, owned: Owned, message: Finish, held: DeferredReply) -> None:
-        partition = owned.partition
-        late: list[int] = []
         holder = holder_of(message.session, message.user)
 
         def settle(_: Owned, problem: MaitredError | None) -> None:
@@ -358,89 +342,41 @@ class TaskRequests:
                 held.answer(Finished(late, refused))
 
         ends = [(end.sequence, end.attempt, end.how, end.body, end.proof) for end in message.ends]
-        now = self._loop.time()
-        ticket, unknown, refused = partition.attempts.finish(ends, settle, now, holder)
-        if unknown:
-            told = [partition.attempts.tell_when_read(end, ticket, holder) for end in unknown]
-            self._shard.spawn(self._finish_stored(owned, told, late, ticket))
-        else:
-            partition.tickets.release(ticket)
+        refused, late = owned.partition.stored_ends.finish(ends, settle, self._loop.time(), holder)
 
-    async def _finish_stored(
-        self,
-        owned: Owned,
-        told: list[Told],
-        late: list[int],
-        ticket: Ticket,
-    ) -> None:
-        """Ends of tasks that are not in memory: after a restart they may be in the store alone."""
-        partition = owned.partition
+    def _find_ends(self, owned: Owned, effect: FindEnds) -> None:
+        self._shard.spawn(self._do_find_ends(owned, effect.search))
+
+    async def _do_find_ends(self, owned: Owned, search: EndsSearch) -> None:
+        """Look for tasks that are not in memory: after a restart they may be in the store alone."""
+        stored_ends = owned.partition.stored_ends
+        problem: MaitredError | None = None
         try:
-            await self._until_read(owned)
-            for one in told:
-                if one.counts is None:
+            for told in search.told:
+                self._partitions.check(owned)
+                if stored_ends.is_missing(told, self._loop.time()):
                     with looking_up(owned):
-                        one.counts = await self._finish_looked_up(owned, one)
-                if not one.counts:
-                    late.append(one.end[0])
-        except NotOwner as problem:
-            ticket.token(owned, problem)  # nothing is carried out for it any more
+                        segment, later = await self._look_for(owned, told.end[0])
+                        stored_ends.found(told, segment, later, self._loop.time())
+        except NotOwner as let_go:
+            search.ticket.token(owned, let_go)  # nothing is carried out for it any more
             return
-        except MaitredError as problem:
-            ticket.problem = problem
+        except MaitredError as found:
+            problem = found
         except Exception:
             self._shard.log.exception("ends not looked up")
-            ticket.problem = InternalError("The node failed at this request.")
-        self._told_no_more(partition, told)
-        partition.tickets.release(ticket)
+            problem = InternalError("The node failed at this request.")
+        stored_ends.over(search, problem, self._loop.time())
         self._partitions.touch(owned)
 
-    def _told_no_more(self, partition: Partition, told: list[Told]) -> None:
-        now = self._loop.time()
-        for one in told:
-            partition.attempts.told_no_more(one)
-            sequence, attempt, how, _ = one.end
-            if one.counts is not None:
-                partition.attempts.claim_no_more(sequence, one.holder)
-            elif how != RETURNED:
-                # Nobody could find out, and it is told again: so long it is nobody else's.
-                partition.attempts.claim(sequence, one.holder, attempt, now)
-
-    async def _until_read(self, owned: Owned) -> None:
-        """After a start, what is read first is what workers are at: nobody need look for it."""
-        partition = owned.partition
-        deadline = self._loop.time() + READING_SECONDS
-        await asyncio.sleep(0)  # a partition that was just loaded asks at the end of the turn
-        while partition.backlog.reading or partition.later.reading:
-            if self._loop.time() >= deadline:
-                return
-            await asyncio.sleep(READING_LOOK_SECONDS)
-
-    async def _finish_looked_up(self, owned: Owned, told: Told) -> bool:
-        """False: it comes too late to count."""
-        partition, end, ticket, holder = owned.partition, told.end, told.ticket, told.holder
-        sequence, attempt, how, _ = end
-        if sequence in partition.own_tasks.tasks:
-            return partition.attempts.finish_again(end, ticket, self._loop.time(), holder)
+    async def _look_for(
+        self, owned: Owned, sequence: int
+    ) -> tuple[tuple[Segment, frozenset[int]] | None, Later | None]:
+        """Return the segment that has the task, with its marks, and the task's own row, if any."""
         found = await self._segment_with(owned, sequence)
         later = await self._read(self._store.later_one(owned.key, sequence))
         self._partitions.check(owned)
-        now = self._loop.time()
-        if told.counts is None and found is None and later is not None:
-            partition.store_replies.recall_later(later, now)
-        if told.counts is not None:  # it was read
-            return told.counts
-        if sequence in partition.own_tasks.tasks:
-            return partition.attempts.finish_again(end, ticket, now, holder)
-        if found is not None:
-            if how not in (DONE, RETURNED) and partition.attempts.claim(
-                sequence, holder, attempt, now
-            ):
-                raise Unavailable("The task is still to be read.", remedy="Say it again.")
-            return partition.store_replies.finish_stored(
-                found.segment, found.marks, end, ticket, now
-            )
-        return False
+        return None if found is None else (found.segment, found.marks), later
 
     def _heartbeat(self, owned: Owned, message: Heartbeat, held: DeferredReply) -> None:
         check_shown_name("worker", message.worker)
