@@ -93,7 +93,7 @@ def test_not_even_an_allowed_network_has_an_address_of_everybody() -> None:
 
 
 def test_a_setting_that_is_no_network_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="no network"):
+    with pytest.raises(InvalidSetting, match="not a network"):
         check(Node(worker_addresses=WorkerAddresses(networks=["10.0.0.0/33"])))
 
 

@@ -229,7 +229,7 @@ def test_a_newer_reader_fills_in_what_an_older_writer_did_not_know() -> None:
     assert decoded(Opcode.ECHO, encode(older(*ECHO[:-1]))) == Echo(*(*ECHO[:-1], 0))
 
 
-# What is not as it should be
+# Malformed messages
 
 WRONG: list[tuple[int, int, object]] = [
     *((Opcode.ECHO, at, value) for at in (0, 1) for value in (1, None, b"bytes", ["a"])),
