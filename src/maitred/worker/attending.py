@@ -91,7 +91,7 @@ class Attending:
         self._told: WorkerState = "online"
 
     def start(self, queues: Sequence[Served], address: str) -> None:
-        """Be there from now on."""
+        """Announce the worker at the roots of all its queues."""
         self.address = address
         self._strange = dict.fromkeys(one.name for one in queues)
         self._tasks = [self._loop.create_task(self._attend(one)) for one in queues]
@@ -112,7 +112,7 @@ class Attending:
                 held.take_back()  # a new one follows, with the news in it
 
     def judged(self, served: Served) -> None:
-        """Its queries end otherwise than before: say it, if it makes a difference."""
+        """Tell the root how this queue's queries end here, if that makes a difference."""
         at = served.health.tell_at
         if at < inf and served.name not in self._telling:
             self._telling[served.name] = self._loop.call_at(at, self._tell, served)
@@ -130,7 +130,7 @@ class Attending:
         self.changed()
 
     def stop(self) -> None:
-        """Be gone."""
+        """Stop announcing the worker."""
         for task in self._tasks:
             task.cancel()
         for timer in self._telling.values():
@@ -138,7 +138,7 @@ class Attending:
 
     @property
     def state(self) -> WorkerState:
-        """As people see it."""
+        """The worker's state, as operators see it."""
         if self._stopping:
             return "draining"
         if self.online:

@@ -60,7 +60,7 @@ class Bench:
 
     @property
     def free(self) -> int:
-        """Slots that nobody sits in, as far as the worker can take more."""
+        """Free slots, as far as the worker can take more."""
         return 0 if self.closed else max(0, self.capacity.room)
 
     @property
@@ -77,7 +77,7 @@ class Bench:
         return True
 
     def leave(self) -> None:
-        """That slot is free again."""
+        """Free a slot that `take` took."""
         self._statistics.busy -= 1
         self._freed()
 
@@ -149,13 +149,14 @@ class Bench:
         self._freed()
 
     def lapsed(self, execution: Execution) -> None:
-        """Its lease may have ended before its handler began, so it does not; its slot is free."""
+        """Give an attempt back whose lease may have ended before its handler began, and free its
+        slot."""
         self._statistics.lapsed += 1
         self._statistics.returned += 1
         self.ended(execution, (RETURNED, outcomes.NIL))
 
     def lost(self, execution: Execution) -> None:
-        """The node gave it to somebody else."""
+        """Stop an attempt that the node gave to another worker."""
         if execution.told:
             return  # it was said before, or the handler has ended meanwhile
         execution.origin.running.pop(execution.key, None)

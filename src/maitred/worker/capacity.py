@@ -148,7 +148,7 @@ class Capacity:
             self._start()
 
     def ended(self, attempt: Attempt, now: float, *, good: bool) -> None:
-        """It has ended, however."""
+        """Count the end of an attempt, whatever its outcome."""
         self.inside -= 1
         if attempt.counted:
             attempt.counted = False
@@ -159,7 +159,7 @@ class Capacity:
             self._set_limit(limit)
 
     def enter_thread(self, attempt: Attempt) -> PooledCall:
-        """It is to run in one of the worker's own threads."""
+        """Count a call that is to run in one of the worker's own threads."""
         call = self.threads.enter(attempt)
         self._moved(attempt)
         return call
@@ -167,11 +167,11 @@ class Capacity:
     # From inside of handlers; also in threads
 
     def wait(self, attempt: Attempt) -> None:
-        """It waits for something here."""
+        """Count an attempt as waiting for something inside of the worker."""
         self._on_loop(self._wait, attempt, 1)
 
     def go_on(self, attempt: Attempt) -> None:
-        """It has it."""
+        """Count an attempt that waited as running again."""
         self._on_loop(self._wait, attempt, -1)
 
     def submitted(self, attempt: Attempt, executor: Executor) -> PooledCall:
@@ -186,7 +186,7 @@ class Capacity:
         return call
 
     def finished(self, executor: Executor, call: PooledCall) -> None:
-        """That call has ended, or will not be made; from any thread."""
+        """Count the end of a call, also of one that was never made; from any thread."""
         self._on_loop(self._finished, executor, call)
 
     def _finished(self, executor: Executor, call: PooledCall) -> None:
@@ -195,7 +195,7 @@ class Capacity:
             self.left_pool(pool, call)
 
     def left_pool(self, pool: CallPool, call: PooledCall) -> None:
-        """It has ended there."""
+        """Count the end of a call in that pool."""
         pool.leave(call)
         self._moved(call.caller)
 
@@ -247,30 +247,31 @@ class Capacity:
         return self._statistics.busy < self.most
 
     def entered(self, sender: Sender) -> None:
-        """That query has a slot."""
+        """Count a query that this sender has in a slot."""
         sender.inside += 1
         self._by_pass += 1
 
     def left(self, sender: Sender) -> None:
-        """It is over."""
+        """Count the end of a query of this sender."""
         sender.inside -= 1
         self._by_pass -= 1
         self.answered(sender)
 
     def answered(self, sender: Sender) -> None:
-        """It has one less in flight, whatever it says with its next query."""
+        """Count one query less in flight for this sender, until it says otherwise with its next
+        query."""
         if sender.claim:
             sender.claim -= 1
             self._claims -= 1
 
     def gone(self, sender: Sender) -> None:
-        """Its link is closed."""
+        """Forget a sender whose link is closed."""
         self._claims -= sender.claim
         sender.claim = 0
         self._senders.pop(sender, None)
 
     def load(self, sender: Sender) -> Load:
-        """What it is told."""
+        """Return the load that this sender is told with an answer."""
         sender.number += 1
         return Load(
             sender.number,

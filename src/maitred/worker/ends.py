@@ -65,7 +65,7 @@ class Ends:
         return len(self._sending) + len(self._gathered)
 
     async def settled(self) -> None:
-        """Until the node knows everything."""
+        """Wait until the node has answered for all ends."""
         while self.unanswered:
             self._flush()
             await asyncio.wait(self._sending)

@@ -89,7 +89,7 @@ class Execution(HandlerCall):
     # Stopping
 
     def revoke(self) -> bool:
-        """Somebody cancelled the task; False if that was known."""
+        """Stop the attempt because its task was cancelled; return False if that was known."""
         if self.cancelled:
             return False
         self._why = outcomes.stopped()
@@ -97,7 +97,8 @@ class Execution(HandlerCall):
         return True
 
     def lose(self) -> None:
-        """It is somebody else's by now; whatever comes of it does not count."""
+        """Stop the attempt because another worker has the task by now; its outcome does not
+        count."""
         self.told = True
         if not self.cancelled:
             self._stop()

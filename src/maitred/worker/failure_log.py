@@ -68,7 +68,7 @@ class FailureLog:
     def attempt_failed(
         self, queue: str, handler: str, task: str, attempt: int, body: bytes
     ) -> None:
-        """The same, of an attempt whose handler was perhaps never called."""
+        """Log the failure of an attempt, also of one whose handler was never called."""
         self._write("a task failed", queue, body, handler=handler, task=task, attempt=attempt)
 
     def query_failed(self, query: Query, body: bytes) -> None:

@@ -163,7 +163,7 @@ def content(request: UpstreamRequest) -> tuple[dict[str, str], bytes]:
 
 
 def result(request: UpstreamRequest, answer: UpstreamAnswer) -> Any:  # noqa: ANN401 - what the back end answers
-    """What the caller gets. Raises `UpstreamError`."""
+    """Return what the caller gets for the back end's answer; raise `UpstreamError`."""
     status = answer.status
     if status >= 500 or status == TOO_MANY or (request.plain and status >= 300):
         excerpt = answer.body[: 4 * EXCERPT_LETTERS].decode(errors="replace")[:EXCERPT_LETTERS]

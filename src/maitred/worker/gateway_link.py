@@ -321,7 +321,7 @@ class GatewayLink(Link):
     # What goes out (see `query.Asker`)
 
     def begun(self, stream: int, query: Query) -> None:
-        """It runs from now on."""
+        """Register a query whose handler has begun."""
         self.streams[stream] = query
 
     def rows(self, stream: int, parts: list[bytes], size: int) -> None:
@@ -348,7 +348,7 @@ class GatewayLink(Link):
             self.loop.call_soon(self._flush_in_turn)
 
     def _report(self, load: Load) -> None:
-        """How the worker is. Who does not take what was sent before needs no more of it."""
+        """Send the worker's load, unless the gateway has not taken the last report yet."""
         if not self.closing and self.write_paused_since is None:
             body = encode_load(load)
             self.write(_pack(RESPONSE, 0, EVENT_STREAM, _LOAD, len(body)) + body)

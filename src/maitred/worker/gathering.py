@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def gathering(
     function: Callable[..., AsyncGenerator[Any, None]], most_bytes: int
 ) -> Callable[..., Coroutine[Any, Any, Raw]]:
-    """The same of an async generator."""
+    """Return an async function that gathers all rows of an async generator."""
 
     async def gather(*args: Any, **named: Any) -> Raw:  # noqa: ANN401 - the handler's
         rows = Gathered(most_bytes)
@@ -39,7 +39,7 @@ def gathering(
 def gathering_in_thread(
     function: Callable[..., Generator[Any, None, None]], most_bytes: int
 ) -> Callable[..., Raw]:
-    """The same of a plain one."""
+    """Return a plain function that gathers all rows of a plain generator."""
 
     def gather(*args: Any, **named: Any) -> Raw:  # noqa: ANN401 - the handler's
         rows = Gathered(most_bytes)

@@ -26,7 +26,7 @@ class Gauge(Protocol):
 
     @property
     def mean_service_seconds(self) -> float:
-        """Of the work itself; 0 until something ended."""
+        """Mean time that the handlers themselves took; 0 until one has ended."""
 
     @property
     def cause(self) -> LimitCause:
@@ -146,7 +146,7 @@ class Knee(Fixed):
 
 
 def gauge(settings: WorkerSettings, now: float) -> Gauge:
-    """As the settings want it."""
+    """Return the gauge that the settings name."""
     kinds: dict[str, type[MeasuredGauge | Fixed]] = {
         "measured": MeasuredGauge,
         "knee": Knee,

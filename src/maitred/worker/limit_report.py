@@ -75,7 +75,8 @@ class LimitReport:
         self._said_at = -inf
 
     def stolen(self, seconds: float, elapsed: float) -> None:
-        """Of so much time, other processes had the CPUs for so long while the loop could run."""
+        """Note that other processes had the CPUs for part of some time in which the loop could have
+        run."""
         weight = min(1.0, elapsed / STARVED_SECONDS)
         self._starved += weight * (min(1.0, seconds / elapsed) - self._starved)
 

@@ -54,7 +54,7 @@ def load(target: str, directory: Path | None = None) -> App:
 
 
 def handlers_of(app: App, queues: Sequence[str]) -> list[Handler[Any, Any, Any]]:
-    """Those of the queues; of all, if none are named."""
+    """Return the handlers of these queues; of all queues of the app, if none are named."""
     for queue in queues:
         if queue not in app.handlers:
             raise UnknownChoice.named("queue with a handler", queue, app.handlers)

@@ -32,7 +32,8 @@ class Outage:
         `unavailable`, but there is something else to be done about it."""
 
     def failed(self, queue: str, partition: int, problem: MaitredError) -> float:
-        """The seconds to wait before the next try there."""
+        """Note a failed request to a partition, and return the seconds to wait before the next
+        try."""
         is_hopeless = problem.retry is NO
         kind = (problem.code, problem.remedy)
         if kind not in self._told:
@@ -47,13 +48,14 @@ class Outage:
         return backoff_seconds(tries, self._first, self._longest, self._random)
 
     def worked(self, queue: str, partition: int) -> None:
-        """Somebody got an answer from there."""
+        """Note an answered request to a partition; log the end of the outage if it was the last."""
         if self._tries and self._tries.pop((queue, partition), 0) and not self._tries:
             self._told.clear()
             self._log.info("the node answers again")
 
     def forget(self, queue: str, partitions: int) -> None:
-        """The queue has so many partitions by now: nobody will answer for the others."""
+        """Forget failures at partitions beyond this number: the queue does not have them any
+        more."""
         for of, partition in list(self._tries):
             if of == queue and partition >= partitions:
                 self.worked(of, partition)

@@ -44,7 +44,7 @@ class Unfit(Exception):
 
 
 def returned(result: object, most_bytes: int, too_large: str = TOO_LARGE) -> Ending:
-    """The handler returned this."""
+    """Return the ending of an attempt whose handler returned this."""
     if result is None:
         return NOTHING
     try:
@@ -73,7 +73,7 @@ def row(value: object) -> bytes:
 
 
 def raised(problem: BaseException) -> Ending:
-    """The handler raised this."""
+    """Return the ending of an attempt whose handler raised this."""
     if isinstance(problem, Unfit):
         return problem.ending
     return failure(type(problem).__qualname__, _text(problem), _traceback(problem))
@@ -86,17 +86,17 @@ def misfit(problem: InvalidArguments) -> Ending:
 
 
 def timed_out(seconds: float, what: str = "attempt") -> Ending:
-    """It took longer than it may."""
+    """Return the ending of an attempt that took longer than it may."""
     return TIMED_OUT, encode(Failure("timed-out", f"The {what} took longer than {seconds:g} s."))
 
 
 def stopped(what: str = "task") -> Ending:
-    """Somebody cancelled it."""
+    """Return the ending of an attempt that was cancelled."""
     return STOPPED, encode(Failure("cancelled", f"The {what} was cancelled."))
 
 
 def failure(kind: str, message: str, trace: str = "") -> Ending:
-    """It failed."""
+    """Return the ending of an attempt that failed."""
     told = Failure(kind, message[:MESSAGE_LETTERS], trace)
     try:
         return FAILED, encode(told)
@@ -105,7 +105,7 @@ def failure(kind: str, message: str, trace: str = "") -> Ending:
 
 
 def without_traceback(body: bytes) -> bytes:
-    """The same failure, for those who may not see where it happened."""
+    """Return the same failure without its traceback, for callers that may not see it."""
     told = decode_failure(body)
     return encode(Failure(told.kind, told.message))
 

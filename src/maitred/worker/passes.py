@@ -94,7 +94,8 @@ class Passes(Generic[Where, Who]):
         return True
 
     def take(self, token: bytes) -> list[Early[Who]]:
-        """Those that wait with this token, in the order in which they came; they wait no more."""
+        """Return the queries that wait with this token, in the order in which they came, and forget
+        them."""
         waiting = self.early.pop(token, [])
         self._forget(waiting)
         return waiting
@@ -116,7 +117,7 @@ class Passes(Generic[Where, Who]):
     # Time
 
     def next_at(self) -> float | None:
-        """When the first query has waited for too long."""
+        """Return the moment at which the first query has waited for too long."""
         return min((one.until for each in self.early.values() for one in each), default=None)
 
     def late(self, now: float) -> list[Early[Who]]:

@@ -65,7 +65,7 @@ class PermitReports:
         self._stopped = False
 
     def has(self, served: Served, terms: Reserved) -> None:
-        """It has a slot from now on."""
+        """Report from now on that this reservation holds a slot."""
         self._place(served, terms).has[terms.token + terms.proof] = terms.user
 
     def told_again(self, served: Served, terms: Reserved) -> None:
@@ -74,7 +74,7 @@ class PermitReports:
             self.is_over(served, terms)
 
     def is_over(self, served: Served, terms: Reserved) -> None:
-        """It has none, or none any more."""
+        """Report that this reservation holds no slot, or none any more."""
         place = self._place(served, terms)
         proven = terms.token + terms.proof
         place.has.pop(proven, None)
@@ -82,7 +82,7 @@ class PermitReports:
         self._touch(place)
 
     def stop(self) -> None:
-        """Say no more."""
+        """Report nothing any more."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

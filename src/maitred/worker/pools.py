@@ -59,7 +59,8 @@ class CallPool:
         return call
 
     def leave(self, call: PooledCall) -> None:
-        """It has ended, or was taken back before it began; a second time does nothing."""
+        """Count the end of a call, also of one that was taken back before it began; a second time
+        has no effect."""
         if call.over:
             return
         call.over = True

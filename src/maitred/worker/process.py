@@ -36,7 +36,7 @@ its workers `recovery_seconds`, three by default, to say what they have before o
 
 
 def default_name() -> str:
-    """For people to recognise it by; nothing depends on its being unique."""
+    """Return a name by which people recognise the worker; it need not be unique."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -118,7 +118,8 @@ async def _connecting(app: App) -> AsyncIterator[AsyncClient]:
 
 
 async def _connected(app: App, stopping: asyncio.Event, log: Logger) -> Session | None:
-    """For as long as it takes; None if we were stopped first. Raises what waiting cannot help."""
+    """Connect to the node, for as long as it takes; return None if the worker was stopped first,
+    and raise an error that waiting cannot help."""
     told = False
     while not stopping.is_set():
         opening = asyncio.ensure_future(app.session())

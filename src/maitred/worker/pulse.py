@@ -59,7 +59,7 @@ class Pulse:
         self._timer = self._loop.call_later(PULSE_SECONDS, self.stamp)
 
     def stop(self) -> None:
-        """Stamp no more."""
+        """Stop stamping."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
         @property
         def sender(self) -> Sender | None:
-            """A link, as far as the worker's capacity goes; a relay is none."""
+            """The link, as the worker's capacity knows it; None for a relay."""
 
         def rows(self, stream: int, parts: list[bytes], size: int) -> None: ...
         def over(self, stream: int, seated: Seated) -> None: ...
@@ -126,7 +126,7 @@ class Query(HandlerCall):
 
     @property
     def user(self) -> str:
-        """Whose query it is."""
+        """The name of the user who asked."""
         return self._user
 
     @property
@@ -136,7 +136,7 @@ class Query(HandlerCall):
 
     @property
     def task_id(self) -> str:
-        """It is none."""
+        """Empty: a query is not a task."""
         return ""
 
     def __repr__(self) -> str:
@@ -195,7 +195,7 @@ class Query(HandlerCall):
         return outcomes.timed_out(self.deadline - self._begun_at, self.what)
 
     def fail(self, ending: Ending) -> None:
-        """It cannot even begin."""
+        """Answer with an ending, without having called the handler."""
         self._end(ending, judged=False)
 
     # From outside
@@ -206,11 +206,11 @@ class Query(HandlerCall):
             self._rows.credit(taken)
 
     def cancel(self) -> None:
-        """Whoever asked does not want it any more."""
+        """Stop the query, because its caller does not want it any more."""
         self._stop(outcomes.stopped(self.what))
 
     def abandon(self) -> None:
-        """There is nobody to answer."""
+        """Stop the query without an answer, because its gateway is gone."""
         self.told = True
         self._stop(outcomes.stopped(self.what))
 

@@ -156,7 +156,8 @@ class QueryListener:
             self._empty.set()
 
     async def close(self) -> None:
-        """Take no more, say goodbye to those who are there, and let go of who does not leave."""
+        """Stop listening, say goodbye to all gateways, and close the links of those that do not
+        leave."""
         if self._server is not None:
             self._server.close()
         if self._handshakes is not None:

@@ -221,7 +221,7 @@ class WorkerQueries:
         return not runs
 
     def _take_early(self, token: bytes, sequence: int) -> list[Early[EarlyQuery]]:
-        """The attempts that wait for the word of this token; they wait no more."""
+        """Return the attempts that wait for the node's word of this token, and forget them."""
         found = self._passes.drop(token, lambda who: who.seat.sequence == sequence)
         early = self._book.early.get(token)
         if early is not None and early.who.seat.sequence == sequence:
@@ -230,7 +230,7 @@ class WorkerQueries:
         return found
 
     def release(self, token: bytes) -> None:
-        """It will not be used, known or not."""
+        """Give up a reservation that will not be used, whether it is known or not."""
         reservation = self._book.release(token)
         if reservation is not None:
             self._tell_arrived(token)
@@ -264,7 +264,7 @@ class WorkerQueries:
     # The end of a query
 
     def judge(self, served: Served, begun_at: float, now: float, *, done: bool) -> None:
-        """A query ended by what its handler did; not because of whoever asked it."""
+        """Note how a query ended, if its handler was the reason and not its caller."""
         health = served.health
         if done:
             health.done(now - begun_at, now)
@@ -274,7 +274,7 @@ class WorkerQueries:
             self.judged(served)
 
     def ended(self, query: Query, now: float, *, good: bool) -> None:
-        """Its handler has ended, and its slot is free."""
+        """Free the slot of a query whose handler has ended."""
         self.running.pop(query, None)
         if query.sender is not None:
             self.capacity.left(query.sender)
@@ -380,7 +380,7 @@ class WorkerQueries:
         self._decline(asker, stream, problem)
 
     def _decline(self, asker: Asker, stream: int, problem: MaitredError) -> None:
-        """Refuse a query for a reason that is nobody's mistake."""
+        """Refuse a query for a reason that is not a fault of any party."""
         self._statistics.refused += 1
         asker.refused(stream, problem)
 

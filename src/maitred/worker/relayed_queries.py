@@ -167,7 +167,7 @@ class NodeRelay:
         self._fetching.querying.seat(self, 0, seat, loop.time())
 
     async def deliver(self) -> None:
-        """All of the answer, as far as anybody wants it."""
+        """Send the answer to the node piece by piece, for as long as the gateway wants it."""
         hearing = None
         if self._query is not None and not self._query.told:
             hearing = asyncio.ensure_future(self._hear())
@@ -245,7 +245,7 @@ class NodeRelay:
     # From the query
 
     def begun(self, stream: int, query: Query) -> None:  # noqa: ARG002 - there is only one
-        """It runs from now on."""
+        """Register the query, whose handler has begun."""
         self._query = query
 
     def rows(self, stream: int, parts: list[bytes], size: int) -> None:  # noqa: ARG002

@@ -62,7 +62,7 @@ class Reservation(Generic[Where]):
 
     @property
     def problem(self) -> MaitredError:
-        """What a query is told that comes for it too late."""
+        """Return the error for a query that comes for this reservation too late."""
         return cooled() if self.is_kept else expired()
 
 
@@ -159,8 +159,8 @@ class Reservations(Generic[Where, Who]):
         return True
 
     def release(self, token: bytes) -> Reservation[Where] | None:
-        """It will not be used; what had a slot for it, if it was known. A query that waits for it
-        is forgotten."""
+        """Give up a reservation that will not be used, and forget the query that waits for it;
+        return the reservation, if it was known."""
         self.unpark(token)
         found = self.known.pop(token, None)
         if found is not None or token not in self._over:
@@ -170,7 +170,7 @@ class Reservations(Generic[Where, Who]):
     # Time
 
     def next_at(self) -> float | None:
-        """When to ask for what is `due`."""
+        """Return the moment at which to ask for what is `due`."""
         moments = [early.until for early in self.early.values()]
         for one in self.known.values():
             moments.append(one.expires_at)
@@ -179,7 +179,7 @@ class Reservations(Generic[Where, Who]):
         return min(moments, default=None)
 
     def due(self, now: float) -> Due[Where, Who]:
-        """What the time has come for by now; each is told once."""
+        """Return the reservations and queries whose time has come; each is returned once."""
         found: Due[Where, Who] = Due()
         for token, early in list(self.early.items()):
             if early.until <= now:
@@ -196,7 +196,7 @@ class Reservations(Generic[Where, Who]):
         return found
 
     def unpark(self, token: bytes) -> Early[Who] | None:
-        """The query that waits with this token; it waits no more."""
+        """Return the query that waits with this token, and forget it."""
         early = self.early.pop(token, None)
         if early is not None:
             self.early_bytes -= early.size
@@ -215,7 +215,7 @@ class Reservations(Generic[Where, Who]):
 
 
 def unknown() -> MaitredError:
-    """Nobody here has heard of it."""
+    """Return the error for a token that this worker does not know."""
     return InvalidReservation("This worker knows of no such reservation.")
 
 
@@ -230,7 +230,7 @@ def twice() -> MaitredError:
 
 
 def released() -> MaitredError:
-    """It was given back."""
+    """Return the error for a reservation that was given back."""
     return InvalidReservation("The reservation was given back.")
 
 
@@ -245,7 +245,7 @@ def replaced() -> MaitredError:
 
 
 def expired() -> MaitredError:
-    """Nobody came in time."""
+    """Return the error for a reservation that no query used in time."""
     return InvalidReservation("The reservation is over; the query came too late.")
 
 

@@ -77,7 +77,7 @@ class Served:
         return self.on_offer > 0 or any(post.on_offer for post in self.posts)
 
     def origin(self, partition: int) -> Origin:
-        """That partition."""
+        """Return the partition of that number, as the worker knows it."""
         found = self.origins.get(partition)
         if found is None:
             found = self.origins[partition] = Origin(self.view.id, partition, self.handler)

@@ -181,7 +181,7 @@ class SharedOffering:
             self._take_back_at(post)
 
     def stop(self) -> None:
-        """Set no more timers."""
+        """Set no timers any more."""
         self._alarm.stop()
 
     # Who gets what

@@ -123,7 +123,8 @@ class StandbyHeartbeats:
             await _ended(keeping)
 
     async def _keep_leases(self, connections: AsyncExitStack) -> None:
-        """Until it is cancelled. Nothing new can come meanwhile: the loop that reads is blocked."""
+        """Renew all leases until it is cancelled. No task can arrive meanwhile: the loop that reads
+        is blocked."""
         client = await self._connected(connections)
         async with asyncio.TaskGroup() as group:
             for origin in self._origins():

@@ -83,7 +83,7 @@ class RowStream:
         return self._put(*self._written(row))
 
     async def pause(self) -> None:
-        """Until there is room; at least until everybody else has had a turn."""
+        """Wait until there is room, or for one turn of the loop if there is."""
         if not self.blocked:
             await asyncio.sleep(0)
             return
@@ -94,7 +94,7 @@ class RowStream:
             self._unblocked = None
 
     def ending(self) -> Ending:
-        """What is said when the generator has ended."""
+        """Return the ending of a query whose generator has ended."""
         return DONE, NIL
 
     # The gateway's side
@@ -115,7 +115,7 @@ class RowStream:
             self._send()
 
     def close(self) -> None:
-        """Nobody wants them any more."""
+        """Drop all further rows: the caller does not want them any more."""
         self.closed = True
         self._parts = []
 
@@ -278,7 +278,7 @@ class Gathered:
         return b"".join((head, *self._parts))
 
     def ending(self) -> Ending:
-        """What is said when the generator has ended."""
+        """Return the ending of a query whose generator has ended."""
         return DONE, self.body()
 
     def credit(self, taken: int) -> None:
@@ -288,7 +288,7 @@ class Gathered:
         """There is nothing to send."""
 
     def close(self) -> None:
-        """Nobody wants it any more."""
+        """Drop all rows: the caller does not want them any more."""
         self.closed = True
 
 

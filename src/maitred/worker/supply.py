@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def to_offer(free: int, on_offer: Sequence[int]) -> list[int]:
-    """How many more slots to offer to each queue, given how many are on offer there."""
+    """Return how many more slots to offer to each queue, given how many are on offer there."""
     if free <= 0:
         return [0] * len(on_offer)
     share = max(1, free // len(on_offer))

@@ -74,7 +74,7 @@ class UpstreamAddress(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """For the header `Host`."""
+        """The value of the header `Host`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
@@ -151,18 +151,18 @@ class UpstreamPool:
     # Connections
 
     def entered(self, connection: _Connection) -> None:
-        """It is open."""
+        """Note that this connection is open."""
         self.opened += 1
         self._open[connection] = None
 
     def left(self, connection: _Connection) -> None:
-        """It is closed."""
+        """Note that this connection is closed."""
         self._open.pop(connection, None)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def keep(self, connection: _Connection) -> None:
-        """It may be used again."""
+        """Keep this connection for the next request."""
         if not self.settings.keep_seconds:
             connection.abort()
             return
@@ -253,7 +253,8 @@ class _Connection(asyncio.Protocol):
         self._size = 0
 
     async def ask(self, head: bytes, body: bytes, is_head: bool, most_bytes: int) -> UpstreamAnswer:
-        """One request; when nobody waits for the answer any more, the connection is closed."""
+        """Send one request and wait for its answer; a caller that stops waiting closes the
+        connection."""
         if self._transport.is_closing():
             raise _Stale
         self._begin(most_bytes, is_head=is_head)
@@ -303,7 +304,8 @@ class _Connection(asyncio.Protocol):
             self._fail(UpstreamUnavailable(f"{self._upstream.place} broke the connection: {exc}."))
 
     def _ended(self) -> None:
-        """There will be no more."""
+        """End the request under way: nothing more will arrive. It fails, unless its answer lasts
+        until the connection is closed."""
         if self._answer is None:
             return
         if not self._heard:

@@ -313,7 +313,7 @@ class Worker:
         task.add_done_callback(self._offering.pop)
 
     def _at_most(self, served: Served, slots: int) -> int:
-        """Of these, as many as a queue may have on offer whose queries fail here."""
+        """Return how many of these slots a queue may have on offer whose queries fail here."""
         now, health = self._loop.time(), served.health
         if now < health.paused_until:
             self._pauses.by(health.paused_until)
@@ -426,7 +426,7 @@ class Worker:
                 await self._stopping.wait()
 
     def _judged(self, served: Served) -> None:
-        """What is known of how its queries end, here or elsewhere, may have changed."""
+        """Look again at how the queue's queries end, here and elsewhere, and log a change."""
         self._attending.judged(served)
         health = served.health
         if health.sick == served.held_back:
