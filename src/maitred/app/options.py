@@ -29,7 +29,7 @@ class Options(TypedDict, total=False):
     delay: float
     """Seconds from now before which a task is not run."""
     priority: int
-    """From 0, served first, to 4; the default is 2."""
+    """Priority from 0, which is served first, to 4; the default is 2."""
     expires: float
     """Seconds after which a task that has not begun is dropped; 0: it never expires."""
     retries: int

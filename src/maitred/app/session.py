@@ -35,8 +35,8 @@ class Session:
         return adding
 
     async def close(self) -> None:
-        """Finish the requests in flight, and disconnect. Handlers that hold this session open a new
-        one."""
+        """Finish the requests in flight, and disconnect. Handlers then ask the app for a new
+        session."""
         for adding in self._addings.values():
             adding.close()
         await self.client.close()

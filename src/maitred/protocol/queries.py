@@ -74,14 +74,15 @@ class Allocate(PartitionRequest, array_like=True, gc=False):
     waited: Duration = 0.0
     """Seconds that the queries have already waited, here or elsewhere."""
     user: User = ""
-    """User whose queries these are. Only the node's own gateway may set it; for other clients the
-    shard fills in the user who is logged in."""
+    """User whose queries these are. If the node has users, only its own gateway may set it; for
+    other clients the shard fills in the user who is logged in."""
     hops: Natural = 0
     """How often the request was forwarded to a parent partition."""
     do_not_queue: bool = False
     """Whether to refuse the request if no slot is free now."""
     permits: Annotated[list[Token], Meta(max_length=SLOTS_MAX)] = field(default_factory=list)
-    """Permits under which these queries are counted; empty if they are not. Only shards set it."""
+    """Permits under which these queries are counted; empty if they are not. Only shards set it; the
+    shard that a client is connected to clears it."""
 
 
 class Allocation(Struct, array_like=True, gc=False):
@@ -204,7 +205,7 @@ WorkerState = Literal["online", "draining", "offline"]
 
 class Attend(PartitionRequest, array_like=True, gc=False):
     """A long poll of a worker to the root, which shows that the worker is there, busy or not.
-    Answered when there is an order or a pass for the worker, or when the time is up."""
+    Answered when there is news for the worker (`Attended`), or when the time is up."""
 
     opcode = Opcode.ATTEND
     permission = "work"
