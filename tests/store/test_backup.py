@@ -323,7 +323,7 @@ def test_a_backup_that_is_killed_at_any_step(data: Path, tmp_path: Path) -> None
             new.mkdir()
             if not (half / "backup.json").exists():
                 unfinished += 1
-                with pytest.raises(InvalidArgument, match=r"is no backup: it has no backup\.json"):
+                with pytest.raises(InvalidArgument, match=r"not a backup: it has no backup\.json"):
                     restore(half, new, silent, replaces=False)
                 assert not list(new.glob("*.db"))
         if not (here / "made").exists():

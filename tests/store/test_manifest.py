@@ -166,8 +166,8 @@ HARM: list[tuple[Callable[[Path], None], str]] = [
     (empty, "tasks-1.db is empty"),
     (make_anew, "tasks-1.db belongs to another data directory"),
     (swap, "tasks-1.db is not the file that was left: it is tasks-0.db"),
-    (garble, "tasks-1.db is no database, or it is damaged"),
-    (cut, "tasks-1.db is no database, or it is damaged"),
+    (garble, "tasks-1.db is not a database, or it is damaged"),
+    (cut, "tasks-1.db is not a database, or it is damaged"),
     (unnamed, "tasks-1.db is not the file that was left: it has no identity"),
 ]
 

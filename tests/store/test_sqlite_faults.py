@@ -161,7 +161,7 @@ async def test_a_damaged_file_is_reported_in_words(tmp_path: Path) -> None:
     path = tmp_path / "tasks-0.db"
     whole = path.read_bytes()
     path.write_bytes(whole[:100] + b"\xee" * (len(whole) - 100))
-    with pytest.raises(CannotStart, match=r"tasks-0\.db is no database, or it is damaged"):
+    with pytest.raises(CannotStart, match=r"tasks-0\.db is not a database, or it is damaged"):
         await open_sqlite(tmp_path, 0)
 
 

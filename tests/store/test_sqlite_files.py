@@ -202,7 +202,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Pa
     path = tmp_path / "tasks-0.db"
     text = b"my tasks: buy milk\n" * 100
     path.write_bytes(text)
-    with pytest.raises(CannotStart, match=r"tasks-0\.db is no database"):
+    with pytest.raises(CannotStart, match=r"tasks-0\.db is not a database"):
         await open_sqlite(tmp_path, 0)
     assert path.read_bytes() == text
 
@@ -212,7 +212,7 @@ async def test_a_database_of_somebody_else_is_refused_and_left_alone(tmp_path: P
     with sqlite3.connect(tmp_path / "tasks-0.db") as connection:
         connection.execute("CREATE TABLE segments (mine)")
     connection.close()
-    with pytest.raises(CannotStart, match="some other program"):
+    with pytest.raises(CannotStart, match="another program"):
         await open_sqlite(tmp_path, 0)
 
 

@@ -21,7 +21,7 @@ SYSTEM_PREFIX = "/_sys/"
 """The prefix of the name of every partition but the root."""
 
 QUEUE_TYPE_MAX = 2**31 - 1
-"""The largest queue type: the wire carries queue types as signed 32-bit integers."""
+"""The largest queue type: it fits a signed 32-bit integer."""
 
 TASKS: Final = 1
 """The queue type of durable tasks, and of the queries that the same handlers answer."""

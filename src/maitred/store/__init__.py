@@ -1,1 +1,1 @@
-"""What must last? The interface, and the engines behind it."""
+"""Persist tasks durably: the interface of a store, and its SQLite and PostgreSQL engines."""

@@ -1,4 +1,4 @@
-"""Rows that were set aside, as both SQL engines keep them: some columns, the rest as JSON."""
+"""Rows that were set aside, as both SQL engines store them: some columns, the rest as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Head(Struct):
-    """What is stored of a damaged row besides the columns by which it is found."""
+    """The fields of a row that are stored as JSON, not in columns by which it is found."""
 
     priority: int
     moment: float
@@ -24,7 +24,7 @@ class _Head(Struct):
 
 
 def head_of(row: Damaged) -> str:
-    """What of the row goes into the column `head`."""
+    """Return the JSON for the row's column `head`."""
     return json.encode(
         _Head(row.priority, row.moment, row.noticed_at, row.detail, row.reason, row.over)
     ).decode()
@@ -39,7 +39,7 @@ def damaged_of(
     size: int,
     body: bytes = b"",
 ) -> Damaged:
-    """The row as it was set aside."""
+    """Return the row as it was set aside, from its columns."""
     known = json.decode(head, type=_Head)
     return Damaged(
         kind,
@@ -58,12 +58,12 @@ def damaged_of(
 
 
 def is_in_place(row: Damaged, *, deletes: bool = True) -> bool:
-    """Whether the row stays in its own table: it cannot be deleted safely."""
+    """Return whether the row stays in its own table, because it cannot be deleted safely."""
     return row.kind != "result" and not (deletes and row.body)
 
 
 def without_deletions(changes: Changes) -> Changes:
-    """The same changes, with all rows that are set aside left in their tables."""
+    """Return the same changes, but leave all rows that are set aside in their tables."""
     aside = {(row.kind, row.first) for row in changes.damaged}
     return structs.replace(
         changes,

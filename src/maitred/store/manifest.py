@@ -1,16 +1,17 @@
-"""Which files a data directory must have, and that each is the one that was left there.
+"""The manifest: which files a data directory must have, and which version of each.
 
-A database that is missing, emptied or swapped looks like an empty one: its tasks would be gone
-without a word. So every database knows its store, its own identity and a generation, and so does
-the manifest beside them. A generation is raised in the database first and in the manifest then, so
+A database that is missing, emptied or swapped looks like an empty one: its tasks would be lost
+silently. So every database holds its store, its own identity and a generation, and so does the
+manifest beside them. A generation is raised in the database first and then in the manifest, so
 after a crash in between the database is ahead, and never behind. A database that is behind is an
 older copy.
 
 While any process has the databases open, the manifest says so: then each has a write-ahead log with
-commits that may be nowhere else, and one without it is not as it was left. The last process that
-closes them carries the logs over and says that they are closed before SQLite removes the logs.
+commits that may be nowhere else, and a database without its log has lost commits. The last process
+that closes the databases checkpoints the logs, then records in the manifest that they are closed,
+and only then SQLite removes the logs.
 
-`problems` decides; everything else here is I/O.
+`problems` decides what is wrong; everything else here is I/O.
 """
 
 from __future__ import annotations
@@ -34,33 +35,33 @@ if TYPE_CHECKING:
 MANIFEST_FILE: Final = "tasks.manifest"
 BACKUP_FILE: Final = "backup.json"
 RESTORING_FILE: Final = "tasks.restoring"
-"""There from the first change that a restore makes until its last."""
+"""This file exists from the first change that a restore makes until its last."""
 DATABASE: Final = re.compile(r"tasks-(\d+)\.db")
 
 RANGE_JUMP: Final = 2**20
-"""How far range ids are raised when tasks were lost. Numbers that were given out after a backup
-must not be given out again, and how many those were is not known. A partition that is loaded once a
-second gets this far in twelve days."""
+"""How far range ids are raised when tasks were lost. Range ids that were used after a backup must
+not be used again, and how many those were is not known. A partition that is loaded once a second
+needs twelve days for this many."""
 
 
 _INDEX: Final = struct.Struct("=16sI")
-"""The beginning of the index of a write-ahead log, up to the number of valid frames."""
+"""The start of the index of a write-ahead log, up to the number of valid frames."""
 _LOG_HEADER: Final = struct.Struct(">8xI4x8s8x")
-"""Of a write-ahead log: the size of a page, and the salts of its frames."""
+"""The header of a write-ahead log: the size of a page, and the salts of its frames."""
 _FRAME: Final = struct.Struct(">4xI8s8x")
-"""Of a frame: the size of the database after it, if it ends a commit, and the salts."""
+"""The header of a frame: the size of the database after it, if it ends a commit, and the salts."""
 
 
 class KnownFile(Struct):
-    """A database as it was left."""
+    """A database as the manifest records it."""
 
     identity: str
     generation: int
-    """0: it is being made, and may not be there yet."""
+    """The generation; 0 means that the file is being created, and may not exist yet."""
 
 
 class HistoryEntry(Struct, omit_defaults=True):
-    """Something that a person did to the files."""
+    """An action of a person on the files: a restore, or a loss that was accepted."""
 
     at: float
     what: str
@@ -75,40 +76,40 @@ class RestoredFrom(Struct):
 
 
 class Manifest(Struct):
-    """The identities and generations of all files of a store."""
+    """The recorded state of a store's files."""
 
     store: str
     files: dict[str, KnownFile] = field(default_factory=dict)
     open: bool = False
     """Whether a process has the databases open, or had when it died."""
     range_floor: int = 0
-    """New partitions get range ids above this."""
+    """New partitions get range ids above this number."""
     restored: RestoredFrom | None = None
-    """Set by a restore, until the first start after it."""
+    """Set by a restore, until the first start after it; None otherwise."""
     history: list[HistoryEntry] = field(default_factory=list)
 
 
 class FoundFile(NamedTuple):
-    """A database as it is found."""
+    """A database as it is found on disk."""
 
     store: str = ""
     identity: str = ""
-    """Empty: it was never given one."""
+    """The identity of the file; empty if it never got one."""
     generation: int = 0
     is_empty: bool = False
     is_readable: bool = True
     has_log: bool = False
-    """Whether there is a write-ahead log with anything in it."""
+    """Whether the file has a write-ahead log that is not empty."""
     lost_commits: int = 0
-    """Commits in the log that SQLite does not see, since the log is damaged before them."""
+    """How many commits of the log SQLite does not see, because the log is damaged before them."""
 
 
 class Problem(NamedTuple):
-    """Why a file is not what was left."""
+    """The difference between a file and its record in the manifest."""
 
     file: str
     what: str
-    """Continues a sentence that begins with the file."""
+    """The description; it continues a sentence that begins with the name of the file."""
     keeps: bool = False
     """Whether the file is the right one, though some of its commits are missing."""
 
@@ -116,7 +117,7 @@ class Problem(NamedTuple):
 def problems(
     manifest: Manifest | None, found: Mapping[str, FoundFile], *, alone: bool = True
 ) -> list[Problem]:
-    """Compare the files with the manifest. `alone`: no other process has them open."""
+    """Compare the files with the manifest; `alone` means that no other process has them open."""
     if manifest is None:
         named = sorted(name for name, seen in found.items() if seen.identity)
         if not named:
@@ -142,7 +143,7 @@ def _problem(
     if seen.is_empty:
         return Problem(name, "is empty, and was not when it was left")
     if not seen.is_readable:
-        return Problem(name, "is no database, or it is damaged")
+        return Problem(name, "is not a database, or it is damaged")
     if not seen.identity:
         return Problem(name, "is not the file that was left: it has no identity")
     if seen.store != manifest.store:
@@ -189,7 +190,7 @@ def refuse(directory: Path, found: Iterable[Problem]) -> None:
 
 
 def check(directory: Path, manifest: Manifest | None, *, alone: bool) -> None:
-    """Raise `CannotStart` unless the files are those that were left."""
+    """Raise `CannotStart` unless the files are those that the manifest records."""
     if manifest is None and (directory / BACKUP_FILE).exists():
         raise CannotStart(
             f"{directory} is a backup, not a data directory.",
@@ -204,7 +205,7 @@ def check(directory: Path, manifest: Manifest | None, *, alone: bool) -> None:
 
 
 def look(directory: Path) -> dict[str, FoundFile]:
-    """Look at all databases, without changing anything."""
+    """Inspect all databases, without changing anything."""
     with translated(directory):
         names = sorted(file.name for file in directory.iterdir() if DATABASE.fullmatch(file.name))
     return {name: _seen(directory / name) for name in names}
@@ -217,7 +218,7 @@ def _seen(path: Path) -> FoundFile:
         log = path.with_name(f"{path.name}-wal")
         has_log = log.exists() and log.stat().st_size > 0
     try:
-        # A connection that only reads leaves the log as it is, also when it is the last one.
+        # A read-only connection leaves the log as it is, also when it is the last connection.
         with closing(read_only(path)) as connection:
             known = connection.execute(
                 "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'identity'"
@@ -234,13 +235,13 @@ def _seen(path: Path) -> FoundFile:
 
 
 def lost_commits(path: Path) -> int:
-    """Count commits in a write-ahead log behind the place where SQLite stops to read it.
+    """Count commits in a write-ahead log behind the frame where SQLite stops reading it.
 
     SQLite takes the first frame with a wrong checksum for the end of the log. After a power failure
-    it may be right: the last commit, which was not acknowledged, may be there in part. Every
-    earlier one was synced, so a second commit behind that place was acknowledged, and is lost.
-    What is left of an earlier use of the log has another salt. The index (`-shm`) says how far
-    SQLite got; a connection must have read the database just before.
+    that may be right: the last commit, which was not acknowledged, may be incomplete. Every earlier
+    commit was synced, so a second commit behind that frame was acknowledged, and is lost.
+    Frames of an earlier use of the log have another salt. The index (`-shm`) says how far SQLite
+    read; a connection must have read the database just before.
     """
     index = path.with_name(f"{path.name}-shm")
     log = path.with_name(f"{path.name}-wal")
@@ -261,12 +262,12 @@ def lost_commits(path: Path) -> int:
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """Open a database for reading; nothing of it is changed, and no log is carried over."""
+    """Open a database for reading; nothing of it is changed, and no log is checkpointed."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """Read the manifest; None if there is none. Raises `CannotStart` if it is damaged."""
+    """Read the manifest; None if it does not exist. Raise `CannotStart` if it is damaged."""
     path = directory / MANIFEST_FILE
     with translated(path):
         try:

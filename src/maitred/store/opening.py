@@ -1,4 +1,4 @@
-"""Which engine a node's setting means."""
+"""Open the storage engine that a node's `store` setting names."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _CHOICES = "Leave it out for SQLite in the data directory, or use postgresql://u
 
 
 class StoreLog(Protocol):
-    """The part of a logger that opening a store uses."""
+    """The methods of a logger that the stores use."""
 
     def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
     def warning(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401
 
 
 async def open_store(location: str | None, data: Path, own: int, log: StoreLog) -> Store:
-    """The store of shard `own`: SQLite in `data`, or PostgreSQL at the location.
+    """Open the store of shard `own`: SQLite in `data` if `location` is None, else PostgreSQL there.
 
-    A location may hold a password, so nothing of it but the scheme is ever shown.
+    A location may hold a password, so errors show nothing of it but the scheme.
     """
     if location is None:
         store = await open_sqlite(data, own)

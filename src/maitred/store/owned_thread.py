@@ -1,9 +1,9 @@
-"""A thread that belongs to one store, and does one call after another for an event loop.
+"""A thread that belongs to one store, and runs one call after another for an event loop.
 
-SQLite's calls block, and a loop must not. A pool of threads would do too, but a connection wants to
-stay in its thread, and calls that follow one another should be done in that order.
+SQLite's calls block, and an event loop must not. A pool of threads would work too, but a connection
+is best kept in one thread, and calls should run in the order in which they were made.
 
-What was begun is finished, also if whoever asked stopped waiting: a commit cannot be taken back.
+A call is finished even if its caller was cancelled: a commit cannot be undone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _Call = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 class OwnedThread:
-    """Runs from the beginning until `close`. It is a daemon: a program that ends does not wait."""
+    """Runs calls from its creation until `close`; a daemon, so a process that exits does not wait
+    for it."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -31,13 +32,13 @@ class OwnedThread:
         self._closed = False
 
     async def call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401
-        """What the function returns or raises, in the thread, after all calls before this one."""
+        """Run the function in the thread after all earlier calls; return or raise what it does."""
         if self._closed:
             raise StoreUnavailable("The store is closed.")
         return await self._put(function, *arguments)
 
     async def close(self, function: Callable[[], object]) -> None:
-        """Finish what was asked, call this as the last, and end. Only the first time counts."""
+        """Finish all earlier calls, run this function last, and end; later calls do nothing."""
         if not self._closed:
             self._closed = True
             last = self._put(function)
@@ -55,11 +56,11 @@ class OwnedThread:
             answer: tuple[object, BaseException | None]
             try:
                 answer = function(*arguments), None
-            except BaseException as problem:  # noqa: BLE001 - whatever it is, it is the caller's
+            except BaseException as problem:  # noqa: BLE001 - every error goes to the caller
                 answer = None, problem
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 future.get_loop().call_soon_threadsafe(_settle, future, *answer)
-            # What was asked and answered must not live on until the next call comes.
+            # Do not keep arguments and results alive until the next call.
             del call, future, function, arguments, answer
 
 

@@ -1,11 +1,11 @@
-"""The engine for those who have a PostgreSQL server: many nodes, one database.
+"""The PostgreSQL engine: many nodes share one database.
 
 A commit is one call of a function in the database: one round trip, one transaction, on disk when it
-answers. All of it is then the COMMIT, so a connection that is lost meanwhile leaves the outcome
-unknown; what fails before a connection is found has done nothing.
+answers. The call includes the COMMIT, so a connection that is lost during it leaves the outcome
+unknown; a failure before a connection is acquired has done nothing.
 
-A server that does not answer is given up after `COMMAND_SECONDS`, with the connection on which
-it was asked; the pool makes new ones when they are needed, so the store recovers by itself.
+If the server does not answer within `COMMAND_SECONDS`, the call fails and its connection is closed;
+the pool opens new connections when they are needed, so the store recovers by itself.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ if TYPE_CHECKING:
     from maitred.store.opening import StoreLog
 
 CONNECTIONS: Final = 4
-"""Of one shard, at most: one commits, and the others read meanwhile. A server has some hundred for
-all of its clients together."""
+"""The most connections of one shard: one commits while the others read. A server has about a
+hundred for all of its clients together."""
 
 CONNECT_SECONDS: Final = 5.0
-"""To get a connection, a new one if need be."""
+"""How long to wait for a connection of the pool, including opening a new one."""
 
 COMMAND_SECONDS: Final = 10.0
-"""For the answer to one statement. The server itself gives up a little earlier, so that it is known
-that nothing was done."""
+"""How long to wait for the answer to one statement. The server itself gives up a little earlier, so
+that it is known that nothing was done."""
 
 MIGRATION_SECONDS: Final = 600.0
-"""For one step of a migration, and for waiting until another shard has done it."""
+"""How long one step of a migration may take, including the wait for another shard that does it."""
 
 _STATEMENTS: Final = statements("postgres")
 _REFUSALS: Final = {"namespace": Refusal.NAMESPACE_FULL, "store": Refusal.STORE_FULL}
@@ -75,9 +75,9 @@ async def open_postgres(
     command_seconds: float = COMMAND_SECONDS,
     connect_seconds: float = CONNECT_SECONDS,
 ) -> Store:
-    """Connect, and bring the database to this program's version.
+    """Connect, and migrate the database to this program's version.
 
-    Raises `CannotStart` for what will not heal by itself, `StoreUnavailable` if there is no answer.
+    Raise `CannotStart` if waiting cannot help, `StoreUnavailable` if the server does not answer.
     """
     with translated_at_start(location):
         connection = await asyncpg.connect(
@@ -108,12 +108,12 @@ async def open_postgres(
 
 
 async def _prepare(connection: asyncpg.Connection) -> None:
-    """A server may be set up not to wait for its disk; for us it does."""
+    """Turn synchronous commits on for this connection if the server's default is off."""
     await connection.fetchrow(_STATEMENTS["connected"])
 
 
 async def _as_it_is(_connection: asyncpg.Connection) -> None:
-    """Nothing of ours is left behind in a session; a reset would be one more round trip."""
+    """Skip the pool's reset: no session state needs it, and it would cost a round trip."""
 
 
 async def _migrate(connection: asyncpg.Connection) -> None:
@@ -136,7 +136,7 @@ async def _migrate(connection: asyncpg.Connection) -> None:
 
 
 class _PostgresStore:
-    """A store in PostgreSQL. Reading a partition that does not exist returns nothing."""
+    """Implements `Store`; a read of a partition that does not exist returns nothing."""
 
     def __init__(self, pool: asyncpg.Pool, command_seconds: float, connect_seconds: float) -> None:
         self._pool = pool
@@ -144,11 +144,12 @@ class _PostgresStore:
         self._connect_seconds = connect_seconds
         self._closed = False
         self._ids: dict[PartitionKey, int] = {}
-        """Those that were ever looked for and found. No id is given twice."""
+        """Maps the partitions that were found so far to their ids; an id is never used twice."""
 
     @asynccontextmanager
     async def _connection(self, *, commit: bool = False) -> AsyncIterator[asyncpg.Connection]:
-        """One of the pool. It is thrown away if anything but an answer came back."""
+        """Borrow a connection of the pool; close it if anything but the server's answer ends its
+        use."""
         if self._closed:
             raise StoreUnavailable("The store is closed.")
         with translated():
@@ -168,7 +169,7 @@ class _PostgresStore:
     async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
         found: dict[PartitionKey, Acquired | Refusal] = {}
         await self._acquire("acquire", group, found)
-        # Most exist. Making takes turns with all others who make some, so it is asked for apart.
+        # Most partitions exist. Creating takes a lock, so it is a statement of its own.
         missing = [one for one in group if one.key not in found and one.makes]
         if missing:
             quotas = zip(*(one.quota for one in missing), strict=True)
@@ -207,7 +208,8 @@ class _PostgresStore:
         return {row[0] for row in rows}
 
     async def _commit_damaged(self, known: Sequence[tuple[int, Changes]]) -> set[int]:
-        """What cannot be read can often not be deleted either. It must not hold up the others."""
+        """Set rows aside; leave them in their tables if deleting fails, as it often does for rows
+        that cannot be read. They must not block the commits of other partitions."""
         try:
             return await self._set_aside(known, deletes=True)
         except DamagedPageError:
@@ -271,7 +273,7 @@ class _PostgresStore:
         return found
 
     async def _body_or_nothing(self, name: str, key: PartitionKey, *values: object) -> bytes:
-        """The last column of one row, or an empty one if the server cannot read it."""
+        """Return the last column of one row; empty if the server cannot read it."""
         try:
             rows = await self._read(name, key, *values)
         except DamagedPageError:
@@ -327,7 +329,7 @@ class _PostgresStore:
         found = damaged_of(*rows[0])
         if found.body or kind == "result":
             return found
-        # The server may have been mended since.
+        # The server may have been repaired since.
         statement = "segment_body" if kind == "segment" else f"{kind}_one"
         values = (found.priority, first) if kind == "segment" else (first,)
         body = await self._body_or_nothing(statement, key, *values)

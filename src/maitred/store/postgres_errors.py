@@ -1,6 +1,6 @@
-"""What PostgreSQL's refusals, and its silence, mean for whoever asked.
+"""Translate PostgreSQL's errors, and missing answers, into maitred's errors.
 
-Of the location only hosts and ports are ever shown, nor anything of errors about it: it may hold a
+Of the location only hosts and ports are shown, and no error message about it: it may hold a
 password.
 """
 
@@ -27,16 +27,16 @@ NOT_LET_IN: Final = (
 _DONE_NOTHING: Final = (
     asyncpg.InsufficientResourcesError,  # memory, connections
     asyncpg.ProgramLimitExceededError,
-    asyncpg.PostgresSystemError,  # its disk, for one
+    asyncpg.PostgresSystemError,  # for example its disk
     asyncpg.CannotConnectNowError,
     asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,  # by the server, at our own statement_timeout
-    asyncpg.TransactionRollbackError,  # deadlocks among them
-    asyncpg.ReadOnlySQLTransactionError,  # a standby, after others have taken over
+    asyncpg.TransactionRollbackError,  # for example deadlocks
+    asyncpg.ReadOnlySQLTransactionError,  # a standby, after a failover
     asyncpg.InsufficientPrivilegeError,
     *NOT_LET_IN,
 )
-"""After these the server has rolled back, and says so."""
+"""After these errors it is certain that the server has rolled back."""
 
 DEFAULT_PORT: Final = 5432
 
@@ -48,21 +48,21 @@ _SILENCE: Final = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
-"""After these it may have done what it was asked."""
+"""After these errors the server may have executed the statement."""
 
 
 class DamagedPageError(StoreUnavailable):
-    """The server met something that must not be, mostly a damaged page. It has done nothing, and
-    may be able to read other rows."""
+    """The server had an internal error, mostly a damaged page. It has done nothing, and may be able
+    to read other rows."""
 
 
 @contextmanager
 def translated(*, commit: bool = False) -> Iterator[None]:
-    """Raises ours for theirs."""
+    """Raise maitred's errors in place of asyncpg's; `commit` says that a commit is in progress."""
     try:
         yield
     except asyncpg.ClientConfigurationError:
-        raise  # only while starting; what it says may hold the location
+        raise  # only while starting; the message may hold the location
     except asyncpg.DiskFullError as problem:
         raise StoreFull("The database server has no room left.", remedy=_FULL) from problem
     except asyncpg.InternalServerError as problem:
@@ -75,7 +75,7 @@ def translated(*, commit: bool = False) -> Iterator[None]:
 
 @contextmanager
 def translated_at_start(location: str) -> Iterator[None]:
-    """The same for a store that is being opened: what will not heal by itself is `CannotStart`."""
+    """Do the same while a store is opened; raise `CannotStart` if waiting cannot help."""
     try:
         with translated():
             yield
@@ -86,7 +86,7 @@ def translated_at_start(location: str) -> Iterator[None]:
         if not isinstance(problem, NOT_LET_IN):
             raise
         raise CannotStart(
-            f"The database server does not let us in: {_said(problem)}.",
+            f"The database server refused the login: {_said(problem)}.",
             remedy="Check the user, the password and the database in the store's location.",
         ) from None
     except (asyncpg.ClientConfigurationError, ValueError):
@@ -97,7 +97,7 @@ def translated_at_start(location: str) -> Iterator[None]:
 
 
 def _unreached(location: str, problem: BaseException) -> StoreUnavailable:
-    # What the system says may have the address in it that a name stands for, which is no secret.
+    # The system's message may hold the address that a host name resolves to, which is no secret.
     silent = isinstance(problem, TimeoutError)
     said = "it did not answer in time" if silent else _said(problem)
     return StoreUnavailable(
@@ -107,10 +107,10 @@ def _unreached(location: str, problem: BaseException) -> StoreUnavailable:
 
 
 def _place(location: str) -> str:
-    """Its hosts and ports, as it has them; never a user, a password, a database."""
+    """Return the location's hosts and ports; never a user, a password or a database."""
     parts = urlsplit(location)
     if "@" in location.partition(parts.netloc)[2]:
-        return ""  # a user or a password that is not quoted, so what looks like a host may be none
+        return ""  # a user or password is not quoted, so an apparent host may be part of it
     named = parse_qs(parts.query)
     hosts = named.get("host", [parts.netloc.rpartition("@")[2]])[-1]
     if not hosts:

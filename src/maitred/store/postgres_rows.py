@@ -1,4 +1,4 @@
-"""A commit as the columns that `maitred.write_down` takes, in the order of its arguments."""
+"""Convert a commit to the columns that `maitred.write_down` takes, in its arguments' order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def columns_of(entries: Sequence[tuple[int, Changes]]) -> list[list[Any]]:
-    """Of changes and their partitions' ids."""
+    """Return the columns of changes, each given with its partition's id."""
     return [
         *_columns(5, ((n, c.range_id, c.backlog, c.clean, _bytes(c)) for n, c in entries)),
         *_columns(
@@ -36,18 +36,18 @@ def columns_of(entries: Sequence[tuple[int, Changes]]) -> list[list[Any]]:
 
 
 def _bytes(changes: Changes) -> int:
-    """What the rows count that are really written: of each sequence number the last."""
+    """Return the size of the rows that are written: the last of each sequence number."""
     single = (_last(rows) for rows in (changes.later, changes.dead, changes.results))
     return rows_bytes(changes.segments, *single)
 
 
 def columns_of_keys(keys: Iterable[PartitionKey]) -> list[list[Any]]:
-    """Namespaces, queues, types and numbers of partitions."""
+    """Return the columns of keys: namespaces, queues, types and partition numbers."""
     return _columns(4, keys)
 
 
 def _last(records: Iterable[Any]) -> Collection[Any]:
-    """The last of each sequence number: one statement does not write a row twice."""
+    """Return the last record of each sequence number: a statement cannot write a row twice."""
     return {record.sequence: record for record in records}.values()
 
 

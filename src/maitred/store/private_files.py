@@ -1,14 +1,14 @@
-"""The files of a data directory: made for their owner alone, and found so at every start.
+"""Keep the files of a data directory private to their owner, and check that at every start.
 
-The directory may have been there before, with any mode, in a place where others can write. So every
-file is made with mode 0600 from its first moment, whatever the umask says; SQLite gives `-wal` and
-`-shm` the mode of their database. What was made wider by an earlier version, or restored so from a
-backup, is tightened at the start, while no other process uses it. The directory itself is left as
-it is: it may be somebody's home, or /tmp.
+The directory may exist already, with any mode, in a place where others can write. So every file is
+created with mode 0600, whatever the umask is; SQLite gives `-wal` and `-shm` the mode of their
+database. Files that an earlier version created with a wider mode, or that were restored so from a
+backup, are tightened at the start, while no other process uses them. The directory itself is left
+as it is: it may be a person's home, or /tmp.
 
 A file that is not a regular one, or that belongs to another user, was put there by somebody else:
-the node does not start with it. Nobody is trusted but root, this user, and the directory's owner,
-who can replace every file in it anyway.
+the node does not start with it. It trusts only root, its own user, and the directory's owner, who
+can replace every file in it anyway.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 FILE_MODE: Final = 0o600
 
 OTHERS: Final = 0o077
-"""Whatever group and others may do."""
+"""The permission bits of the group and of others."""
 
 _OURS: Final = re.compile(
     r"lock|node\.(json|new)|tasks\.(lock|key|new|manifest|users|restoring)|tasks-\d+\.db(-wal|-shm|-journal)?"
     r"|[^/]+\.document|[^/]+\.new"
 )
-"""Names of files that a node makes."""
+"""Matches the names of files that a node creates."""
 
 
 class Tightened(NamedTuple):
-    """A file that others could use."""
+    """A file that other users could access."""
 
     name: str
     mode: int
-    """What it was."""
+    """The mode that the file had."""
     done: bool
-    """False: its mode cannot be changed, since it belongs to another user."""
+    """Whether the mode was changed; False if the file belongs to another user."""
 
 
 def open_private(path: str | Path, flags: int) -> int:
-    """Open a file as `os.open` does; one that is made is for its owner alone. Links are refused."""
+    """Open a file as `os.open` does; a new one gets mode 0600. Symbolic links are refused."""
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC
     if not flags & os.O_CREAT:
         return os.open(path, flags)
@@ -58,13 +58,13 @@ def open_private(path: str | Path, flags: int) -> int:
             raise
         return os.open(path, flags, FILE_MODE)
     with suppress(OSError):  # a file system without modes
-        os.fchmod(made, FILE_MODE)  # a umask may have taken away what we need ourselves
+        os.fchmod(made, FILE_MODE)  # the umask may have removed the owner's own permissions
     return made
 
 
 def make_database(path: Path) -> None:
-    """Make an empty file for SQLite unless it is there. One that is there is not opened: whoever
-    closes a file takes away the locks that SQLite has on it in the same process."""
+    """Create an empty file for SQLite unless it exists. An existing one is not opened: closing a
+    file releases the locks that SQLite has on it in the same process."""
     try:
         os.close(open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -72,9 +72,9 @@ def make_database(path: Path) -> None:
 
 
 def tighten(directory: Path) -> list[Tightened]:
-    """Take away what group and others may do with the files of a node, and return which they were.
+    """Remove the permissions of group and others from the files of a node; return those files.
 
-    Raises `CannotStart` for a file that somebody else has put there.
+    Raise `CannotStart` for a file that somebody else has put there.
     """
     found = []
     owner = directory.stat().st_uid

@@ -1,8 +1,8 @@
-"""The SQL of the engines, from the files beside this one.
+"""Load the SQL of the engines from the folder `sql` beside this file.
 
 SQL reads best as SQL, in files that editors and databases know. An engine has a folder with
-numbered migrations (`0001_initial.sql`), applied in their order and never changed once they are
-released, and `statements.sql` with its statements, each under a line `-- name: ...`.
+numbered migrations (`0001_initial.sql`), applied in order and never changed once they are released,
+and `statements.sql` with its statements, each under a line `-- name: ...`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
 class Migration(NamedTuple):
-    """A step from the version before it."""
+    """The script that migrates a database to `version` from the version before it."""
 
     version: int
     script: str
 
 
 def script(engine: str, name: str) -> str:
-    """One file, whole."""
+    """Return the text of one SQL file of an engine."""
     return files("maitred.store").joinpath("sql", engine, f"{name}.sql").read_text("utf-8")
 
 
 @cache
 def migrations(engine: str) -> tuple[Migration, ...]:
-    """All of them, the oldest first."""
+    """Return all migrations of an engine, the oldest first."""
     found = files("maitred.store").joinpath("sql", engine).iterdir()
     numbered = [(_NUMBERED.fullmatch(file.name), file) for file in found]
     return tuple(
@@ -43,6 +43,6 @@ def migrations(engine: str) -> tuple[Migration, ...]:
 
 @cache
 def statements(engine: str) -> Mapping[str, str]:
-    """The named ones."""
+    """Return the statements of an engine by name."""
     _, *parts = _NAME.split(script(engine, "statements"))
     return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}

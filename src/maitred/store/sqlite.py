@@ -1,7 +1,7 @@
 """The embedded engine: SQLite files in the node's data directory, and a thread that owns them.
 
-Nothing has to be installed or run beside the node. What it costs: all of a node's tasks are on that
-node's disk. A commit is on it when it returns (synchronous = FULL, a write-ahead log).
+Nothing has to be installed or run beside the node. The price: all of a node's tasks are on that
+node's disk. A commit is on disk when it returns (synchronous = FULL, a write-ahead log).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 async def open_sqlite(directory: Path, own: int, *, busy_seconds: float = BUSY_SECONDS) -> Store:
-    """The store of shard `own`, which makes new partitions in `tasks-<own>.db`.
+    """Open the store of shard `own`, which creates new partitions in `tasks-<own>.db`.
 
-    Raises `CannotStart` if there is a file that this program cannot use.
+    Raise `CannotStart` if there is a file that this program cannot use.
     """
     thread = OwnedThread(f"store {own}")
     try:
@@ -54,7 +54,7 @@ async def open_sqlite(directory: Path, own: int, *, busy_seconds: float = BUSY_S
 
 
 class _SqliteStore:
-    """Hands everything to its thread. What is asked of partitions that never were is empty."""
+    """Runs every call in its thread; a read of a partition that does not exist returns nothing."""
 
     def __init__(self, thread: OwnedThread, directory: SqliteDirectory) -> None:
         self._call = thread.call

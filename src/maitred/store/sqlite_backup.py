@@ -1,8 +1,8 @@
-"""Backups of SQLite stores, made while the node runs, and their way back.
+"""Back up SQLite stores while the node runs, and restore them.
 
-A backup is a directory: the databases, the documents and `node.json`, and `backup.json`, which says
-what it is. Each database is copied out of one read transaction, so it is as it was at one moment,
-whatever is written meanwhile. All these transactions begin before the first page is copied, within
+A backup is a directory: the databases, the documents and `node.json`, and `backup.json`, which
+describes it. Each database is copied in one read transaction, so the copy is consistent, whatever
+is written meanwhile. All these transactions begin before the first page is copied, within
 milliseconds of one another. That is enough: everything of a partition is in one file, and nothing
 spans two of them.
 
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Tell = Callable[[int, int, str], None]
-    """Hears how much is done, of how much, and what is being done."""
+    """Is called with the pages or files done, the total, and a description of the step."""
 
 IDENTITY_FILE: Final = "node.json"
 PAGES_AT_ONCE: Final = 2_048
-"""Pages of 4 KiB that are copied between two reports of progress."""
+"""How many pages of 4 KiB are copied between two reports of progress."""
 
 TABLES: Final = ("partitions", "segments", "later", "dead", "results", "damaged")
 
@@ -67,13 +67,13 @@ class BackupFile(Struct):
 
     sha256: str
     rows: dict[str, int]
-    """By table; `tasks` are those that are not over. Empty for a file that is no database."""
+    """Row counts by table, and under `tasks` the unfinished tasks; empty unless a database."""
     identity: str = ""
     generation: int = 0
 
 
 class Backup(Struct):
-    """What a backup says of itself."""
+    """The description of a backup, as `backup.json` holds it."""
 
     store: str
     taken_at: float
@@ -81,7 +81,7 @@ class Backup(Struct):
     range_floor: int
 
     def total(self, table: str) -> int:
-        """How many rows of a table there are in all files, or how many `tasks`."""
+        """Return how many rows of a table, or how many `tasks`, all files have together."""
         return sum(file.rows.get(table, 0) for file in self.files.values())
 
 
@@ -106,18 +106,18 @@ def back_up(data: Path, target: Path, tell: Tell) -> Backup:
 def _copy(data: Path, target: Path, tell: Tell) -> Backup:
     if not (data / MANIFEST_FILE).exists():
         raise InvalidArgument(
-            f"{data} is no data directory with SQLite files of this version.",
+            f"{data} is not a data directory with SQLite files of this version.",
             remedy="Name the directory of a node that was started with this version (--data). "
             "A PostgreSQL store is backed up with PostgreSQL's own tools.",
         )
     files: dict[str, BackupFile] = {}
     with ExitStack() as held:
         with locked(data):
-            # Whether another process has them open is not known here, so logs are not missed.
+            # A node may have the files open, which is not known here, so do not check the logs.
             manifest = read_manifest(data)
             check(data, manifest, alone=False)
             if manifest is None:
-                raise StoreUnavailable(f"{MANIFEST_FILE} is gone.")
+                raise StoreUnavailable(f"{MANIFEST_FILE} does not exist any more.")
             taken_at = time.time()
             sources = {}
             for name in sorted(manifest.files):
@@ -146,7 +146,7 @@ def _copy(data: Path, target: Path, tell: Tell) -> Backup:
 
 
 def _snapshot(path: Path) -> sqlite3.Connection:
-    """A connection that sees the database as it is now, for as long as it is open."""
+    """Open a connection that sees the database as it is now, for as long as it is open."""
     connection = read_only(path)
     try:
         connection.execute("BEGIN")
@@ -173,7 +173,7 @@ def _copy_file(
 
 
 def _verified(name: str, connection: sqlite3.Connection) -> dict[str, int]:
-    """Count the rows of a database that is whole."""
+    """Check a database's integrity and count its rows; raise `StoreUnavailable` if damaged."""
     found = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
     if found != ["ok"]:
         raise StoreUnavailable(
@@ -193,12 +193,12 @@ def _rows(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def read_backup(path: Path) -> Backup:
-    """What a backup says of itself."""
+    """Read the description of a backup."""
     try:
         return json.decode((path / BACKUP_FILE).read_bytes(), type=Backup)
     except FileNotFoundError:
         raise InvalidArgument(
-            f"{path} is no backup: it has no {BACKUP_FILE}.",
+            f"{path} is not a backup: it has no {BACKUP_FILE}.",
             remedy="Name the directory that `maitred admin backup` made.",
         ) from None
     except (DecodeError, OSError) as problem:
@@ -206,9 +206,9 @@ def read_backup(path: Path) -> Backup:
 
 
 def restore(backup: Path, data: Path, tell: Tell, *, replaces: bool) -> Backup:
-    """Make a data directory of a backup; the caller holds the directory, so that no node uses it.
+    """Restore a backup into a data directory; the caller locks it, so that no node uses it.
 
-    What is there is put away, if `replaces` allows that, and never deleted.
+    Existing files are moved away, if `replaces` allows that, and never deleted.
     """
     known = read_backup(backup)
     _verify_backup(backup, known, tell)
@@ -222,7 +222,7 @@ def restore(backup: Path, data: Path, tell: Tell, *, replaces: bool) -> Backup:
             )
         now = time.time()
         used = [highest_range(data / name) for name in there if DATABASE.fullmatch(name)]
-        # A restore that was interrupted has put the files away, and left what they said.
+        # An interrupted restore moved the files away, and kept their manifest.
         previous = (
             _read_previous(data / RESTORING_FILE)
             or _read_previous(data / MANIFEST_FILE)

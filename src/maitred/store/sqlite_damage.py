@@ -1,9 +1,9 @@
-"""Reads on where a SQLite file is damaged, row by row, and sets rows aside.
+"""Read a damaged SQLite file row by row, and set unreadable rows aside.
 
-A page that SQLite cannot read makes every statement fail that touches it, so many rows that are
-read together cannot be read any more. Their keys are mostly in an index, which has pages of its
-own. So the keys are read from there, and each row alone; one that cannot be read comes back with an
-empty body, and the partition sets it aside.
+A page that SQLite cannot read makes every statement fail that touches it, so a statement that reads
+many rows fails for all of them. Their keys are mostly in an index, which has pages of its own. So
+the keys are read from there, and each row alone; a row that cannot be read comes back with an empty
+body, and the partition sets it aside.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from maitred.matching.records import Changes, Damaged, DamagedKind, Dead
 
 SUSPECT: Final = (DamagedFileError, DecodeError, LookupError, TypeError, ValueError, struct.error)
-"""What reading many rows together meets when one of them is damaged: SQLite does not notice it
-always, and then a column holds a value of another type, or an index names a row that is gone."""
+"""The errors of reading many rows together when one of them is damaged: SQLite does not always
+notice, and then a column holds a value of another type, or an index names a missing row."""
 
 _STATEMENTS: Final = statements("sqlite")
 
 
 class File(Protocol):
-    """The part of a `SqliteFile` that reading past damage needs."""
+    """The methods of a `SqliteFile` that this module needs."""
 
     def json(self, name: str, values: Sequence[Any]) -> Any: ...  # noqa: ANN401
     def row(self, name: str, values: Sequence[Any]) -> Any: ...  # noqa: ANN401
 
 
 def body_or_nothing(file: File, name: str, values: Sequence[Any]) -> bytes:
-    """The last column of one row, or an empty one if it cannot be read."""
+    """Return the last column of one row; empty if it cannot be read."""
     try:
         row = file.row(name, values)
     except DamagedFileError:
@@ -83,7 +83,7 @@ def dead_one_by_one(file: File, number: int, after: int, most: int) -> list[Dead
 
 
 def unchecked_dead(file: File, number: int, sequence: int) -> Dead:
-    """A dead letter, as far as it can be read."""
+    """Return a dead letter, as far as it can be read."""
     try:
         row = file.row("dead_one_unchecked", (number, sequence))
     except DamagedFileError:
@@ -96,7 +96,7 @@ def unchecked_dead(file: File, number: int, sequence: int) -> Dead:
 def set_aside(
     connection: sqlite3.Connection, number: int, changes: Changes, *, deletes: bool
 ) -> None:
-    """Write the rows that are set aside, and forget those that a person has decided on."""
+    """Store the rows that are set aside, and delete those that a person has decided on."""
     for kind, first in changes.damaged_gone:
         connection.execute(_STATEMENTS["damaged_gone"], (number, first, kind))
         connection.execute(_STATEMENTS["damaged_dropped"], (number, first, kind))
@@ -116,8 +116,8 @@ def whole_damaged(
     head: str,
     body: bytes,
 ) -> Damaged:
-    """A row that was set aside. One that could not be read is looked for in its own table: the
-    file may have been mended since."""
+    """Return a row that was set aside. If its body could not be read, try its own table again: the
+    file may have been repaired since."""
     row = damaged_of(kind, first, last, tasks, head, len(body), body)
     if body:
         return row

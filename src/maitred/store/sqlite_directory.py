@@ -1,11 +1,11 @@
-"""All `tasks-<n>.db` of a node, as one of its shards sees them.
+"""All `tasks-<n>.db` files of a node, as one of its shards uses them.
 
-SQLite has one writer a file, so every shard has a file of its own. But the number of shards can be
-another one at the next start, and a partition may change its owner at any time. So a partition
-stays in the file in which it was made; whoever acquires it looks for it in all of them, and makes
-it in his own if it is nowhere. That happens under one lock, or two shards might both make it.
+SQLite has one writer per file, so every shard has a file of its own. But the number of shards may
+change at the next start, and a partition may change its owner at any time. So a partition stays in
+the file in which it was created; a shard that acquires it looks for it in all files, and creates it
+in its own if it is in none. That happens under one lock, or two shards might both create it.
 
-Several processes may therefore write one file. SQLite's locks make that right; it is only slower.
+Several processes may therefore write one file. SQLite's locks make that safe; it is only slower.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ if TYPE_CHECKING:
 LOCK_FILE: Final = "tasks.lock"
 
 USERS_FILE: Final = "tasks.users"
-"""Locked by every process that has the databases open, so that each knows whether it is the only
-one."""
+"""Every process that has the databases open locks this file, so that each knows whether it is the
+only one."""
 
 GENERATION_SECONDS: Final = 60.0
-"""How often the generation of a file is raised while it is written. An older copy of a file is
-noticed if it is older than that. It costs two commits and the manifest."""
+"""How often the generation of a file is raised while it is written. A copy of a file is detected as
+outdated if it is older than that. It costs two commits and a write of the manifest."""
 
 KEY_FILE: Final = "tasks.key"
-"""Beside the databases rather than in one of them: it is one key for all of them."""
+"""The file of the signing key, beside the databases because they all share one key."""
 
 OLDEST: Final = (3, 38)
-"""Of SQLite: has JSON built in, strict tables and RETURNING."""
+"""The oldest supported version of SQLite: it has JSON built in, strict tables and RETURNING."""
 
 
 class PartitionFile(NamedTuple):
-    """The file and number of a partition, from its creation until it is deleted. No number is used
+    """The file of a partition and its number there, until it is deleted; a number is never used
     twice."""
 
     file: SqliteFile
@@ -74,7 +74,8 @@ class PartitionFile(NamedTuple):
 
 
 class SqliteDirectory:
-    """Blocks, and belongs into the store's own thread; so does its making."""
+    """The databases of a node; every call blocks, the constructor too, so use the store's
+    thread."""
 
     def __init__(self, path: Path, own: int, busy_seconds: float) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
@@ -87,7 +88,7 @@ class SqliteDirectory:
         self._own = own
         self._busy_seconds = busy_seconds
         self._files: dict[int, SqliteFile] = {}
-        """By number, in that order: all shards must look in the same one first."""
+        """The files by number, in ascending order: all shards must search them in one order."""
         self._places: dict[PartitionKey, PartitionFile] = {}
         self._users = -1
         self._is_checked = False
@@ -103,7 +104,7 @@ class SqliteDirectory:
             raise
 
     def _join(self, own: int) -> None:
-        """Open all files, if they are those that were left. Under the lock."""
+        """Open all files, if they match the manifest; the caller holds the lock."""
         self._users = open_private(self._path / USERS_FILE, os.O_RDWR | os.O_CREAT)
         alone = _is_alone(self._users)
         found = read_manifest(self._path)
@@ -121,8 +122,8 @@ class SqliteDirectory:
         fcntl.flock(self._users, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        """Close all files. If no other process has them open, say before that they are closed; if
-        that cannot be said, leave them open to the end of the process."""
+        """Close all files. If no other process has them open, first record in the manifest that
+        they are closed; if that fails, leave them open to the end of the process."""
         if self._users < 0:
             self._close_files()
             return
@@ -150,7 +151,7 @@ class SqliteDirectory:
         self._files = {}
 
     def _raise_generations(self) -> None:
-        """Raise the generations of the files that were written, every now and then."""
+        """Raise the generations of the files that were written, once in `GENERATION_SECONDS`."""
         now = time.monotonic()
         if now - self._raised_at < GENERATION_SECONDS:
             return
@@ -181,7 +182,7 @@ class SqliteDirectory:
     def _acquire_known(
         self, group: Sequence[Acquisition], found: dict[PartitionKey, Acquired | Refusal]
     ) -> None:
-        """Acquire those whose places are known; one that is gone from there is looked for again."""
+        """Acquire the partitions whose places are known; forget a place that no longer has one."""
         keys: dict[SqliteFile, dict[int, PartitionKey]] = {}
         for wanted in group:
             place = self._places.get(wanted.key)
@@ -198,8 +199,8 @@ class SqliteDirectory:
     def _make(
         self, group: Sequence[Acquisition], found: dict[PartitionKey, Acquired | Refusal]
     ) -> None:
-        """Make those that are nowhere, as far as quotas allow. Under the lock, or two shards might
-        make the same one, or one too many."""
+        """Create the partitions that do not exist, as far as quotas allow. The caller holds the
+        lock, or two shards might create the same one, or exceed a quota."""
         counts: dict[str, int] = {}
         total = -1
         made = []
@@ -232,13 +233,13 @@ class SqliteDirectory:
                 found[key] = Acquired(range_id, None, 0, clean=True)
 
     def commit(self, group: Sequence[Changes]) -> list[PartitionKey]:
-        """One transaction for each file that the group touches; nearly always that is one."""
+        """Commit in one transaction per file that the group touches; nearly always that is one."""
         entries: dict[SqliteFile, list[tuple[int, Changes]]] = {}
         overtaken = []
         for changes in group:
             place = self._places.get(changes.key)
             if place is None:
-                overtaken.append(changes.key)  # acquired by others, or by nobody
+                overtaken.append(changes.key)  # this shard does not own the partition
             else:
                 entries.setdefault(place.file, []).append((place.number, changes))
         written: list[PartitionKey] = []
@@ -254,7 +255,7 @@ class SqliteDirectory:
         return overtaken
 
     def place(self, key: PartitionKey) -> PartitionFile | None:
-        """Where it is, if it is anywhere."""
+        """Return the place of a partition; None if it does not exist."""
         found = self._places.get(key)
         if found is None:
             self._look_around()
@@ -263,14 +264,14 @@ class SqliteDirectory:
         return found
 
     def _find(self, keys: Sequence[PartitionKey]) -> None:
-        """Look for their places in all files."""
+        """Look up the places of partitions in all files."""
         for file in self._files.values():
             for key, number in file.find(keys).items():
                 self._places[key] = PartitionFile(file, number)
 
     def forget_results(self, before: float, most: int) -> int:
-        """In all files, since nobody may have acquired what is in them; its own first, so that the
-        shards of a node do not all wait for the same one."""
+        """Delete expired results in all files, since their partitions may have no owner; start with
+        the shard's own file, so that the shards of a node do not all wait for the same one."""
         self._look_around()
         numbers = list(self._files)
         start = numbers.index(self._own)
@@ -288,8 +289,8 @@ class SqliteDirectory:
         return sorted(key for file in self._files.values() for key in file.children_with_tasks())
 
     def use(self) -> StoreUse:
-        """Sum up all files. A file never shrinks, so what is free inside our own one is room too:
-        otherwise a node whose backlog once filled the disk would refuse tasks for ever."""
+        """Sum up all files. A file never shrinks, so free pages in the shard's own file count as
+        room: otherwise a node whose backlog once filled the disk would refuse tasks for ever."""
         self._look_around()
         self._raise_generations()
         found: dict[tuple[str, str], StoredUse] = {}
@@ -316,7 +317,7 @@ class SqliteDirectory:
         return sorted(found, key=lambda one: one.key)[:most]
 
     def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
-        """Roots come last: one whose queue has another partition stays."""
+        """Delete empty partitions, roots last: a root whose queue has another partition stays."""
         gone: list[PartitionKey] = []
         with self._locked():
             self._open_new(self._new())
@@ -344,7 +345,7 @@ class SqliteDirectory:
         return gone
 
     def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
-        """The root's file comes last: what failed half-way can be found and repeated."""
+        """Delete a queue, the root's file last, so that a partial failure can be repeated."""
         with self._locked():
             self._open_new(self._new())
             self._find([key])
@@ -366,7 +367,7 @@ class SqliteDirectory:
         return [(file, row) for file in self._files.values() for row in file.of_queue(key)]
 
     def signing_key(self) -> bytes:
-        """Read the key of this directory; the first shard that asks makes it."""
+        """Read the key of this directory; the first call creates it."""
         path = self._path / KEY_FILE
         with self._locked(), translated(path):
             if not path.exists():
@@ -388,7 +389,7 @@ class SqliteDirectory:
             return replace_document(self._path, name, version, body)
 
     def _look_around(self) -> None:
-        """Open the files that have appeared, when their makers are done with making them."""
+        """Open files that appeared, once the processes that create them have released the lock."""
         new = self._new()
         if new:
             with self._locked():
@@ -400,7 +401,7 @@ class SqliteDirectory:
         return {int(name[1]) for name in names if name} - self._files.keys()
 
     def _open_new(self, new: set[int]) -> None:
-        """Open files that another process made since. Under the lock."""
+        """Open files that another process created since; the caller holds the lock."""
         if new:
             manifest = read_manifest(self._path)
             if manifest is not None:
@@ -410,7 +411,7 @@ class SqliteDirectory:
     def _open_all(
         self, numbers: set[int], manifest: Manifest, *, at_start: bool, settles: bool = True
     ) -> None:
-        """Open them, and give those an identity that have none; the manifest names them first."""
+        """Open files, and give an identity to those without; the manifest lists them first."""
         unknown = {_name(number) for number in numbers} - manifest.files.keys()
         for name in sorted(unknown):
             manifest.files[name] = KnownFile(str(uuid4()), 0)
@@ -449,8 +450,8 @@ def _name(number: int) -> str:
 
 
 def _is_alone(users: int) -> bool:
-    """Whether no other process has the databases open; if so, none can begin to until the lock of
-    the directory is free."""
+    """Return whether no other process has the databases open; if so, none can open them until the
+    lock of the directory is released."""
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Documents of an embedded store: small files beside the databases, one a document.
+"""Documents of a SQLite store: small files beside the databases, one per document.
 
 A file begins with a line that holds the document's version; the body follows. A new version is
 written to another file, synced, and renamed, so that a reader sees a whole version without a lock.
@@ -26,7 +26,7 @@ _VERSION_BYTES: Final = 19
 
 
 def read_document(directory: Path, name: str, known: int) -> Document | None:
-    """Return the document unless it does not exist or `known` is its version."""
+    """Return the document; None if it does not exist or `known` is its version."""
     path = directory / f"{name}{SUFFIX}"
     with translated(path):
         try:
@@ -48,7 +48,7 @@ def read_document(directory: Path, name: str, known: int) -> Document | None:
 
 
 def replace_document(directory: Path, name: str, version: int, body: bytes) -> bool:
-    """Write the next version if `version` is the present one; the caller holds the lock."""
+    """Write the next version if `version` is the current one; the caller holds the lock."""
     present = read_document(directory, name, -1)
     if version != (present.version if present is not None else 0):
         return False
@@ -59,7 +59,7 @@ def replace_document(directory: Path, name: str, version: int, body: bytes) -> b
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write the file for its owner's eyes only, whole or not at all, and durably."""
+    """Write a file with mode 0600, atomically and durably."""
     made = path.with_suffix(".new")
     made.unlink(missing_ok=True)
     descriptor = open_private(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

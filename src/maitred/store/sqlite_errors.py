@@ -1,4 +1,4 @@
-"""What SQLite's refusals mean for whoever asked."""
+"""Translate SQLite's errors into maitred's errors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _FULL = "Make room on the disk; the store goes on by itself."
 _DAMAGED = {"SQLITE_NOTADB", "SQLITE_CORRUPT"}
 _LAST_WRITES = ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC")
-"""Where these fail, the end of the transaction may have reached the log all the same; a full disk
-refuses before that."""
+"""After these errors the end of the transaction may be in the log nevertheless; a full disk fails
+before that."""
 
 
 class DamagedFileError(StoreUnavailable):
@@ -28,7 +28,7 @@ class DamagedFileError(StoreUnavailable):
 
 @contextmanager
 def translated(path: Path, *, writing: bool = False) -> Iterator[None]:
-    """Raises ours for theirs."""
+    """Raise maitred's errors in place of SQLite's; `writing` says that a commit is in progress."""
     try:
         yield
     except (sqlite3.OperationalError, sqlite3.DatabaseError) as problem:
@@ -41,13 +41,13 @@ def translated(path: Path, *, writing: bool = False) -> Iterator[None]:
 
 
 def name_of(problem: sqlite3.Error) -> str:
-    """SQLite's own name for it; errors that Python's module makes have none."""
+    """Return SQLite's own name of an error; empty for errors that Python's module raises."""
     return getattr(problem, "sqlite_errorname", "")
 
 
 @contextmanager
 def translated_at_start(path: Path) -> Iterator[None]:
-    """The same for a store that is being opened: it cannot start with such a file."""
+    """Do the same while a store is opened, and raise `CannotStart`."""
     try:
         with translated(path):
             yield
@@ -66,7 +66,7 @@ def _meaning(path: Path, problem: sqlite3.Error, *, writing: bool) -> MaitredErr
     is_no_text = not name and str(problem).startswith("Could not decode to UTF-8")
     if name in _DAMAGED or name.startswith("SQLITE_CORRUPT") or is_no_text:
         return DamagedFileError(
-            f"{path.name} is no database, or it is damaged.",
+            f"{path.name} is not a database, or it is damaged.",
             remedy="Stop the node and restore a backup (`maitred admin restore`), or start it with "
             f"--accept-loss {path.name} to go on without what is in the file.",
         )

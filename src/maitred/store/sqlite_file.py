@@ -1,10 +1,10 @@
-"""One `tasks-<n>.db`: its version, what is written to it, what is read from it.
+"""One `tasks-<n>.db` file: its migration, its writes and its reads.
 
-A commit is one statement (sql/sqlite/writing.sql says why). It ends as a whole if one of its
-partitions was overtaken; that is rare, and then it is done again in a transaction that first looks
-who was.
+A commit is one statement (sql/sqlite/writing.sql says why). It fails as a whole if one of its
+partitions was overtaken; that is rare, and then it is repeated in a transaction that first checks
+which partitions were.
 
-Everything here blocks, and belongs into the store's own thread.
+Everything here blocks, and has to run in the store's own thread.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ if TYPE_CHECKING:
     from maitred.store.interface import EmptyPartition, SegmentRead
 
 BUSY_SECONDS: Final = 30.0
-"""How long to wait for others who write the same file. Their transactions take milliseconds; a disk
-that is that slow for them is so for us."""
+"""How long to wait for other processes that write the same file. Their transactions take
+milliseconds; a disk that is slow for them is slow for this process, too."""
 
 CHECKPOINT_PAGES: Final = 4_000
-"""Of 4 KiB: the size of the log from which on it is carried over into the file. Most segments are
-deleted soon; the longer the log, the fewer of them are ever carried."""
+"""The size of the log, in pages of 4 KiB, at which SQLite checkpoints it into the file. Most
+segments are deleted soon; the longer the log, the fewer of them ever reach the file."""
 
 CACHE_KIB: Final = 16 * 1024
 
 APPLICATION: Final = 0x6D747264
-"""`mtrd`: says in the file's header that it is ours."""
+"""The application id `mtrd` in the file's header marks the file as maitred's."""
 
 _STATEMENTS: Final = statements("sqlite")
 _DELETING: Final = (
@@ -74,31 +74,32 @@ _DELETING: Final = (
 )
 _Entry = tuple[int, "Changes"]
 _Head = tuple[int, int, int, int]
-"""Of a segment: first, last, tasks, bytes."""
+"""The head of a segment: first, last, tasks, bytes."""
 
 
 class SqliteFile:
-    """Opened by `open`, under the lock of its directory."""
+    """One open database; use `open`, while holding the lock of its directory."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
         self.is_written = False
         """Whether anything was written since the generation was raised."""
-        # Python closes a connection that it forgets, and SQLite then removes the write-ahead log,
+        # Python closes a connection that it garbage-collects, and SQLite then removes the log,
         # whose absence means that commits are lost. Only `close` may do that.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
     @classmethod
     def open(cls, path: Path, busy_seconds: float = BUSY_SECONDS) -> SqliteFile:
-        """Make it if need be, and bring it to this program's version; raises `CannotStart`."""
+        """Create the file if needed, and migrate it to this program's version; raise `CannotStart`
+        if that is impossible."""
         make_database(path)
         connection = sqlite3.connect(
             path, timeout=busy_seconds, isolation_level=None, cached_statements=64
         )
         try:
             _migrate(path, connection)
-            # Debian's SQLite overwrites what is deleted, which is most of what we ever write.
+            # Debian's SQLite overwrites deleted rows with zeros, and nearly all rows get deleted.
             connection.execute("PRAGMA secure_delete = OFF")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA temp_store = MEMORY")
@@ -119,32 +120,32 @@ class SqliteFile:
             self._connection.execute(_STATEMENTS["identify"], (store, identity))
 
     def next_generation(self) -> int:
-        """Raise the generation, durably."""
+        """Raise the file's generation durably, and return it."""
         self.is_written = False
         return int(self._written("next_generation", ())[0][0])
 
     def carry_over(self) -> None:
-        """Have nothing in the write-ahead log that is not in the file. The log stays as it is: an
-        empty one would mean that commits are lost."""
+        """Checkpoint the write-ahead log into the file. The log stays as it is: an empty one would
+        mean that commits are lost."""
         with translated(self.path):
             self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
 
     def find(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
-        """The numbers of those that are in this file."""
+        """Return the numbers of those partitions that are in this file."""
         with translated(self.path):
             return {keys[at]: number for at, number in self.json("find", (listed(keys),))}
 
     def make(self, keys: Sequence[PartitionKey], range_id: int) -> dict[PartitionKey, int]:
-        """Make partitions that are nowhere, for their first owner; their numbers in this file."""
+        """Create partitions for their first owner; return their numbers in this file."""
         rows = self._written("make", (listed(keys), range_id))
         return {PartitionKey(*key): number for number, *key in rows}
 
     def acquire(self, numbers: Sequence[int]) -> dict[int, Acquired]:
-        """Raise the range ids of those that are still there."""
+        """Raise the range ids of those partitions that still exist; return their state."""
         return dict(map(acquired_of, self._written("acquire", (listed(numbers),))))
 
     def watermark(self) -> int:
-        """The highest range id of any partition that was deleted from this file."""
+        """Return the highest range id of any partition that was deleted from this file."""
         return int(self.row("watermark", ())[0])
 
     def queue_count(self, namespace: str) -> int:
@@ -163,12 +164,13 @@ class SqliteFile:
         return [empty_of(row) for row in rows]
 
     def of_queue(self, key: PartitionKey) -> list[tuple[int, int, int, int]]:
-        """The queue's partitions in this file: number, tasks, dead letters, damaged rows."""
+        """Return the queue's partitions in this file: number, tasks, dead letters, damaged rows."""
         with translated(self.path):
             return [tuple(row) for row in self.json("of_queue", key[:3])]
 
     def forget(self, entries: Sequence[tuple[int, int]]) -> list[int]:
-        """Delete partitions that hold nothing, of those with these numbers and range ids."""
+        """Delete those partitions, given by number and range id, that hold nothing; return their
+        numbers."""
         with translated(self.path, writing=True), self._transaction():
             gone = self.json("without_contents", (listed(entries),))
             self._delete(gone)
@@ -184,7 +186,7 @@ class SqliteFile:
             self._connection.execute(_STATEMENTS[name], (listed(numbers),))
 
     def write(self, entries: Sequence[_Entry]) -> list[PartitionKey]:
-        """Write them, durably; returns who was overtaken and therefore left out."""
+        """Write changes durably; return the partitions that were overtaken and left out."""
         self.is_written = True
         aside = any(changes.damaged or changes.damaged_gone for _, changes in entries)
         try:
@@ -193,7 +195,7 @@ class SqliteFile:
         except DamagedFileError:
             if not aside:
                 raise
-        # What cannot be read can often not be deleted either. It must not hold up the others.
+        # Rows that cannot be read can often not be deleted either; they must not block others.
         entries = [(number, without_deletions(changes)) for number, changes in entries]
         with translated(self.path, writing=True):
             return self._write_as_far_as_owned(entries, aside=True, deletes=False)
@@ -259,14 +261,14 @@ class SqliteFile:
     ) -> list[SegmentRead]:
         with translated(self.path):
             heads: list[_Head] = []
-            # Every segment has a task, so no more segments than that can be needed.
+            # Every segment has a task, so no more than `tasks` segments can be needed.
             for head in self.json("segments_in_order", (number, priority, after, max(tasks, 0))):
                 heads.append(tuple(head))
                 tasks -= head[2]
                 most_bytes -= head[3]
                 if tasks <= 0 or most_bytes <= 0:
                     break
-            # Others may write the same file between two statements, though not this partition.
+            # Other shards may write this file between two statements, but not this partition.
             found = []
             for part in portions(heads):
                 bodies = self._segment_bodies(number, priority, [head[0] for head in part])
@@ -295,7 +297,7 @@ class SqliteFile:
         if not found:
             return []
         first, last = min(s.first for s in found), max(s.last for s in found)
-        # No row has more marks than that, so none that begins earlier reaches the first segment.
+        # No row has more marks than that, so no row that begins earlier reaches the first segment.
         earliest = first - MARKS_IN_ROW + 1
         return with_marks(found, self.json("marks", (number, earliest, last, first)))
 
@@ -349,24 +351,24 @@ class SqliteFile:
         return row[0] if row else 0
 
     def damaged(self, number: int, after: tuple[int, str], most: int) -> list[Damaged]:
-        """Rows that were set aside, without their bodies."""
+        """Return rows that were set aside, without their bodies."""
         with translated(self.path):
             rows = self.json("damaged", (number, *after, max(most, 0)))
         return [damaged_of(*row) for row in rows]
 
     def damaged_one(self, number: int, kind: DamagedKind, first: int) -> Damaged | None:
-        """One of them, as it was found, or as it can be read by now."""
+        """Return one row that was set aside, as it was found, or as it can be read now."""
         found = self.row("damaged_one", (number, first, kind))
         return found and whole_damaged(self, number, kind, first, *found)
 
     def damaged_around(self, number: int, sequence: int) -> list[Damaged]:
-        """Those in which the task may be."""
+        """Return rows set aside that may hold the task, without their bodies."""
         with translated(self.path):
             rows = self.json("damaged_around", (number, sequence, sequence))
         return [damaged_of(*row) for row in rows]
 
     def damaged_count(self, number: int) -> tuple[int, int]:
-        """How many rows were set aside, and how many tasks are in them."""
+        """Return how many rows were set aside, and how many tasks they hold."""
         rows, tasks = self.row("damaged_count", (number,))
         return rows, tasks
 
@@ -375,7 +377,7 @@ class SqliteFile:
         return row and Result(sequence, *row)
 
     def forget_results(self, before: float, most: int) -> int:
-        """Looks first: a file in which nothing is to be done is not locked for it."""
+        """Delete expired results; read first, so that a file without any is not locked."""
         if most <= 0 or self.row("any_expired", (before,)) is None:
             return 0
         with translated(self.path):
@@ -391,7 +393,7 @@ class SqliteFile:
             return [PartitionKey(*row) for row in self.json("children_with_tasks", ())]
 
     def use(self) -> list[tuple[tuple[str, str], StoredUse]]:
-        """What each queue has in this file, by namespace and queue."""
+        """Return how much each queue has in this file, by namespace and queue."""
         with translated(self.path):
             rows = self.json("use", ())
         return [
@@ -399,26 +401,26 @@ class SqliteFile:
         ]
 
     def free_bytes(self) -> int:
-        """Pages of the file that hold nothing, and are written before the file grows."""
+        """Return the size of the file's free pages, which SQLite uses before the file grows."""
         with translated(self.path):
             (pages,) = self._connection.execute("PRAGMA freelist_count").fetchone()
             (size,) = self._connection.execute("PRAGMA page_size").fetchone()
         return int(pages) * int(size)
 
     def json(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - what SQLite made
-        """What the statement answers, as one JSON text."""
+        """Run a statement that returns one JSON text, and return its decoded value."""
         (text,) = self._connection.execute(_STATEMENTS[name], values).fetchone()
         return json_format.decode(text)
 
     def row(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row, or None
-        """The first row that the statement answers."""
+        """Run a statement and return its first row; None if it has none."""
         with translated(self.path):
             found = self._connection.execute(_STATEMENTS[name], values).fetchall()
         return found[0] if found else None
 
     def _written(self, name: str, values: Sequence[Any]) -> list[Any]:
         with translated(self.path):
-            # Only when all rows are fetched is the statement over, and with it its transaction.
+            # The statement, and with it its transaction, ends only when all rows are fetched.
             return self._connection.execute(_STATEMENTS[name], values).fetchall()
 
 
@@ -429,7 +431,7 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
     if application != APPLICATION and (
         version or connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
     ):
-        raise CannotStart(f"{path} is a database of some other program.")
+        raise CannotStart(f"{path} is a database of another program.")
     if version > known:
         raise CannotStart(
             f"{path} was written by a newer maitred: it has version {version}, and this program "

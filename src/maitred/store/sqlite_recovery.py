@@ -1,8 +1,8 @@
-"""What a person does about files that are not as they were left: accept the loss, go on.
+"""Start a node although files are lost, once a person has accepted the loss.
 
-Numbers of tasks must not come twice: a worker that still holds an attempt at a task that is lost
-must not be able to end another task that got its number. So range ids jump beyond anything that may
-have been given out, and the signing key is made anew, with which old proofs are worth nothing.
+Sequence numbers of tasks must not repeat: a worker that still holds an attempt at a lost task must
+not be able to end another task that got its number. So range ids jump beyond any that may have been
+used, and a new signing key is created, which makes old proofs invalid.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from maitred.store.opening import StoreLog
 
 PARTS: Final = ("", "-wal", "-shm")
-"""The files of one database."""
+"""The suffixes of the files of one database."""
 
 
 def prepare(directory: Path, accepted: Sequence[str], log: StoreLog) -> None:
-    """Look at the files before a node starts with them; nobody else uses the directory.
+    """Check the files before a node starts with them; no other process uses the directory.
 
-    Raises `CannotStart` if they are not those that were left, unless a person has accepted the loss
-    of those that are not.
+    Raise `CannotStart` if files differ from the manifest, unless a person has accepted the loss of
+    those files.
     """
     with translated_at_start(directory), locked(directory):
         if accepted:
@@ -101,8 +101,8 @@ def _accept(directory: Path, accepted: Sequence[str], log: StoreLog) -> None:
 
 
 def raise_numbers(directory: Path, manifest: Manifest) -> None:
-    """Have no number of a task given out that may have been given out before, and no old proof
-    count."""
+    """Raise range ids so that no sequence number repeats, and delete the signing key so that no old
+    proof is valid."""
     paths = [directory / name for name in manifest.files if (directory / name).exists()]
     highest = [highest_range(path) for path in paths]
     manifest.range_floor = max(manifest.range_floor, *highest, 0) + RANGE_JUMP
@@ -117,7 +117,7 @@ def raise_numbers(directory: Path, manifest: Manifest) -> None:
 
 
 def highest_range(path: Path) -> int:
-    """The highest range id, or version of counts, in a database; 0 if it cannot be read."""
+    """Return the highest range id, or version of counts, in a database; 0 if unreadable."""
     try:
         with closing(read_only(path)) as connection:
             (highest,) = connection.execute(
@@ -130,7 +130,7 @@ def highest_range(path: Path) -> int:
 
 
 def put_away(directory: Path, names: Iterable[str], why: str, now: float) -> Path:
-    """Move files into a folder beside the others: nothing is ever deleted."""
+    """Move files into a new folder in the directory, instead of deleting them; return it."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     folder = directory / f"{why}-{moment}"
     number = 0
@@ -148,7 +148,7 @@ def put_away(directory: Path, names: Iterable[str], why: str, now: float) -> Pat
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock under which files of the directory are made."""
+    """Hold the lock under which files of the directory are created."""
     lock = open_private(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -158,5 +158,5 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def format_moment(seconds: float) -> str:
-    """The moment in UTC, as logs have it."""
+    """Format a unix time in UTC, as logs do."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
