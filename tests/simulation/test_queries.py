@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from maitred.dispatch import pending_query
+from maitred.dispatch.pending_query import PendingQuery
+from maitred.dispatch.query_states import after
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.queries import KINDS, QueriesRun, queries_of
 from maitred.simulation.scenarios.queries_record import QueryPromise, QueryRecord, QueryStory
 from maitred.simulation.soak import run_seed, run_seed_proved
+from maitred.worker.querying import WorkerQueries
 
 if TYPE_CHECKING:
+    from maitred.dispatch.query_states import Accident, Stage, Verdict
     from maitred.simulation.world import World
+    from maitred.worker.query import Query
+
+PLANTED_SEEDS = 6
+"""Seeds that are run with a fault planted in the product."""
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "storm"])
@@ -170,3 +179,46 @@ def test_one_that_is_overtaken_is_found() -> None:
     made.ends(late.number, run, 6.0, completed=True)
     with pytest.raises(Violation, match="overtaken"):
         made.begins(early.number, "one", 1, 6.0)
+
+
+# Faults planted in the product: a soak that did not find them would prove nothing.
+
+
+def seeds_that_find(fault: str, kind: str) -> list[int]:
+    """Run some seeds of this kind, and return those that end with this fault."""
+    outcomes = [
+        run_seed(partial(queries_of, kind), seed, name=kind) for seed in range(PLANTED_SEEDS)
+    ]
+    return [outcome.seed for outcome in outcomes if fault in str(outcome)]
+
+
+def test_a_gateway_that_sends_every_lost_query_again_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def always_idempotent(accident: Accident, stage: Stage, *, idempotent: bool) -> Verdict:
+        del idempotent
+        return after(accident, stage, idempotent=True)
+
+    monkeypatch.setattr(pending_query, "after", always_idempotent)
+    found = seeds_that_find("begins again", "workers")
+    assert len(found) >= 2, found
+
+
+def test_a_gateway_that_forgets_deadlines_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PendingQuery, "expired", lambda _query, _now: None)
+    found = seeds_that_find("was never answered", "calm")
+    assert len(found) >= 2, found
+
+
+def test_a_worker_that_loses_the_slots_of_cancelled_streams_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = WorkerQueries.ended
+
+    def lose(self: WorkerQueries, query: Query, now: float, *, good: bool) -> None:
+        if not (query.cancelled and query.served.is_stream):
+            ended(self, query, now, good=good)
+
+    monkeypatch.setattr(WorkerQueries, "ended", lose)
+    found = seeds_that_find("slots are taken", "calm")
+    assert len(found) >= 2, found

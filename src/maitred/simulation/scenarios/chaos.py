@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Chaos:
-    """Does something bad to the world every second or so, and undoes it later."""
+    """Does something bad to the world every now and then, and undoes it later."""
 
-    interval_mean_seconds = 1.0
-    outage_max_seconds = 6.0
+    interval_mean_seconds = 0.7
+    outage_max_seconds = 4.0
 
     def __init__(
         self,

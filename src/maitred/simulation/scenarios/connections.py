@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maitred.simulation.world import World
 
 PORT: Final = 80
-STORM_SECONDS: Final = 12.0
+STORM_SECONDS: Final = 9.0
 SETTLING_SECONDS: Final = 60.0
 """Three retransmission timeouts: what is silent has failed by then."""
 CLOSING_SECONDS: Final = 300.0

@@ -61,7 +61,7 @@ half a second, each way; a heartbeat behind it must not look like a dead link.""
 SLACK_SECONDS: Final = 0.01
 """By which an error may come after the deadline: timers are as exact as their loop."""
 
-PARTITIONS: Final = 24
+PARTITIONS: Final = 16
 
 SETTINGS: Final = Node(
     limits=Limits(handshake_seconds=4.0, frame_seconds=6.0, idle_seconds=8.0),

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
     from maitred.simulation.world import World
 
-STORM_SECONDS: Final = 6.0
+STORM_SECONDS: Final = 7.0
 GAPS_SECONDS: Final = (0.25, 0.5, 1.5)
 """Mean times between two troubles, one of them for a run. A trouble meets what is under way at
 that moment; queries in between two troubles find nothing."""
-SETTLING_SECONDS: Final = 8.0
+SETTLING_SECONDS: Final = 6.0
 """From the last trouble on: links that went silent are noticed (after 4 s at the latest), and
-queries that were asked before have ended (after 6 s)."""
+queries that were asked before have ended."""
 RECOVERY_SECONDS: Final = 60.0
 """After the last query: every slot comes back, and nothing stays behind."""
 UNHEARD_SECONDS: Final = 5.0

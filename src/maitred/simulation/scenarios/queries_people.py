@@ -37,7 +37,7 @@ LATE_SECONDS: Final = 1.0
 SKEW_SECONDS: Final = 12 * 3600.0
 """The most that the clock of a gateway or a worker is wrong, either way; another with each life."""
 
-CALM_PAUSE_SECONDS: Final = 1.5
+CALM_PAUSE_SECONDS: Final = 2.0
 """Longest time between two queries of a gateway once it is calm."""
 
 PORTIONS: Final = 8
@@ -199,7 +199,7 @@ class GatewayHost(Attending):
         if self.hurries and random.random() < 0.1:
             ask.do_not_queue = True
         leaving = None
-        if not self.plain and not self.calm and random.random() < 0.15:
+        if not self.plain and not self.calm and random.random() < 0.25:
             leaving = random.choice((0.0, 0.001, 0.1, 1.0))
         try:
             running = querying.begin(ask)

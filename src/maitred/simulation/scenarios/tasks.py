@@ -183,7 +183,7 @@ class Tasks:
         for producer in self.producers:
             producer.plain = kind.plain
             if kind.producers_cut:
-                producer.cut_seconds = self._random.choice((None, 0.2, 1.0))
+                producer.cut_seconds = self._random.choice((None, 0.3, 1.0))
             producing.append(producer.host.spawn(producer.main(), name=producer.host.name))
         admin = self.admin.host.spawn(self.admin.main(), name="admin")
         forging = None
