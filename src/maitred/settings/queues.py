@@ -102,9 +102,9 @@ class QuerySettings(Schema, frozen=True, kw_only=True):
         "weighted-least-connections",
         "p2c-peak-ewma",
     ] = "idle"
-    """How the worker of a query is chosen. With `idle`, a partition gives the query to a worker that
-    offered a free slot. With every other policy the gateway picks the worker, which saves that hop;
-    `adaptive` picks by the capacity that workers measure of themselves."""
+    """How the worker of a query is chosen. With `idle`, a partition gives the query to a worker
+    that offered a free slot. With every other policy the gateway picks the worker, which saves that
+    hop; `adaptive` picks by the capacity that workers measure of themselves."""
 
     waiting: Advanced[Count] = 10_000
     """Queries that wait for a worker; more are refused, and told when to come back. At a
