@@ -226,7 +226,7 @@ def test_a_port_in_use_stops_the_start_and_says_what_to_do() -> None:
         with running_node("--set", f"gateway.port={port}", shards=1, wait=False) as node:
             assert node.wait() == 1
             said = str(node.errors)
-            assert f"Port {port} on 127.0.0.1, for the HTTP door, is in use" in said
+            assert f"Port {port} on 127.0.0.1, for the HTTP API, is in use" in said
             assert "--set gateway.port=" in said
 
 
@@ -409,9 +409,9 @@ def test_a_second_signal_forces_it() -> None:
         (("--host", "0.0.0.0"), 2, "public_without_auth"),  # noqa: S104 - refused
         (("--url", "http://x"), 2, "maitred://"),
         (("--host", "192.0.2.1", "--set", "public_without_auth=true"), 1, "cannot-start"),
-        (("--set", "gateway.hook=json"), 2, "no MODULE:NAME"),
+        (("--set", "gateway.hook=json"), 2, "not MODULE:NAME"),
         (("--set", "gateway.hook=json:nothing"), 2, "cannot be imported"),
-        (("--set", "gateway.hook=json:__doc__"), 2, "is no function"),
+        (("--set", "gateway.hook=json:__doc__"), 2, "is not a function"),
     ],
 )
 def test_bad_input(arguments: tuple[str, ...], status: int, said: str) -> None:

@@ -1,1 +1,1 @@
-"""A pool of workers to try queries with: quotes and trades, and SQL to ask for them."""
+"""An example pool of workers that answer SQL queries on quotes and trades."""

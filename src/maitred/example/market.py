@@ -1,8 +1,8 @@
 """The services of the kdb+ paper, for `make run`: quotes and trades of one day, and of twenty.
 
-The queries are SQL. They can read and do nothing else, their errors are their own, and one that
-nobody waits for any more is really stopped: SQLite is asked every few thousand steps whether to go
-on. A handler of your own looks much like these.
+The queries are SQL. They can only read, their errors reach their callers, and a query whose caller
+has left is really stopped: SQLite calls back every few thousand steps to learn whether to go on. A
+handler of your own looks much like these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from maitred.example.tables import SYMBOLS, Tables
 app = App("default")
 
 TODAY = "2016-02-16"
-"""The day of the paper's session. Always the same, so that everybody sees the same rows."""
+"""The day of the paper's session; it is fixed, so that everybody sees the same rows."""
 
 HISTORY_DAYS = 20
 
@@ -28,19 +28,19 @@ _history = Tables([f"2016-01-{day:02}" for day in range(1, HISTORY_DAYS + 1)])
 
 @app.handler("EQUITY_MARKET_RDB")
 def today(sql: str) -> list[dict[str, Any]]:
-    """Today's `quote` and `trade`, asked in SQL."""
+    """Run SQL on today's tables `quote` and `trade`."""
     return _today.ask(sql)
 
 
 @app.handler("EQUITY_MARKET_HDB")
 def history(sql: str) -> list[dict[str, Any]]:
-    """The same tables for the days before."""
+    """Run SQL on the same tables of the days before."""
     return _history.ask(sql)
 
 
 @app.handler("EQUITY_MARKET_TICKS")
 async def ticks(symbol: str, count: int = 10, pause: float = 0.0) -> AsyncIterator[dict[str, Any]]:
-    """A stream: `count` trades, `pause` seconds apart; its slot is taken to the last of them."""
+    """Stream `count` trades, `pause` seconds apart; the slot stays taken until the last one."""
     if symbol not in SYMBOLS:
         raise ValueError(f"There is no symbol {symbol!r}; there are {', '.join(SYMBOLS)}.")
     chance = random.Random(symbol)

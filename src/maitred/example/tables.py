@@ -1,4 +1,4 @@
-"""Quotes and trades in SQLite, in memory; a copy for each thread, which may only read it."""
+"""Quotes and trades in SQLite, in memory, with a read-only copy for each thread."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 SYMBOLS: Final = ("FDP", "ACME", "BOLT", "CRUX")
 ROWS_PER_DAY: Final = 390
-"""Of each symbol but the first: one a minute, from 9:30 to 16:00."""
+"""The rows of each symbol but the first on one day: one a minute, from 9:30 to 16:00."""
 
 ROWS_MAX: Final = 100_000
-"""Of one result. It is in memory whole; more would be for a stream."""
+"""The most rows of one result, which is in memory as a whole; more should be a stream."""
 
 VALUE_BYTES: Final = 2**20
-"""Largest text or blob: a query must not be able to fill the memory by itself."""
+"""The largest text or blob: a query must not be able to fill the memory by itself."""
 
 LOOK_STEPS: Final = 10_000
-"""Of SQLite's machine, between two looks at whether to go on: about a tenth of a millisecond."""
+"""The steps of SQLite's machine between two checks for cancellation: about 0.1 ms."""
 
 _READING: Final = {
     sqlite3.SQLITE_SELECT,
@@ -35,7 +35,7 @@ _READING: Final = {
 
 
 class Tables:
-    """`quote` and `trade` of some days, made of chance that is the same every time."""
+    """Holds the tables `quote` and `trade` of some days, filled from a fixed random seed."""
 
     def __init__(self, days: Sequence[str]) -> None:
         self._days = days
@@ -44,7 +44,7 @@ class Tables:
         self._first: sqlite3.Connection | None = None
 
     def ask(self, sql: str) -> list[dict[str, Any]]:
-        """The rows. Raises what SQLite raises, also when the query was told to stop."""
+        """Run a query and return its rows; raise SQLite's error, also if the query is cancelled."""
         connection = self._connection()
         attempt = current()
         connection.set_progress_handler(lambda: attempt.cancelled, LOOK_STEPS)
@@ -59,7 +59,7 @@ class Tables:
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def _connection(self) -> sqlite3.Connection:
-        """This thread's copy."""
+        """Return this thread's copy of the tables."""
         found: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if found is None:
             found = sqlite3.connect(":memory:")
@@ -90,7 +90,7 @@ def _only_reading(action: int, *_: object) -> int:
 
 
 def _quotes(day: str) -> Iterator[tuple[object, ...]]:
-    """The first symbol has the ten rows of the paper; the others walk at random."""
+    """Yield quotes: the ten rows of the paper for the first symbol, random walks for the others."""
     for number in range(10):
         yield day, SYMBOLS[0], _time(30 * number), _price(10_000 + number), _price(10_100 + number)
     for symbol, minute, cents, chance in _walks(day, "quote"):
@@ -119,6 +119,6 @@ def _price(cents: int) -> float:
 
 
 def _time(minute: int) -> str:
-    """So many minutes after the opening at 9:30."""
+    """Return the time of day this many minutes after the opening at 9:30."""
     hours, minutes = divmod(9 * 60 + 30 + minute, 60)
     return f"{hours:02}:{minutes:02}:00"

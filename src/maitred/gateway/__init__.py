@@ -1,1 +1,1 @@
-"""Where users come in: the doors, and the process behind them."""
+"""The gateway: the HTTP API for users, and the process that serves it."""

@@ -1,5 +1,5 @@
-"""What doors need of whoever asks queries: `client.query_gateway`
-has it, and so have fakes."""
+"""The interface through which listeners run queries; `client.query_gateway` and fakes
+implement it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class QueryInProgress(Protocol):
-    """A query that was begun."""
+    """A query in progress."""
 
     @property
     def sequence(self) -> int: ...
@@ -26,7 +26,7 @@ class QueryInProgress(Protocol):
 
 
 class Table(Protocol):
-    """The query table."""
+    """The query table of a gateway."""
 
     @property
     def under_way(self) -> int: ...
@@ -37,7 +37,7 @@ class Table(Protocol):
 
 
 class Asking(Protocol):
-    """Begins queries."""
+    """Begins and cancels queries."""
 
     @property
     def table(self) -> Table: ...

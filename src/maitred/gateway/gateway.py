@@ -1,7 +1,8 @@
-"""A gateway: a client of a node that asks queries and adds tasks for those who come in by a door.
+"""A gateway: a client of a node that runs queries and adds tasks for the callers of its listeners.
 
-Doors are all that differs between one way in and another. A door listens, reads what its callers
-say, and uses the gateway; it knows nothing of shards and workers, and the gateway nothing of HTTP.
+Only listeners depend on a protocol. A listener (`Door`) accepts connections, reads the callers'
+requests, and uses the gateway; it knows nothing of shards and workers, and the gateway nothing of
+HTTP.
 """
 
 from __future__ import annotations
@@ -36,33 +37,33 @@ if TYPE_CHECKING:
     from maitred.surroundings import Surroundings
 
 QUEUES_MAX: Final = 10_000
-"""Queues whose partition counts are remembered for adding tasks; the oldest goes first."""
+"""How many pairs of queue and user the gateway remembers for adding tasks; it evicts the oldest."""
 
 RETRY_SECONDS: Final = 1.0
-"""Between two attempts to find a node that was not there; each has its own backoff inside."""
+"""The pause between two attempts to find a node; each attempt has a backoff of its own."""
 
 COME_BACK_SECONDS: Final = 1.0
-"""Longest pause before a node that went away is tried again."""
+"""The longest pause before the gateway connects again to a node that it lost."""
 
 PEEK_SECONDS: Final = 0.1
-"""How long the question takes whether a task is over, if nobody wants to wait for it."""
+"""How long to wait for a task's outcome if the caller does not want to wait."""
 
 
 class GatewayListener(Protocol):
-    """A way in: HTTP today. It is started with the gateway that it leads to."""
+    """A listener, today that of the HTTP API; it is started with the gateway that it uses."""
 
     async def start(self, gateway: Gateway) -> str:
-        """Listen, and say where, as an address that people can use; raises `CannotStart`."""
+        """Listen, and return the address for people; raise `CannotStart` if that fails."""
 
     async def drain(self, seconds: float) -> bool:
-        """Take nothing new, finish what is under way; False if some was cut off."""
+        """Refuse new requests and finish those in progress; return False if some were cut off."""
 
     def close(self) -> None:
-        """End at once."""
+        """Close all connections at once."""
 
 
 class Gateway:
-    """What doors lead to."""
+    """The connection to a node that all listeners of a process use."""
 
     def __init__(
         self,
@@ -89,12 +90,12 @@ class Gateway:
         self.hook = load_hook(settings.gateway.hook)
         self.client: AsyncClient | None = None
         self.querying: Asking | None = None
-        """None until a node was found."""
+        """Runs queries; None until a node was found."""
         self.connected = asyncio.Event()
-        """Set when a node was found: from then on requests are asked of it."""
+        """Set when a node was found: from then on requests go to it."""
         self.reaches_shards = asyncio.Event()
-        """Set when every shard of a node was reached, and with them the offers of workers: only
-        then a gateway is announced."""
+        """Set when the gateway reached every shard of a node, and with them the offers of workers:
+        only then it is announced."""
         self._url = url
         self._tls = tls
         self._asking = asking or self._ask
@@ -107,7 +108,8 @@ class Gateway:
     # Begin and end
 
     def connect(self) -> None:
-        """Find the node, for as long as it takes; `connected` and `reaches_shards` tell when."""
+        """Start connecting to the node, without a time limit; sets `connected` and then
+        `reaches_shards`."""
         self._connecting = self.loop.create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -154,7 +156,7 @@ class Gateway:
         )
 
     def _queue_limits(self, namespace: str, queue: str) -> QuerySettings | None:
-        """What is set for the queue, if anything is."""
+        """Return the query settings of the queue; None if there are none."""
         queues = self.settings.queues
         for name in (f"{namespace}/{queue}", f"{namespace}/*", "*"):
             if name in queues:
@@ -162,25 +164,25 @@ class Gateway:
         return None
 
     async def failed(self) -> None:
-        """Returns never, or raises why there will never be a connection: we are not let in."""
+        """Wait for ever, or raise why the gateway can never connect: the node refuses its login."""
         if self._connecting is not None:
             await asyncio.shield(self._connecting)
         await self.loop.create_future()
 
     async def open(self, door: GatewayListener) -> str:
-        """Start a door, and say where it is."""
+        """Start a listener, and return its address."""
         address = await door.start(self)
         self._doors.append(door)
         return address
 
     async def drain(self, seconds: float) -> bool:
-        """Doors first; then what they led to."""
+        """Drain the listeners, then close; return False if requests were cut off."""
         done = await asyncio.gather(*(door.drain(seconds) for door in self._doors))
         await self.close()
         return all(done)
 
     async def close(self) -> None:
-        """Cut off what is still under way, and disconnect."""
+        """Cut off the requests in progress, and disconnect from the node."""
         self.guard.authenticator.close()
         for door in self._doors:
             door.close()
@@ -191,15 +193,15 @@ class Gateway:
         if self.client is not None:
             await self.client.close()
 
-    # What doors ask
+    # What listeners use
 
     @property
     def is_ready(self) -> bool:
-        """Is there a connection to a node?"""
+        """Whether the gateway has a connection to every shard of some node."""
         return self.client is not None and any(node.covered for node in self.client.nodes())
 
     def ask(self) -> Asking:
-        """Whoever asks queries, or why there is nobody."""
+        """Return the object that runs queries; raise `Unavailable` while there is no node."""
         if self.querying is None:
             raise self._nobody()
         return self.querying
@@ -226,7 +228,7 @@ class Gateway:
         *,
         require_worker: bool = False,
     ) -> Place:
-        """Add a task for the user, if a handler takes it; its place when it is durable."""
+        """Add a task for the user, if a handler accepts it; return its place once it is durable."""
         adding = self._adding(namespace, queue, user)
         await adding.check([payload], require_worker=require_worker)
         return await adding.add(conditions, payload)
@@ -247,7 +249,7 @@ class Gateway:
     async def outcome(
         self, namespace: str, queue: str, partition: int, sequence: int, seconds: float
     ) -> Outcome | None:
-        """What became of a task; None if it is not over within this time."""
+        """Return the outcome of a task; None if it is not over within this many seconds."""
         message = Await(namespace, queue, TASKS, partition, 0, sequence)
         try:
             answer = await self._node().request(message, max(seconds, PEEK_SECONDS))
@@ -258,14 +260,15 @@ class Gateway:
         return cast("Outcome", answer)
 
     async def revoke(self, namespace: str, queue: str, partition: int, sequence: int) -> str:
-        """Cancel a task; what that came to."""
+        """Cancel a task; return the state that this led to."""
         message = Revoke(namespace, queue, TASKS, partition, 0, sequence)
         return cast("Revoked", await self._node().request(message)).state
 
     async def describe(
         self, namespace: str, queue: str
     ) -> list[PartitionDescription | MaitredError]:
-        """Every partition of a queue; of the root, it raises why there is none."""
+        """Describe every partition of a queue, or why one cannot be reached; raise the error of the
+        root."""
         root = await self._describe(namespace, queue, 0)
         others: list[Any] = await asyncio.gather(
             *(self._describe(namespace, queue, one) for one in range(1, root.counts.read)),

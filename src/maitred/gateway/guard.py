@@ -1,5 +1,4 @@
-"""Who may come in by a door: the node's users, with the same file, the same secrets and the same
-care."""
+"""Authenticate the callers of a gateway: the node's users, with the same settings and secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """Knows the users, of one process."""
+    """Authenticates users and holds their limits, for one gateway process."""
 
     def __init__(
         self,
@@ -43,17 +42,17 @@ class Guard:
         self._wall_clock = surroundings.wall_clock
 
     def limits_of(self, user: str) -> QueryLimits | None:
-        """What the user's queries may take."""
+        """Return the limits of the user's queries; None if there are none."""
         known = self.users.user(user) if self.required else None
         return known.queries if known is not None else None
 
     def look(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        """Read again what has changed, and tell what expires; once a second."""
+        """Reload files that changed, and warn of expiring certificates; called once a second."""
         self.reloading.look(spawn)
         self.reloading.look_at_expiries(self._wall_clock())
 
 
 def check(identity: Identity | None, namespace: str, permission: Permission) -> None:
-    """Raise `PermissionDenied` unless the user has the permission; without users everybody has."""
+    """Raise `PermissionDenied` unless the user has it; None means that no users are configured."""
     if identity is not None and not identity.permissions.allows(namespace, permission):
         raise denied(identity.name, permission, namespace)

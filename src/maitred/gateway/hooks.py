@@ -1,7 +1,7 @@
-"""A program's own function that sees every query first: `gateway.hook = "module:name"`.
+"""Load a function of your own that sees every query first: `gateway.hook = "module:name"`.
 
-It gets the query (`maitred.dispatch.ask.Ask`), may change it, and returns it; what it raises
-refuses the query. It may be async.
+The function gets the query (`maitred.dispatch.ask.Ask`), may change it, and returns it; an
+exception refuses the query. It may be async.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ REMEDY = "Name it as MODULE:NAME; the module has to be where Python looks (PYTHO
 
 
 def load_hook(target: str | None) -> Callable[[Any], Any] | None:
-    """The function, or `CannotLoad` with the reason."""
+    """Return the function, None if none is set; raise `CannotLoad` with the reason."""
     if target is None:
         return None
     module, colon, name = target.partition(":")
     if not colon or not module or not name:
-        raise CannotLoad(f"gateway.hook is {target!r}, which is no MODULE:NAME.", remedy=REMEDY)
+        raise CannotLoad(f"gateway.hook is {target!r}, which is not MODULE:NAME.", remedy=REMEDY)
     try:
         found: Any = import_module(module)
         for part in name.split("."):
@@ -34,6 +34,6 @@ def load_hook(target: str | None) -> Callable[[Any], Any] | None:
             remedy=REMEDY,
         ) from problem
     if not callable(found):
-        raise CannotLoad(f"gateway.hook {target!r} is no function.", remedy=REMEDY)
+        raise CannotLoad(f"gateway.hook {target!r} is not a function.", remedy=REMEDY)
     function: Callable[[Any], Any] = found
     return function

@@ -1,9 +1,9 @@
-"""Has the node verify the API tokens and JWTs that callers show to a gateway.
+"""Have the node verify the API tokens and JWTs that callers send to a gateway.
 
 A gateway has no store, and may be on another machine; the node has the tokens, and the keys of
-those who sign JWTs. So the gateway asks the node for the user behind a token; the node tells it
-nothing that the token itself would not open. The answer is remembered for a moment, so that a busy
-token costs the node one request a second, and a revoked one is refused about a second later.
+the issuers of JWTs. So the gateway asks the node for the user behind a token; the node reveals
+nothing that the token itself would not give access to. The answer is cached for a second, so that a
+busy token costs the node one request a second, and a revoked one is refused about a second later.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ REMEMBERED_SECONDS: Final = 1.0
 long, and a token that is in use costs the node one request per period."""
 
 REMEMBERED_MAX: Final = 4_096
-"""Answers that are remembered, some 500 bytes each; the one used longest ago goes first."""
+"""The most cached answers, some 500 bytes each; the least recently used is evicted."""
 
 ASKED_MAX: Final = 64
-"""Tokens never seen before that the node is asked about at a time; more are refused and may try
-again."""
+"""The most unknown tokens that the gateway asks the node about at a time; requests with more are
+refused and may be retried."""
 
 
 ASKED_PER_NETWORK_MAX: Final = 16
@@ -45,11 +45,11 @@ ASKED_PER_NETWORK_MAX: Final = 16
 class _Known(NamedTuple):
     identity: Identity
     good_until: float
-    """By the loop's clock."""
+    """The time, by the event loop's clock, until which the answer may be used."""
 
 
 class Introspection:
-    """What the node said of tokens, of one gateway."""
+    """Caches the node's answers about tokens, for one gateway."""
 
     def __init__(
         self, ask: Callable[[str], Awaitable[Introspected]], wall_clock: Callable[[], float]
@@ -58,11 +58,11 @@ class Introspection:
         self._wall_clock = wall_clock
         self._loop = asyncio.get_running_loop()
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
-        """By the SHA-256 of the token: a token itself stays nowhere in memory. One whose time is
-        over stays here until it is asked about again, or others need the room."""
+        """Maps the SHA-256 of a token to its answer, so that no token itself stays in memory. An
+        outdated answer stays until the node is asked again, or until it is evicted."""
         self._asked: dict[bytes, asyncio.Task[Identity]] = {}
         self._networks: Counter[str] = Counter()
-        """How many of those each network has caused."""
+        """How many of the open questions to the node each network has caused."""
 
     def remembered(self, text: str) -> Identity | None:
         """Return the identity behind the token if the node confirmed it a moment ago."""
@@ -86,13 +86,13 @@ class Introspection:
         key = _key(text)
         asked = self._asked.get(key)
         if asked is None:
-            # A flood of tokens that never were does not keep those out that were good before.
+            # A flood of invalid tokens must not keep out tokens that were valid before.
             if key not in self._known:
                 self._make_room(source.network)
             asked = self._asked[key] = self._loop.create_task(self._find_out(key, text))
             asked.add_done_callback(partial(self._answered, key, source.network))
             self._networks[source.network] += 1
-        # Others wait for the same answer: whoever leaves does not end the question.
+        # Others wait for the same answer: a cancelled caller must not cancel the question.
         return await asyncio.shield(asked)
 
     def _make_room(self, network: str) -> None:
@@ -103,7 +103,7 @@ class Introspection:
             raise no_room("here")
 
     def refreshed(self, identity: Identity) -> Identity | None:
-        """A gateway keeps no identity for longer than it is good."""
+        """Return the identity unchanged: a gateway never uses one for longer than it is valid."""
         return identity
 
     def _answered(self, key: bytes, network: str, task: asyncio.Task[Identity]) -> None:
@@ -112,7 +112,7 @@ class Introspection:
         if not self._networks[network]:
             del self._networks[network]
         if not task.cancelled():
-            task.exception()  # counts as seen: whoever asked may have left
+            task.exception()  # marks it as retrieved: the caller may have left
 
     async def _find_out(self, key: bytes, text: str) -> Identity:
         began = self._loop.time()

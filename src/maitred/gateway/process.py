@@ -1,8 +1,8 @@
-"""A gateway as a process: of a node (`python -m maitred.gateway.process FILE`, started by the
-node's supervisor, like a shard), or on its own (`maitred gateway`).
+"""The process of a gateway: of a node (`python -m maitred.gateway.process FILE`, started by the
+node's supervisor, like a shard), or stand-alone (`maitred gateway`).
 
-Of a node it talks to that node, as a user whose secret only the two know. On its own it talks to
-the node of an address, as the user that the address names.
+A node's gateway talks to that node, as a user whose secret only the two know. A stand-alone gateway
+talks to the node at an address, as the user that the address names.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ if TYPE_CHECKING:
     from maitred.settings import Node, Tls, User
 
 FIRST_SECONDS: Final = 30.0
-"""How long the gateway of a node tries to reach all shards before it says that it cannot: they are
-started at the same time, on a machine that may have much else to do. It goes on trying."""
+"""How long a node's gateway tries to reach all shards before it logs an error: they start at the
+same time, on a machine that may be busy. It goes on trying."""
 
 
 COLLECT_AFTER: Final = 20_000
-"""Objects, until Python looks for those that nobody needs: a few hundred requests under way have as
-many, and looking through them costs more than it finds."""
+"""How many new objects start a garbage collection: a few hundred requests in progress have as many,
+and a collection of them costs more than it frees."""
 
 
 def default_name() -> str:
-    """For people to recognise it by."""
+    """Return the host name and process id, by which people recognise the gateway."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def spare_the_collector() -> None:
-    """What is there at the start stays; what a request needs is gone with it, by itself. Cycles are
-    left when connections end: it is enough to look for them now and then."""
+    """Make garbage collections rare. Objects that exist at the start stay; those of a request are
+    freed by reference counting. Only closed connections leave cycles, so few collections do."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 20)
@@ -69,7 +69,7 @@ def spare_the_collector() -> None:
 
 
 async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
-    """From start to the end, and the exit status; raises typed errors if it cannot start."""
+    """Serve until stopped, and return the exit status; raise `MaitredError` if it cannot start."""
     settings = start.settings
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -100,16 +100,16 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
         return_when=asyncio.FIRST_COMPLETED,
     )
     reached.cancel()
-    # The node's own gateway is let in, unless something is between the two. Then it is not
-    # announced, and its listener answers that there is no node.
+    # The node accepts its own gateway's login, unless something interferes between the two. Then
+    # the gateway is not announced, and its listener answers that there is no node.
     if failed.done():
-        log.error("the node does not let its gateway in", error=failed.exception())
+        log.error("the node refuses the login of its gateway", error=failed.exception())
     elif not gateway.reaches_shards.is_set():
         log.error("the gateway does not reach its node; trying on", seconds=FIRST_SECONDS)
     spare_the_collector()
     await channel.say(Ready(serves=gateway.reaches_shards.is_set()))
     if await until_stopped(heard, stop):
-        log.warning("supervisor gone; closing the doors")
+        log.warning("supervisor gone; closing the listeners")
     failed.cancel()
     finished = await gateway.drain(settings.drain_seconds)
     if audit is not None:
@@ -118,8 +118,8 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
 
 
 def own_node_tls(tls: Tls, log: Logger) -> DiallerTls:
-    """For the way to one's own node: its certificate is known, whatever name stands in it. Where
-    clients have to show one, the gateway shows the node's."""
+    """Return the TLS settings for connecting to the own node: its certificate is pinned, whatever
+    name it has. Where clients need a certificate, the gateway sends the node's."""
 
     def make() -> ssl.SSLContext:
         context = client_context(tls.certificate, tls.certificate, tls.key)
@@ -134,7 +134,7 @@ def own_node_tls(tls: Tls, log: Logger) -> DiallerTls:
 
 
 async def main(file: int) -> int:
-    """Hear what to be, and be it; returns the exit status of the process."""
+    """Receive the settings from the supervisor, and serve; return the exit status."""
     channel = await Channel.on(file)
     try:
         start = await channel.hear()
@@ -158,7 +158,7 @@ async def _be(channel: Channel, start: StartGateway) -> int:
         return CANNOT_START
 
 
-# On its own
+# Stand-alone
 
 
 class _Alone:
@@ -179,7 +179,7 @@ async def stand_alone(
     forced: Callable[[int], None],
     source: SettingsSource,
 ) -> bool:
-    """Serve until a signal comes; False if something was cut off.
+    """Serve until a signal comes; return False if requests were cut off.
 
     The listener is open at once, and answers 503 until a node is found; `announce` is called when
     every shard of a node was reached. A second signal calls `forced` with its number, which is to
@@ -236,7 +236,7 @@ async def stand_alone(
 
 
 def run() -> None:
-    """The entry point."""
+    """Run the gateway process that a supervisor started."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.exit(runner.run(main(int(sys.argv[1]))))
 

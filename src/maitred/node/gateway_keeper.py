@@ -117,12 +117,12 @@ def hold_port(settings: Node, shards: int, held: ExitStack) -> int:
 
 def _refused(host: str, port: int, problem: OSError | None) -> CannotStart:
     number = problem.errno if problem is not None else None
-    where = f"Port {port} on {host}, for the HTTP door,"
+    where = f"Port {port} on {host}, for the HTTP API,"
     if number == errno.EADDRINUSE and port:
         return CannotStart(
             f"{where} is in use.",
-            remedy="Stop whoever has it, or name another one: --set gateway.port=0 finds a free "
-            "one, --set gateway.enabled=false does without.",
+            remedy="Stop the process that has it, or name another: --set gateway.port=0 finds a "
+            "free one, --set gateway.enabled=false does without.",
         )
     if number == errno.EACCES:
         return CannotStart(

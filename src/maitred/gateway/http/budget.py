@@ -30,13 +30,13 @@ class Budget:
 
     def __init__(self, name: str, setting: str, most: int) -> None:
         self.name = name
-        """As it stands in errors, logs and metrics."""
+        """The name of the budget in errors, logs and metrics."""
         self.setting = setting
         self.most = most
         self.held = 0
 
     def exceeded(self) -> Overloaded:
-        """Return the error for the connection that went beyond."""
+        """Return the error for the connection that exceeded the budget."""
         return Overloaded(
             f"The {self.name} of all connections take more than the {self.most:,} bytes allowed.",
             remedy=f"Try again in a moment, or raise gateway.{self.setting}.",
@@ -53,15 +53,15 @@ class Budgets:
         self.strangers = Budget(
             "unfinished requests of strangers", "stranger_bytes", settings.stranger_bytes
         )
-        """Unfinished heads, and what arrived of a body before its caller was let in."""
+        """Counts unfinished heads, and bodies whose callers are not authenticated yet."""
         self.partial = Budget("unfinished bodies", "partial_bytes", settings.partial_bytes)
-        """Unfinished bodies of requests that were let in."""
+        """Counts unfinished bodies of authenticated requests."""
         self.under_way = Budget(
             "bodies of requests under way", "under_way_bytes", settings.under_way_bytes
         )
-        """Complete bodies, until their requests are answered."""
+        """Counts complete bodies, until their requests are answered."""
         self.unsent = Budget("answers that nobody takes", "unsent_bytes", settings.unsent_bytes)
-        """Answers of callers that do not read."""
+        """Counts answers to callers that do not read them."""
         self._peak = 0
 
     def all(self) -> tuple[Budget, ...]:

@@ -1,8 +1,8 @@
-"""What a connection waits for, and for how long at most.
+"""The states in which an HTTP connection waits, and the time limit of each.
 
 A connection is in exactly one of these states, and each has a limit: the table is complete, so that
-no connection lives for ever because nobody thought of what it does. The listener looks at all
-connections about once a second (`HttpDoor._sweep`); `Connection.look_at_clock` compares.
+no connection lives for ever in a state without a limit. The listener checks all connections about
+once a second (`HttpDoor._sweep`); `Connection.look_at_clock` compares.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from maitred.settings import GatewaySettings
 
 LINGER_SECONDS: Final = 2.0
-"""How long a connection that was refused is kept open to let the answer arrive: closing it while
-the caller still sends would destroy what it has not read yet."""
+"""How long a refused connection is kept open so that the answer can arrive: closing it while the
+caller still sends would discard what the caller has not read yet."""
 
 ANSWER_SECONDS: Final = TIMEOUT_MAX_SECONDS + 60.0
-"""No request may take longer than a day, so one that is not answered by then was lost by us."""
+"""No request may take longer than a day, so the gateway has lost one that is unanswered by then."""
 
 
 class WaitState(Enum):
     """What a connection waits for."""
 
     REQUEST = auto()
-    """Nothing of a request has arrived."""
+    """The connection is idle: nothing of a request has arrived."""
     HEAD = auto()
-    """The rest of a request line and its headers."""
+    """The caller has to send the rest of the request line and the headers."""
     LOGIN = auto()
-    """The credentials of a request are being verified; its body is not read meanwhile."""
+    """The gateway verifies the credentials of a request; its body is not read meanwhile."""
     BODY = auto()
-    """The rest of a body."""
+    """The caller has to send the rest of a body."""
     ANSWER = auto()
-    """The gateway has a request that is not answered."""
+    """The gateway has a request that it has not answered yet."""
     CALLER = auto()
-    """The caller does not take what was written to it."""
+    """The caller does not read the answers that were written."""
     CLOSE = auto()
-    """Nothing follows from here; the caller has to close, or the transport to finish."""
+    """The gateway sends nothing more; the caller has to close, or the transport to finish."""
 
 
 def limits(settings: GatewaySettings) -> dict[WaitState, float]:

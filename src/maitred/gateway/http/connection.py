@@ -1,8 +1,8 @@
 """One HTTP connection: requests are answered in the order in which they came.
 
-A complete one is served at once if nothing else is under way, and waits for its turn otherwise. An
-answer is one write. Nothing here has a timer: the door looks at all connections once a second
-(`look_at_clock`), and whatever a connection waits for has a limit there (`clock.py`).
+A complete request is served at once if no other is in progress, and waits for its turn otherwise.
+An answer is one write. A connection has no timer: the listener checks all connections once a second
+(`look_at_clock`), and every state in which a connection waits has a time limit (`clock.py`).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from maitred.security.directory import Identity
 
 PIPELINED_MAX: Final = 16
-"""Requests that wait behind the one that is under way; then nothing more is read."""
+"""How many requests may wait behind the one in progress; then the connection is not read."""
 
 WRITE_HIGH_BYTES: Final = 64 * 1024
-"""Unsent bytes of answers from which on nothing more is written or read."""
+"""With this many unsent bytes of answers, nothing more is written or read."""
 
 LINES: Final = {
     status: b"HTTP/1.1 %d %b\r\nContent-Type: " % (status, reason)
     for status, reason in REASONS.items()
 }
-"""How answers begin."""
+"""Maps a status to the first bytes of its answer."""
 
 
 class HttpConnection(HttpReader):
-    """The server's end."""
+    """The gateway's end of one HTTP connection."""
 
     __slots__ = (
         "_current",
@@ -74,15 +74,15 @@ class HttpConnection(HttpReader):
         super().__init__(door)
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.name = ""
-        """For the query table."""
+        """The name of the connection in the query table."""
         self.source = Source("")
         self.closed = False
         self.authorized: tuple[bytes, int, Identity] | None = None
-        """The last Authorization header that was right, when the users were of that generation."""
+        """The last valid Authorization header, the generation of the users then, and the user."""
         self._queue: deque[HttpRequest | MaitredError] = deque()
         self._current: HttpRequest | None = None
         self._verified_again: HttpRequest | None = None
-        """The request under way, while its token is verified again."""
+        """The request in progress, while its token is verified again."""
         self._deciding: HttpRequest | None = None
         """The head of the request that is being read, while its credentials are verified."""
         self._pumping = False
@@ -90,12 +90,12 @@ class HttpConnection(HttpReader):
         self._write_paused = False
         self._drained: asyncio.Future[None] | None = None
         self._held = b""
-        """An answer that is written at the end of this turn of the loop."""
+        """An answer that is written at the end of this iteration of the event loop."""
         self._unsent = 0
-        """Bytes that the caller had not taken when it was last looked at, as they are counted for
-        all connections together."""
+        """How many bytes the caller had not read at the last check, as counted in the budget of all
+        connections."""
         self._seen_waits = WaitState.REQUEST
-        """What it waited for then."""
+        """The state of the connection at the last check."""
 
     # Begin and end
 
@@ -116,7 +116,7 @@ class HttpConnection(HttpReader):
                 )
             )
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - it is gone either way
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the cause is unused
         self.closed = True
         self._held = b""
         self.door.connections.pop(self, None)
@@ -125,13 +125,13 @@ class HttpConnection(HttpReader):
         self.resume_writing()
 
     def eof_received(self) -> bool:
-        """Whoever stops sending has left: there is no other sign by which to know."""
+        """Treat the end of the caller's stream as its leaving: there is no other sign of that."""
         self.release()
         self._leave()
         return False
 
     def _leave(self) -> None:
-        """The caller waits for nothing any more."""
+        """Drop all requests: the caller has left."""
         self._stop_listening()
         self._forget_queue()
         current = self._current
@@ -141,25 +141,25 @@ class HttpConnection(HttpReader):
 
     @property
     def is_busy(self) -> bool:
-        """Is there a request that is not answered?"""
+        """Whether a request is not answered yet."""
         return self._current is not None or bool(self._queue)
 
     def drain(self) -> None:
-        """Close as soon as nothing is under way; what comes from now on is refused."""
+        """Close if no request is in progress; requests that come from now on are refused."""
         if not self.is_busy and self._phase == IDLE:
             self._say_goodbye()
 
     @property
     def waits(self) -> WaitState:
-        """What the connection waits for: always one of those that have a limit of time."""
+        """The state in which the connection waits; each has a time limit."""
         if self._deaf and not self.is_busy:
             return WaitState.CALLER if self.transport.get_write_buffer_size() else WaitState.CLOSE
         if self._write_paused:
             return WaitState.CALLER
         if self._deciding is not None:
             return WaitState.LOGIN
-        # While reading waits for answers, the caller cannot send; while it waits for its turn to
-        # be parsed, it could have sent less that costs as much.
+        # The caller is not to blame while reading is paused for answers. While bytes wait to be
+        # parsed it is: it could have sent the same in fewer pieces.
         arrives = self._phase != IDLE and not self._is_full and not self._wants_continue
         if arrives and not self._deaf:
             return WaitState.HEAD if self._phase == HEAD else WaitState.BODY
@@ -173,13 +173,13 @@ class HttpConnection(HttpReader):
     def _is_full(self) -> bool:
         return self._write_paused or self._deciding is not None or len(self._queue) >= PIPELINED_MAX
 
-    # Who may come in
+    # Authentication
 
     def _decide(self) -> None:
         head = HttpRequest(self._method, self._target, self._headers, b"", self._began)
         try:
             keeps_body = self.door.admit(self, head)
-        except Exception as problem:  # noqa: BLE001 - whatever it is, the caller gets an answer
+        except Exception as problem:  # noqa: BLE001 - the caller gets an answer to every error
             self._turn_away(self.door.typed(head, problem))
             return
         if keeps_body is not None:
@@ -191,7 +191,7 @@ class HttpConnection(HttpReader):
         head.task = self.door.spawn(self._decide_later(head))
 
     async def _decide_later(self, head: HttpRequest) -> None:
-        """Nothing more is read meanwhile."""
+        """Verify the credentials of a head; the connection is not read meanwhile."""
         problem: MaitredError | None = None
         keeps_body = False
         try:
@@ -222,10 +222,10 @@ class HttpConnection(HttpReader):
             self._seen_at = 0.0
             self._write(CONTINUE)
 
-    # Taking turns
+    # The order of requests
 
     def _came(self, request: HttpRequest) -> None:
-        """A request is complete: it is its turn, or it waits for it."""
+        """Serve a complete request, or queue it until its turn."""
         self._seen_at = 0.0
         size = request.held
         budget = self.door.budgets.under_way
@@ -243,7 +243,7 @@ class HttpConnection(HttpReader):
         self._pump()
 
     def _over(self, request: HttpRequest) -> None:
-        """The request under way is: nobody waits for its answer, and nothing of it is held."""
+        """End the request in progress, and release its bytes from the budget."""
         self._current = None
         self._seen_at = 0.0
         self.door.budgets.under_way.held -= request.held
@@ -260,7 +260,7 @@ class HttpConnection(HttpReader):
         self._pump()
 
     def _pump(self) -> None:
-        """Serve what waits, as long as answers come at once and are taken."""
+        """Serve queued requests, as long as they are answered at once and the caller reads."""
         if self._pumping:
             return
         self._pumping = True
@@ -321,7 +321,7 @@ class HttpConnection(HttpReader):
         body: bytes,
         extra: bytes = b"",
     ) -> None:
-        """The whole answer; nothing happens if nobody waits for it any more."""
+        """Send a whole answer; do nothing if the caller no longer waits for it."""
         if self._current is not request:
             return
         door = self.door
@@ -339,7 +339,7 @@ class HttpConnection(HttpReader):
         )
         metrics = self._metrics
         metrics.bytes_out += len(data)
-        if self._held:  # one answer may wait, no more: what is written knows when it is too much
+        if self._held:  # hold one answer only: the transport limits what is written, not this
             self.release()
             self.transport.write(data)
         else:
@@ -351,13 +351,13 @@ class HttpConnection(HttpReader):
             self._finished(request)
 
     def release(self) -> None:
-        """Write the answer that is held; whatever else is done to the connection comes after."""
+        """Write the held answer; call this before anything else is done to the connection."""
         held, self._held = self._held, b""
         if held and not self.closed:
             self.transport.write(held)
 
     def answer_error(self, request: HttpRequest, problem: MaitredError, extra: bytes = b"") -> None:
-        """The same for an error."""
+        """Send an error as the whole answer."""
         form = request.form or AS_JSON
         if form.name == "events":
             form = AS_JSON
@@ -366,7 +366,7 @@ class HttpConnection(HttpReader):
         self.answer(request, status_of(problem), form.content_type, body, extra)
 
     def begin_stream(self, request: HttpRequest, content_type: bytes, extra: bytes) -> None:
-        """The head of an answer whose body comes in pieces."""
+        """Send the head of an answer whose body comes in pieces."""
         if request.is_10:
             request.keep_alive = False
         if self.door.draining:
@@ -379,20 +379,20 @@ class HttpConnection(HttpReader):
         self.door.metrics.answered(request.route, 200, self.door.loop.time() - request.began)
 
     async def send_piece(self, request: HttpRequest, data: bytes) -> None:
-        """A piece of the body; returns when the caller has taken enough for the next one."""
+        """Send a piece of the body; return when the caller has read enough for the next one."""
         if self._current is not request or not data:
             return
         self.door.metrics.bytes_out += len(data)
         if request.is_10:
             self.transport.write(data)
-        else:  # its head went through `_write`, so nothing is held
+        else:  # the head went through `_write`, so no answer is held
             self.transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
         while self._write_paused and self._current is request:
             self._drained = self.door.loop.create_future()
             await self._drained
 
     def end_stream(self, request: HttpRequest) -> None:
-        """The body is complete."""
+        """Complete the body of a stream."""
         if self._current is not request:
             return
         if not request.is_10:
@@ -401,7 +401,8 @@ class HttpConnection(HttpReader):
         self._finished(request)
 
     def break_off(self, request: HttpRequest, last_words: bytes) -> None:
-        """The body is not complete, and nobody shall take it for that: its end never comes."""
+        """Close the connection without the end of the body, so that the caller sees that it is
+        incomplete."""
         if self._current is not request:
             return
         self._over(request)
@@ -431,7 +432,7 @@ class HttpConnection(HttpReader):
             self._pump()
 
     def _refuse(self, problem: MaitredError) -> None:
-        """An error for a request that was never complete; the connection ends with it."""
+        """Answer an incomplete request with an error, and end the connection."""
         body = AS_JSON.value(told(problem, tracebacks=False))
         status = status_of(problem)
         self._write(
@@ -444,7 +445,7 @@ class HttpConnection(HttpReader):
         self._linger()
 
     def _say_goodbye(self) -> None:
-        """Close; at once if the other end has sent all it wanted, as far as one can tell."""
+        """Write the held answer, and close the connection."""
         self._stop_listening()
         self._seen_at = 0.0
         self.release()
@@ -461,13 +462,13 @@ class HttpConnection(HttpReader):
             return
         with suppress(OSError, RuntimeError):
             self.transport.write_eof()
-        self._look_at_reading()  # what still comes is taken, and thrown away
+        self._look_at_reading()  # what the caller still sends is read and discarded
 
     # Once a second, and when users change
 
     def look_at_user(self, authenticator: Authenticator) -> None:
-        """End with what is under way if its user is not valid any more. There is no other answer
-        than the end: that of a stream has begun."""
+        """Cut the connection off if the user of its request is no longer valid. An error answer is
+        impossible: the answer of a stream may have begun."""
         current = self._current
         if current is None or current.identity is None:
             return
@@ -477,8 +478,8 @@ class HttpConnection(HttpReader):
             self.transport.abort()
 
     def look_at_token(self) -> None:
-        """Have the token of what is under way verified again: it may be revoked or expired by now,
-        and a gateway is not told."""
+        """Verify the token of the request in progress again: it may be revoked or expired, and a
+        gateway is not notified."""
         current = self._current
         if current is None or current.identity is None or current.identity.until == inf:
             return
@@ -499,12 +500,12 @@ class HttpConnection(HttpReader):
                 self.door.log.info("http request cut off: its user is gone", peer=self.peer)
                 self.transport.abort()
         except MaitredError:
-            pass  # the node is away, or busy; it is tried again
+            pass  # the node is unreachable or busy; the next check tries again
         finally:
             self._verified_again = None
 
     def look_at_clock(self, now: float) -> None:
-        """End what takes too long."""
+        """End the connection if it has been in one state for longer than the limit."""
         waits = self.waits
         if waits is WaitState.CALLER and self._look_at_unsent():
             self._seen_at = 0.0
@@ -536,7 +537,7 @@ class HttpConnection(HttpReader):
             self.transport.abort()
 
     def _look_at_unsent(self) -> bool:
-        """Count what the caller has not taken; True if it has taken something since."""
+        """Count the unsent bytes; return whether the caller has read some since the last check."""
         unsent = self.transport.get_write_buffer_size()
         taken = unsent < self._unsent
         self._count_unsent(unsent)

@@ -1,6 +1,6 @@
-"""The HTTP door: listens, finds out who asks and for what, and hands it on.
+"""The HTTP listener: accepts connections, authenticates requests and passes them to handlers.
 
-One timer looks at all connections; a connection has none of its own.
+One timer checks all connections; a connection has none of its own.
 """
 
 from __future__ import annotations
@@ -52,30 +52,30 @@ if TYPE_CHECKING:
     from maitred.security.directory import Identity
 
 ACCEPT_BACKLOG: Final = 4_096
-"""Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn."""
+"""How many connections may wait to be accepted; the kernel caps it at net.core.somaxconn."""
 
 TURN_CONNECTIONS: Final = 8
-"""Connections with much to parse that are served in one turn of the loop."""
+"""How many connections with much to parse are served in one iteration of the event loop."""
 
 SWEEP_SECONDS: Final = 1.0
-"""How often connections are looked at, at least; shorter limits are looked at more often."""
+"""The longest pause between two checks of all connections; short time limits make it shorter."""
 
 SWEEP_PORTION: Final = 256
-"""Connections looked at before requests get their turn again."""
+"""How many connections are checked before requests get their turn again."""
 
 DRAIN_LOOK_SECONDS: Final = 0.02
-"""How often a stopping door looks whether it is done."""
+"""How often a stopping listener checks whether it is done."""
 
 TOLD_SECONDS: Final = 10.0
-"""From one line in the log about bytes that are no HTTP, or about too much memory, to the next of
-its kind, which tells how many there were."""
+"""The shortest time between two log lines of one kind that strangers can cause (bytes that are not
+HTTP, too much memory); the next line tells how many were left out."""
 
 STAYS_OPEN: Final = frozenset(("health", "metrics_page"))
-"""What a stopping gateway still answers."""
+"""The handlers that a stopping gateway still serves."""
 
 
 class HttpDoor:
-    """The HTTP API of one gateway: a `GatewayListener`."""
+    """The HTTP listener of a gateway process; implements `gateway.Door`."""
 
     def __init__(
         self, *, port: int | None = None, tls: ssl.SSLContext | None = None, reuse: bool = False
@@ -85,35 +85,35 @@ class HttpDoor:
         self.metrics = Metrics()
         self.draining = False
         self._unread: dict[HttpConnection, None] = {}
-        """Connections that have bytes to parse when their turn comes."""
+        """The connections that have bytes to parse when their turn comes."""
         self._reads_soon = False
         self._unwritten: list[HttpConnection] = []
-        """Those that hold an answer until this turn of the loop ends."""
+        """The connections that hold an answer until this iteration of the event loop ends."""
         self.date = b""
-        """The header of that name, ready to be written."""
+        """The Date header, ready to be written."""
         self._port = port
         self._tls = tls
         self._handshakes: TlsHandshakes | None = None
         self._reuse = reuse
         self._users_seen = 1
-        """The generation of the users for which all requests under way were looked at."""
+        """The generation of the users for which all requests in progress were last checked."""
         self._server: asyncio.Server | None = None
         self._routes = Routes()
         self._known_routes = self._routes.remembered
         self._handlers: dict[str, Callable[..., Coroutine[Any, Any, None] | None]] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._for_here_only = True
-        """Whether everybody may do everything, because only this machine gets in."""
+        """Whether there are no users and the listener accepts connections of this machine only."""
         self._good_host: bytes | None = None
-        """The last Host that was a name of this machine."""
+        """The last Host header that was a name of this machine."""
         self._told: dict[str, tuple[float, int]] = {}
-        """For each line that strangers can cause: when it was last written, and how often it was
-        not since."""
+        """Maps each log line that strangers can cause to the time at which it was last written, and
+        how often it was left out since."""
 
     # Begin and end
 
     def lead_to(self, gateway: Gateway) -> None:
-        """Get ready to serve, before anybody can come in."""
+        """Prepare to serve a gateway's requests, before listening."""
         self.gateway = gateway
         self.guard = gateway.guard
         self.settings = settings = gateway.settings.gateway
@@ -123,10 +123,9 @@ class HttpDoor:
         self._for_here_only = not self.guard.required and is_loopback(settings.host)
         self._origins = frozenset(origin.lower().encode() for origin in settings.origins)
         self.needs_user = self._pages_of_users()
-        """Handlers for which a caller has to say who it is."""
+        """The handlers that require authentication."""
         self._ignores_credentials = not self.guard.required
-        """Whether a caller that sends credentials has yet to be told in the log that there are no
-        users."""
+        """Whether to log, once, that credentials are ignored because there are no users."""
         queries, tasks, pages = QueryRoutes(self), TaskRoutes(self), Pages(self)
         self.serve_query = queries.query
         self._handlers = {
@@ -145,7 +144,7 @@ class HttpDoor:
         self._look_at_date()
 
     async def start(self, gateway: Gateway) -> str:
-        """Listen; raises `CannotStart` if the address cannot be had."""
+        """Listen, and return the address; raise `CannotStart` if listening fails."""
         self.lead_to(gateway)
         settings = self.settings
         port = self._port if self._port is not None else settings.port
@@ -166,12 +165,12 @@ class HttpDoor:
         return f"{'https' if self._tls else 'http'}://{host}:{bound[1]}"
 
     def _factory(self) -> Callable[[], asyncio.Protocol]:
-        """Return what makes the protocol of a connection."""
+        """Return the factory of connection protocols."""
         factory: Callable[[], asyncio.Protocol] = partial(HttpConnection, self)
         if self._tls is None:
             return factory
         context = self._tls
-        # Before a handshake is over there is no connection whose clock could run.
+        # Before a handshake is over there is no `Connection` that the sweep could check.
         seconds = self.settings.header_seconds
         self._handshakes = TlsHandshakes(
             lambda: context,
@@ -194,7 +193,7 @@ class HttpDoor:
             if self.loop.time() >= deadline:
                 return False
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
-        # What was written last is on its way; whoever does not take it is cut off soon.
+        # The last answers are on their way; callers that do not read them are cut off soon.
         deadline = min(deadline, self.loop.time() + 1.0)
         while self.connections and self.loop.time() < deadline:
             for connection in list(self.connections):
@@ -203,7 +202,7 @@ class HttpDoor:
         return True
 
     def close(self) -> None:
-        """End at once."""
+        """Close all connections at once."""
         if self._server is not None:
             self._server.close()
         if self._handshakes is not None:
@@ -217,10 +216,10 @@ class HttpDoor:
     # Requests
 
     def read_later(self, connection: HttpConnection) -> None:
-        """Have it parse more when others had their turn.
+        """Let the connection parse more after the others had their turn.
 
-        A few connections a turn of the loop, whoever they are: five hundred callers that send
-        chunks of two bytes slow each other down, and a query in between waits for a few only.
+        Only a few connections parse in one iteration of the event loop: five hundred callers that
+        send chunks of two bytes slow each other down, but a query of another waits for a few only.
         """
         self._unread[connection] = None
         if not self._reads_soon:
@@ -240,9 +239,9 @@ class HttpDoor:
             self.loop.call_soon(self._read_some)
 
     def check_head(self, method: bytes, headers: Mapping[bytes, bytes]) -> None:
-        """Raise if a head can be refused by itself, whoever sends it and whatever it asks for.
+        """Raise if a head can be refused by itself, whatever its user and route are.
 
-        The result is remembered with the head, so it may depend on nothing that changes.
+        The result is cached with the head, so it may depend on nothing that changes.
         """
         host = headers.get(b"host")
         if self._for_here_only and host is not None and host != self._good_host:
@@ -252,10 +251,10 @@ class HttpDoor:
             check_browser(method, headers, self._origins, tls=self._tls is not None)
 
     def admit(self, connection: HttpConnection, request: HttpRequest) -> bool | None:
-        """Decide by the head of a request whether its body is read; raises if it is refused.
+        """Decide by the head of a request whether its body is read; raise if it is refused.
 
-        Returns whether the body is needed; None if `admit_later` has to find out first who sends
-        it. The request is looked at again when it is complete: users can change meanwhile.
+        Return whether the body is needed; None if `admit_later` has to authenticate the caller
+        first. A complete request is checked again: users can change meanwhile.
         """
         found = self._find(request)
         if found.route.handler in self.needs_user:
@@ -265,7 +264,7 @@ class HttpDoor:
         return self._admit(request, found)
 
     async def admit_later(self, connection: HttpConnection, request: HttpRequest) -> bool:
-        """The same, after the secret was verified."""
+        """Verify the credentials, then do the same as `admit`."""
         await self.verify(connection, request)
         return self._admit(request, self._find(request))
 
@@ -295,10 +294,10 @@ class HttpDoor:
         return found
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
-        """Answer it, now or later. Raises nothing: the connection goes on."""
+        """Answer a request, now or later; raise nothing, because the connection goes on."""
         try:
             if request.refusal is not None:
-                raise request.refusal  # noqa: TRY301 - answered like all others
+                raise request.refusal  # noqa: TRY301 - answered like all other errors
             route, values = self._find(request)
             name = route.handler
             if self._ignores_credentials and b"authorization" in request.headers:
@@ -311,7 +310,7 @@ class HttpDoor:
                         connection, request, self._let_in(connection, request, route, values)
                     )
                     return
-                # Most may, and this is asked for every query.
+                # This runs for every query, and most users have the permission.
                 permission = route.permission
                 if permission and not (
                     values and identity.permissions.allows(values[0], permission)
@@ -320,20 +319,20 @@ class HttpDoor:
             later = self._handlers[name](connection, request, *values)
             if later is not None:
                 self._start(connection, request, later)
-        except Exception as problem:  # noqa: BLE001 - whatever it is, the caller gets an answer
+        except Exception as problem:  # noqa: BLE001 - the caller gets an answer to every error
             self.fail(connection, request, problem)
 
     @staticmethod
     def _check(request: HttpRequest, route: HttpRoute, values: tuple[Any, ...]) -> None:
-        """Raise unless the user may do that; the handlers of the query table look closer."""
+        """Raise unless the user has the route's permission; the query table's handlers do more."""
         permission = route.permission
         if permission is not None and request.identity is not None:
-            # What is observed concerns all namespaces together.
+            # The permission `observe` concerns all namespaces together.
             namespace = EVERY_NAMESPACE if permission == "observe" else values[0]
             check(request.identity, namespace, permission)
 
     def _pages_of_users(self) -> frozenset[str]:
-        """Return the handlers for which a caller has to say who it is."""
+        """Return the handlers that require authentication."""
         if not self.guard.required:
             return frozenset()
         closed = {"metrics_page"} if not self.settings.open_metrics else set()
@@ -343,7 +342,7 @@ class HttpDoor:
         )
 
     def typed(self, request: HttpRequest, problem: BaseException) -> MaitredError:
-        """Return the error that the caller gets; a fault of ours is logged."""
+        """Return the error that the caller gets; log an unexpected exception."""
         if isinstance(problem, MaitredError):
             return problem
         self.log.error("http request failed", route=request.route, exc_info=problem)
@@ -392,7 +391,7 @@ class HttpDoor:
             self.fail(connection, request, problem)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run it until it ends or the door does."""
+        """Run a coroutine as a task until it ends or the listener closes."""
         task = self.loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
@@ -401,11 +400,11 @@ class HttpDoor:
     # Answers
 
     def write_later(self, connection: HttpConnection) -> None:
-        """Have it write what it holds, at the end of this turn.
+        """Let the connection write its held answer at the end of this iteration of the event loop.
 
-        Answers of a worker come many at a time. Written one after the other, and not each when it
-        is ready, the first wakes the caller and the others find it awake; what it asks next comes
-        together as well. With a thousand connections that was 8 % more a second.
+        Answers of a worker come many at a time. When they are written together, and not each when
+        it is ready, the first wakes the caller and the others find it awake; its next requests come
+        together as well. With a thousand connections that was 8 % more queries a second.
         """
         if not self._unwritten:
             self.loop.call_soon(self._write_all)
@@ -420,10 +419,10 @@ class HttpDoor:
                 self.log.exception("http answer could not be written")
                 connection.transport.abort()
 
-    # Who asks
+    # Authentication
 
     def _known(self, connection: HttpConnection, request: HttpRequest) -> Identity | None:
-        """Who it is, if that is known already."""
+        """Return the user of a request if that is known already; None if it must be verified."""
         header = request.headers.get(b"authorization")
         before = connection.authorized
         generation = self.guard.users.generation
@@ -433,7 +432,7 @@ class HttpDoor:
         if identity is None:
             identity = self.guard.authenticator.remembered(*credentials(header))
         if identity is not None:
-            # What ends by itself is looked at again for each request.
+            # An identity that expires is checked again for each request.
             lasts = header is not None and identity.until == inf
             connection.authorized = (header or b"", generation if lasts else -1, identity)
             if before is None:
@@ -448,7 +447,7 @@ class HttpDoor:
             audit.record("http login", user=identity.name, source=source, details=via)
 
     def certified(self, connection: HttpConnection) -> Identity | None:
-        """The user that the certificate of the connection stands for."""
+        """Return the user of the connection's client certificate; None if there is none."""
         shown = connection.transport.get_extra_info("ssl_object")
         now = self.gateway.surroundings.wall_clock()
         return self.guard.authenticator.certified(shown, now)
@@ -471,15 +470,15 @@ class HttpDoor:
             await later
 
     async def verify(self, connection: HttpConnection, request: HttpRequest) -> None:
-        """Find out who sends the request, or raise."""
+        """Verify the credentials of a request, and set its identity; raise if they are wrong."""
         user, secret = credentials(request.headers.get(b"authorization"))
         request.identity = await self.guard.authenticator.authenticate(
             user, secret, connection.source
         )
-        if request.identity.until != inf:  # of the others, `_known` tells
+        if request.identity.until != inf:  # `_known` records the others
             self._tell_of_login(connection, request.identity)
 
-    # What strangers can cause is told once, then rarely
+    # Log lines that strangers can cause, which are rate-limited
 
     def malformed(self, peer: str, what: str) -> None:
         """Count and log a connection that does not speak HTTP."""
@@ -487,7 +486,7 @@ class HttpDoor:
         self._tell("no http on the http port", peer=peer, reason=what)
 
     def memory_refused(self, peer: str, budget: Budget) -> None:
-        """A connection was refused because all of them hold too much."""
+        """Count and log a connection that was refused because all of them hold too much."""
         self.metrics.memory_refused += 1
         self._tell(f"too much memory for {budget.name}; refused", peer=peer, limit=budget.most)
 
@@ -521,14 +520,14 @@ class HttpDoor:
                 await asyncio.sleep(0)
 
     def _guarded(self, look: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401
-        """Without this, one failure would be the end of all limits of time."""
+        """Run one check and log its failure, which would otherwise end all time limits."""
         try:
             look(*arguments)
         except Exception:
-            self.log.exception("a look around failed")
+            self.log.exception("a periodic check failed")
 
     def _look_at_users(self) -> None:
-        """Cut off what is under way for users who do not exist any more, or have a new secret."""
+        """Cut off requests in progress of users who no longer exist, or have a new secret."""
         generation = self.guard.users.generation
         if generation == self._users_seen:
             return
@@ -543,11 +542,11 @@ class HttpDoor:
 
 
 def _path_of(target: bytes) -> bytes:
-    """Of `http://host/path`, which proxies send; everything else is no path."""
+    """Return the path of `http://host/path`, which proxies send; raise for anything else."""
     scheme, slashes, rest = target.partition(b"://")
     if slashes and scheme.lower() in {b"http", b"https"}:
         return b"/" + rest.partition(b"/")[2]
-    raise InvalidArgument("The request is for no path.")
+    raise InvalidArgument("The request does not name a path.")
 
 
 def _stopping() -> Draining:
@@ -558,20 +557,20 @@ def _stopping() -> Draining:
 
 
 def cannot_listen(host: str, port: int, problem: OSError) -> CannotStart:
-    """Why there is no door, in words."""
+    """Return the error that says why the HTTP API cannot listen."""
     number = problem.errno
     if number == errno.EADDRINUSE or (number is None and "in use" in str(problem)):
         return CannotStart(
-            f"Port {port} on {host}, for the HTTP door, is in use.",
-            remedy="Stop whoever has it, or name another one: --set gateway.port=0 finds a free "
-            "one, --set gateway.enabled=false does without.",
+            f"Port {port} on {host}, for the HTTP API, is in use.",
+            remedy="Stop the process that has it, or name another one: --set gateway.port=0 finds "
+            "a free one, --set gateway.enabled=false does without.",
         )
     if number == errno.EACCES:
         return CannotStart(
-            f"This user may not listen on port {port}, for the HTTP door.",
+            f"This user may not listen on port {port}, for the HTTP API.",
             remedy="Name another one with --set gateway.port=...; those below 1024 are for root.",
         )
     return CannotStart(
-        f"The HTTP door cannot listen on {host}:{port}: {problem.strerror or problem}.",
+        f"The HTTP API cannot listen on {host}:{port}: {problem.strerror or problem}.",
         remedy="Name an address of this machine with --set gateway.host=...",
     )

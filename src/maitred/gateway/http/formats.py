@@ -1,8 +1,8 @@
-"""JSON and msgpack: what comes in, what goes out, and what the caller takes.
+"""Convert request and answer bodies between JSON and msgpack, and negotiate the format.
 
-A body is the arguments of a handler: an array in their order, an object by name, anything else is
-the only one. They travel to the worker as msgpack, and so does the result; who speaks msgpack gets
-it as it came.
+A body holds the arguments of a handler: an array in their order, an object by name, anything else
+is the only argument. They travel to the worker as msgpack, and so does the result; a caller that
+uses msgpack gets it unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _look_at_names: Final = msgpack.Decoder(dict[str, object]).decode
 
 
 class Format:
-    """One format in which an answer can be written."""
+    """A format of answers; this one is JSON, with NDJSON for streams."""
 
     __slots__ = ("content_type", "gather", "name", "row_type")
 
@@ -57,35 +57,35 @@ class Format:
     ) -> None:
         self.name = name
         self.content_type = content_type
-        """Of a result in one piece."""
+        """The content type of a result in one piece."""
         self.row_type = row_type
-        """Of a stream."""
+        """The content type of a stream."""
         self.gather = gather
-        """Whether the caller takes results in one piece only."""
+        """Whether the caller accepts results in one piece only."""
 
     def whole(self, body: bytes) -> bytes:
-        """A result, which came as msgpack."""
+        """Convert a result from msgpack."""
         return result_as_json(body)
 
     def value(self, value: object) -> bytes:
-        """Something of ours."""
+        """Encode a value of the gateway itself."""
         return _write_json(value)
 
     def rows(self, chunk: bytes) -> bytes:
-        """Some rows of a stream."""
+        """Convert a chunk of a stream's rows from msgpack."""
         return _guarded(_rows_as_json, chunk)
 
     def error(self, said: Mapping[str, Any]) -> bytes:
-        """The last words of a stream that broke."""
+        """Return the last piece of a stream that failed."""
         return _write_json(said) + b"\n"
 
     def end(self) -> bytes:
-        """The last words of one that did not."""
+        """Return the last piece of a complete stream."""
         return b""
 
 
 class Msgpack(Format):
-    """What workers and we speak anyway: nothing to do."""
+    """Msgpack: results and rows pass unchanged, because workers send msgpack."""
 
     __slots__ = ()
 
@@ -103,8 +103,7 @@ class Msgpack(Format):
 
 
 class Events(Format):
-    """Server-sent events: one event per row, and a last one, so that the browser does not connect
-    again."""
+    """Server-sent events: one per row, and one at the end, so that clients do not reconnect."""
 
     __slots__ = ()
 
@@ -129,7 +128,7 @@ AS_EVENTS: Final = Events("events", EVENTS, EVENTS)
 
 
 def result_as_json(body: bytes) -> bytes:
-    """The same in JSON; raises `UnserialisableResult` if it cannot be."""
+    """Convert a msgpack result to JSON; raise `UnserialisableResult` if that is impossible."""
     return _guarded(_one_as_json, body)
 
 
@@ -151,13 +150,13 @@ def _guarded(work: Callable[[bytes], bytes], body: bytes) -> bytes:
         ) from None
 
 
-# What comes in
+# Request bodies
 
 
 def is_msgpack(content_type: bytes | None, body: bytes) -> bool:
-    """How the body is written; raises `UnsupportedMediaType` if it is neither.
+    """Return whether the body is msgpack; raise `UnsupportedMediaType` if it is not JSON either.
 
-    A body has to be declared: pages of other origins can make a browser send what is not.
+    A body needs a Content-Type: pages of other origins can make a browser send one without.
     """
     if content_type == JSON or (content_type is None and not body):
         return False
@@ -178,7 +177,7 @@ def is_msgpack(content_type: bytes | None, body: bytes) -> bool:
 
 
 def arguments(body: bytes, *, packed: bool) -> bytes:
-    """The arguments as they travel; raises `InvalidArguments` for what cannot be read."""
+    """Return the arguments as msgpack; raise `InvalidArguments` if the body cannot be decoded."""
     if not body:
         return NO_ARGUMENTS
     if packed:
@@ -195,7 +194,7 @@ def arguments(body: bytes, *, packed: bool) -> bytes:
 
 
 def _packed_arguments(body: bytes) -> bytes:
-    """All of it is read, as JSON is: text that is no UTF-8 may stand anywhere inside."""
+    """Check msgpack by decoding all of it: text that is not UTF-8 may stand anywhere inside."""
     first = body[0]
     try:
         if 0x80 <= first <= 0x8F or first in {0xDE, 0xDF}:
@@ -210,13 +209,13 @@ def _packed_arguments(body: bytes) -> bytes:
     return body if 0x90 <= first <= 0x9F or first in {0xDC, 0xDD} else b"\x91" + body
 
 
-# What the caller takes
+# The format of the answer
 
 
 def accepted(accept: bytes | None, *, packed: bool) -> Format:
-    """How to answer; raises `NotAcceptable` if the caller takes nothing that we have.
+    """Return the format of the answer; raise `NotAcceptable` if the caller accepts none of ours.
 
-    Without a wish, or if everything is fine, the answer is written like the request.
+    Without an Accept header, or with `*/*`, the answer has the format of the request.
     """
     usual = AS_MSGPACK if packed else AS_JSON
     if accept is None or accept == b"*/*":

@@ -1,8 +1,8 @@
-"""What is wrong with the head of a request, found before anything of its body is kept.
+"""Check the head of a request before anything of its body is kept.
 
-What could be read in two ways is refused, and the connection ends: whoever stands between may have
-read it in the other. These checks see nothing but the head, so a head that passed once passes
-again, byte for byte.
+An ambiguous head is refused, and the connection ends: a proxy in between may have read it in the
+other way. These checks see nothing but the head, so a head that passed once passes again, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ ONCE: Final = frozenset(
         b"maitred-do-not-queue",
     )
 )
-"""Headers of which there may be one only; of others the values are joined."""
+"""Headers that may occur only once; the values of others are joined."""
 
 HEADERS_MAX: Final = 128
-"""Header lines of one request. Browsers and proxies send some thirty. Without it, 32 KiB of
-two-letter headers would cost a megabyte of objects."""
+"""The most header lines of one request. Browsers and proxies send some thirty. Without this limit,
+32 KiB of two-letter headers would cost a megabyte of objects."""
 
 
 CHUNKS_MAX: Final = 64 * 1024
-"""Chunks of one body. Each costs half a microsecond, however short it is; with two bytes each, a
-body of 2 MiB would take half a second."""
+"""The most chunks of one body. Each costs half a microsecond, however short it is; with two bytes
+each, a body of 2 MiB would take half a second."""
 
 
 def check_version(version: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether it is HTTP/1.0; raise unless it is that or HTTP/1.1 with a Host."""
+    """Return whether the version is 1.0; raise unless it is that, or 1.1 with a Host header."""
     if version == "1.1":
         if b"host" not in headers:
             raise MalformedRequest("The request has no Host.")
@@ -76,7 +76,7 @@ def check_coding(headers: Mapping[bytes, bytes], *, is_10: bool) -> None:
 
 
 def check_upgrade(headers: Mapping[bytes, bytes]) -> None:
-    """Raise if there is a body: the parser would take it for the other protocol's first words."""
+    """Raise if an upgrade has a body: the parser would take it for data of the other protocol."""
     if b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")):
         raise UnsupportedHttp(
             "A request with a body cannot ask for another protocol as well.",
@@ -85,13 +85,13 @@ def check_upgrade(headers: Mapping[bytes, bytes]) -> None:
 
 
 def check_expectation(expected: bytes) -> None:
-    """Raise unless the caller expects what can be given."""
+    """Raise unless the Expect header is `100-continue`."""
     if expected.strip().lower() != b"100-continue":
         raise ExpectationFailed("Only 100-continue can be expected here.")
 
 
 def check_encoding(encoding: bytes) -> None:
-    """Raise unless the body comes as it is: a compressed one can grow a thousandfold."""
+    """Raise if the body is compressed: it could grow a thousandfold."""
     if encoding.strip().lower() != b"identity":
         raise UnsupportedMediaType(
             f"A body with the content encoding {encoding[:60].decode('latin-1')!r} is not read "

@@ -1,4 +1,4 @@
-"""Reads the credentials of an HTTP request: `Authorization: Basic ...`, `Bearer user:secret`, or
+"""Read the credentials of an HTTP request: `Authorization: Basic ...`, `Bearer user:secret`, or
 `Bearer` with an API token or a JWT."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 BROWSER: Final = frozenset((b"origin", b"sec-fetch-site"))
-"""Headers that browsers add, and pages cannot change."""
+"""Headers that browsers add and that pages cannot change."""
 
 SAFE: Final = frozenset((b"GET", b"HEAD"))
 """Methods of routes that change nothing."""
@@ -24,9 +24,9 @@ _REMEDY: Final = "Send Authorization: Basic with user:secret in base64; curl -u 
 
 
 def credentials(authorization: bytes | None) -> tuple[str, str]:
-    """User and secret, or `Unauthenticated`; for a token, `TOKEN_USER` and the token."""
+    """Return user and secret, or `TOKEN_USER` and a token; raise `Unauthenticated` if missing."""
     if authorization is None:
-        raise Unauthenticated("This gateway wants to know who you are.", remedy=_REMEDY)
+        raise Unauthenticated("This gateway requires authentication.", remedy=_REMEDY)
     scheme, _, rest = authorization.strip().partition(b" ")
     rest = rest.strip()
     kind = scheme.lower()
@@ -74,14 +74,15 @@ def check_browser(
 
 
 def _is_own(origin: bytes, host: bytes, *, tls: bool) -> bool:
-    """Is it the gateway's own? Behind a proxy that ends TLS, `https` is right as well."""
+    """Return whether an origin is the gateway's own; behind a TLS proxy, `https` is as well."""
     scheme, _, name = origin.partition(b"://")
     return name == host and (scheme == b"https" or (scheme == b"http" and not tls))
 
 
 def check_host(host: bytes, own: str) -> None:
-    """A name that is not ours is somebody's who had it point here: a page of theirs, in a browser
-    on this machine, would be from the same origin as this gateway."""
+    """Raise `PermissionDenied` unless the Host is a name of this machine. An attacker may have made
+    another name point here: a page of that name, in a browser on this machine, would have the same
+    origin as this gateway."""
     name = host.strip().lower().decode("latin-1")
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
     if name in {"localhost", own.lower()} or name.endswith(".localhost"):

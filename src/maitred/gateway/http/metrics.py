@@ -1,4 +1,4 @@
-"""What the HTTP door counts, in the text format of Prometheus."""
+"""The metrics of the HTTP listener, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ BUCKETS: Final = (
     10.0,
     30.0,
 )
-"""Seconds: from what a query needs at least to what most callers allow."""
+"""The bounds of the histogram in seconds: from the fastest query to the timeout of most callers."""
 
 
 class Latency:
-    """A histogram of how long the requests of one route took."""
+    """The histogram of how long the requests of one route took."""
 
     __slots__ = ("counts", "total")
 
@@ -47,7 +47,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, int], int] = {}
-        """By route and status."""
+        """Counts requests by route and status."""
         self.latencies: dict[str, Latency] = {}
         self.bytes_in = 0
         self.bytes_out = 0
@@ -57,11 +57,11 @@ class Metrics:
         self.tls_failed = 0
 
     def count_tls_failure(self) -> None:
-        """A TLS handshake came to nothing."""
+        """Count a failed TLS handshake."""
         self.tls_failed += 1
 
     def answered(self, route: str, status: int, seconds: float) -> None:
-        """A request is over, or its stream has begun."""
+        """Count a request that was answered, or whose stream has begun."""
         key = (route, status)
         requests = self.requests
         requests[key] = requests.get(key, 0) + 1
@@ -71,7 +71,7 @@ class Metrics:
         latency.add(seconds)
 
     def families(self) -> list[str]:
-        """All lines."""
+        """Return all lines of the metrics page."""
         lines = counter(
             "maitred_http_requests_total",
             "Requests that were answered, by route and status.",
@@ -111,19 +111,19 @@ class Metrics:
 def counter(
     name: str, text: str, samples: Iterable[tuple[Mapping[str, object], float]]
 ) -> list[str]:
-    """What only grows."""
+    """Return the lines of a counter."""
     return [*_head(name, text, "counter"), *(_line(name, *one) for one in samples)]
 
 
 def gauge(name: str, text: str, value: float) -> list[str]:
-    """What goes up and down."""
+    """Return the lines of a gauge without labels."""
     return gauges(name, text, [({}, value)])
 
 
 def gauges(
     name: str, text: str, samples: Iterable[tuple[Mapping[str, object], float]]
 ) -> list[str]:
-    """The same with labels."""
+    """Return the lines of a gauge with labels."""
     return [*_head(name, text, "gauge"), *(_line(name, *one) for one in samples)]
 
 

@@ -1,5 +1,5 @@
-"""The OpenAPI document, made from the table of routes: what is served and what is told cannot
-differ."""
+"""Generate the OpenAPI document from the table of routes, so that it cannot differ from what is
+served."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ NAME: Final[Json] = {
     "maxLength": 255,
     "pattern": "^[!-9;-~]([ -9;-~]*[!-9;-~])?$",
 }
-"""Names may have letters of any script; those of ASCII are what everybody can type."""
+"""The schema of names. Names may have letters of any script; the pattern shows those of ASCII,
+which everybody can type."""
 
 _PRIORITY: Final[Json] = {"type": "integer", "minimum": 0, "maximum": PRIORITIES - 1}
 _TIME: Final[Json] = {"type": "number", "minimum": 0, "maximum": NEVER}
@@ -94,7 +95,7 @@ PARAMETERS: Final[dict[str, tuple[str, str, Json]]] = {
 _COUNT: Final[Json] = {"type": "integer", "minimum": 0}
 _TEXT: Final[Json] = {"type": "string"}
 _UNICODE: Final[Json] = {"type": "string", "pattern": "^[^\\uD800-\\uDFFF]*$"}
-"""JSON can say half of a surrogate pair; UTF-8, and so msgpack, cannot."""
+"""The schema of text: JSON can hold half of a surrogate pair; UTF-8, and so msgpack, cannot."""
 
 
 def _fields(required: Json, **others: Json) -> Json:
@@ -215,14 +216,14 @@ ANSWERS: Final[dict[str, dict[int, tuple[str, str]]]] = {
     "ready": {200: ("It can", "State")},
     "document": {200: ("OpenAPI 3.1", "Anything")},
 }
-"""Of each route that answers in our formats: the good ones."""
+"""The successful answers of each route that answers in JSON or msgpack."""
 
 _ALWAYS: Final = (400, 403, 405, 406, 408, 413, 415, 417, 429, 431, 500, 502, 503, 504, 505)
 _NAMED: Final = (401, 404, 409, 410, 422)
 
 
 def document(*, with_users: bool, closed: frozenset[str] = frozenset()) -> Json:
-    """The whole document; `closed` are the handlers of open routes that need a user here."""
+    """Return the document; `closed` names the handlers of open routes that need a user here."""
     paths: Json = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(

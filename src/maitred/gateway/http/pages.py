@@ -1,4 +1,4 @@
-"""What machines look at: alive, ready, the counters, the document."""
+"""The pages for monitoring and tools: health, readiness, metrics and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Pages:
-    """Handlers of the door."""
+    """The handlers of these pages."""
 
     def __init__(self, door: HttpDoor) -> None:
         self._door = door
@@ -31,22 +31,22 @@ class Pages:
         )
 
     def health(self, connection: HttpConnection, request: HttpRequest) -> None:
-        """Whoever answers is alive."""
+        """Answer that the gateway is alive, or stopping."""
         state = "stopping" if self._door.draining else "alive"
         connection.answer(request, 200, JSON, AS_JSON.value({"status": state}))
 
     def ready(self, connection: HttpConnection, request: HttpRequest) -> None:
-        """Whether there is a node behind us."""
+        """Answer whether the gateway is connected to a node; 503 if not."""
         if not self._gateway.is_ready:
             raise Unavailable("The gateway has no connection to its node.", remedy="Try later.")
         connection.answer(request, 200, JSON, AS_JSON.value({"status": "ready"}))
 
     def document(self, connection: HttpConnection, request: HttpRequest) -> None:
-        """OpenAPI."""
+        """Answer with the OpenAPI document."""
         connection.answer(request, 200, JSON, self._document)
 
     def metrics_page(self, connection: HttpConnection, request: HttpRequest) -> None:
-        """For Prometheus."""
+        """Answer with the metrics, for Prometheus."""
         door = self._door
         lines = door.metrics.families()
         lines += gauge("maitred_http_connections", "Open now.", len(door.connections))

@@ -1,4 +1,4 @@
-"""What stands behind the question mark, or in a header of the same name: `delay=5` is
+"""Parse parameters of the query string, or of headers of the same name: `delay=5` is
 `Maitred-Delay: 5`."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from maitred.gateway.http.routes import HttpRoute
 
 PARAMETERS_MAX: Final = 32
-"""Of one request; no route has as many."""
+"""The most parameters of one request; no route has as many."""
 
 PREFIX: Final = "Maitred-"
 
@@ -28,7 +28,7 @@ def _headers(route: HttpRoute) -> list[tuple[str, bytes]]:
 
 
 HEADERS: Final = {route.handler: _headers(route) for route in ROUTES}
-"""Parameters of each route that may come as headers, and the header of each."""
+"""The parameters of each route that may come as headers, and the header of each."""
 
 HEADER_NAMES: Final = {
     name: frozenset(header for _, header in found) for name, found in HEADERS.items()
@@ -36,7 +36,7 @@ HEADER_NAMES: Final = {
 
 
 def parsed(request: HttpRequest, route: HttpRoute, query: bytes) -> None:
-    """Fill `request.query`; raises for what the route does not know."""
+    """Fill `request.query`; raise for a parameter that the route does not know."""
     found: dict[str, str] = {}
     parts = query.split(b"&", PARAMETERS_MAX) if query else []
     if len(parts) > PARAMETERS_MAX:
@@ -62,7 +62,7 @@ def parsed(request: HttpRequest, route: HttpRoute, query: bytes) -> None:
 
 
 def may_have(headers: dict[bytes, bytes], route: HttpRoute) -> bool:
-    """Whether it is worth looking: most requests have three or four headers."""
+    """Return whether a header may be a parameter; quick, as most requests have few headers."""
     return not HEADER_NAMES[route.handler].isdisjoint(headers)
 
 

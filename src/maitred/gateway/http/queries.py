@@ -1,6 +1,6 @@
 """Queries over HTTP: the hot route, its streams, and the query table.
 
-The way of a query through here is kept short: one look for the route, the body read and written
+The path of a query through here is short: one lookup of the route, the body decoded and encoded
 once, one write for the answer.
 """
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from maitred.gateway.http.request import HttpRequest
 
 ROWS_MAX: Final = 10_000
-"""Of the query table, in one answer."""
+"""The most rows of the query table in one answer."""
 
 NAMES_MAX: Final = 1_024
-"""Workers whose names are remembered as they stand in headers."""
+"""How many workers' names are cached in the form that headers need."""
 
 
 class QueryRoutes:
-    """Serves the HTTP routes for queries."""
+    """The handlers of queries and of the query table."""
 
     def __init__(self, door: HttpDoor) -> None:
         self._door = door
@@ -56,12 +56,12 @@ class QueryRoutes:
         self._names: dict[str, bytes] = {}
         audit = door.gateway.guard.audit
         self._audit = None if audit is None or audit.queries == "none" else audit
-        """The audit log, if queries are told of in it."""
+        """The audit log if it records queries, else None."""
 
     def query(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
     ) -> None:
-        """Ask it; the answer comes when it comes."""
+        """Begin a query; `_came` answers when its outcome is known."""
         headers = request.headers
         kind = headers.get(b"content-type")
         packed = kind != JSON and is_msgpack(kind, request.body)
@@ -131,7 +131,8 @@ class QueryRoutes:
         form: Format,
         outcome: Whole | Rows | MaitredError,
     ) -> None:
-        """What came of it. Raises nothing: others wait for theirs behind it."""
+        """Answer with the outcome of a query; raise nothing, because the caller of this method has
+        other outcomes to deliver."""
         try:
             if isinstance(outcome, Whole):
                 body = form.whole(outcome.body)
@@ -141,7 +142,7 @@ class QueryRoutes:
                 request.task = self._door.spawn(streaming)
             else:
                 connection.answer_error(request, behind_us(outcome), self._extra(running))
-        except Exception as problem:  # noqa: BLE001 - whatever it is, the caller gets an answer
+        except Exception as problem:  # noqa: BLE001 - the caller gets an answer to every error
             self._door.fail(connection, request, problem)
 
     async def _stream(
@@ -152,7 +153,7 @@ class QueryRoutes:
         form: Format,
         extra: bytes,
     ) -> None:
-        """Pass rows on as they come, and as fast as the caller takes them."""
+        """Send rows as they come, and no faster than the caller reads them."""
         extra += b"Maitred-Stream: true\r\n"
         connection.begin_stream(request, form.row_type, extra)
         try:
@@ -171,7 +172,7 @@ class QueryRoutes:
             await rows.aclose()
 
     def _extra(self, running: QueryInProgress) -> bytes:
-        """Who has answered, and which query it was."""
+        """Return the headers that name the query and the worker that answered it."""
         worker = running.worker
         if not worker:
             return b"Maitred-Query: %d\r\n" % running.sequence
@@ -187,7 +188,7 @@ class QueryRoutes:
     def list_queries(
         self, connection: HttpConnection, request: HttpRequest, namespace: str
     ) -> None:
-        """Rows of the table; without `admin`, one's own."""
+        """Answer with rows of the query table; without the permission `admin`, the user's own."""
         request.form = form = plain_form(request)
         wanted = QueryFilter(namespace=namespace)
         for name, text in (request.query or {}).items():
@@ -207,7 +208,7 @@ class QueryRoutes:
     def cancel_query(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, sequence: int
     ) -> None:
-        """Stop it."""
+        """Cancel a query; without the permission `admin`, only the user's own."""
         request.form = form = plain_form(request)
         wanted = QueryFilter(namespace=namespace, sequence=sequence, most=1)
         self._only_own(request, namespace, wanted)
@@ -243,6 +244,6 @@ class QueryRoutes:
 
 
 def plain_form(request: HttpRequest) -> Format:
-    """How an answer of ours is written."""
+    """Return the format of an answer in one piece; JSON in place of events."""
     form = accepted(request.headers.get(b"accept"), packed=False)
     return AS_JSON if form is AS_EVENTS else form

@@ -1,15 +1,15 @@
-"""HTTP requests out of the bytes of a connection.
+"""Parse HTTP requests from the bytes of a connection.
 
-httptools calls us for every part of a request; a head that is the same as the last one, byte for
-byte, is not taken apart again.
+httptools calls this class for every part of a request; a head that is the same as the last one,
+byte for byte, is not parsed again.
 
-A request that arrives in one piece is handed on whole. As soon as a body is longer than what came
-with its head, the head alone decides whether the caller may come in (`_decide`), and nothing more
-is read before that is known. So a stranger makes a gateway keep a head and one read's worth of a
-body at most, and what all of them keep is counted (`budget.py`).
+A request that arrives in one piece is passed on whole. As soon as a body is longer than what came
+with its head, the head alone decides whether the caller is authenticated (`_decide`), and nothing
+more is read before that is known. So a stranger makes a gateway hold a head and one read's worth of
+a body at most, and what all of them hold is counted (`budget.py`).
 
-What arrives is parsed in portions. A single read may hold thousands of requests; they would be
-thousands of objects before the first is answered, and keep all other connections waiting.
+Bytes are parsed in portions. A single read may hold thousands of requests; they would be thousands
+of objects before the first is answered, and keep all other connections waiting.
 """
 
 from __future__ import annotations
@@ -45,32 +45,34 @@ if TYPE_CHECKING:
     from maitred.gateway.http.door import HttpDoor
 
 IDLE, HEAD, BODY = range(3)
-"""Where in a request its bytes are."""
+"""The phases of reading a request."""
 
 PORTION_BYTES: Final = 1024
-"""Heads parsed at a time: some twenty of the shortest, and more than one of the usual ones."""
+"""How many bytes of heads are parsed at a time: some twenty of the shortest, and more than one of
+the usual ones."""
 
 CHUNKED_PORTION_BYTES: Final = 4 * 1024
-"""Chunks parsed at a time. Of a body whose length is known it is all that has arrived."""
+"""How many bytes of chunks are parsed at a time. Of a body with a Content-Length, all that has
+arrived is parsed."""
 
 HEAD_COST_BYTES: Final = 4 * 1024
-"""Counted for an unfinished head beside its bytes: about what its objects take."""
+"""The bytes counted for an unfinished head beside its own: about the size of its objects."""
 
 TURN_REQUESTS: Final = 16
-"""Requests of one connection that are parsed before others get their turn."""
+"""How many requests of one connection are parsed before others get their turn."""
 
 TURN_PIECES: Final = 64
-"""Pieces of a body that are parsed before others get their turn: chunks of two bytes cost as much
-time as chunks of four thousand."""
+"""How many pieces of a body are parsed before others get their turn: chunks of two bytes cost as
+much time as chunks of four thousand."""
 
 DISCARDED_MAX: Final = 64 * 1024
 """A refused request whose body is not longer than this is answered when all of it has arrived, and
-the connection goes on. With a longer one it ends."""
+the connection goes on. With a longer body the connection ends."""
 
 END_OF_HEAD: Final = b"\r\n\r\n"
 
 UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
-"""Headers of requests that are looked at anew each time."""
+"""A request with one of these headers is parsed each time, even if its head repeats."""
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -78,7 +80,7 @@ UNKNOWN_LENGTH: Final = -1
 
 
 class HttpReader(asyncio.Protocol):
-    """The part of a connection that reads; what to do with requests is another's."""
+    """The part of a connection that reads; a subclass decides what to do with requests."""
 
     __slots__ = (
         "_began",
@@ -128,80 +130,80 @@ class HttpReader(asyncio.Protocol):
         self._feed = self._parser.feed_data
         self._phase = IDLE
         self._deaf = False
-        """Nothing that comes is read any more."""
+        """Whether all further bytes are discarded."""
         self._discarded = 0
-        """Bytes that came since."""
+        """How many bytes were discarded."""
         self._seen_at = 0.0
-        """When the sweep first saw it in the state it is in; 0: not yet."""
+        """When the sweep first saw the connection in its current state; 0: not yet."""
         self._began = 0.0
         self._head_bytes = 0
         self._callback_bytes = 0
         self._lines = 0
-        """Header lines of the request that is being read."""
+        """How many header lines the request that is being read has so far."""
         self._fresh = False
         self._method = b""
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._length = 0
-        """The body's declared length."""
+        """The declared length of the body; `UNKNOWN_LENGTH` if it is chunked."""
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._chunks = 0
         self._keeps_body = True
-        """False: the body is read and forgotten, because its request is refused or needs none."""
+        """False if the body is read and discarded: its request is refused or needs none."""
         self._refusal: MaitredError | None = None
-        """Why the request that is being read is refused."""
+        """Why the request that is being read is refused; None if it is not."""
         self._decided = False
-        """Whether the caller of the request that is being read may come in."""
+        """Whether it was decided if the request that is being read is admitted."""
         self._keep_alive = True
         self._is_10 = False
         self._wants_continue = False
         self._unread = b""
-        """Bytes that arrived and wait to be parsed; reading is paused while there are some."""
+        """The bytes that wait to be parsed; reading is paused while there are some."""
         self._budget: Budget = door.budgets.strangers
         self._counted = 0
-        """Bytes that are counted there for this connection."""
+        """How many bytes are counted in `_budget` for this connection."""
         self._known_head = b""
-        """Of the last request, byte for byte, if it was an ordinary one and came in one piece."""
+        """The bytes of the last request's head, if it was ordinary and came in one piece."""
         self._known_bytes = 0
-        """Its length with the body."""
+        """The length of that request with its body; 0 if there is no known head."""
         self._known: tuple[bytes, bytes, dict[bytes, bytes]] = (b"", b"", {})
-        """Its method, target and headers."""
+        """The method, target and headers of that request."""
         self._begun = 0
-        """Requests that began in this turn."""
+        """How many requests began in this turn."""
         self._pieces = 0
-        """Pieces of bodies that came in this turn."""
+        """How many pieces of bodies came in this turn."""
 
     @property
     def is_busy(self) -> bool:
-        """Is there a request that is not answered?"""
+        """Whether a request is not answered yet."""
         raise NotImplementedError
 
     @property
     def _is_trusted(self) -> bool:
-        """Has the caller shown who it is before, or does nobody have to?"""
+        """Whether the caller is authenticated on this connection, or no caller has to be."""
         raise NotImplementedError
 
     @property
     def _is_full(self) -> bool:
-        """Does parsing have to wait: for answers, for the caller to take them, for a login?"""
+        """Whether parsing has to wait: for answers, for the caller to read them, for a login."""
         raise NotImplementedError
 
     def _came(self, request: HttpRequest) -> None:
-        """A request is complete."""
+        """Take a complete request."""
         raise NotImplementedError
 
     def _ends_with(self, problem: MaitredError) -> None:
-        """Nothing more is read; this is the answer to what was being read."""
+        """Answer the request that was being read with this error; nothing more is read."""
         raise NotImplementedError
 
     def _decide(self) -> None:
-        """Find out whether the caller of the unfinished request may come in: call `_let_in`, or
-        `_turn_away`, now or later."""
+        """Authenticate the caller of the unfinished request, and call `_let_in` or `_turn_away`,
+        now or later."""
         raise NotImplementedError
 
     def _look_at_reading(self) -> None:
-        """Pause the transport, or let it go on."""
+        """Pause or resume reading from the transport."""
         raise NotImplementedError
 
     def _cut_off(self) -> None:
@@ -209,7 +211,7 @@ class HttpReader(asyncio.Protocol):
         raise NotImplementedError
 
     def _read_later(self) -> None:
-        """Have `read_on` called when others had their turn."""
+        """Arrange for `read_on` to be called after other connections had their turn."""
         raise NotImplementedError
 
     def _continue(self) -> None:
@@ -218,7 +220,7 @@ class HttpReader(asyncio.Protocol):
 
     @property
     def _is_within(self) -> bool:
-        """Is there the beginning of another request?"""
+        """Whether a part of another request has arrived."""
         return self._phase != IDLE or bool(self._unread)
 
     # Bytes
@@ -231,7 +233,7 @@ class HttpReader(asyncio.Protocol):
             return
         between = self._phase == IDLE
         if between and size == self._known_bytes and data.startswith(self._known_head):
-            # Whoever asks again and again sends the same head, which says the same again.
+            # A caller that repeats a request sends the same head, so it is not parsed again.
             body = data[len(self._known_head) :]
             self._came(HttpRequest(*self._known, body, self._time()))
             return
@@ -249,7 +251,7 @@ class HttpReader(asyncio.Protocol):
             self._learn(data)
 
     def _discard(self, size: int) -> None:
-        """Take what a refused caller had already begun to send, as much as a whole body."""
+        """Discard what a refused caller had already begun to send, up to the size of a body."""
         self._discarded += size
         if self._discarded > self.door.settings.body_bytes:
             self._cut_off()
@@ -273,7 +275,7 @@ class HttpReader(asyncio.Protocol):
             at += size
 
     def read_on(self) -> None:
-        """Parse a turn's worth of what waited."""
+        """Parse a turn's worth of the waiting bytes."""
         if self._unread and not self._deaf and not self._is_full:
             data, self._unread = self._unread, b""
             self._begun = self._pieces = 0
@@ -285,15 +287,15 @@ class HttpReader(asyncio.Protocol):
         try:
             self._feed(data)
         except HttpParserUpgrade:
-            # Nothing else is spoken here. The request itself is answered, and what follows it is
-            # in a language that nobody has agreed to.
+            # No other protocol is supported. The request itself is answered, and the bytes after
+            # it, which are of the other protocol, are discarded.
             self._deaf = True
             return
         except HttpParserCallbackError as problem:
             self._stop_reading(problem.__context__)
             return
         except HttpParserError as problem:
-            if not self._deaf:  # what follows the last request of a connection is nobody's
+            if not self._deaf:  # bytes after the last request of a connection are ignored
                 self._garbage(str(problem))
             return
         if self._phase == HEAD:
@@ -305,7 +307,7 @@ class HttpReader(asyncio.Protocol):
                 self._stop_reading(too_many_headers(self.door.settings))
 
     def _settle(self) -> None:
-        """Decide about a request whose body is not complete, and count what is left over."""
+        """Decide whether to admit a request with an unfinished body, and count the held bytes."""
         if self._phase == BODY and not self._decided and not self._deaf:
             if self._refusal is not None:
                 self._turn_away(self._refusal)
@@ -315,7 +317,7 @@ class HttpReader(asyncio.Protocol):
             self._count()
 
     def _let_in(self, *, keeps_body: bool) -> None:
-        """Read the rest of the body."""
+        """Admit the unfinished request: read the rest of its body."""
         self._decided = True
         if not keeps_body:
             self._forget_body()
@@ -323,7 +325,7 @@ class HttpReader(asyncio.Protocol):
             self._continue()
 
     def _turn_away(self, problem: MaitredError) -> None:
-        """Refuse the request whose body is on its way, without keeping any of it."""
+        """Refuse the unfinished request, without keeping any of its body."""
         self._decided = True
         if self._wants_continue or not 0 <= self._length <= DISCARDED_MAX:
             self._stop_reading(problem)
@@ -336,7 +338,7 @@ class HttpReader(asyncio.Protocol):
         self._body = b""
 
     def _count(self) -> None:
-        """Count what this connection holds, for all of them together."""
+        """Count the bytes that this connection holds in the budget of all connections."""
         budgets = self.door.budgets
         size = len(self._unread)
         if self._phase == HEAD:
@@ -356,8 +358,8 @@ class HttpReader(asyncio.Protocol):
             self._stop_reading(budget.exceeded())
 
     def _learn(self, data: bytes) -> None:
-        """Remember the head of a request that came alone, if nothing but its bytes made it what it
-        was."""
+        """Remember the head of a request that came alone, if its bytes alone determine how it was
+        parsed."""
         headers, size = self._headers, self._body_bytes
         if (
             self._begun == 1
@@ -383,7 +385,7 @@ class HttpReader(asyncio.Protocol):
         )
 
     def _stop_reading(self, problem: BaseException | None) -> None:
-        """Refuse the request that is being read, when its turn comes, and end."""
+        """Refuse the request that is being read, when its turn comes, and end the connection."""
         if not isinstance(problem, MaitredError):
             self.door.log.error("http request failed", exc_info=problem)
             problem = InternalError("The gateway failed at reading the request.")
@@ -391,7 +393,7 @@ class HttpReader(asyncio.Protocol):
         self._ends_with(problem)
 
     def _stop_listening(self) -> None:
-        """Hold nothing of what is being read, and take nothing more."""
+        """Drop what is being read, and discard all further bytes."""
         self._deaf = True
         self._wants_continue = False
         self._unread = b""
@@ -399,7 +401,7 @@ class HttpReader(asyncio.Protocol):
         self._headers = {}
         self._count()
 
-    # What the parser calls
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self._phase = HEAD
@@ -422,7 +424,7 @@ class HttpReader(asyncio.Protocol):
         self._lines += 1
         if self._lines > HEADERS_MAX:
             raise too_many_headers(self.door.settings)
-        if self._phase == BODY:  # a trailer, which nobody needs
+        if self._phase == BODY:  # a trailer, which is ignored
             if self._callback_bytes > self.door.settings.header_bytes:
                 raise too_many_headers(self.door.settings)
             return

@@ -1,4 +1,4 @@
-"""One HTTP request, and what is under way for it."""
+"""One HTTP request, and the query or task of the event loop that works on it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from maitred.security.directory import Identity
 
 TIMEOUT_MAX_SECONDS: Final = 86_400.0
-"""A day, as everywhere: who waits longer wants a task."""
+"""The longest timeout of a request, a day: for longer work a caller should add a task."""
 
 NUMBER_LETTERS: Final = 30
-"""Longest number in a header or a parameter; nobody counts further."""
+"""The most characters of a number in a header or a parameter."""
 
 
 class HttpRequest:
-    """Complete: headers and body are there."""
+    """A request with its headers and its body."""
 
     __slots__ = (
         "began",
@@ -54,33 +54,33 @@ class HttpRequest:
     ) -> None:
         self.method = method
         self.target = target
-        """Path and query, as they came."""
+        """The path and the query string, as they came."""
         self.headers = headers
-        """By name in small letters."""
+        """The headers by lower-case name."""
         self.body = body
-        """Empty once its arguments were read, or if the request is refused."""
+        """The body; empty once its arguments were decoded, or if the request is refused."""
         self.held = len(body)
-        """Bytes that are counted for the request until it is answered."""
+        """How many bytes are counted in a budget for the request until it is answered."""
         self.began = began
         self.keep_alive = keep_alive
         self.is_10 = is_10
-        """HTTP/1.0: no chunks."""
+        """Whether the caller uses HTTP/1.0, which has no chunks."""
         self.refusal: MaitredError | None = None
-        """Why it is refused, if that was known before it was complete."""
+        """Why the request is refused, if that was known before it was complete; None otherwise."""
         self.route = "unknown"
-        """For the metrics."""
+        """The name of the route in the metrics."""
         self.query: dict[str, str] | None = None
-        """The parameters behind the question mark, if there are any."""
+        """The parameters of the query string and of headers; None if there are none."""
         self.identity: Identity | None = None
         self.form: Format | None = None
-        """How the answer is written, when that is known."""
+        """The format of the answer; None until it is known."""
         self.running: QueryInProgress | None = None
-        """The query that it asks."""
+        """The query that the request began; None if there is none."""
         self.task: asyncio.Task[Any] | None = None
-        """What works on the answer, if something does."""
+        """The asyncio task that works on the answer; None if there is none."""
 
     def drop(self) -> None:
-        """Nobody waits for the answer."""
+        """Cancel the query and the task: the caller has left."""
         if self.running is not None:
             self.running.cancel()
         if self.task is not None:
@@ -88,7 +88,7 @@ class HttpRequest:
 
 
 def seconds(name: str, text: str, least: float, most: float) -> float:
-    """A time from a header or a parameter, or `InvalidArgument`."""
+    """Parse a time in seconds of a header or parameter; raise `InvalidArgument` if invalid."""
     try:
         value = float(text) if len(text) <= NUMBER_LETTERS and "_" not in text else -1.0
     except ValueError:
@@ -101,7 +101,7 @@ def seconds(name: str, text: str, least: float, most: float) -> float:
 
 
 def whole(name: str, text: str, least: int, most: int) -> int:
-    """A whole number from one, or `InvalidArgument`."""
+    """Parse a whole number of a header or parameter; raise `InvalidArgument` if invalid."""
     plain = text.isascii() and text.isdecimal() and len(text) <= NUMBER_LETTERS
     value = int(text) if plain else -1
     if not least <= value <= most:
@@ -112,7 +112,7 @@ def whole(name: str, text: str, least: int, most: int) -> int:
 
 
 def truth(name: str, text: str) -> bool:
-    """`true` or `false`, or `InvalidArgument`."""
+    """Parse `true` or `false`; raise `InvalidArgument` for any other text."""
     if text not in {"true", "false"}:
         raise InvalidArgument(f"{name} is {text[:60]!r}; it has to be true or false.")
     return text == "true"

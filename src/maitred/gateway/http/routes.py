@@ -1,7 +1,7 @@
-"""Which path leads where: one table, for serving, for the OpenAPI document and for the metrics.
+"""The table of routes, used for serving, for the OpenAPI document and for the metrics.
 
-A path that was found before, with names that were checked, is found again by one look into a
-dictionary: programs ask the same queue over and over.
+A path that was found before, with checked names, is found again by one lookup in a dictionary:
+programs use the same queue over and over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from maitred.settings import Permission
 
 REMEMBERED_MAX: Final = 4_096
-"""Paths that are remembered; then all are forgotten, and those in use come back."""
+"""The most paths in the cache; a full cache is cleared, and the paths in use are added again."""
 
 SEQUENCE_MAX: Final = 2**63 - 1
 
@@ -28,16 +28,16 @@ class HttpRoute(NamedTuple):
     method: str
     path: str
     handler: str
-    """The door's method that serves it, and its name in the metrics and in the document."""
+    """The handler that serves it, and its name in the metrics and in the OpenAPI document."""
     summary: str
     parameters: tuple[str, ...] = ()
-    """Those beside the path's own; `openapi.py` says what they are."""
+    """The parameters besides those of the path; `openapi.py` describes them."""
     body: bool = False
     permission: Permission | None = None
-    """What a user needs in the namespace of the path; of a path without one, in every namespace.
-    None: nothing, or the handler decides."""
+    """The permission that a user needs in the namespace of the path, or in every namespace if the
+    path has none; None if the user needs none, or the handler decides."""
     is_open: bool = False
-    """Whether it can be asked without saying who one is, unless a setting closes it."""
+    """Whether the route needs no authentication, unless a setting requires it."""
 
 
 QUEUE: Final = "/v1/{namespace}/queues/{queue}"
@@ -106,15 +106,15 @@ ROUTES: Final = (
 
 
 class Found(NamedTuple):
-    """A route, with what stands in its path."""
+    """A route, with the values in the requested path."""
 
     route: HttpRoute
     values: tuple[Any, ...]
-    """Names and numbers; the namespace comes first."""
+    """The names and numbers in the path; the namespace comes first."""
 
 
 class Routes:
-    """Finds routes."""
+    """Finds the route of a request, with a cache."""
 
     def __init__(self, table: tuple[HttpRoute, ...] = ROUTES) -> None:
         self._by_length: dict[int, list[tuple[list[str], HttpRoute]]] = {}
@@ -122,10 +122,10 @@ class Routes:
             parts = route.path.split("/")
             self._by_length.setdefault(len(parts), []).append((parts, route))
         self.remembered: dict[tuple[bytes, bytes], Found] = {}
-        """By method and path, those that were found."""
+        """Maps method and path to the routes that were found."""
 
     def find(self, method: bytes, path: bytes) -> Found:
-        """The route, or `UnknownRoute`, `MethodNotAllowed`, or what is wrong with a name."""
+        """Return the route; raise `UnknownRoute`, `MethodNotAllowed` or `InvalidArgument`."""
         key = (method, path)
         found = self.remembered.get(key)
         if found is None:
@@ -168,7 +168,7 @@ class Routes:
 
 
 class NotAllowed(MethodNotAllowed):
-    """With the methods that there are, for the header Allow."""
+    """The path does not have the method; holds the methods that it has, for the header Allow."""
 
     def __init__(self, sentence: str, methods: list[str]) -> None:
         allowed = [*methods, "HEAD"] if "GET" in methods else methods
@@ -184,5 +184,5 @@ def _value(name: str, given: str) -> str | int:
     if name == "partition" and plain:
         return check_partition(number)
     if not 0 <= number <= SEQUENCE_MAX:
-        raise InvalidArgument(f"The {name} {given[:60]!r} is no number that one can have.")
+        raise InvalidArgument(f"The {name} {given[:60]!r} is not a valid number.")
     return number

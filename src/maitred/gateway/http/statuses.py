@@ -1,6 +1,6 @@
-"""Which HTTP status an error has, and how its body looks: one table for all of them.
+"""The HTTP status and the body of every error, from one table.
 
-The most special class counts. Whoever adds an error to the taxonomy gets its parent's status.
+The most specific class counts. A new class of errors gets the status of its parent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from maitred.gateway.http.routes import NotAllowed
 
 STATUSES: Final[dict[type[MaitredError], int]] = {
     MaitredError: 500,
-    # What the caller can put right.
+    # Errors that the caller can correct.
     errors.InvalidArgument: 400,
     errors.MalformedRequest: 400,
     errors.Unauthenticated: 401,
@@ -41,10 +41,10 @@ STATUSES: Final[dict[type[MaitredError], int]] = {
     errors.NoHandlerFits: 422,
     errors.Overloaded: 429,
     errors.HeadersTooLarge: 431,
-    # The handler's own.
+    # Errors of a handler.
     errors.QueryFailed: 500,
     errors.TaskFailed: 500,
-    # Ours, or of those behind us.
+    # Errors of the gateway, the node or a worker.
     errors.InternalError: 500,
     errors.UnsupportedHttp: 505,
     errors.ProtocolViolation: 502,
@@ -90,7 +90,7 @@ REASONS: Final = {
 }
 
 ARGUMENTS: Final = frozenset((errors.InvalidArguments.code, errors.InvalidArgument.code))
-"""A handler that could not be called with these arguments is the caller's fault, not its own."""
+"""With these codes the arguments did not fit the handler, which is the caller's fault."""
 
 UPSTREAM: Final = {
     errors.UpstreamError.code: 502,
@@ -99,14 +99,14 @@ UPSTREAM: Final = {
     errors.UpstreamFailed.code: 502,
     errors.UpstreamGarbage.code: 502,
 }
-"""Of a handler that only passes on what it gets: the back end behind it."""
+"""The statuses of a handler that forwards to a back end which failed, by error code."""
 
 RETRY_SECONDS: Final = 1
-"""After which to try again, if nobody can tell better."""
+"""The Retry-After, in seconds, of an error that states none."""
 
 
 def status_of(problem: MaitredError) -> int:
-    """The status of an error."""
+    """Return the HTTP status of an error."""
     if isinstance(problem, QueryFailed) and problem.kind in ARGUMENTS:
         return 400
     if isinstance(problem, QueryFailed) and problem.kind in UPSTREAM:
@@ -119,7 +119,7 @@ def status_of(problem: MaitredError) -> int:
 
 
 def extra_headers(problem: MaitredError) -> bytes:
-    """What goes with the status of some errors."""
+    """Return the extra headers that some errors need."""
     status = status_of(problem)
     if status in {429, 503}:
         after = problem.retry_after if isinstance(problem, Overloaded) else None
@@ -134,7 +134,7 @@ def extra_headers(problem: MaitredError) -> bytes:
 
 
 def told(problem: MaitredError, *, tracebacks: bool) -> dict[str, Any]:
-    """The body of an error, before it is written in one format or the other."""
+    """Return the body of an error, before it is encoded in JSON or msgpack."""
     said: dict[str, Any] = {
         "code": problem.code,
         "message": problem.sentence,
@@ -150,8 +150,8 @@ def told(problem: MaitredError, *, tracebacks: bool) -> dict[str, Any]:
 
 
 def behind_us(problem: MaitredError) -> MaitredError:
-    """An error of the node, as the caller should hear it: that the node does not let *us* in is
-    nothing that the caller could log in against."""
+    """Convert an error of the node for the caller: if the node refuses the *gateway's* login, the
+    caller's own credentials cannot help."""
     if isinstance(problem, errors.Unauthenticated):
         return Unavailable(
             "The node does not let the gateway in.",

@@ -1,4 +1,4 @@
-"""Tasks over HTTP: added, asked for, cancelled; and how their queue is."""
+"""Tasks over HTTP: add a task, get its result, cancel it, and describe its queue."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from maitred.gateway.http.request import HttpRequest
 
 WAIT_MAX_SECONDS: Final = 8.0
-"""Longest that one request waits for a result: many programs and proxies give up after ten seconds.
-Whoever waits longer asks again."""
+"""The longest long poll for a result: many programs and proxies give up after ten seconds. A caller
+that wants to wait longer asks again."""
 
 REQUIRE_WORKER: Final = "require_worker"
 
@@ -32,7 +32,7 @@ _read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 
 
 class TaskRoutes:
-    """Serves the HTTP routes for tasks."""
+    """The handlers of tasks and queues."""
 
     def __init__(self, door: HttpDoor) -> None:
         self._gateway = door.gateway
@@ -41,7 +41,7 @@ class TaskRoutes:
     async def add_task(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
     ) -> None:
-        """Answered when it is safe."""
+        """Add a task, and answer once it is durable."""
         request.form = form = plain_form(request)
         packed = is_msgpack(request.headers.get(b"content-type"), request.body)
         payload = arguments(request.body, packed=packed)
@@ -80,7 +80,7 @@ class TaskRoutes:
         partition: int,
         sequence: int,
     ) -> None:
-        """The result; 202 if it is not over yet."""
+        """Answer with the result of a task; 202 if it is not over yet."""
         request.form = form = plain_form(request)
         text = (request.query or {}).get("wait")
         wait = 0.0 if text is None else seconds("wait", text, 0.0, WAIT_MAX_SECONDS)
@@ -102,7 +102,7 @@ class TaskRoutes:
         partition: int,
         sequence: int,
     ) -> None:
-        """Do not run it, or stop it."""
+        """Cancel a task, or stop it if it runs."""
         request.form = form = plain_form(request)
         state = await self._gateway.revoke(namespace, queue, partition, sequence)
         connection.answer(request, 200, form.content_type, form.value({"state": state}))
@@ -110,7 +110,7 @@ class TaskRoutes:
     async def describe_queue(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
     ) -> None:
-        """All partitions, and their sums."""
+        """Answer with the description of all partitions of a queue, and their sums."""
         request.form = form = plain_form(request)
         found = await self._gateway.describe(namespace, queue)
         answered = [one for one in found if isinstance(one, PartitionDescription)]
