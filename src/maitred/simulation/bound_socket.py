@@ -36,17 +36,17 @@ class BoundSocket:
         raise NotImplementedError
 
     def serve(self, factory: Callable[[], asyncio.BaseProtocol], server: asyncio.Server) -> None:
-        """From now on accept connections for that server."""
+        """Start to accept connections for that server."""
         self._factory = factory
         self._server = server
         self.listening = True
 
     def accept(self, outgoing: Flow, names: dict[str, Any]) -> None:
-        """A connection is established: make its protocol and transport in the server's process."""
+        """Create the protocol and transport of a new connection in the server's process."""
         self._context.run(self._accept, outgoing, names)
 
     def stop(self) -> None:
-        """The server is closed, by its process and in order; a kill calls `close` alone."""
+        """Close the socket when its process closes the server; a kill calls only `close`."""
         self.close()
 
     def _accept(self, outgoing: Flow, names: dict[str, Any]) -> None:
@@ -71,10 +71,10 @@ class BoundSocket:
     # What asyncio's Server and TransportSocket ask of a socket
 
     def listen(self, backlog: int) -> None:
-        """Nothing: `serve` follows at once. The simulated backlog has no end."""
+        """Do nothing: `serve` follows at once, and the simulated accept backlog is unlimited."""
 
     def close(self) -> None:
-        """Listen no more; connections that were accepted stay."""
+        """Stop listening; connections that were accepted stay."""
         self.listening = False
         self.process.listeners.pop(self, None)
 

@@ -34,7 +34,7 @@ class TcpConnection(Connection):
         self.client.take_port(client_port)
 
     def forgotten(self) -> None:
-        """The port is free."""
+        """Free the client's port."""
         self.client.give_port(self.client_port)
 
 

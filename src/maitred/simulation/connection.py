@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """Both directions of an established connection; `outgoing` is the client's."""
+    """An established connection with its two directions; `outgoing` is the client's."""
 
     transport = SimulatedTransport
 
@@ -36,21 +36,21 @@ class Connection:
 
     @property
     def over(self) -> bool:
-        """Whether nobody will ever hear of it again."""
+        """Whether nothing more can happen on this connection."""
         return all(
             flow.idle and (flow.sender is None or flow.sender.gone)
             for flow in (self.outgoing, self.incoming)
         )
 
     def forgotten(self) -> None:
-        """It is over: give back what it used."""
+        """Release what the connection used, when it is over."""
 
     def abandon(self) -> None:
-        """The client gave up just when it was connected."""
+        """Reset the connection: the client gave up just when it was connected."""
         self.outgoing.send_reset()
 
     def accept(self, listener: BoundSocket, names: dict[str, Any]) -> None:
-        """The server's end begins; if it no longer listens, its kernel resets who waited."""
+        """Start the server's end; if the server no longer listens, reset the connection."""
         if listener.process.dead or not listener.listening:
             self.incoming.send_reset()
         else:
@@ -59,7 +59,7 @@ class Connection:
     async def claim(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], names: dict[str, Any]
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """The client's end begins."""
+        """Start the client's end, and return its transport and protocol."""
         process = self.process
         try:
             protocol = protocol_factory()
@@ -85,7 +85,7 @@ async def connected(future: asyncio.Future[Connection]) -> Connection:
     try:
         return await future
     except asyncio.CancelledError:
-        # Cancelled in the very moment in which it succeeded: the server has a connection.
+        # The attempt was cancelled just when it succeeded: the server has a connection.
         if future.done() and not future.cancelled() and future.exception() is None:
             connection = future.result()
             connection.process.unclaimed.pop(connection, None)

@@ -44,7 +44,7 @@ class _Partition:
     segments: list[dict[int, Segment]] = field(
         default_factory=lambda: [{} for _ in range(PRIORITIES)]
     )
-    """By priority, then by `first`."""
+    """The segments of each priority, by `first`."""
     marks: set[int] = field(default_factory=set)
     later: dict[int, Later] = field(default_factory=dict)
     dead: dict[int, Dead] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class Contents:
     def __init__(self) -> None:
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._watermark = 0
-        """At least the range ids, and the versions of counts, of all that were ever deleted."""
+        """A number not below any range id, or version of counts, of a deleted partition."""
 
     def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
         return [self._acquire(one) for one in group]

@@ -42,7 +42,7 @@ class TooMuchTime(SimulationError):
 
 
 class ProcessKilled(SimulationError):
-    """Somebody waited for a process that was killed, or whose host lost power."""
+    """The process that the caller waited for was killed, or its host lost power."""
 
     code = "simulated-process-killed"
 
@@ -54,7 +54,7 @@ class ProcessFailed(SimulationError):
 
 
 class UnhandledErrors(SimulationError):
-    """Exceptions that nobody caught in callbacks or tasks; asyncio would only have logged them."""
+    """Callbacks or tasks raised uncaught exceptions, which asyncio would only have logged."""
 
     code = "simulation-unhandled-errors"
 

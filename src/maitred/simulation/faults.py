@@ -40,19 +40,19 @@ class Faults:
     """The connection is reset at both ends, and what was in flight is lost."""
 
     half_open_probability: float = 0.0
-    """From this segment on the path drops everything, and tells nobody."""
+    """From this segment on the path drops everything silently."""
 
     half_open_both_probability: float = 0.5
-    """Of the paths that go silent, the share that does so in both directions."""
+    """The share of the half-open paths that drop everything in both directions."""
 
     refuse_probability: float = 0.0
-    """Per attempt to connect: refused although somebody listens."""
+    """The probability that an attempt to connect is refused although a process listens."""
 
     split_probability: float = 0.0
     """A delivery is broken up: its first bytes come now, the others after another delay."""
 
     kill_orderly_probability: float = 0.0
-    """Per connection of a killed process: the peer sees an end of stream, not a reset.
+    """The probability that the peer of a killed process sees an end of stream, not a reset.
 
     Kernels do that when the killed process had read everything that came.
     """
@@ -68,7 +68,7 @@ class Faults:
     """First gap between two tries within one attempt to connect; doubles, as in TCP."""
 
     retransmission_timeout_seconds: float = 20.0
-    """Bytes unacknowledged for so long fail the connection with ETIMEDOUT. Linux takes about 15
+    """A connection with bytes unacknowledged this long fails with ETIMEDOUT. Linux takes about 15
     minutes by default; services that care set TCP_USER_TIMEOUT to something like this."""
 
     retransmission_gap_max_seconds: float = 2.0

@@ -1,9 +1,9 @@
-"""One direction of one connection: bytes in order, late, held back, or never.
+"""One direction of one connection: it delivers bytes in order, late, or never.
 
-What a write becomes: it enters the window if there is room (what a kernel's buffers hold), travels
-as a segment for a drawn delay, and lies unread at the receiver until its protocol takes it; only
-then is its room in the window free again. Writes of one instant travel together, and what would
-arrive at the same time is delivered as one piece, so that nobody can rely on message boundaries.
+A write enters the window if there is room (what a kernel's buffers hold), travels as a segment for
+a drawn delay, and lies unread at the receiver until its protocol takes it; only then is its room in
+the window free again. Writes of one instant travel together, and segments that arrive at the same
+time are delivered as one piece, so that no protocol can rely on message boundaries.
 
 Silence (a partition, a dead host, a path that has gone half-open) holds segments instead of
 losing them, as TCP's retransmission does; after the retransmission timeout the sender fails.
@@ -42,7 +42,7 @@ class Segment:
 
 
 class Flow:
-    """From one host to another; the opposite direction is `reverse`."""
+    """The direction from one host to another; the opposite direction is `reverse`."""
 
     def __init__(
         self, network: Network, number: int, random: Random, source: Host, target: Host
@@ -58,7 +58,7 @@ class Flow:
         self.sender: SimulatedTransport | None = None
         self.receiver: SimulatedTransport | None = None
         self.silent = False
-        """Drops everything, for good, and tells nobody."""
+        """Whether this direction drops everything, silently and for good."""
         self.outstanding_bytes = 0
         self.last_arrival = 0.0
         self._sent_at = -1.0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from maitred.simulation.loop import SimulatedLoop
 
 _HIGH_WATER_BYTES = 64 * 1024
-"""asyncio's default for `set_write_buffer_limits`."""
+"""The high-water mark of the write buffer: asyncio's default."""
 
 
 class FlowControl(asyncio.Transport):
@@ -30,7 +30,7 @@ class FlowControl(asyncio.Transport):
         self.set_protocol(protocol)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """From the next delivery on."""
+        """Set the protocol that gets the callbacks from the next delivery on."""
         self._protocol: asyncio.BaseProtocol = protocol
         self._buffered = isinstance(protocol, asyncio.BufferedProtocol)
 

@@ -43,7 +43,7 @@ class Host:
         """Called when the world is over, to break cycles that the garbage collector cannot free."""
         self.listeners: dict[int, list[Listener]] = {}
         self.socket_files: dict[str, UnixListener] = {}
-        """Unix sockets by path, also those that nobody listens on any more: files survive."""
+        """Unix sockets by path, also those of ended processes: files survive."""
         self.ports_in_use: dict[int, int] = {}
         self._next_port = _EPHEMERAL_FIRST
         self._uses: dict[int | str, int] = {}
@@ -80,7 +80,7 @@ class Host:
         return EPOCH_SECONDS + self.network.loop.now + self.clock_skew_seconds
 
     def free_port(self) -> int:
-        """A port nobody here listens on or connects from."""
+        """Return a port on which no process listens, and from which none connects."""
         for _ in range(_EPHEMERAL_LAST - _EPHEMERAL_FIRST + 1):
             port = self._next_port
             self._next_port = port + 1 if port < _EPHEMERAL_LAST else _EPHEMERAL_FIRST
@@ -89,17 +89,17 @@ class Host:
         raise OSError(99, "Cannot assign requested address")
 
     def count_use(self, end: int | str) -> int:
-        """How often a connection was tried from a port, or to a Unix socket: each time has fortunes
-        of its own."""
+        """Count an attempt to connect from a port, or to a Unix socket, and return the count: each
+        attempt draws its own random numbers."""
         self._uses[end] = self._uses.get(end, 0) + 1
         return self._uses[end]
 
     def take_port(self, port: int) -> None:
-        """A connection uses it."""
+        """Count a connection that uses the port."""
         self.ports_in_use[port] = self.ports_in_use.get(port, 0) + 1
 
     def give_port(self, port: int) -> None:
-        """A connection no longer uses it."""
+        """Count a connection that no longer uses the port."""
         left = self.ports_in_use.get(port, 0) - 1
         if left > 0:
             self.ports_in_use[port] = left

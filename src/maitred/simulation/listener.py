@@ -58,16 +58,16 @@ class Listener(BoundSocket):
             self.process.host.listeners.pop(self.port, None)
 
     def getsockname(self) -> tuple[str, int]:
-        """Address and port."""
+        """Return the address and the port."""
         return self.address, self.port
 
 
 def choose_listener(host: Host, address: str, port: int, random: Random) -> Listener | None:
-    """Who gets a new connection; none if nobody listens there.
+    """Return the listener that gets a new connection; None if no process listens there.
 
-    As Linux does it: whoever bound the very address goes before whoever bound all addresses. Among
-    equals a kernel hashes addresses and ports, of which nobody can foresee the outcome: so one is
-    drawn. With a single listener there is nothing to draw.
+    As on Linux, a listener on exactly this address goes before one on all addresses. Among equals a
+    kernel hashes addresses and ports, which is unpredictable: so one is drawn at random. With a
+    single listener nothing is drawn.
     """
     listening = [listener for listener in host.listeners.get(port, ()) if listener.listening]
     found = [listener for listener in listening if listener.address == address] or [

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _Arguments = TypeVarTuple("_Arguments")
 
 _EVENTS_A_COLLECTION = 250_000
-"""A world runs without the automatic garbage collection, whose moments nobody can repeat; after so
-many events there is one at a repeatable moment. Costs some 1 % of the time."""
+"""A world runs without the automatic garbage collection, whose times are not repeatable; instead
+there is a collection after this many events. Costs some 1 % of the time."""
 
 _CLEANED_FROM = 1024
 """Shorter lists of timers and tasks are not worth cleaning."""
@@ -70,13 +70,13 @@ class Event(Struct, eq=False):
     context: contextvars.Context | None
 
     def cancel(self) -> None:
-        """Never run it; what it holds is let go at once."""
+        """Never run the callback, and release what it holds at once."""
         self.context = None
         self.callback = None
         self.arguments = ()
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
+        """Return whether the event was cancelled."""
         return self.context is None
 
     def when(self) -> float:
@@ -128,7 +128,7 @@ class SimulatedLoop(Refusals):
         self.events = 0
         """Callbacks and task steps that have run."""
         self.bare_context = contextvars.Context()
-        """For events of the world itself, which belong to no process: run without a context."""
+        """The context of events of the world itself, which belong to no process."""
         self._queue: deque[Event] = deque()
         self._timers: list[tuple[float, int, Event]] = []
         self._timers_cleaned_at = _CLEANED_FROM
@@ -227,14 +227,14 @@ class SimulatedLoop(Refusals):
         return future
 
     def run_until_complete(self, future: Any) -> Any:  # noqa: ANN401 - as the loop it overrides
-        """As asyncio's; the limits count from here."""
+        """Run like asyncio's loop; the limits of events and time count from here."""
         self._last_event = self.events + self.limits.max_events
         self._next_check = min(self._last_event, self.events + _EVENTS_A_COLLECTION)
         self._last_moment = self.now + self.limits.max_virtual_seconds
         return super().run_until_complete(future)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """There is none."""
+        """Do nothing: there is no executor."""
 
     def pending_tasks(self) -> list[SimulatedTask]:
         """Unfinished tasks of living processes, oldest first."""

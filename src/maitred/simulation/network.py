@@ -25,7 +25,7 @@ _HOSTS_MAX: Final = 2**24 - 2
 
 
 class Network:
-    """Owned by a `World`."""
+    """The hosts of a `World`, and the paths and connections between them."""
 
     def __init__(
         self, loop: SimulatedLoop, trace: Trace, faults: Faults, random: Callable[[str], Random]
@@ -33,7 +33,7 @@ class Network:
         self.loop = loop
         self.trace = trace
         self.troubled = False
-        """Whether some path is blocked; most of the time none is, and nobody needs to look."""
+        """Whether some path is blocked; while none is, flows skip the check of their path."""
         self.faults = faults
         self.random = random
         self.context = loop.bare_context
@@ -88,7 +88,7 @@ class Network:
         return host.address
 
     def at(self, address: str, local: Host) -> Host | None:
-        """The host with that address, seen from another one; none if it is nobody's."""
+        """Return the host that the address means on host `local`; None if there is none."""
         return local if address == LOOPBACK else self._addresses.get(address)
 
     # Paths
@@ -161,7 +161,7 @@ class Network:
         return probability > 0.0 and transport.outgoing.random.random() < probability
 
     def discard(self) -> None:
-        """The world is over."""
+        """Discard all transports, because the world is over."""
         for connection in self.connections.values():
             for flow in (connection.outgoing, connection.incoming):
                 if flow.sender is not None:

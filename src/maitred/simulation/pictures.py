@@ -21,7 +21,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#0
 
 
 class PicturesUnavailable(MaitredError):
-    """matplotlib is not installed."""
+    """Pictures cannot be drawn, because matplotlib is not installed."""
 
     code = "pictures-unavailable"
 

@@ -57,8 +57,8 @@ class Process:
         self.unclaimed: dict[Connection, None] = {}
         """Connections that were made for it and that it has not taken yet."""
         self.exception_handler: ExceptionHandler | None = None
-        """What it gave to `loop.set_exception_handler`: it takes care of its own errors, and of
-        nobody else's."""
+        """The handler that the process gave to `loop.set_exception_handler`; it gets the errors of
+        this process only. None if there is none."""
         self.killed = False
         self._finished: asyncio.Future[Any] = host.network.loop.create_future()
         self._awaited = False
@@ -91,7 +91,7 @@ class Process:
                 transport.vanish(orderly=self.host.network.leaves_orderly(transport))
 
     def lose_power(self) -> None:
-        """What `Host.crash` does to each process: like a kill, but nobody is told."""
+        """End the process like a kill, but without a sign to its peers; for `Host.crash`."""
         if not self.dead:
             self.killed = True
             self._end(ProcessKilled(f"The host of {self.name} lost power."), b"crash")

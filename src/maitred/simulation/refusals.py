@@ -1,7 +1,7 @@
 """What real event loops offer and the simulated one refuses, with a reason.
 
-A refusal by name beats asyncio's bare NotImplementedError: whoever meets one learns that the code
-under test does something a simulation cannot make repeatable.
+A refusal by name is better than asyncio's bare NotImplementedError: it tells the user that the code
+under test does something that a simulation cannot make repeatable.
 """
 
 from __future__ import annotations

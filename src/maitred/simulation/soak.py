@@ -28,10 +28,10 @@ Scenario = Callable[[World], Awaitable[None]]
 """Builds what it needs in the world, lets it run, and raises if an invariant is broken."""
 
 LIMITS = Limits(max_events=5_000_000, max_virtual_seconds=86_400.0)
-"""Of one run of one scenario."""
+"""The limits of one run of one scenario."""
 
 _CHUNK_SEEDS = 16
-"""Runs that are asked for at a time, for each process; they come back in the order of the seeds."""
+"""How many runs each process gets at a time; the outcomes come back in the order of the seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Outcome:
     virtual_seconds: float
     fingerprint: str
     replayed: bool | None = None
-    """Of failures: whether the second run was the same to the last delivery."""
+    """Whether the second run of a failure was the same to the last delivery; None if not run."""
 
     @property
     def replay_command(self) -> str:
-        """What to type to see it again."""
+        """The command that repeats this run."""
         return f"maitred simulate soak --scenario {self.scenario} --seed {self.seed}"
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Report:
-    """What a soak found."""
+    """The counts and the failures of a soak."""
 
     runs: int = 0
     events: int = 0
@@ -80,11 +80,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every run was fine."""
+        """Whether every run succeeded."""
         return not self.failures
 
     def add(self, outcome: Outcome) -> None:
-        """Count one run."""
+        """Count one run, and keep it if it failed."""
         self.runs += 1
         self.events += outcome.events
         self.virtual_seconds += outcome.virtual_seconds
@@ -93,7 +93,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """The counts, in a line."""
+        """The counts in one line."""
         return (
             f"{self.runs:,} runs, {len(self.failures):,} failed; {self.events:,} events in "
             f"{self.virtual_seconds / 3600:,.1f} virtual hours"
@@ -104,14 +104,14 @@ class Report:
 
 
 def scenario_named(name: str, scenarios: Mapping[str, Scenario]) -> Scenario:
-    """The scenario, or an error that says which ones there are."""
+    """Return the scenario, or raise an error that lists the scenarios."""
     if name not in scenarios:
         raise UnknownAlgorithm.named("scenario", name, scenarios)
     return scenarios[name]
 
 
 def run_seed(scenario: Scenario, seed: int, *, name: str | None = None) -> Outcome:
-    """One run; never raises for what happens inside the world."""
+    """Run a scenario once; an error inside the world becomes part of the outcome."""
     random = World.stream(seed, "faults")
     world = World(seed, faults=Faults.drawn(random), limits=LIMITS)
     error: str | None = None
@@ -134,7 +134,7 @@ def run_seed(scenario: Scenario, seed: int, *, name: str | None = None) -> Outco
 
 
 def run_seed_proved(scenario: Scenario, seed: int, *, name: str | None = None) -> Outcome:
-    """As `run_seed`; a failure is run twice, and says whether it replayed."""
+    """Do `run_seed`; run a failure a second time, and record whether it replayed."""
     outcome = run_seed(scenario, seed, name=name)
     if outcome.ok:
         return outcome

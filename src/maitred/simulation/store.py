@@ -98,9 +98,9 @@ class SimulatedDisk:
 
     def __init__(self, random: Random, faults: DiskFaults | None = None) -> None:
         self.faults = faults or DiskFaults()
-        """May be changed while it runs."""
+        """The faults of the disk; they may be changed during a run."""
         self.contents = Contents()
-        """What is on it; for checks from outside, which take no time and cannot fail."""
+        """The contents of the disk, for checks from outside, which take no time and cannot fail."""
         self.random = random
         self._down_until = self._full_until = self._slow_until = 0.0
         self._slowness = 1.0
@@ -108,25 +108,25 @@ class SimulatedDisk:
         self._documents: dict[str, Document] = {}
 
     def fail_for(self, seconds: float) -> None:
-        """Everything fails; commits under way may have been done."""
+        """Let every call fail for this time; commits in progress may have been written."""
         self._down_until = asyncio.get_running_loop().time() + seconds
 
     def fill_for(self, seconds: float) -> None:
-        """Everything that writes is refused."""
+        """Refuse every write for this time, as a full disk does."""
         self._full_until = asyncio.get_running_loop().time() + seconds
 
     def slow_for(self, seconds: float, factor: float) -> None:
-        """Calls that begin meanwhile take so many times as long."""
+        """Let calls that begin within this time take `factor` times as long."""
         self._slow_until = asyncio.get_running_loop().time() + seconds
         self._slowness = factor
 
     def calm(self) -> None:
-        """Healthy from now on."""
+        """End all faults of the disk."""
         self.faults = self.faults.calm()
         self._down_until = self._full_until = self._slow_until = 0.0
 
     def signing_key(self) -> bytes:
-        """Made on first use, from the seed."""
+        """Return the signing key, which is created on first use from the seed."""
         if not self._signing_key:
             self._signing_key = self.random.randbytes(SIGNING_KEY_BYTES)
         return self._signing_key
@@ -149,7 +149,7 @@ class SimulatedDisk:
         return now < self._full_until
 
     def delay(self, now: float) -> float:
-        """One way."""
+        """Draw the delay of one way to the disk, in seconds."""
         faults, random = self.faults, self.random
         shortest = faults.delay_min_seconds
         # As `uniform` draws it, which is a detour for every call.
@@ -160,7 +160,7 @@ class SimulatedDisk:
 
 
 class SimulatedStore:
-    """One process's handle."""
+    """The handle of one process to a `SimulatedDisk`; implements `Store`."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk

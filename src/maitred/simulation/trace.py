@@ -22,11 +22,11 @@ class Trace:
         self._checksum = 0
 
     def note(self, what: bytes, number: int, extra: int = 0) -> None:
-        """Something happened now."""
+        """Add an event of this moment to the checksum."""
         # Numbers hash the same in every process, and crc32 takes the low bits of any of them.
         seen = hash((self._checksum, self._loop.now, number, extra))
         self._checksum = zlib.crc32(what, seen)
 
     def fingerprint(self) -> str:
-        """Equal for equal runs; the number of events is part of it."""
+        """Return a text that is equal for equal runs; the number of events is part of it."""
         return f"{self._checksum:08x}-{self._loop.events}"

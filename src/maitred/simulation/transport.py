@@ -143,7 +143,7 @@ class SimulatedTransport(FlowControl):
             self._send_end()
 
     def can_write_eof(self) -> bool:
-        """Always."""
+        """Return True: every simulated connection can be half-closed."""
         return True
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class SimulatedTransport(FlowControl):
     # What the network calls, outside this end's context
 
     def receive(self, data: bytes, finish: str | None) -> None:
-        """A segment has arrived."""
+        """Take a segment that has arrived."""
         if (
             finish is None
             and self._reading
@@ -321,7 +321,7 @@ class SimulatedTransport(FlowControl):
 
     @property
     def _leaves_unread(self) -> bool:
-        """Whether the peer wrote what nobody will read: it is told with a reset."""
+        """Whether bytes of the peer stay unread, which makes the kernel send a reset."""
         return bool(self._unread)
 
     def _release(self) -> None:

@@ -1,7 +1,7 @@
-"""How a Unix connection comes about: one look at the file, and an accept, each with its delay.
+"""Establish a Unix connection: a lookup of the file, and an accept, each with its delay.
 
 It does not leave the host, so it meets no fault of the network: there is no silence to wait for, no
-port to take, and nothing refuses it but a socket on which nobody listens.
+port to take, and only a socket on which no process listens refuses it.
 """
 
 from __future__ import annotations

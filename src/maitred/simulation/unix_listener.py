@@ -1,4 +1,4 @@
-"""A Unix socket that is bound: a file of one host, which outlives whoever made it."""
+"""A bound Unix socket: a file of one host, which outlives the process that created it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PATH_MAX_BYTES: Final = 107
 
 
 class UnixListener(BoundSocket):
-    """What a path leads to. A later bind on the same path takes the path away from it, but does
-    not close it: it goes on listening where nobody finds it, as after an unlink on Linux."""
+    """The socket at a path. A later bind on the same path takes the path away from it, but does not
+    close it: it goes on listening where no client finds it, as after an unlink on Linux."""
 
     family = socket.AF_UNIX
     transport = UnixTransport

@@ -3,7 +3,7 @@
 Both ends are in one kernel. What is written lies in the peer's socket at once, so that closing
 knows whether anything stays unread, and a write knows that the peer is gone: it fails with EPIPE,
 also after a reset, which only a read sees. A killed process is therefore no matter of chance: its
-peer reads the end of the stream, or a reset if it had written something that nobody read.
+peer reads the end of the stream, or a reset if it had written bytes that stayed unread.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from maitred.simulation.transport import SimulatedTransport
 
 
 class UnixTransport(SimulatedTransport):
-    """Made by `UnixListener` and `UnixConnection`."""
+    """One end of a Unix connection; `UnixListener` and `UnixConnection` create it."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """As over TCP, but a peer that is gone breaks the pipe at once."""
+        """Write as over TCP, but fail with a broken pipe at once if the peer is gone."""
         if self._peer_gone:
             self._write_error = _broken_pipe()
         super().write(data)
 
     def write_eof(self) -> None:
-        """As over TCP, but it does not mind a peer that is gone."""
+        """End the stream as over TCP, but without an error if the peer is gone."""
         if not self._peer_gone:
             super().write_eof()
         elif not self._closing:
             self._end_written = True
 
     def receive(self, data: bytes, finish: str | None) -> None:
-        """A segment has arrived."""
+        """Take a segment that has arrived."""
         if finish is RESET:
-            self._end_unread = False  # whoever reads sees the reset, and no end before it
+            self._end_unread = False  # a reader sees the reset, and no end before it
             if self._paused and self.buffer:
                 self.fail(_broken_pipe())  # it only writes, and a write does not see the reset
         super().receive(data, finish)
 
     def window_opened(self) -> None:
-        """There is room to send more, or nobody to send it to."""
+        """Send more, because the window has room; fail with a broken pipe if the peer is gone."""
         if self.buffer and self._peer_gone:
             self.fail(_broken_pipe())
         else:
@@ -53,7 +53,7 @@ class UnixTransport(SimulatedTransport):
 
     @property
     def _peer_gone(self) -> bool:
-        """Whether nobody is left to read. Before the accept somebody will come, or a reset."""
+        """Whether the peer is gone. Before the accept it is not: a server or a reset follows."""
         receiver = self.outgoing.receiver
         return self._reset_error is not None or (receiver is not None and receiver.gone)
 

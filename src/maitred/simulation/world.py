@@ -59,7 +59,7 @@ class World:
         self.network = Network(self.loop, self.trace, faults or Faults(), self.random)
         self.loop.network = self.network
         self.failures: list[str] = []
-        """What nobody caught; checked at the end of `run` and at `close`."""
+        """The uncaught exceptions; checked at the end of `run` and at `close`."""
         self._first_failure: BaseException | None = None
         self._closed = False
         self.loop.set_exception_handler(self._unhandled)
