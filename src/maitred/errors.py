@@ -93,6 +93,11 @@ class MaitredError(Exception):
         return f"{self.sentence} {self.remedy}" if self.remedy else self.sentence
 
     @property
+    def transient(self) -> bool:
+        """Whether the same request may succeed soon or later, as far as is known."""
+        return self.retry is SOON or self.retry is LATER
+
+    @property
     def nothing_done(self) -> bool:
         """Whether nothing was done, and the same request may succeed when it is sent again."""
         return self.outcome is NOTHING and self.retry is not NO

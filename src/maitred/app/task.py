@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 import msgspec
 
 from maitred.errors import (
-    LATER,
-    SOON,
     DeadlineExceeded,
     InvalidResult,
     InvalidTaskId,
@@ -121,7 +119,7 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
                 )
                 return cast("Outcome", answer)
             except MaitredError as cut:
-                if cut.retry is not SOON and cut.retry is not LATER:
+                if not cut.transient:
                     raise
                 problem = cut
             if not isinstance(problem, StoreUnavailable):

@@ -17,7 +17,6 @@ from maitred.errors import (
     DeadlineExceeded,
     InvalidArguments,
     MaitredError,
-    Overloaded,
     PayloadTooLarge,
     ProtocolViolation,
     QueryFailed,
@@ -373,7 +372,7 @@ class PendingQuery:
         elif (
             self.stage is _SENT
             and not self.warm  # of which no partition knows
-            and isinstance(problem, Unavailable | Overloaded)
+            and problem.nothing_done
         ):
             self._dispatcher.slot_refused(self._place, self.allocation)
         if isinstance(problem, SlotTaken) and self.stage is _SENT:
@@ -386,7 +385,7 @@ class PendingQuery:
             self.happen(Accident.LINK_LOST, problem, now)
         elif isinstance(problem, DeadlineExceeded):
             self.happen(Accident.DEADLINE, self._too_late(), now)
-        elif isinstance(problem, Unavailable | Overloaded):
+        elif problem.nothing_done:
             self.happen(Accident.NOTHING_DONE, problem, now)
         else:
             self.happen(Accident.REFUSED, problem, now)

@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from maitred.backoff import backoff_seconds
 from maitred.dispatch.slot_demand import APART_SECONDS, SlotDemand
 from maitred.errors import (
-    Cancelled,
-    ConnectionLost,
-    CutOff,
-    DeadlineExceeded,
     InvalidArgument,
     MaitredError,
     NodeUnreachable,
     NoWorker,
+    Overloaded,
     PermissionDenied,
     ProtocolViolation,
-    Unavailable,
     UnknownQueue,
 )
 from maitred.matching.records import PRIORITIES
@@ -56,11 +52,9 @@ LEAST_SECONDS: Final = 0.001
 AT_ONCE_SECONDS: Final = 1.0
 """How long the node may take to say that no slot is free now, to a gateway that can do without."""
 
-_AGAIN: Final = (ConnectionLost, CutOff, Unavailable, DeadlineExceeded, Cancelled)
-"""Nothing was allocated, or nobody knows; unused slots are free again soon."""
-
-_FINAL: Final = (NoWorker, NodeUnreachable)
-"""Kinds of `Unavailable` that come after a grace: asking again at once changes nothing."""
+_TOLD: Final = (Overloaded, NoWorker, NodeUnreachable)
+"""Transient errors that the caller hears at once: a limit is reached, or a grace has passed. After
+all others the slots are asked for again: nothing was allocated, or unused slots are free soon."""
 
 
 class SlotLine:
@@ -275,7 +269,7 @@ class SlotRequests:
 
     def _failed(self, line: SlotLine, group: Group, problem: MaitredError, now: float) -> None:
         demand = line.demand
-        again = isinstance(problem, _AGAIN) and not isinstance(problem, _FINAL)
+        again = problem.transient and not isinstance(problem, _TOLD)
         if again and not line.at_once and not self._closed:
             if demand.failed(group):
                 pause = backoff_seconds(group.tries, *self._backoff, self._random)

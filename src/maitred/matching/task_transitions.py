@@ -6,6 +6,7 @@ from collections import OrderedDict
 from math import inf
 from typing import TYPE_CHECKING
 
+from maitred.backoff import backoff_seconds
 from maitred.matching.effects import Ended, VisitorUnwanted
 from maitred.matching.measures import Rate
 from maitred.matching.task import (
@@ -187,8 +188,8 @@ class OwnTasks:
             self.end(task, "failed", body, ticket, now)
             return
         task.state = ON_POSTPONE[task.state]
-        backoff = min(terms.backoff_first * 2.0 ** min(task.attempt - 1, 60), terms.backoff_longest)
-        task.due = task.ready = now + backoff * (0.5 + 0.5 * self._random.random())
+        first, longest = terms.backoff_first, terms.backoff_longest
+        task.due = task.ready = now + backoff_seconds(task.attempt, first, longest, self._random)
         self.wait_until_due(task, ticket, now)
 
     def wait_until_due(self, task: Task, ticket: Ticket | None, now: float) -> None:
