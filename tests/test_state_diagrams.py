@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from maitred.dispatch.query_states import FOLLOWS
-from maitred.matching.task import BEGINNINGS, TABLE, Event, State
+from maitred.matching.task import BEGINNINGS, TABLE, State, TaskEvent
 
 PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
 COMMAND = "python -m tests.test_state_diagrams"
@@ -59,7 +59,7 @@ def test_the_page_has_the_diagrams_that_the_tables_give() -> None:
 
 
 def test_every_event_and_state_of_a_task_is_in_the_table() -> None:
-    assert [change.event for change in TABLE] == list(Event)
+    assert [change.event for change in TABLE] == list(TaskEvent)
     reached = {*BEGINNINGS, *(after for change in TABLE for after in change.values())}
     assert reached == set(State)
 

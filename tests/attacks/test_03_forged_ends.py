@@ -279,7 +279,7 @@ async def test_a_forged_heartbeat_renews_no_lease_and_takes_no_news_away(
         assert list(partition.heartbeats.waiting.values()) == [held], (
             "the worker hears when it is to stop"
         )
-        assert [name for name, _ in partition.known_workers.sightings.values()] == ["ant"]
+        assert [name for name, _ in partition.worker_sightings.workers.values()] == ["ant"]
         assert here.refused() == 4
         listening.take_back()
 

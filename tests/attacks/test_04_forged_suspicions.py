@@ -95,7 +95,7 @@ async def test_a_worker_that_lives_is_not_suspected_again_and_again(
         await until(lambda: slots(here) == 4)
         shard: Any = here.node.shards[-1]
         (owned,) = shard._partitions.owned.values()
-        suspected = owned.partition.known_workers.suspected
+        suspected = owned.partition.worker_sightings.suspected
         for session in suspected:  # however slow this machine is
             suspected[session] += 1_000.0
         for _ in range(20):

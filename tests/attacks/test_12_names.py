@@ -52,7 +52,7 @@ async def test_a_node_takes_no_such_name_of_a_worker_or_gateway(tmp_path: Path, 
         (shard,) = here.node.shards
         partitions: Any = shard._partitions
         for owned in partitions.owned.values():
-            assert next(iter(owned.partition.known_workers.sightings.values()))[0] == "ant"
+            assert next(iter(owned.partition.worker_sightings.workers.values()))[0] == "ant"
             assert not owned.partition.presence.workers
 
 

@@ -87,4 +87,4 @@ def test_what_was_refused_is_counted_and_told_once_a_message() -> None:
     assert driver.partition.attempts.unproven == 6
     told = [(one.holder, one.message, one.attempts) for one in driver.unproven]
     assert told == [(named("thief"), "FINISH", 3), (named("thief"), "HEARTBEAT", 3)]
-    assert driver.partition.known_workers.sightings == {}
+    assert driver.partition.worker_sightings.workers == {}

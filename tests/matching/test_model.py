@@ -263,7 +263,7 @@ class PartitionMachine(RuleBasedStateMachine):
             tasks,
             dict(partition.attempts.claims),
             dict(partition.heartbeats.waiting),
-            len(partition.known_workers.sightings),
+            len(partition.worker_sightings.workers),
         )
 
     # The store

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from maitred.matching.known_workers import WORKERS_KEPT
 from maitred.matching.records import Terms
+from maitred.matching.worker_sightings import WORKERS_KEPT
 from tests.matching.driver import DONE, FAILED, RETURNED, Driver, Run, session_of
 
 SOON = Terms(retries=5, backoff_first=1.0, backoff_longest=1.0)
@@ -175,12 +175,12 @@ def test_more_claims_than_there_are_tasks_are_made_up() -> None:
 def test_workers_that_change_their_name_each_time_are_forgotten() -> None:
     driver = Driver()
     for worker in range(WORKERS_KEPT + 100):
-        driver.partition.known_workers.heard(session_of(worker), "worker", driver.now)
-    assert len(driver.partition.known_workers.sightings) == WORKERS_KEPT
+        driver.partition.worker_sightings.heard(session_of(worker), "worker", driver.now)
+    assert len(driver.partition.worker_sightings.workers) == WORKERS_KEPT
     driver.now += 301.0
-    driver.partition.known_workers.heard(session_of("new"), "worker", driver.now)
+    driver.partition.worker_sightings.heard(session_of("new"), "worker", driver.now)
     driver.partition.forget(driver.now)
-    assert list(driver.partition.known_workers.sightings) == [session_of("new")]
+    assert list(driver.partition.worker_sightings.workers) == [session_of("new")]
 
 
 def test_a_second_attempt_that_failed_counts_though_its_row_was_not_read_yet() -> None:

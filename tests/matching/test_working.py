@@ -279,10 +279,10 @@ def test_all_who_wait_for_a_task_hear_of_it() -> None:
 def test_a_worker_that_comes_and_goes_is_forgotten_in_time() -> None:
     driver = Driver()
     for worker in range(3_000):
-        driver.partition.known_workers.heard(session_of(worker), "worker", driver.now)
+        driver.partition.worker_sightings.heard(session_of(worker), "worker", driver.now)
         driver.now += 60.0
-    assert len(driver.partition.known_workers.sightings) <= 1_100
-    assert session_of(2_999) in driver.partition.known_workers.sightings
+    assert len(driver.partition.worker_sightings.workers) <= 1_100
+    assert session_of(2_999) in driver.partition.worker_sightings.workers
 
 
 def test_leases_end_in_the_order_in_which_they_were_renewed() -> None:
@@ -314,4 +314,6 @@ def test_only_workers_that_are_there_are_described() -> None:
     driver.attend_no_more(attending)
     driver.pass_time(RETURN_SECONDS + 0.1)
     assert here() == set()
-    assert session_of(1) in partition.known_workers.sightings, "it is remembered, and may come back"
+    assert session_of(1) in partition.worker_sightings.workers, (
+        "it is remembered, and may come back"
+    )

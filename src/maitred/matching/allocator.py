@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from maitred.matching.effects import Effect
-    from maitred.matching.known_workers import KnownWorkers
     from maitred.matching.ledger import Ledger
     from maitred.matching.offers import Offer, Offers
     from maitred.matching.presence import Presence
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from maitred.matching.shared_supplies import SharedSupply
     from maitred.matching.task import Token
     from maitred.matching.timers import Timers
+    from maitred.matching.worker_sightings import WorkerSightings
     from maitred.settings import QuerySettings
 
 AWAY_FIRST_SECONDS = 0.02
@@ -62,7 +62,7 @@ class Allocator:
         ledger: Ledger,
         offers: Offers,
         presence: Presence,
-        known_workers: KnownWorkers,
+        worker_sightings: WorkerSightings,
         tokens: SecretTokens,
         timers: Timers,
         effects: list[Effect],
@@ -75,7 +75,7 @@ class Allocator:
         self._ledger = ledger
         self._offers = offers
         self._presence = presence
-        self._sightings = known_workers.sightings
+        self._sightings = worker_sightings.workers
         self._tokens = tokens
         self._timers = timers
         self._effects = effects

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from maitred.matching.backlog import Backlog
     from maitred.matching.effects import Effect
     from maitred.matching.heartbeats import Heartbeats
-    from maitred.matching.known_workers import KnownWorkers
     from maitred.matching.later import LaterTasks
     from maitred.matching.ledger import Ledger
     from maitred.matching.matcher import Matcher
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from maitred.matching.task import Token
     from maitred.matching.task_transitions import OwnTasks
     from maitred.matching.tasks_away import TasksAway
+    from maitred.matching.worker_sightings import WorkerSightings
     from maitred.settings import Queue
 
 DONE, RETURNED = 0, 2
@@ -79,7 +79,7 @@ class Attempts:
         offers: Offers,
         away: TasksAway,
         heartbeats: Heartbeats,
-        known_workers: KnownWorkers,
+        worker_sightings: WorkerSightings,
         effects: list[Effect],
     ) -> None:
         self._settings = settings
@@ -92,7 +92,7 @@ class Attempts:
         self._offers = offers
         self._away = away
         self._heartbeats = heartbeats
-        self._known_workers = known_workers
+        self._worker_sightings = worker_sightings
         self._effects = effects
         self.claims: OrderedDict[int, tuple[bytes, str, int, float]] = OrderedDict()
         """Tasks that are in the store alone and that a worker says it is running, in the order in
@@ -334,7 +334,7 @@ class Attempts:
         if refused:
             self._refuse_unproven(holder, "HEARTBEAT", refused)
         if proven:
-            self._known_workers.heard(session_of(holder), worker, now)
+            self._worker_sightings.heard(session_of(holder), worker, now)
             self._heartbeats.answer_earlier(holder)
         if lost or revoked or not proven:
             self._effects.append(Beat(token, lost, revoked))

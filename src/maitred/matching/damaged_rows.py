@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from maitred.matching.task_transitions import OwnTasks
 
 
-class DamagedRows:
+class SetAsideRows:
     """Sets rows aside that cannot be read, and brings them back for an operator."""
 
     def __init__(

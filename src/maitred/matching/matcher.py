@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from maitred.matching.attempt_proofs import AttemptProofs
     from maitred.matching.backlog import Backlog
     from maitred.matching.effects import Effect
-    from maitred.matching.known_workers import KnownWorkers
     from maitred.matching.limits import Limiter
     from maitred.matching.measures import Waits
     from maitred.matching.offers import Offers
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from maitred.matching.task_transitions import OwnTasks
     from maitred.matching.tasks_away import TasksAway
     from maitred.matching.timers import Timers
+    from maitred.matching.worker_sightings import WorkerSightings
 
 
 class Matcher:
@@ -42,7 +42,7 @@ class Matcher:
         own_tasks: OwnTasks,
         away: TasksAway,
         presence: Presence,
-        known_workers: KnownWorkers,
+        worker_sightings: WorkerSightings,
         waits: Waits,
         timers: Timers,
         effects: list[Effect],
@@ -58,7 +58,7 @@ class Matcher:
         self._own_tasks = own_tasks
         self._away = away
         self._presence = presence
-        self._known_workers = known_workers
+        self._worker_sightings = worker_sightings
         self._waits = waits
         self._timers = timers
         self._effects = effects
@@ -68,7 +68,7 @@ class Matcher:
 
     def offer(self, offer: Offer, until: float, now: float) -> None:
         """A worker has free slots; it hears of tasks for them, or that the time is up."""
-        self._known_workers.heard(offer.session, offer.worker, now)
+        self._worker_sightings.heard(offer.session, offer.worker, now)
         self._offers.add(offer)
         self._timers.set(until, offer)
         self.seat(now)

@@ -33,9 +33,8 @@ from maitred.matching.allocator import Allocator
 from maitred.matching.attempt_proofs import AttemptProofs, session_of
 from maitred.matching.attempts import Attempts
 from maitred.matching.backlog import Backlog
-from maitred.matching.damaged_rows import DamagedRows
+from maitred.matching.damaged_rows import SetAsideRows
 from maitred.matching.heartbeats import Heartbeats
-from maitred.matching.known_workers import KnownWorkers
 from maitred.matching.later import LaterTasks
 from maitred.matching.ledger import Ledger
 from maitred.matching.limits import Limiter
@@ -59,6 +58,7 @@ from maitred.matching.tasks_away import TasksAway
 from maitred.matching.tickets import Tickets
 from maitred.matching.timers import Timers
 from maitred.matching.tree_forwarding import TreeForwarding
+from maitred.matching.worker_sightings import WorkerSightings
 from maitred.routing.tree import parent
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Partition:
         self.later = later = LaterTasks(*buffer, memory, stored=stored)
         self.offers = offers = Offers(key, supplies or SharedSupplies())
         self.presence = presence = Presence(now, first_sequence, settings.queries.pass_seconds)
-        self.known_workers = known_workers = KnownWorkers(presence)
+        self.worker_sightings = worker_sightings = WorkerSightings(presence)
         self.signatures = QueueSignatures(settings.signatures_seconds)
         self.waits = waits = Waits()
         self._limit = limit = _rate_limit(settings, counts, now)
@@ -147,7 +147,7 @@ class Partition:
             ledger=ledger,
             offers=offers,
             presence=presence,
-            known_workers=known_workers,
+            worker_sightings=worker_sightings,
             tokens=tokens,
             timers=timers,
             effects=effects,
@@ -191,7 +191,7 @@ class Partition:
             own_tasks=own_tasks,
             away=away,
             presence=presence,
-            known_workers=known_workers,
+            worker_sightings=worker_sightings,
             waits=waits,
             timers=timers,
             effects=effects,
@@ -225,7 +225,7 @@ class Partition:
             offers=offers,
             away=away,
             heartbeats=heartbeats,
-            known_workers=known_workers,
+            worker_sightings=worker_sightings,
             effects=effects,
         )
         self.tree = TreeForwarding(
@@ -245,7 +245,7 @@ class Partition:
             effects=effects,
             now=now,
         )
-        self.damaged_rows = damaged_rows = DamagedRows(
+        self.damaged_rows = damaged_rows = SetAsideRows(
             own_tasks=own_tasks, later=later, ledger=ledger, results=results, effects=effects
         )
         self.store_replies = StoreReplies(
@@ -343,7 +343,7 @@ class Partition:
         A worker that lives offers again, and attends again, at once. It is asked to do so once in
         `SUSPECT_SECONDS`, however often gateways say this.
         """
-        if not self.known_workers.suspect(session, now):
+        if not self.worker_sightings.suspect(session, now):
             return None
         offers = self.matcher.answer_offers_of(session)
         known = self.presence.workers.get(session)
@@ -354,7 +354,7 @@ class Partition:
 
     def workers_here(self) -> dict[bytes, tuple[str, float]]:
         """The workers that are here, by session, with their names and when they were heard of: they
-        attend, offer slots, or run tasks. `known_workers` also remembers those that are gone."""
+        attend, offer slots, or run tasks. `worker_sightings` also remembers those that are gone."""
         attending = self.presence.workers
         sessions = [
             *(one.session for one in self.offers.unanswered()),
@@ -364,7 +364,7 @@ class Partition:
         ]
         here = {}
         for session in dict.fromkeys(sessions):  # in their order: simulated runs are repeatable
-            name, heard = self.known_workers.sightings.get(session, ("", -inf))
+            name, heard = self.worker_sightings.workers.get(session, ("", -inf))
             attendance = attending.get(session)
             if attendance is not None:
                 name, heard = attendance.worker, max(heard, attendance.heard)
@@ -387,7 +387,7 @@ class Partition:
         """Return since when no worker serves the queue, 0 while one does; None: none is known."""
         if self.presence.anybody or self.offers.any_free:
             return 0.0
-        heard = [now - at for _, at in self.known_workers.sightings.values()]
+        heard = [now - at for _, at in self.worker_sightings.workers.values()]
         seen = self.signatures.last_seen(now + self.ledger.wall)
         if seen is not None:
             heard.append(now + self.ledger.wall - seen)
@@ -481,7 +481,7 @@ class Partition:
         """Forget what is past its time: results that nobody fetched, workers that are gone."""
         self.results.outcomes.forget_expired(now)
         self.store_replies.forget()
-        self.known_workers.forget(now)
+        self.worker_sightings.forget(now)
 
     def stop_waiting(self) -> None:
         """Nothing more will be given out: offers and heartbeats are answered."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.attempts import Attempts
     from maitred.matching.backlog import Backlog
-    from maitred.matching.damaged_rows import DamagedRows
+    from maitred.matching.damaged_rows import SetAsideRows
     from maitred.matching.effects import Effect, EndStatus
     from maitred.matching.later import LaterTasks
     from maitred.matching.ledger import Ledger, Pending
@@ -73,7 +73,7 @@ class StoreReplies:
         own_tasks: OwnTasks,
         matcher: Matcher,
         attempts: Attempts,
-        damaged_rows: DamagedRows,
+        damaged_rows: SetAsideRows,
         backlog: Backlog,
         later: LaterTasks,
         ledger: Ledger,

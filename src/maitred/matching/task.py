@@ -42,7 +42,7 @@ class State(IntEnum):
     OVER = 5
 
 
-class Event(IntEnum):
+class TaskEvent(IntEnum):
     """What can happen to a task."""
 
     GIVE = 0
@@ -75,7 +75,7 @@ class TaskTransitions(dict[State, State]):
 
     __slots__ = ("event",)
 
-    def __init__(self, event: Event, after: dict[State, State]) -> None:
+    def __init__(self, event: TaskEvent, after: dict[State, State]) -> None:
         super().__init__(after)
         self.event = event
 
@@ -83,16 +83,16 @@ class TaskTransitions(dict[State, State]):
         raise InternalError(f"A task that is {state.name} got the event {self.event.name}.")
 
 
-ON_GIVE: Final = TaskTransitions(Event.GIVE, {READY: GIVEN})
-ON_CLAIM: Final = TaskTransitions(Event.CLAIM, {READY: GIVEN, WAITING: GIVEN})
-ON_PASS_ON: Final = TaskTransitions(Event.PASS_ON, {READY: AWAY})
-ON_TAKE: Final = TaskTransitions(Event.TAKE, {AWAY: GIVEN})
-ON_COME_BACK: Final = TaskTransitions(Event.COME_BACK, {AWAY: READY, GIVEN: READY})
-ON_POSTPONE: Final = TaskTransitions(Event.POSTPONE, {GIVEN: WAITING})
-ON_DUE: Final = TaskTransitions(Event.DUE, {WAITING: READY})
-ON_UNPARK: Final = TaskTransitions(Event.UNPARK, {PARKED: READY})
+ON_GIVE: Final = TaskTransitions(TaskEvent.GIVE, {READY: GIVEN})
+ON_CLAIM: Final = TaskTransitions(TaskEvent.CLAIM, {READY: GIVEN, WAITING: GIVEN})
+ON_PASS_ON: Final = TaskTransitions(TaskEvent.PASS_ON, {READY: AWAY})
+ON_TAKE: Final = TaskTransitions(TaskEvent.TAKE, {AWAY: GIVEN})
+ON_COME_BACK: Final = TaskTransitions(TaskEvent.COME_BACK, {AWAY: READY, GIVEN: READY})
+ON_POSTPONE: Final = TaskTransitions(TaskEvent.POSTPONE, {GIVEN: WAITING})
+ON_DUE: Final = TaskTransitions(TaskEvent.DUE, {WAITING: READY})
+ON_UNPARK: Final = TaskTransitions(TaskEvent.UNPARK, {PARKED: READY})
 ON_END: Final = TaskTransitions(
-    Event.END, {READY: OVER, AWAY: OVER, GIVEN: OVER, WAITING: OVER, PARKED: OVER}
+    TaskEvent.END, {READY: OVER, AWAY: OVER, GIVEN: OVER, WAITING: OVER, PARKED: OVER}
 )
 
 TABLE: Final = (

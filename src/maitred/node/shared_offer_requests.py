@@ -128,7 +128,7 @@ class SharedOfferRequests:
         now = self._loop.time()
         owned.last_used = now
         partition = owned.partition
-        partition.known_workers.heard(message.session, message.worker, now)
+        partition.worker_sightings.heard(message.session, message.worker, now)
         self._supplies.note(partition.matcher)
         counts = self._partitions.newer(owned, message.version)
         if counts is not None:
@@ -166,7 +166,7 @@ class SharedOfferRequests:
             for key in supply.members:
                 owned = self._partitions.owned.get(key)
                 if owned is not None:
-                    owned.partition.known_workers.heard(supply.session, supply.worker, now)
+                    owned.partition.worker_sightings.heard(supply.session, supply.worker, now)
         return self._supplies.next_due()
 
 

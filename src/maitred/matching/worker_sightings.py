@@ -17,14 +17,14 @@ WORKERS_KEPT = 10_000
 """No more workers are remembered than this, whoever says to be another one each time."""
 
 
-class KnownWorkers:
+class WorkerSightings:
     """Names and sightings by session, and which workers gateways suspect."""
 
-    __slots__ = ("_presence", "sightings", "suspected")
+    __slots__ = ("_presence", "suspected", "workers")
 
     def __init__(self, presence: Presence) -> None:
         self._presence = presence
-        self.sightings: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self.workers: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """Names and when they were heard of, by session; the one that was heard of last, last."""
         self.suspected: OrderedDict[bytes, float] = OrderedDict()
         """Sessions of workers that were suspected within `SUSPECT_SECONDS`, and when."""
@@ -32,18 +32,18 @@ class KnownWorkers:
     def heard(self, session: bytes, worker: str, now: float) -> None:
         """A worker offers slots, or proves that it runs tasks."""
         self._presence.spoke(session, now)
-        sightings = self.sightings
-        sightings[session] = (worker, now)
-        sightings.move_to_end(session)
-        oldest = next(iter(sightings.values()))
-        if now - oldest[1] > WORKERS_SECONDS or len(sightings) > WORKERS_KEPT:
-            sightings.popitem(last=False)
+        workers = self.workers
+        workers[session] = (worker, now)
+        workers.move_to_end(session)
+        oldest = next(iter(workers.values()))
+        if now - oldest[1] > WORKERS_SECONDS or len(workers) > WORKERS_KEPT:
+            workers.popitem(last=False)
 
     def forget(self, now: float) -> None:
         """Forget those that are gone."""
-        sightings = self.sightings
-        while sightings and now - next(iter(sightings.values()))[1] > WORKERS_SECONDS:
-            sightings.popitem(last=False)
+        workers = self.workers
+        while workers and now - next(iter(workers.values()))[1] > WORKERS_SECONDS:
+            workers.popitem(last=False)
 
     def suspect(self, session: bytes, now: float) -> bool:
         """Note that a gateway suspects the worker; False if it is not known, or was suspected
@@ -51,7 +51,7 @@ class KnownWorkers:
         suspected = self.suspected
         while suspected and next(iter(suspected.values())) + SUSPECT_SECONDS <= now:
             suspected.popitem(last=False)
-        is_known = session in self.sightings or session in self._presence.workers
+        is_known = session in self.workers or session in self._presence.workers
         if session in suspected or not is_known:
             return False
         suspected[session] = now
