@@ -1,4 +1,4 @@
-"""What is run under many seeds; each scenario raises when one of its invariants is broken."""
+"""The scenarios that run under many seeds; each raises when one of its invariants is broken."""
 
 from __future__ import annotations
 

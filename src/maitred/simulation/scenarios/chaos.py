@@ -1,4 +1,4 @@
-"""Somebody who kills, unplugs and partitions, at random but repeatably."""
+"""Kill processes, crash hosts and partition the network, at random but repeatably."""
 
 from __future__ import annotations
 

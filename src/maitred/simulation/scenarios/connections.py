@@ -1,9 +1,9 @@
-"""Protocols that do anything at any time, with nobody's timeout to cover for the network.
+"""Protocols that do anything at any time, without timeouts that would hide a network's fault.
 
 Both ends write, pause, end, close and abort at random while hosts are killed, unplugged and parted.
 What must hold: bytes arrive in order, unchanged, and none that were not sent; connection_lost comes
-exactly once; windows and buffers keep their limits. After calm everybody closes, and then every
-connection is over and every port is free: nobody waits for ever, and nothing is left behind.
+exactly once; windows and buffers keep their limits. After calm all ends close, and then every
+connection is over and every port is free: no end waits for ever, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Books:
     calm: bool = False
 
     def open_transports(self) -> list[SimulatedTransport]:
-        """Of the ends whose processes live."""
+        """Return the open transports of the ends whose processes live."""
         return [
             end.transport
             for end in self.ends
@@ -140,7 +140,7 @@ class End(asyncio.Protocol):
 
 
 async def connections(world: World) -> None:
-    """The scenario."""
+    """Run the scenario of connections."""
     books = Books()
     servers = [world.host(f"server-{number}") for number in range(2)]
     clients = [world.host(f"client-{number}") for number in range(2)]
@@ -202,8 +202,8 @@ def _check_windows(world: World) -> None:
 
 
 def _check_deadlock(transport: SimulatedTransport) -> None:
-    """Two ends that both close with more to send than fits do wait for ever, on real sockets too:
-    asyncio does not read while it closes. Nobody else may."""
+    """Raise unless both ends are closing. Two ends that both close with more to send than fits wait
+    for ever, on real sockets too: asyncio does not read while it closes. No other ends may."""
     peer = transport.outgoing.receiver
     if peer is None or peer.gone or not peer.is_closing():
         raise Violation(f"An end was closed and never lost: {transport!r}.")

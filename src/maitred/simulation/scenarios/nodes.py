@@ -42,24 +42,24 @@ STORM_SECONDS: Final = 13.0
 GAP_SECONDS: Final = 0.5
 """Mean time between two troubles."""
 DENSITY: Final = 2.0
-"""Cuts and half-open links are so many times as probable as drawn, since the storm is short."""
+"""Cuts and half-open links are this many times as probable as drawn, since the storm is short."""
 OUTAGE_SECONDS: Final = 3.0
 """Longest time that a path is closed: all but the most patient requests end before."""
 RECOVERY_SECONDS: Final = 40.0
-"""From the end of the storm until everybody has a connection to every shard. Half-open links are
-found out by heartbeats, blocked ports are tried again, and attempts back off: the settings below
-add up to half of this."""
+"""The longest time from the end of the storm until every client is connected to every shard.
+Heartbeats detect half-open links, blocked ports are tried again, and attempts back off: the
+settings below add up to half of this."""
 
 HALF_OPEN_SECONDS: Final = 10.0
-"""After so long every link that was half-open has been found out: a heartbeat, its timeout, and
-what a path that heals takes to send again."""
+"""Within this time heartbeats have detected every half-open link: a heartbeat, its timeout, and the
+time that a healed path takes to send again."""
 
 LARGE_BYTES: Final = 5_000
-"""Of a large payload. On the slowest of the simulated paths (1 KiB a round trip of 0.1 s) it takes
-half a second, each way; a heartbeat behind it must not look like a dead link."""
+"""The size of a large payload. On the slowest simulated path (1 KiB a round trip of 0.1 s) it takes
+half a second each way; a heartbeat behind it must not look like a dead link."""
 
 SLACK_SECONDS: Final = 0.01
-"""By which an error may come after the deadline: timers are as exact as their loop."""
+"""How long after the deadline an error may come: timers are as exact as their loop."""
 
 PARTITIONS: Final = 16
 
@@ -87,7 +87,7 @@ class SimulatedNode:
         self._keepers: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """All shards."""
+        """Start all shards."""
         self._keepers = [
             asyncio.get_running_loop().create_task(self._keep(number))
             for number in range(self.shards)
@@ -152,7 +152,7 @@ class Storm:
         self._random = world.random("storm")
 
     async def rage(self, seconds: float) -> None:
-        """For so long."""
+        """Cause trouble for this many seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         actions = [self._kill, self._kill, self._crash, self._partition, self._block]
@@ -302,7 +302,7 @@ class User:
 
 
 async def nodes(world: World) -> None:
-    """The scenario."""
+    """Run the scenario of nodes."""
     random = world.random("nodes")
     world.network.faults = world.network.faults.denser(DENSITY)
     fleet = [

@@ -37,12 +37,12 @@ class Guest:
         self._node = node
 
     def app_of(self, namespace: str) -> App:
-        """A new one, for a new process."""
+        """Return a new app for a new process."""
         url = f"maitred://{self._node.address}:{PORT}?{CLIENT}"
         return App(namespace, node=url, surroundings=self.host.surroundings)
 
     async def connected(self, app: App) -> AsyncClient:
-        """As soon as there is a node."""
+        """Return the app's client as soon as it has connected to a node."""
         while True:
             with suppress(MaitredError):
                 return (await app.session()).client

@@ -66,11 +66,11 @@ class FrameProtocol(asyncio.Protocol):
             self.frame_received(request_id, payload)
 
     def frame_received(self, request_id: int, payload: bytes) -> None:
-        """For the subclass."""
+        """Take a complete frame; a subclass implements it."""
         raise NotImplementedError
 
     def send(self, request_id: int, payload: bytes) -> None:
-        """Write one frame."""
+        """Write one frame, unless the connection is closing."""
         if self.transport is None or self.transport.is_closing():
             return
         checksum = zlib.crc32(payload)
@@ -120,7 +120,7 @@ async def serve(surroundings: Surroundings, port: int) -> None:
 
 
 class ClientProtocol(FrameProtocol):
-    """Matches answers with requests."""
+    """The client's end, which matches answers with requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Client:
         self._protocol: ClientProtocol | None = None
         self._next_id = 0
         self.protocols: list[ClientProtocol] = []
-        """All there ever were, for whoever wants to check them."""
+        """The protocols of all connections so far, for checks."""
 
     async def run(self) -> None:
         """Connect, and connect again, until cancelled."""

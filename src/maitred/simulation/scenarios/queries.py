@@ -76,7 +76,7 @@ PAST_SECONDS: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Which troubles there are."""
+    """Which faults a run of the scenario has."""
 
     workers: int = 2
     slots: int = 3
@@ -89,7 +89,7 @@ class Kind:
     picks: bool = False
     """Whether gateways may pick the workers themselves."""
     limit: int | None = None
-    """To what is under way in the queue without rows."""
+    """The most queries in progress in the queue without rows; None means no limit."""
 
     def promise(self, policy: str = "idle") -> QueryPromise:
         """What has to be kept all the same."""
@@ -137,7 +137,7 @@ POLICIES: Final = ("idle", "idle", "adaptive", "two-phase")
 
 
 class QueriesRun:
-    """One run."""
+    """One run of the scenario of queries."""
 
     def __init__(self, world: World, kind: Kind, policy: str | None = None) -> None:
         self.world = world
@@ -169,7 +169,7 @@ class QueriesRun:
         ]
 
     async def run(self) -> None:
-        """From the start to the last check."""
+        """Run the scenario from the start to the last check."""
         kind, random = self.kind, self._random
         self.node.start()
         for worker in self.workers:
@@ -366,6 +366,6 @@ async def queries_of(kind: str, world: World, policy: str | None = None) -> None
 
 
 async def queries(world: World) -> None:
-    """The scenario."""
+    """Run the scenario of queries with a random kind of trouble."""
     drawn = world.random("kind").choice([*KINDS, "storm", "storm"])
     await queries_of(drawn, world)

@@ -1,4 +1,4 @@
-"""Who asks and who answers in the scenario of queries: gateways and workers, as users run them."""
+"""The gateways and workers of the scenario of queries, as users run them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TICKS: Final = "ticks"
 """The second queue streams; both are served by the same slots."""
 
 LATE_SECONDS: Final = 1.0
-"""An answer may come so long after its deadline, for want of a turn; later is never."""
+"""An answer may come this long after its deadline, because the event loop was busy; not later."""
 
 SKEW_SECONDS: Final = 12 * 3600.0
 """The most that the clock of a gateway or a worker is wrong, either way; another with each life."""
@@ -65,31 +65,31 @@ class Attending(Guest):
         self._keeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """From now on there is one here."""
+        """Start the process, and start it again whenever it ends."""
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process, as SIGKILL does."""
         if self._process is not None:
             self._process.kill()
 
     async def ended(self) -> None:
-        """It was stopped for good."""
+        """Stop the process for good, and wait until it has ended."""
         self.wanted = False
         self.stop()
         if self._keeper is not None:
             await self._keeper
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Stop the process in order, as SIGTERM does."""
         raise NotImplementedError
 
     def gone(self, name: str) -> None:
-        """The process with that name is no more."""
+        """Record that the process with that name has ended."""
         raise NotImplementedError
 
     async def main(self, name: str) -> None:
-        """What it does."""
+        """Run the process; a subclass implements it."""
         raise NotImplementedError
 
     async def _keep(self) -> None:
@@ -102,7 +102,7 @@ class Attending(Guest):
                 await self._process.wait()
             except ProcessKilled:
                 pass
-            except Exception as problem:  # noqa: BLE001 - nobody waits for a keeper before the end
+            except Exception as problem:  # noqa: BLE001 - the keeper is awaited only at the end
                 text = "".join(traceback.format_exception(problem))
                 self.record.complaints.append(f"{name} failed: {text}")
                 return
@@ -116,9 +116,9 @@ class GatewayHost(Attending):
 
     pause_seconds = 0.2
     plain = False
-    """Nobody leaves, and nothing has a priority."""
+    """Whether no caller leaves its query, and no query has a priority."""
     hurries = False
-    """Some do not want to wait for room."""
+    """Whether some callers ask not to be queued."""
 
     def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
         super().__init__(host, node, record)

@@ -35,14 +35,14 @@ class QueryStory:
     priority: int
     idempotent: bool
     rows: int
-    """So many rows of a stream; 0: an ordinary result."""
+    """The number of rows of the stream; 0 means an ordinary result."""
     runs_seconds: float
     asked_at: float
     deadline: float
     cancelled_at: float | None = None
-    """When the caller left."""
+    """When the caller left, or its gateway died; None if neither happened."""
     outcome: str | None = None
-    """`done`, or the code of the error; None while nobody was told, or since the gateway died."""
+    """`done`, or the code of the error; None until the caller is told, or if its gateway died."""
     answers: int = 0
     runs: list[QueryRun] = field(default_factory=list)
     completed: int = 0
@@ -58,20 +58,20 @@ class QueryPromise:
     """Two that were asked within this time of each other may be served in either order: it is what
     a message takes."""
     overtakers: int
-    """Queries that are asked for together and get fewer slots than they want ask again. What gets
-    free on the way goes to others: so many may overtake one, no more."""
+    """How many queries may overtake one. A request for several slots that gets fewer is repeated,
+    and slots that become free meanwhile go to others."""
     stop_seconds: float
     """How long after its caller left, or its gateway died, a query may still run."""
     outcomes: frozenset[str]
     """What callers may be told besides `done`, `cancelled` and `deadline-exceeded`."""
     limit: int | None = None
-    """So many queries without rows may run at a time."""
+    """How many queries without rows may run at a time; None means no limit."""
     unheard_seconds: float = 0.0
     """How long after some trouble the node may not know of all that run, and let others in."""
 
 
 class QueryRecord:
-    """Of all queries of a run."""
+    """Holds the stories of all queries of a run, and checks them."""
 
     def __init__(self, promise: QueryPromise) -> None:
         self.promise = promise
@@ -86,8 +86,7 @@ class QueryRecord:
         self._limited: list[QueryRun] = []
         """Those that count for the limit; some of them may have ended."""
         self.troubled_at = -inf
-        """When somebody could not be heard, or was gone, for the last time; infinite while that
-        lasts."""
+        """When a process was last unreachable or dead; infinite while that lasts."""
 
     def asked(self, story: QueryStory) -> QueryStory:
         """A new query; its number is its place here."""
@@ -152,7 +151,7 @@ class QueryRecord:
                 story.cancelled_at = now
 
     def answered(self, story: QueryStory, outcome: str) -> None:
-        """The caller was told."""
+        """Record the outcome that the caller was told."""
         story.answers += 1
         self.told[outcome] += 1
         if outcome == "done":

@@ -16,5 +16,5 @@ if TYPE_CHECKING:
 
 
 async def selection(world: World) -> None:
-    """The scenario."""
+    """Run the scenario of partition selection."""
     await play(world.loop, random_settings(world.seed), world.seed)

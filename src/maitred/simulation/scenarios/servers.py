@@ -34,7 +34,7 @@ class Board:
 
 
 async def servers(world: World) -> None:
-    """The scenario."""
+    """Run the scenario of servers."""
     random = world.random("servers")
     board = Board()
     host = world.host("server")

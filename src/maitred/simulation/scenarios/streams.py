@@ -51,7 +51,7 @@ class Books:
 
 
 async def streams(world: World) -> None:
-    """The scenario."""
+    """Run the scenario of streams."""
     books = Books()
     servers = [world.host(f"server-{number}", group="servers") for number in range(SERVERS)]
     clients = [world.host(f"client-{number}", group="clients") for number in range(CLIENTS)]

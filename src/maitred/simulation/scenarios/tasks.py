@@ -48,8 +48,8 @@ GAPS_SECONDS: Final = (0.25, 0.5, 1.5)
 """Mean times between two troubles, one of them for a run. A trouble meets what is under way at
 that moment; what happens in between two troubles finds nothing."""
 RECOVERY_SECONDS: Final = 400.0
-"""From the end of the storm until every task is over. Clocks may have jumped, and what was due
-by the old one is due by the new one; leases end, and retries back off."""
+"""The longest time from the end of the storm until every task is over. Clocks may have jumped, and
+tasks that were due by the old one are due by the new one; leases end, and retries back off."""
 
 LAST_WISH_SECONDS: Final = 5.0
 """What the admin asked for last may still be under way: dead letters that are revived."""
@@ -60,17 +60,17 @@ SHARDS_MAX: Final = 3
 DENSITY: Final = 2.0
 """Cuts and half-open links are so many times as probable as drawn, since the storm is short."""
 BUFFER_TASKS: Final = 10
-"""So few that lines run over it into the store."""
+"""The tasks that a partition keeps in memory: so few that backlogs overflow into the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Which troubles there are."""
+    """Which faults a run of the scenario has."""
 
     workers: int = 2
     slots: int = 4
     queues: int = 1
-    """That each worker serves, with slots that all of them share."""
+    """The number of queues that each worker serves, with slots that all of them share."""
     plain: bool = False
     producers_cut: bool = False
     shards_die: bool = False
@@ -128,7 +128,7 @@ that tasks are given back now and then."""
 
 
 class Tasks:
-    """One run."""
+    """One run of the scenario of tasks."""
 
     def __init__(self, world: World, kind: Kind) -> None:
         self.world = world
@@ -171,7 +171,7 @@ class Tasks:
         return [worker.session for worker in self.workers if worker.session]
 
     async def run(self) -> None:
-        """From the start to the last check."""
+        """Run the scenario from the start to the last check."""
         kind = self.kind
         self.node.start()
         for worker in self.workers:
@@ -428,7 +428,7 @@ async def tasks_of(kind: str, world: World) -> None:
 
 
 async def tasks(world: World) -> None:
-    """The scenario."""
+    """Run the scenario of tasks with a random kind of trouble."""
     drawn = world.random("kind").choice([*KINDS, "storm", "storm", "crashes"])
     await tasks_of(drawn, world)
 

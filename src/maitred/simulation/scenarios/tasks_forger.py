@@ -61,7 +61,7 @@ class Forger(Person):
         """Tasks that it was given itself, the latest last."""
 
     async def main(self) -> None:
-        """For ever."""
+        """Send forged reports for ever."""
 
         async def handle(number: int) -> int:
             raise NotImplementedError
@@ -102,7 +102,7 @@ class Forger(Person):
             )
 
     def _claim(self, sequence: int, partition: int, session: bytes) -> tuple[int, int, bytes]:
-        """What nobody may believe: noise, or a proof that is for something else."""
+        """Return a claim that a shard must refuse: noise, or a proof for something else."""
         random = self.random
         attempt = random.randint(1, 3)
         if self._given and random.random() < 0.5:

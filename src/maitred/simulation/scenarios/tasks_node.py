@@ -1,4 +1,4 @@
-"""A node that keeps tasks: a process for each shard, one disk, and whoever dies comes back."""
+"""A node that stores tasks: a process for each shard, one disk, and dead shards restart."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TaskNode:
         self.host = host
         self.shards = shards
         self.running: dict[int, Shard] = {}
-        """By number; those that serve."""
+        """Maps a shard's number to the shard, for those that serve."""
         self.crashes = 0
         self._disk = disk
         self._settings = settings
@@ -53,7 +53,7 @@ class TaskNode:
         self._stopping: dict[int, asyncio.Event] = {}
 
     def start(self) -> None:
-        """All shards."""
+        """Start all shards."""
         self._keepers = [
             asyncio.get_running_loop().create_task(self._keep(number))
             for number in range(self.shards)
@@ -90,12 +90,12 @@ class TaskNode:
             random.choice(alive).kill()
 
     def crash(self) -> None:
-        """Power loss."""
+        """Let the host lose power."""
         self.crashes += 1
         self.host.crash()
 
     def partitions(self) -> list[Partitions]:
-        """What each shard has."""
+        """Return the partitions of each shard that serves."""
         return [
             shard._partitions  # noqa: SLF001 - a look from outside of the world
             for shard in self.running.values()

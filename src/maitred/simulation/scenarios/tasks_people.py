@@ -1,4 +1,4 @@
-"""Who uses the node: producers, workers, and somebody who looks after the queue.
+"""The users of the node: producers, workers, and an admin of the queue.
 
 Producers and workers are what users run, `maitred.app` and `maitred.worker`; each process has an
 app of its own. What they do and see goes into the record.
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 NAMESPACE: Final = "shop"
 QUEUE: Final = "orders"
 QUEUES: Final = (QUEUE, *(f"{QUEUE}-{number}" for number in range(1, 9)))
-"""Of which the first ones are used."""
+"""The names of queues; a run uses the first ones."""
 PARTITIONS_MAX: Final = 5
 RETENTION_SECONDS: Final = 3_600.0
 BATCH_MAX: Final = 12
-"""One message: a batch that is spread over several may be taken in part. Its tasks are all alike,
-so that more of them find no more; but they do not all fit in a small buffer."""
+"""The most tasks of a batch, which fit one message: a batch of several may be accepted in part. Its
+tasks are alike, so more would find no more; but they do not all fit in a small buffer."""
 
 SELECTION: Final = "weighted"
 
@@ -74,7 +74,7 @@ class Producer(Person):
     pause_seconds = 0.6
 
     async def main(self) -> None:
-        """Until all are added, or refused."""
+        """Add tasks until all are added or refused."""
 
         async def handle(number: int) -> int:
             raise NotImplementedError
@@ -199,7 +199,7 @@ ENDS: Final = {
 ALLOWED_AWAITING: Final = frozenset(
     {"outcome-unknown", "store-unavailable", "store-full", "not-owner", "closed", "draining"}
 )
-"""Why a result may not be told: nobody who could tell could be asked."""
+"""The errors with which waiting for a result may fail: no shard that knows it was reachable."""
 
 
 class WorkerHost(Person):
@@ -218,21 +218,21 @@ class WorkerHost(Person):
         self._keeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """From now on there is a worker here."""
+        """Start the worker, and start it again whenever it ends."""
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the worker, as SIGKILL does."""
         if self._process is not None:
             self._process.kill()
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Stop the worker in order, as SIGTERM does."""
         if self._worker is not None:
             self._worker.stop()
 
     async def ended(self) -> None:
-        """It is stopped for good, in order."""
+        """Stop the worker in order and for good, and wait until it has ended."""
         self.wanted = False
         self.stop()
         if self._keeper is not None:
@@ -299,7 +299,7 @@ class Admin(Person):
     """Changes the number of partitions, looks at them, and has dead letters tried again."""
 
     async def main(self) -> None:
-        """For ever."""
+        """Resize and describe the queue, and revive dead letters, for ever."""
 
         async def handle(number: int) -> int:
             raise NotImplementedError

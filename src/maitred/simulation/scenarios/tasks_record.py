@@ -26,8 +26,8 @@ _TRUE_OF: Final = {
     "cancelling": {"done", "failed", "cancelled", "expired"},
     "forgotten": set(),
 }
-"""Which ends an answer allows. What became of a task is kept for longer than a run takes, so nobody
-may hear that it is no longer known."""
+"""Which ends an answer allows. Results are kept for longer than a run takes, so no caller may be
+told that a task is forgotten."""
 
 _UNTIL_REVIVED: Final = {"failed", "over"}
 """What was true of a dead letter that is tried again."""
@@ -53,19 +53,19 @@ class Story:
     delayed: bool = False
     may_expire: bool = False
     fails: int = 0
-    """So many of its first attempts raise."""
+    """How many of the task's first attempts raise."""
     runs_seconds: float = 0.0
     queue: str = ""
     place: tuple[int, int] | None = None
     """Partition and sequence number, since it was acknowledged."""
     revoked: bool = False
-    """Somebody asked to cancel it..."""
+    """Whether a caller asked to cancel the task."""
     cancelled: bool = False
-    """... and was told that it will not begin."""
+    """Whether that caller was told that the task will not begin."""
     refused: bool = False
     """Its producer was told that nothing was added."""
     revived: bool = False
-    """It was a dead letter, and somebody had it tried again."""
+    """Whether the task was a dead letter, and the admin had it tried again."""
     answers: list[str] = field(default_factory=list)
     """What was told to those who asked how it ended, or to cancel it: `Answer`s."""
     runs: list[Run] = field(default_factory=list)
@@ -80,23 +80,23 @@ class Promise:
     exactly_once: bool
     """No worker is lost: no task begins while it runs, or after it was done."""
     in_order: int
-    """In so many partitions it is first in, first out: none, the root and its children, or all. One
-    worker with one slot is needed for that, and nothing may fail. A task that is passed on further
-    than to the parent may be overtaken on the way, by one that meets an offer there."""
+    """In how many partitions tasks are first in, first out: none, the root and its children, or
+    all. That needs one worker with one slot, and no fault. A task that is forwarded further than to
+    the parent may be overtaken on the way by one that meets an offer there."""
     overlap_after_seconds: float
-    """From the begin of an attempt to that of the next one elsewhere, at least."""
+    """The shortest time from the start of an attempt to that of the next one elsewhere."""
     counts_runs: bool = False
     """No attempt is counted that did not run: a task that a worker gives back has none."""
 
 
 class Record:
-    """Of all tasks of a run."""
+    """Holds the stories of all tasks of a run, and checks them."""
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise
         self.stories: list[Story] = []
         self.complaints: list[str] = []
-        """Of processes, about themselves."""
+        """The failures that processes reported of themselves."""
         self.found: list[Violation] = []
         """A handler that raises only fails, so what was found is kept here as well."""
         self.duplicates = 0
@@ -106,7 +106,7 @@ class Record:
         """Handlers that run, by worker."""
 
     def told(self, **wishes: Any) -> Story:  # noqa: ANN401 - the fields of a story
-        """A new task."""
+        """Add the story of a new task, and return it."""
         story = Story(len(self.stories), **wishes)
         self.stories.append(story)
         return story
@@ -159,7 +159,7 @@ class Record:
             raise found
 
     def leaves_slot(self, worker: str) -> None:
-        """A handler has ended."""
+        """Record that a handler has ended."""
         self._running[worker] -= 1
 
     def refuses(self, story: Story, problem: MaitredError) -> None:
@@ -177,8 +177,8 @@ class Record:
                 story.revived = True
 
     def ends(self, story: Story, ends: set[str], *, lost: bool) -> None:
-        """What the disk has of a task that was acknowledged, in the end: one end, and none other
-        than whoever asked was told. With `lost` a task that was done may have none."""
+        """Check what the disk holds of an acknowledged task after the run: one end, and the one
+        that callers were told. With `lost` a task that was done may have none."""
         if len(ends) > 1:
             raise self.violation(story, f"has ended in several ways, {sorted(ends)}")
         if not ends:
@@ -197,7 +197,7 @@ class Record:
                 raise self.violation(story, f"ended as {end}, and somebody was told {answer}")
 
     def completes(self, number: int) -> None:
-        """The handler returns."""
+        """Record that the handler returned."""
         story = self.stories[number]
         story.completed += 1
         if story.completed > 1:
