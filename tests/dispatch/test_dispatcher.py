@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maitred.balancing.workers import Outcome
 from maitred.dispatch.warm_slots import SHARE
 from maitred.errors import (
     AtCapacity,
@@ -219,6 +220,21 @@ def test_a_worker_that_hangs_is_avoided_and_each_partition_is_told_once() -> Non
     other.leave(world.now)
 
 
+def test_a_worker_that_hung_and_is_connected_again_is_not_avoided() -> None:
+    world = RecordedEffects()
+    sent(world)
+    world.cut(FIRST, hung=True)
+    link = world.link(FIRST)
+    query = world.ask()
+    (request,) = world.requests
+    allocation = world.allocation(FIRST)
+    allocation.partition = 3
+    world.answer(request, Allocated([allocation]))
+    assert [message.partition for message, _ in world.told_node] == [0], "nobody is told again"
+    end(link, [*link.streams][-1])
+    assert query.outcome == b"\x01"
+
+
 def test_a_warm_slot_is_used_without_the_node_for_a_moment() -> None:
     world = RecordedEffects()
     _, link, stream = sent(world)
@@ -366,6 +382,41 @@ def test_a_queue_with_a_policy_is_subscribed_to_and_its_workers_are_picked() -> 
     for _ in range(4):
         assert world.ask().allocation.session == SECOND
     assert first.outcome is not None
+
+
+@pytest.mark.parametrize(
+    ("leaves", "outcome"), [("by itself", Outcome.CANCELLED), ("by its deadline", Outcome.LOST)]
+)
+def test_a_worker_is_busy_until_its_last_word_and_a_deadline_counts_as_lost(
+    leaves: str, outcome: Outcome
+) -> None:
+    world = RecordedEffects()
+    world.link(FIRST)
+    world.ask()
+    (request,) = world.requests
+    world.answer(request, Allocated([world.allocation(FIRST)], policy="least-active"))
+    (subscription,) = world.requests
+    world.answer(subscription, Roster(1, "least-active", [Member(FIRST, "w", "h:1", 4, FIRST)]))
+    policy = world.dispatcher.queues.by_place["n", "q"].dispatcher.policy
+    ends: list[Outcome] = []
+    ended = policy.ended
+
+    def recorded(dispatch: Any, how: Outcome, *more: Any) -> None:  # noqa: ANN401
+        ends.append(how)
+        ended(dispatch, how, *more)
+
+    policy.ended = recorded  # type: ignore[method-assign, assignment]
+    query = world.ask(seconds=1.0)
+    if leaves == "by itself":
+        query.leave(world.now)
+    else:
+        world.advance(1.0)
+    assert query.over
+    assert policy.in_flight(FIRST.hex()) == 1
+    link = world.links[FIRST]
+    end(link, [*link.streams][-1], STOPPED)
+    assert policy.in_flight(FIRST.hex()) == 0
+    assert ends == [outcome]
 
 
 # Everything, in any order
