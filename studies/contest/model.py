@@ -1,8 +1,13 @@
 """The contest as a discrete-event simulation: virtual time, one heap, no tasks, no sockets.
 
-The gateways run the real policies, the real line and the real retry budget, the providers the real
-estimator. Half the delay lies before a provider and half behind it; clients and their gateway are
-in one place. A connection that was refused asks again after the delay, so a refusal is never free.
+The gateways run the product's queue dispatcher, with its policies, its line and its retry budget;
+the providers run the real estimator. Half the delay lies before a provider and half behind it;
+clients and their gateway are in one place. A connection that was refused asks again after the
+delay, so a refusal is never free.
+
+A query whose client ran out of time is stopped at its provider, half the delay later. Until its
+provider says so it is in flight: a gateway counts a worker as busy until the worker says that it is
+not, and one that hangs does not say so.
 """
 
 from __future__ import annotations
@@ -13,15 +18,10 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from maitred.balancing.workers import (
-    Outcome,
-    Report,
-    RetryBudget,
-    SheddingLine,
-    WorkerPolicy,
-    worker_policy,
-)
-from studies.contest.central import CentralLine
+from maitred.balancing.workers import Outcome
+from maitred.errors import AtCapacity
+from maitred.protocol.seats import Seated, encode_seated
+from maitred.protocol.tasks import DONE, FAILED, STOPPED
 from studies.contest.faults import (
     ERROR_SECONDS,
     FAULTS,
@@ -29,26 +29,38 @@ from studies.contest.faults import (
     NOTHING,
     clock,
 )
+from studies.contest.gateway import LINK, Gateway, Query, load_of
 from studies.contest.measures import BUCKET_SECONDS, ContestMeasures, Tally, measures
-from studies.contest.provider import Provider, Query
+from studies.contest.provider import Provider
 from studies.contest.settings import OURS, ContestModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.balancing.workers import Report
+    from maitred.protocol.queries import Allocation
+
+_HOWS = {Outcome.DONE: DONE, Outcome.FAILED: FAILED, Outcome.CANCELLED: STOPPED}
+
 LOW_PRIORITY = 3
 TICK_SECONDS = 0.005
 """How often timeouts and piles are looked for."""
-ATTEMPTS_MAX = 4
 
 
-class Gateway:
-    """A policy, and for ours a line before it."""
+class Alarm:
+    """A call that is due later, unless it was cancelled."""
 
-    def __init__(self, policy: WorkerPolicy, *, queues: bool) -> None:
-        self.policy = policy
-        self.line: SheddingLine[Query] | None = SheddingLine(0.0) if queues else None
-        self.budget = RetryBudget(0.0)
+    __slots__ = ("_act",)
+
+    def __init__(self, act: Callable[[float], None]) -> None:
+        self._act: Callable[[float], None] | None = act
+
+    def cancel(self) -> None:
+        self._act = None
+
+    def ring(self, now: float) -> None:
+        if self._act is not None:
+            self._act(now)
 
 
 class Contest:
@@ -59,6 +71,7 @@ class Contest:
         self.random = Random(f"contest {seed}")
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
+        self.now = 0.0
         self._half = model.delay_seconds / 2
         self._way: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
         """What is under way between gateways and providers: it all takes as long."""
@@ -68,14 +81,21 @@ class Contest:
         # The line in the middle is one, however many gateways ask it.
         count = 1 if model.policy == "idle" else model.gateways
         self.gateways = [
-            Gateway(self._policy(model.policy, number), queues=ours) for number in range(count)
+            Gateway(
+                number,
+                model.policy,
+                Random(f"policy {number} {self.random.random()}"),
+                self,
+                queues=ours,
+            )
+            for number in range(count)
         ]
         self._fault = FAULTS[model.fault]
         self._luck = Random(f"fault {seed}")
         """By which faults strike; so a run without one does not depend on it."""
         self.providers = [
             Provider(
-                f"provider-{number}",
+                number,
                 model.pools[number % len(model.pools)],
                 Random(f"provider {number} {seed}"),
                 self._started,
@@ -93,7 +113,6 @@ class Contest:
             )
         for provider in self._struck:
             provider.struck = True
-        self._by_name = {provider.name: provider for provider in self.providers}
         self._phase = model.phases[0]
         changes = zip(self.providers, *model.phases[:2], strict=True) if model.phases[1:] else ()
         self._cut = [
@@ -101,15 +120,9 @@ class Contest:
         ]
         """Those that lose permits in the second phase: how soon does nobody pile up there?"""
 
-    def _policy(self, name: str, number: int) -> WorkerPolicy:
-        random = Random(f"policy {number} {self.random.random()}")
-        return CentralLine(random) if name == "idle" else worker_policy(name, random)
-
     def run(self) -> ContestMeasures:
         model = self.model
-        for gateway in self.gateways:
-            for provider in self.providers:
-                gateway.policy.joined(provider.name, provider.pool, 0.0)
+        self._announce(0.0)
         for number, phase in enumerate(model.phases):
             self._at(number * model.phase_seconds, self._change, phase)
         for provider in self._struck:
@@ -133,11 +146,18 @@ class Contest:
                 now, _, handler, arguments = heappop(heap)
             if now >= end:
                 return measures(model, self.tally)
+            self.now = now
             handler(now, *arguments)
 
     def _at(self, time: float, handler: Callable[..., None], *arguments: object) -> None:
         self._sequence += 1
         heappush(self._heap, (time, self._sequence, handler, arguments))
+
+    def wake_at(self, moment: float, act: Callable[[float], None]) -> Alarm:
+        """For the queue dispatchers."""
+        alarm = Alarm(act)
+        self._at(moment, alarm.ring)
+        return alarm
 
     # Clients
 
@@ -150,13 +170,13 @@ class Contest:
         share = self.model.high_share
         low = share < 1.0 and self.random.random() >= share
         self.tally.came[int(now / BUCKET_SECONDS)] += 1
-        query = Query(number, now, LOW_PRIORITY if low else 0)
+        gateway = self.gateways[number]
+        deadline = now + self.model.timeout_seconds
+        query = Query(self, gateway, now, priority=LOW_PRIORITY if low else 0, deadline=deadline)
         if now >= self.model.warm_seconds:
             self.tally.asked[1 if low else 0] += 1
-        self._timeouts.append((now + self.model.timeout_seconds, query))
-        gateway = self.gateways[number]
-        gateway.budget.admitted()
-        self._seat(query, gateway, now)
+        self._timeouts.append((deadline, query))
+        gateway.queue.enter(query, gateway, now)
 
     def _over(self, query: Query, now: float, cause: str | None) -> None:
         """The client has its answer; a closed connection asks again."""
@@ -175,53 +195,54 @@ class Contest:
             if cause == "timeout":
                 self.tally.timeouts[bucket] += 1
         if not self.model.open_loop:
-            if cause == "gateway":
-                self._at(now + self.model.delay_seconds, self._ask, query.gateway)
-            else:
-                self._ask(now, query.gateway)
+            pause = self.model.delay_seconds if cause == "gateway" else 0.0
+            self._at(now + pause, self._ask, query.gateway.number)
 
-    # Gateways
+    # What the queue dispatchers decide
 
-    def _seat(self, query: Query, gateway: Gateway, now: float) -> None:
-        line = gateway.line
-        name = gateway.policy.pick(now, query.tried) if not line else None
-        if name is not None:
-            self._send(query, name, gateway, now)
+    def send(self, query: Query, allocation: Allocation, now: float) -> None:
+        """A query goes to a provider."""
+        attempt = query.attempt
+        if attempt is None:
             return
-        if line is None or line.offer(
-            query,
-            now,
-            deadline=query.asked_at + self.model.timeout_seconds,
-            priority=query.priority,
-        ):
-            self._over(query, now, "gateway")
-
-    def _send(self, query: Query, name: str, gateway: Gateway, now: float) -> None:
-        query.attempts += 1
+        attempt.link = LINK
         self.tally.attempts += 1
-        query.dispatch = dispatch = gateway.policy.sent(name, now)
-        query.claim = dispatch.worker.in_flight
-        query.pressed = bool(gateway.line)
-        provider = self._by_name[name]
+        self.tally.retries += query.attempts > 0
+        query.attempts += 1
+        query.claim = attempt.in_flight
+        query.pressed = bool(attempt.queue.line)
+        provider = self.providers[allocation.partition]
         if self._struck:
             bucket = int(now / BUCKET_SECONDS)
             self.tally.sent[bucket] += 1
             self.tally.struck_sent[bucket] += provider.struck
         self._way.append((now + self._half, self._reached, (query, provider)))
 
-    def _drain(self, gateway: Gateway, now: float) -> None:
-        """Seat those in the line while somebody has room."""
-        line = gateway.line
-        while line:
-            name = gateway.policy.pick(now)
-            if name is None:
-                return
-            query, late = line.take(now)
-            for one in late:
-                if one.open:
-                    self._over(one, now, "timeout")
-            if query is not None and query.open:
-                self._send(query, name, gateway, now)
+    def refuse(self, query: Query, now: float) -> None:
+        """A query is refused: at once, or because no other worker may be tried."""
+        if query.open:
+            full = query.attempt is not None and query.attempt.was_full
+            self._over(query, now, "worker-full" if full else "gateway")
+            self._leave(query, now)
+
+    def expire(self, query: Query, now: float) -> None:
+        """A query's deadline passed."""
+        if not query.open:
+            return
+        self._over(query, now, "timeout")
+        attempt = query.attempt
+        if attempt is not None and attempt.dispatch is not None and attempt.worker is not None:
+            provider = self.providers[int.from_bytes(attempt.worker.session)]
+            self._way.append((now + self._half, self._stop, (query, provider)))
+        self._leave(query, now)
+
+    def _leave(self, query: Query, now: float) -> None:
+        attempt = query.attempt
+        if attempt is not None:
+            attempt.leaving = Outcome.LOST
+            attempt.queue.leave(attempt, now)
+
+    # Answers
 
     def _answered(
         self,
@@ -231,42 +252,27 @@ class Contest:
         outcome: Outcome,
         report: Report | None,
     ) -> None:
-        gateway = self.gateways[query.gateway]
-        policy = gateway.policy
-        dispatch = query.dispatch
-        if dispatch is not None:
-            if outcome is Outcome.REFUSED:
-                policy.ended(dispatch, outcome, now, provider.limit(now))
-            else:
-                policy.ended(dispatch, outcome, now)
-        if report is not None:
-            policy.reported(provider.name, report, now)
-        line = gateway.line
-        if line is not None and outcome is Outcome.DONE:
-            line.freed(now)
-        if query.open:
-            if outcome is Outcome.DONE:
-                if provider.struck:
-                    self.tally.struck_done[int(now / BUCKET_SECONDS)] += 1
-                self._over(query, now, None)
-            elif outcome is Outcome.REFUSED:
-                self._refused(query, provider, gateway, now)
-            elif outcome is Outcome.FAILED:
-                self._over(query, now, "error")
-            else:
+        attempt = query.attempt
+        if attempt is None:
+            return
+        if outcome is Outcome.LOST:
+            attempt.end(Outcome.LOST, now)
+            if query.open:
                 self._over(query, now, "lost")
-        if line:
-            self._drain(gateway, now)
-
-    def _refused(self, query: Query, provider: Provider, gateway: Gateway, now: float) -> None:
-        """Ours try elsewhere, within the budget; the others fail, as in the contest."""
-        again = query.attempts < ATTEMPTS_MAX and gateway.line is not None
-        if again and gateway.budget.spend(now):
-            self.tally.retries += 1
-            query.tried = (provider.name,)
-            self._seat(query, gateway, now)
+        elif outcome is Outcome.REFUSED:
+            attempt.refused(AtCapacity("Full.", limit=provider.limit(now)), now)
+            if query.open:
+                attempt.queue.retry(attempt, now)
         else:
-            self._over(query, now, "worker-full")
+            seated = Seated(_HOWS[outcome], b"")
+            seated.load = None if report is None else load_of(report)
+            if not query.open:
+                attempt.finished(encode_seated(seated), now)
+                return
+            attempt.answered(seated, now)
+            if outcome is Outcome.DONE and provider.struck:
+                self.tally.struck_done[int(now / BUCKET_SECONDS)] += 1
+            self._over(query, now, None if outcome is Outcome.DONE else "error")
 
     # Providers
 
@@ -278,6 +284,10 @@ class Contest:
         elif provider.fault.refuses or not provider.arrive(query, now):
             self._reply(now, query, provider, Outcome.REFUSED)
 
+    def _stop(self, now: float, query: Query, provider: Provider) -> None:
+        if provider.stop(query, now):
+            self._reply(now, query, provider, Outcome.CANCELLED)
+
     def _started(self, provider: Provider, query: Query, until: float) -> None:
         self._sequence += 1
         entry = (until, self._sequence, self._served, (query, provider, provider.life))
@@ -286,6 +296,8 @@ class Contest:
     def _served(self, now: float, query: Query, provider: Provider, life: int) -> None:
         if life != provider.life:
             self._reply(now, query, provider, Outcome.LOST)
+        elif query.life != life:
+            return  # it was stopped
         elif provider.hung:
             # It goes on sleeping until the provider is mended.
             mended = 2 * self.model.seconds / 3
@@ -295,10 +307,11 @@ class Contest:
             self._reply(now, query, provider, Outcome.DONE)
 
     def _reply(self, now: float, query: Query, provider: Provider, outcome: Outcome) -> None:
-        silent = outcome is Outcome.LOST or provider.hung
-        report = None if silent else provider.report(query.gateway, now)
+        # Refusals carry no report, in the product as here.
+        silent = outcome in (Outcome.LOST, Outcome.REFUSED) or provider.hung
+        report = None if silent else provider.report(query.gateway.number, now)
         if report is not None and provider.fault.late_seconds:
-            self._tell(now, self.gateways[query.gateway], provider, report)
+            self._tell(now, query.gateway, provider, report)
             report = None
         arguments = (query, provider, outcome, report)
         self._way.append((now + self._half, self._answered, arguments))
@@ -322,8 +335,7 @@ class Contest:
             self._way.append((now + self._half, self._told, (gateway, provider, report)))
 
     def _told(self, now: float, gateway: Gateway, provider: Provider, report: Report) -> None:
-        gateway.policy.reported(provider.name, report, now)
-        self._drain(gateway, now)
+        gateway.told(provider, report, now)
 
     # What happens by itself
 
@@ -348,19 +360,20 @@ class Contest:
         for query in provider.vanish(now):
             self._reply(now, query, provider, Outcome.LOST)
         for gateway in self.gateways:
-            gateway.policy.left(provider.name, now)
+            gateway.link_ended(provider, now)
+        self._announce(now)
 
     def _mend(self, now: float, provider: Provider) -> None:
         if self.model.fault == "hung":
-            provider.wake(now)
+            for query in provider.wake(now):
+                self._reply(now, query, provider, Outcome.CANCELLED)
             return
         if self.model.fault != "vanished":
             provider.fault = NOTHING
             self._announced(now, provider)
             return
         provider.gone = False
-        for gateway in self.gateways:
-            gateway.policy.joined(provider.name, provider.pool, now)
+        self._announce(now)
 
     def _announced(self, now: float, provider: Provider) -> None:
         """It says anew how many slots it has, if that is part of the fault; or sets its clock."""
@@ -369,8 +382,13 @@ class Contest:
         if self._fault.permits is not None:
             self._cut_to(now, provider)
         if self._fault.says is not None:
-            for gateway in self.gateways:
-                gateway.policy.joined(provider.name, provider.announced, now)
+            self._announce(now)
+
+    def _announce(self, now: float) -> None:
+        """Every gateway hears of the roster."""
+        there = [provider for provider in self.providers if not provider.gone]
+        for gateway in self.gateways:
+            gateway.learn(there, now)
 
     def _tick(self, now: float, every: float) -> None:
         self._at(now + every, self._tick, every)
@@ -381,12 +399,7 @@ class Contest:
         timeouts = self._timeouts
         while timeouts and (timeouts[0][0] <= now or not timeouts[0][1].open):
             _, query = timeouts.popleft()
-            if not query.open:
-                continue
-            dispatch = query.dispatch
-            if dispatch is not None:
-                self.gateways[query.gateway].policy.ended(dispatch, Outcome.LOST, now)
-            self._over(query, now, "timeout")
+            self.expire(query, now)
         if self._cut and 1.0 < now / self.model.phase_seconds < 2.0:
             for provider in self._cut:
                 if len(provider.waiting) > 0.05 * provider.permits + 5:

@@ -22,40 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from maitred.balancing.workers import Dispatch
+    from studies.contest.gateway import Query
     from studies.contest.phases import Ability
 
 UNBOUNDED_TIMES = 10
 """How many times the pool a provider may allow itself that has no bound."""
-
-
-class Query:
-    """One question of a client, until it has its answer."""
-
-    __slots__ = (
-        "asked_at",
-        "attempts",
-        "claim",
-        "dispatch",
-        "gateway",
-        "open",
-        "pressed",
-        "priority",
-        "tried",
-    )
-
-    def __init__(self, gateway: int, asked_at: float, priority: int) -> None:
-        self.gateway = gateway
-        self.asked_at = asked_at
-        self.priority = priority
-        self.open = True
-        self.pressed = False
-        """Whether others waited at its gateway when it was sent."""
-        self.attempts = 0
-        self.claim = 0
-        """What its gateway had in flight to the same provider, this one included."""
-        self.dispatch: Dispatch | None = None
-        self.tried: tuple[str, ...] = ()
 
 
 class Provider:
@@ -63,7 +34,7 @@ class Provider:
 
     def __init__(
         self,
-        name: str,
+        number: int,
         pool: int,
         random: Random,
         start: Callable[[Provider, Query, float], None],
@@ -73,7 +44,10 @@ class Provider:
         gateways: int,
         clock: tuple[float, float] = (0.0, 1.0),
     ) -> None:
-        self.name = name
+        self.number = number
+        self.name = f"provider-{number}"
+        self.session = number.to_bytes(16)
+        """By which gateways know it."""
         self.pool = pool
         self.bounded = bounded
         self._random = random
@@ -121,12 +95,13 @@ class Provider:
             return False
         estimator = self.estimator
         if estimator is not None:
-            self._claims[query.gateway] = query.claim
+            self._claims[query.gateway.number] = query.claim
             estimator.claimed(sum(self._claims), pressed=query.pressed)
             limit = estimator.limit(self._own(now))
             if inside >= limit + max(16, limit // 2) and not greedy:
                 return False
-        self._present[query.gateway] += 1
+        self._present[query.gateway.number] += 1
+        query.life = self.life
         if self.serving < self.permits and not self.waiting and not self.hung:
             self._begin(query, now)
         else:
@@ -135,10 +110,21 @@ class Provider:
             estimator.observe(self.serving, len(self.waiting), self._own(now))
         return True
 
+    def stop(self, query: Query, now: float) -> bool:
+        """Stop a query whose client left; False if it is over, or nothing can be stopped now."""
+        if query.life != self.life or self.hung or self.gone:
+            return False
+        if query in self.waiting:
+            self.waiting.remove(query)
+            self.serving += 1  # for `finish`, which takes it away again
+        self.finish(query, now)
+        return True
+
     def finish(self, query: Query, now: float) -> None:
-        """A query has slept; its permit goes to whoever waits."""
+        """A query has slept, or was stopped; its permit goes to whoever waits."""
+        query.life = -1
         self.serving -= 1
-        self._present[query.gateway] -= 1
+        self._present[query.gateway.number] -= 1
         if self.waiting:
             self._serve(now)
         estimator = self.estimator
@@ -186,14 +172,16 @@ class Provider:
             self.estimator = LimitEstimator(self.pool, self.pool, self._own(now))
         return lost
 
-    def wake(self, now: float) -> None:
-        """It hung and goes on; queries that nobody waits for any more are dropped."""
+    def wake(self, now: float) -> list[Query]:
+        """It hung and goes on; returns the queries that were to be stopped meanwhile, and are."""
         self.hung = False
-        for query in self.waiting:
-            if not query.open:
-                self._present[query.gateway] -= 1
+        stopped = [query for query in self.waiting if not query.open]
+        for query in stopped:
+            query.life = -1
+            self._present[query.gateway.number] -= 1
         self.waiting = deque(query for query in self.waiting if query.open)
         self._serve(now)
+        return stopped
 
     def _serve(self, now: float) -> None:
         while self.waiting and self.serving < self.permits and not self.hung:
