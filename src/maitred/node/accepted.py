@@ -269,12 +269,12 @@ class Accepted(Link):
 
     @property
     def peer_name(self) -> str:
-        """Who is at the other end, for the log."""
+        """The peer's name, for the log."""
         return "shard" if self._peer else str(self.source)
 
     @property
     def source(self) -> Source:
-        """Where it comes from."""
+        """The address that the connection comes from."""
         return Source.of(self.transport.get_extra_info("peername"))
 
     # Answers
@@ -322,12 +322,12 @@ class Accepted(Link):
     # What is under way
 
     def work_begins(self, stream: int, work: Work, size: int) -> None:
-        """It is under way, and its body is held."""
+        """Register a request that is under way, and count its body."""
         self.under_way[stream] = work
         self.shard.under_way_bytes += size
 
     def work_ends(self, stream: int, work: Work, size: int) -> bool:
-        """It is over; False if somebody was first to end it."""
+        """Remove a request that is over; return False if it was removed before."""
         if self.under_way.get(stream) is not work:
             return False
         del self.under_way[stream]
@@ -348,7 +348,8 @@ class Accepted(Link):
         return True
 
     def announce_drain(self) -> None:
-        """Tell whoever asked to be told that the node is stopping, in our words or in CQL's."""
+        """Tell a peer that registered for it that the node is stopping, by our event or by
+        CQL's."""
         if cql.DRAINING in self.events:
             self.send(0, EVENT_STREAM, Opcode.EVENT, cql.encode_draining())
         if cql.STATUS_CHANGE in self.events:

@@ -33,7 +33,7 @@ class ShardQuestion(Protocol):
     """A question under way."""
 
     def give_up(self) -> None:
-        """Nobody waits for the answer; `done` is not called."""
+        """Stop waiting for the answer; `done` is not called."""
 
     def recall(self) -> None:
         """The answer is not needed, but if it is on its way it is wanted; `done` is called."""

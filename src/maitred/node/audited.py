@@ -31,7 +31,7 @@ _NOT_TOLD: Final = frozenset(
 
 
 def tell_of_request(audit: AuditLog, message: AnyRequest, connection: Accepted) -> None:
-    """Record what somebody with the permission asks for."""
+    """Record a request that needs a permission which its user has."""
     action = getattr(message, "action", "")
     if message.opcode in LOOKS_ONLY or action in _LOOKS:
         return
@@ -48,7 +48,7 @@ def tell_of_request(audit: AuditLog, message: AnyRequest, connection: Accepted) 
 def tell_of_refusal(
     audit: AuditLog, opcode: int, problem: MaitredError, connection: Accepted
 ) -> None:
-    """Record what somebody may not do."""
+    """Record a request that its user is not permitted to make."""
     try:
         name = Opcode(opcode).name.lower().replace("_", " ")
     except ValueError:

@@ -129,7 +129,8 @@ class Bearers:
         )
 
     def refreshed(self, identity: Identity) -> Identity | None:
-        """The same one after a change of users or tokens; None if the token is no more."""
+        """Return the identity as it is after a change of users or tokens; None if its token does
+        not exist any more."""
         if identity.via == "jwt":
             return self._jwts.verifier.refreshed(identity) if self._jwts is not None else None
         token = self._book.find(identity.secret)
@@ -154,7 +155,7 @@ class Bearers:
             self._looking = None
 
     async def _read_soon(self) -> None:
-        """Wait for a read that begins after this; whoever else waits shares it."""
+        """Wait for a read that begins after this call; all callers that wait share one read."""
         if self._coming is None:
             self._coming = self._loop.create_task(self._read_when_allowed())
         # Whoever gives up waiting does not end it for the others.

@@ -29,7 +29,7 @@ class Channel:
         return cls(*await asyncio.open_connection(sock=inherited, limit=LINE_BYTES))
 
     async def hear(self) -> Command | None:
-        """The supervisor's next word; None if it is no more."""
+        """Return the supervisor's next line; None if the supervisor has ended."""
         try:
             said = await self._reader.readline()
         except OSError:

@@ -70,7 +70,7 @@ class Failed(Struct, tag="failed"):
         return cls(problem.code, problem.sentence, problem.remedy)
 
     def error(self) -> MaitredError:
-        """The same as an exception of its class."""
+        """Return the reported error as an exception of its class."""
         kind = CLASSES.get(self.code)
         if kind is None:
             return RemoteError(self.sentence, remedy=self.remedy, code=self.code)
@@ -118,10 +118,10 @@ def line(message: Command | Report) -> bytes:
 
 
 def decode_command(text: bytes) -> Command:
-    """What the supervisor said."""
+    """Decode a line of the supervisor."""
     return _command.decode(text)
 
 
 def decode_report(text: bytes) -> Report:
-    """What the shard said."""
+    """Decode a line of a process to its supervisor."""
     return _report.decode(text)

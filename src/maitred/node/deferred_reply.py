@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _nothing() -> None:
-    """Nobody minds."""
+    """Ignore that the caller has left."""
 
 
 class DeferredReply:
@@ -47,11 +47,11 @@ class DeferredReply:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits for the answer."""
+        """Whether the caller still waits for the answer."""
         raise NotImplementedError
 
     def answer(self, message: Struct) -> None:
-        """Give the answer; of no effect if nobody waits."""
+        """Give the answer; it has no effect if the caller does not wait any more."""
         raise NotImplementedError
 
     def refuse(self, problem: MaitredError) -> None:

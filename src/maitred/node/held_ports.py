@@ -46,7 +46,7 @@ class Endpoint(NamedTuple):
 
 
 def resolve(host: str) -> list[Endpoint]:
-    """Every address that the host stands for; raises `CannotStart` if it is none."""
+    """Return every address that the host stands for; raise `CannotStart` if there is none."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as problem:

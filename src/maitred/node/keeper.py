@@ -64,7 +64,7 @@ class Keeper:
 
     @property
     def _name(self) -> str:
-        """For sentences."""
+        """The process's name, for sentences."""
         return f"Shard {self.place.number}"
 
     @property
@@ -76,7 +76,7 @@ class Keeper:
         return await ShardProcess.launch(start, self._inherited, reload_wanted=self._reload_wanted)
 
     def _pointless(self, reason: str, ended: str) -> RestartPolicy:
-        """It keeps dying: raises, or says how to go on."""
+        """Decide what to do about a process that keeps dying: raise, or return how to go on."""
         raise ShardsKeepDying(
             f"{self._name} keeps dying: {reason}. The last time it {ended}.".replace("..", "."),
             remedy="The log says what came before. Without a reason there, look at the "
@@ -85,7 +85,7 @@ class Keeper:
 
     @property
     def pid(self) -> int:
-        """Of its process; 0 if it has none."""
+        """The process's id; 0 while there is no process."""
         return self._process.pid if self._process is not None else 0
 
     @property
@@ -178,7 +178,7 @@ class Keeper:
 
     @property
     def title(self) -> str:
-        """For people who read a list of processes."""
+        """The process's name in a list of processes."""
         return f"{self.word} {self.place.number}"
 
     async def stop(self) -> bool:

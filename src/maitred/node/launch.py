@@ -169,7 +169,7 @@ class ShardProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Is it no more?"""
+        """Whether the process has ended."""
         return self._ended.done()
 
     def stop(self) -> None:

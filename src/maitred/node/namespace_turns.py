@@ -46,7 +46,7 @@ class NamespaceTurns:
             raise
 
     def _call_next(self) -> None:
-        """Hand the turn over; it stays taken on the way, so that nobody comes in between."""
+        """Hand the turn over; it stays taken meanwhile, so that no other request gets it first."""
         while self._waiting:
             (called,) = self._waiting.take(1)
             if not called.done():

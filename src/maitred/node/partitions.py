@@ -442,7 +442,7 @@ class Partitions(Driving):
             self._let_go(owned, NotOwner("The partition was let go."))
 
     def stop_waiting(self) -> None:
-        """The shard stops: whoever waits for work, news or results is told to go elsewhere."""
+        """Refuse all requests that wait for work, news or results: the shard stops."""
         for owned in self.owned.values():
             owned.partition.stop_waiting()
             for token in owned.partition.results.tokens():
@@ -494,7 +494,7 @@ class Partitions(Driving):
 
 
 def _user(message: Any) -> str:  # noqa: ANN401 - a request
-    """For whom a queue would be made."""
+    """Return the user for whom a request would make a queue."""
     return getattr(message, "user", "")
 
 

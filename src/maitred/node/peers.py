@@ -69,14 +69,16 @@ class Peer:
         message: AnyRequest,
         deadline: float,
     ) -> None:
-        """Those who waited for the link are no exception: together they may be far too much."""
+        """Send a request, or refuse it if too much is unsent. That holds for requests that waited
+        for the link as well: together they may be far too much."""
         if link.unsent_bytes > self._limits.forward_buffer_bytes:
             work.stop(Overloaded(f"Shard {self.number}, which owns this, does not keep up."))
         else:
             work.ask(link, message, deadline)
 
     def link_ended(self, link: PeerLink) -> None:
-        """Its shard has died; the next request finds out whether there is another."""
+        """Note that the link to the shard is lost; the next request finds out whether it was
+        started again."""
         if self._link is link:
             self._link = None
 

@@ -51,7 +51,7 @@ class QueryEffects:
         }
 
     def reserved(self, owned: Owned, one: Reservation) -> Reserved:
-        """What the worker hears of it."""
+        """Return what the worker is told of a reservation."""
         user = one.request.user
         queries = owned.partition.settings.queries
         limits = self.limits.of(queries, user)
@@ -94,7 +94,7 @@ class QueryEffects:
         self.counting.free(permits[len(effect.reserved) :])
 
     def policy_for(self, owned: Owned, user: str) -> str:
-        """How the queue's queries are handed out."""
+        """Return the policy by which the queue's queries are handed out."""
         queries = owned.partition.settings.queries
         return "idle" if self.limits.asks_always(queries, user) else queries.policy
 
@@ -179,7 +179,7 @@ class QueryEffects:
 
 
 def shedding(queries: QuerySettings) -> SheddingTerms:
-    """What gateways are told of it."""
+    """Return what gateways are told of the queue's shedding."""
     wanted = queries.shedding
     return SheddingTerms(
         wanted.wait_target_seconds,

@@ -50,7 +50,7 @@ class UserQueryLimits:
         self._generation = 0
 
     def user(self, name: str) -> UserLimits:
-        """What is set for a user; for nobody in particular, nothing is."""
+        """Return the limits that are set for a user; none for a caller without a name."""
         known = self._shard.users.user(name) if name else None
         return known.queries if known is not None else NO_LIMITS
 
@@ -86,15 +86,16 @@ class UserQueryLimits:
         return 0.0 if self.asks_always(queue, user) else queue.again_seconds
 
     def asks_always(self, queue: QuerySettings, user: str) -> bool:
-        """Whether each query of the user has to be counted here: whoever has the slots already, or
-        picks the workers himself, is counted by nobody but himself."""
+        """Whether each query of the user has to be counted here: a gateway that reuses slots, or
+        picks the workers itself, would be counted by itself alone."""
         if queue.concurrent is not None:
             return True
         theirs = self.user(user) if user else NO_LIMITS
         return theirs.rate_per_second is not None or theirs.concurrent is not None
 
     def under_way(self, queue: QuerySettings, name: str, user: str) -> tuple[Limit, ...]:
-        """What limits there are to what is under way; mostly none."""
+        """Return the limits to what the user and the queue may have under way; mostly there are
+        none."""
         theirs = self.user(user).concurrent if user else None
         if theirs is None and queue.concurrent is None:
             return ()
@@ -127,7 +128,7 @@ class UserQueryLimits:
             self._count(QUEUE + name, f"The queue {name}", queue.rate_per_second, queries, now)
 
     def give_back_to_queue(self, name: str, queries: int) -> None:
-        """As `give_back`, for the queue."""
+        """Give back what was counted for the queue, as `give_back` does for the user."""
         self.give_back(QUEUE + name, queries)
 
     def _count(self, key: str, who: str, rate: float | None, queries: int, now: float) -> None:

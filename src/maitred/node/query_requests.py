@@ -79,7 +79,8 @@ class QueryRequests:
         self._admit(message, connection)
 
     def _admit(self, message: Allocate | Subscribe, connection: Accepted) -> None:
-        """Who asks? Where there are users, only our own gateway says so for others."""
+        """Write down the user who asks. Where there are users, only the node's own gateway may name
+        another one."""
         identity = connection.identity
         if identity is not None and identity.name != GATEWAY:
             message.user = identity.name

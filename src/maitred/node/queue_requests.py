@@ -223,7 +223,7 @@ def _sync_makes(message: Sync) -> Makes:
 
 
 def letter(partition: int, dead: Dead, *, whole: bool) -> DeadLetter:
-    """As people get it; raises `RowDamagedError`."""
+    """Return a dead letter as operators get it; raise `RowDamagedError`."""
     record = decode_record(dead.body, dead.sequence)
     return DeadLetter(
         partition=partition,

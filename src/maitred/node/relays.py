@@ -182,7 +182,7 @@ class Relays:
             self._stop(one)
 
     def _stop(self, one: _Relaying) -> None:
-        """Nobody wants the answer. The worker hears so, now or with the next thing it says."""
+        """Tell the worker, now or with its next message, that the answer is not wanted any more."""
         one.stopped = True
         one.seat = b""
         watching, one.watching = one.watching, None
@@ -278,7 +278,7 @@ class Relays:
                 self._worker_out_of_touch(one)
 
     def _meet(self, one: _Relaying) -> None:
-        """If there is a piece and somebody who asks for it."""
+        """Give the next piece to the gateway, if there is one and the gateway has asked for it."""
         if one.asked is None or one.piece is None:
             return
         gateway, (piece, worker) = one.asked, one.piece
@@ -358,7 +358,8 @@ class Relays:
         self._stop(one)
 
     def stop_waiting(self) -> None:
-        """The node stops: what is under way goes on, but nobody waits for what never began."""
+        """Answer the workers that wait for queries which never came: the node stops. What is under
+        way goes on."""
         for one in list(self._table.values()):
             if one.fetching is not None and not one.seat:
                 one.fetching.answer(Fetched())

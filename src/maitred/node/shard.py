@@ -372,7 +372,8 @@ class Shard:
         return sum(len(connection.under_way) for connection in self.connections)
 
     def owner_of(self, message: AnyRequest) -> int:
-        """The shard that the request belongs to; typed errors for what can be nobody's."""
+        """Return the shard that the request belongs to; raise a typed error for a request that can
+        belong to none."""
         if isinstance(message, PartitionRequest):
             address = (message.namespace, message.queue, message.queue_type, message.partition)
             return self._home(address, self._wall_clock()).shard
@@ -492,7 +493,8 @@ class Shard:
                 await asyncio.sleep(0)
 
     def _guarded(self, look: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
-        """Without this, one failure would be the end of all limits of time."""
+        """Run a sweep, and log a failure of it: without this, one failure would end all time
+        limits."""
         try:
             look(*arguments)
         except Exception:
@@ -540,7 +542,7 @@ DRAIN_LOOK_SECONDS: Final = 0.02
 
 
 def part_states(parts: Iterable[PartReloaded]) -> list[PartState]:
-    """What came of reading files again, as it is told to others."""
+    """Return the outcome of reading files again, as other processes are told."""
     return [PartState(one.part, one.state, one.problem) for one in parts]
 
 

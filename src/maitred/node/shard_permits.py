@@ -120,7 +120,7 @@ class ShardPermits:
         shard.holders[Opcode.COUNT] = self._count
 
     def shard_of(self, name: str) -> int:
-        """Who counts for it."""
+        """Return the number of the shard that counts for this name."""
         return fingerprint32(name) % self.shard.place.shards
 
     # What is under way here
@@ -203,7 +203,7 @@ class ShardPermits:
                     self._changed(name, [permit], held=False)
 
     def wait(self, names: tuple[str, ...], permits: Iterable[bytes], held: DeferredReply) -> None:
-        """They are counted, and wait for a slot as long as somebody waits for the answer."""
+        """Keep these permits while their request waits for a slot."""
         for permit in permits:
             self._permits[permit] = _Permit(names, held, inf)
         self._begin_to_beat()
@@ -220,7 +220,7 @@ class ShardPermits:
             self.shard.spawn(self._beat())
 
     async def _beat(self) -> None:
-        """As long as anything is under way, here or elsewhere."""
+        """Report what is under way, for as long as anything is, here or elsewhere."""
         try:
             while self._permits or self._counter.total:
                 await asyncio.sleep(RENEW_SECONDS)
@@ -278,7 +278,7 @@ class ShardPermits:
         ask(self.shard, message, ASK_SECONDS, done)
 
     def give_back(self, names: Iterable[str], permits: Sequence[bytes]) -> None:
-        """They were counted, and nothing comes of it."""
+        """Give back permits that led to no reservation."""
         for name in names:
             self._changed(name, permits, held=False)
 

@@ -74,7 +74,7 @@ class Companion(Protocol):
     """What lives beside a node for as long as it is up, such as workers to try it out with."""
 
     async def start(self, running: StartedNode) -> None:
-        """When the node is up, before that is announced."""
+        """Start when the node is up, before the node is announced."""
 
     async def stop(self) -> None:
         """Before the node stops."""

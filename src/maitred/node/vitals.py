@@ -27,7 +27,7 @@ class Vitals:
 
     @classmethod
     def real(cls) -> Vitals:
-        """This process."""
+        """Return the vitals of this process."""
         return cls(os.getpid(), _memory_bytes, time.process_time)
 
     @classmethod

@@ -196,7 +196,7 @@ class QueryTables:
                 row.user, row.gateway = message.user, message.session.hex()[:GATEWAY_LETTERS]
 
     def _admit_queries(self, message: Queries, connection: Accepted) -> None:
-        """Nobody sees, or cancels, but where he is admin."""
+        """Restrict a request to the namespaces in which its user is admin."""
         message.within = connection.permissions.namespaces("admin")
         wanted = message.filter.namespace
         if message.within is not None and wanted:
@@ -265,7 +265,7 @@ class QueryTables:
             self._answer(gateway, [])
 
     def _left(self, key: Key, gateway: _Gateway, held: DeferredReply) -> None:
-        """Its connection is gone, and with it, most probably, its table."""
+        """Forget a gateway whose connection is lost, and most probably its query table with it."""
         if gateway.held is held:
             self._not_held(gateway)
             if self._gateways.get(key) is gateway:
@@ -391,7 +391,8 @@ class QueryTables:
 
 
 def _filters(message: Queries) -> list[QueryFilter]:
-    """One for each namespace, if the asker may not see all of them."""
+    """Return one filter for each namespace that the user may see; one for all, if they may see
+    all."""
     if message.within is None:
         return [message.filter]
     return [structs.replace(message.filter, namespace=one) for one in message.within]

@@ -38,7 +38,7 @@ class Work(Protocol):
     """What a connection's table of requests under way holds."""
 
     def stop(self, reason: MaitredError | None) -> None:
-        """End it; tell the caller the reason, unless there is nobody to tell."""
+        """End the request, and tell its caller the reason, unless the caller has left."""
 
 
 def expired() -> DeadlineExceeded:
@@ -93,7 +93,7 @@ class LocalWork:
             self._connection.blame_ourselves(self._stream, problem)
 
     def _end(self) -> bool:
-        """Leave the table; False if somebody was first."""
+        """Leave the table; return False if the request was ended before."""
         self._timer.cancel()
         return self._connection.work_ends(self._stream, self, self._size)
 
@@ -174,7 +174,7 @@ class ForwardedWork:
             )
 
     def unreachable(self) -> None:
-        """It could not even be sent."""
+        """Refuse the request: it could not be sent to the other shard."""
         if not self._end():
             return
         shard = self.owner

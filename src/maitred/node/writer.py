@@ -225,7 +225,7 @@ class Writer:
 
 
 def store_silent(seconds: float) -> StoreUnavailable:
-    """Make the error for whoever cannot be served since the store does not answer."""
+    """Return the error for a request that cannot be served because the store does not answer."""
     return StoreUnavailable(
         f"The store has not answered for {seconds:g} s.",
         remedy="Try again later; the node goes on by itself when the store answers.",
