@@ -1,6 +1,6 @@
 """A gateway: a client of a node that runs queries and adds tasks for the callers of its listeners.
 
-Only listeners depend on a protocol. A listener (`Door`) accepts connections, reads the callers'
+Only listeners depend on a protocol. A `GatewayListener` accepts connections, reads the callers'
 requests, and uses the gateway; it knows nothing of shards and workers, and the gateway nothing of
 HTTP.
 """

@@ -282,7 +282,7 @@ class SimulatedStore:
             self._left()
             if commit and disk.down(loop.time()) and not isinstance(outcome, MaitredError):
                 outcome = OutcomeUnknown("The store was lost before it confirmed.")
-            if answer.done():  # whoever asked has stopped waiting
+            if answer.done():  # the caller has stopped waiting
                 return
             if isinstance(outcome, MaitredError):
                 answer.set_exception(outcome)

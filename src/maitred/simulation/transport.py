@@ -221,7 +221,7 @@ class SimulatedTransport(FlowControl):
         self._release()
 
     def discard(self) -> None:
-        """The world is over: no warning about it is of use to anybody."""
+        """Discard the transport without a warning, because the world is over."""
         self._closing = self._lost = self.gone = True
 
     # Within this end's context

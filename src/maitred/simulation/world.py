@@ -100,12 +100,12 @@ class World:
         return result
 
     def calm(self) -> None:
-        """From now on no faults, and all paths open. What broke before stays broken."""
+        """End all faults and open all paths. Connections that broke before stay broken."""
         self.network.faults = self.network.faults.calm()
         self.network.heal()
 
     def fingerprint(self) -> str:
-        """Equal for equal runs: over all deliveries, connections and processes so far."""
+        """Return a checksum of all deliveries, connections and processes; equal for equal runs."""
         return self.trace.fingerprint()
 
     def raise_failures(self) -> None:

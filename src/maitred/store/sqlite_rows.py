@@ -1,7 +1,7 @@
-"""A commit as rows for the view that takes it apart, and rows that come back as records.
+"""Convert a commit to rows for the view that executes it, and result rows to records.
 
-The view and what its columns mean: sql/sqlite/writing.sql. Rows are padded to one of a few numbers,
-since each number makes another statement, which SQLite has to compile once and keep.
+sql/sqlite/writing.sql has the view and the meaning of its columns. The number of rows is padded to
+one of a few, since each number is another statement, which SQLite has to compile once and keep.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Head = TypeVar("Head", bound="Sequence[int]")
 Row = tuple[str | None, int | None, Any, Any, Any, Any, str | None, bytes | None]
 
 MOST_ROWS: Final = 1024
-"""In one statement. With 8 values a row this is a quarter of what SQLite takes at most."""
+"""The most rows in one statement. With 8 values a row this is a quarter of SQLite's maximum."""
 
 MARKS_IN_ROW: Final = 1024
-"""Consecutive marks in one row, at most; writing.sql has the number as well. Rows that reach into a
-segment are found by where they begin, so none may begin long before."""
+"""The most consecutive marks in one row; writing.sql has the number as well. Rows that reach into a
+segment are found by their first mark, so none may begin long before it."""
 
 PORTION_BYTES: Final = 2**20
-"""Of bodies that are fetched as one text, which has twice as many digits and is in memory several
-times on its way. What is as large as this is fetched alone, as it is: one row costs nothing then.
-"""
+"""The most bytes of bodies that are fetched as one hexadecimal text, which is twice as long and is
+copied in memory several times. A body as large as this is fetched alone, as bytes: the cost of one
+more row does not matter then."""
 
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, MOST_ROWS)
 _NOTHING: Final[Row] = (None, None, None, None, None, None, None, None)
@@ -47,7 +47,7 @@ _MOMENT: Final = struct.Struct(">d")
 
 
 def rows_of(number: int, changes: Changes) -> Iterator[Row]:
-    """All that one partition wants written, in the order in which it has to happen."""
+    """Yield the rows of one partition's changes, in the order in which they have to be executed."""
     new = rows_bytes(changes.segments, changes.later, changes.dead, changes.results)
     yield (
         *("partition", number, changes.range_id, changes.backlog, int(changes.clean)),
@@ -75,7 +75,7 @@ def rows_of(number: int, changes: Changes) -> Iterator[Row]:
 
 
 def statements_of(rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
-    """As few statements as can be, with their values; the last one is padded."""
+    """Yield as few statements as possible, with their values; the last one is padded."""
     for start in range(0, len(rows), MOST_ROWS):
         part = rows[start : start + MOST_ROWS]
         size = next(size for size in _SIZES if size >= len(part))
@@ -85,13 +85,13 @@ def statements_of(rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def acquired_of(row: Sequence[Any]) -> tuple[int, Acquired]:
-    """The partition's number in its file, and what its owner is told."""
+    """Return the partition's number in its file, and its stored state for the new owner."""
     number, range_id, backlog, found_clean, *counts = row
     return number, Acquired(range_id, _counts(*counts), backlog, bool(found_clean))
 
 
 def empty_of(row: Sequence[Any]) -> EmptyPartition:
-    """A partition without tasks."""
+    """Convert the row of a partition without tasks."""
     *key, range_id, read, write, version = row
     return EmptyPartition(PartitionKey(*key), range_id, _counts(read, write, version))
 
@@ -101,7 +101,8 @@ def _counts(read: int | None, write: int, version: int) -> PartitionCounts | Non
 
 
 def portions(heads: Sequence[Head]) -> Iterator[Sequence[Head]]:
-    """In their order, so many at a time that their bodies, the last of each, are not too large."""
+    """Split heads, which end with their body's size, into portions of at most `PORTION_BYTES`, or
+    of one larger body."""
     start = size = 0
     for at, head in enumerate(heads):
         size += head[-1]
@@ -113,7 +114,7 @@ def portions(heads: Sequence[Head]) -> Iterator[Sequence[Head]]:
 
 
 def reaching(heads: Sequence[Head], most_bytes: int) -> Sequence[Head]:
-    """As few of the first as have bodies of so many bytes."""
+    """Return as few of the first heads as have bodies of `most_bytes`, or all."""
     for at, head in enumerate(heads, 1):
         most_bytes -= head[-1]
         if most_bytes <= 0:
@@ -163,7 +164,7 @@ def with_marks(segments: Iterable[Segment], ranges: Sequence[tuple[int, int]]) -
 
 
 def listed(values: object) -> str:
-    """JSON, which SQLite can take apart itself."""
+    """Return the values as JSON, which SQLite can decode itself."""
     return json.encode(values).decode()
 
 

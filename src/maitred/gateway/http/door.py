@@ -75,7 +75,7 @@ STAYS_OPEN: Final = frozenset(("health", "metrics_page"))
 
 
 class HttpDoor:
-    """The HTTP listener of a gateway process; implements `gateway.Door`."""
+    """The HTTP listener of a gateway process; implements `GatewayListener`."""
 
     def __init__(
         self, *, port: int | None = None, tls: ssl.SSLContext | None = None, reuse: bool = False
@@ -182,7 +182,7 @@ class HttpDoor:
         return self._handshakes.before(factory)
 
     async def drain(self, seconds: float) -> bool:
-        """See `GatewayListener`."""
+        """Refuse new requests and finish those in progress; return False if some were cut off."""
         self.draining = True
         if self._server is not None:
             self._server.close()

@@ -1,4 +1,4 @@
-"""What everybody has in common who uses a simulated node: a host, an app, and how they come and go.
+"""The base of all users of a simulated node: a host, an app, and how they come and go.
 
 Each process has an app of its own, since processes share nothing.
 """

@@ -112,7 +112,7 @@ class Kind:
             in_order=self.plain,
             order_slack_seconds=0.05,
             overtakers=4,
-            stop_seconds=20.0 if silent else 3.0,  # until somebody notices
+            stop_seconds=20.0 if silent else 3.0,  # until a peer notices the silence
             outcomes=frozenset(outcomes),
             limit=self.limit,
             unheard_seconds=UNHEARD_SECONDS,

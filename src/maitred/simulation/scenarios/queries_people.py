@@ -171,7 +171,7 @@ class GatewayHost(Attending):
         random, loop = self.random, asyncio.get_running_loop()
         now = loop.time()
         # A slot that comes for a query whose time was just over goes to the next one of the same
-        # gateway, before its turn: where the order is looked at, nobody runs out of time.
+        # gateway, before its turn: where the order is checked, no query runs out of time.
         seconds = 600.0 if self.plain else random.choice((0.05, 0.3, 1.0, 5.0, 20.0, 60.0))
         if self.calm:  # each should be answered, on the slowest path as well
             seconds = max(seconds, 20.0)
@@ -221,7 +221,7 @@ class GatewayHost(Attending):
             raise self.record.violation(story, f"was over at {loop.time()}, before its time")
         self.record.answered(story, outcome)
         if story.cancelled_at is None and outcome != "done":
-            story.cancelled_at = loop.time()  # whoever was told so is gone
+            story.cancelled_at = loop.time()  # the caller that was told so has left
 
     def _draw_run_seconds(self) -> float:
         """A trouble finds those that run long: where the order does not count, there are many."""

@@ -175,7 +175,7 @@ class Producer(Person):
         story.revoked = True
         # Of its own, so that what a seed has found once it finds again.
         random = Random(story.number)
-        for _ in range(random.choice((1, 2, 3))):  # whoever hears nothing asks again
+        for _ in range(random.choice((1, 2, 3))):  # a caller that gets no answer asks again
             try:
                 answer = await task.cancel()
             except MaitredError as problem:
