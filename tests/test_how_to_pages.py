@@ -32,7 +32,7 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
             for name, value in os.environ.items()
             if not name.startswith(("MAITRED_", "PYTEST_"))
         }
-        | {"PYTHONPATH": str(tmp_path)},
+        | {"PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=120,
