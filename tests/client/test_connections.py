@@ -315,7 +315,7 @@ def test_users(run: Run) -> None:
 
     async def main() -> None:
         async with RunningNode(2, users=users) as node:
-            for who, words in (("", "wants to know"), ("ann:wrong@", "secret is wrong")):
+            for who, words in (("", "requires authentication"), ("ann:wrong@", "secret is wrong")):
                 with pytest.raises(Unauthenticated, match=words):
                     await maitred.connect(
                         f"maitred://{who}{HOST}:{node.port}", connect_seconds=1000

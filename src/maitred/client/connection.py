@@ -144,7 +144,7 @@ class Connection(Caller):
     async def _authenticate(self, credentials: Credentials | TokenFile | None) -> None:
         if credentials is None:
             raise Unauthenticated(
-                "The node wants to know who is there.",
+                "The node requires authentication.",
                 remedy="Put user:secret@ before the host in the address, or give a token.",
             )
         response = cql.encode_credentials(*credentials.shown())

@@ -156,7 +156,7 @@ class QueryGateway:
 
     @property
     def waiting(self) -> int:
-        """Those of them that have no worker yet."""
+        """Return the number of queries under way that no worker has yet."""
         return self.dispatcher.waiting
 
     async def close(self, within: float = 0.0) -> None:

@@ -169,7 +169,7 @@ class DispatchAttempt:
     # In place of the query, after that
 
     def rows_came(self, chunk: bytes, now: float) -> None:
-        """Drop the rows."""
+        """Ignore the rows: the query does not listen to this attempt any more."""
 
     def finished(self, body: bytes, now: float) -> None:
         """The worker ended the query that its caller left."""
@@ -186,5 +186,5 @@ class DispatchAttempt:
             self.answered(seated, now)
 
     def lost(self, why: str, now: float, *, hung: bool) -> None:  # noqa: ARG002
-        """The link ended."""
+        """Count the attempt as lost: the link to its worker ended."""
         self.end(Outcome.LOST, now)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from maitred.protocol.seats import Load
 
     Place = tuple[str, str]
-    """Namespace and queue."""
+    """The namespace and the name of a queue."""
 
 SUBSCRIPTIONS_MAX: Final = 256
 """Queues and users whose rosters are kept; each is a request that waits at the node. Queries of
@@ -39,7 +39,7 @@ class DispatchedQueue:
     def __init__(self, dispatcher: QueueDispatcher) -> None:
         self.dispatcher = dispatcher
         self.subscriptions: dict[str, RosterSubscription] = {}
-        """By user."""
+        """The subscriptions to the queue's roster, by the user on whose behalf they were made."""
 
     @property
     def is_over(self) -> bool:

@@ -279,7 +279,7 @@ class Dispatcher:
 
     @property
     def waiting(self) -> int:
-        """Those of them that have no worker yet."""
+        """Return the number of queries under way that no worker has yet."""
         return sum(one.stage in _WITHOUT_WORKER for one in self._under_way.values())
 
     def drain(self) -> None:

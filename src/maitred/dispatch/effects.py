@@ -91,7 +91,7 @@ class Wakeup(Protocol):
     """A call that is due later."""
 
     def cancel(self) -> None:
-        """Do not call."""
+        """Cancel the call."""
 
 
 class PartitionView(Protocol):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _read_failure: Final = msgpack.Decoder(Failure).decode
 
 SEAT_OVERHEAD_BYTES: Final = 256
-"""Of a query's frame, besides its payload."""
+"""The most bytes that a query's frame has besides its payload."""
 
 TAKEN_MAX: Final = 8
 """So often a query asks again at once because its slot was taken by something else. An honest

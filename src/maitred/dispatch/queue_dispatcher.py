@@ -78,7 +78,7 @@ class QueueDispatcher:
         new_policy: Callable[[str, RandomSource], WorkerPolicy] | None = None,
     ) -> None:
         self.place = place
-        """Namespace and queue."""
+        """The namespace and the name of the queue."""
         self.policy_name = policy
         self._new_policy = new_policy or worker_policy
         self.policy = self._new_policy(policy, random)

@@ -104,7 +104,7 @@ class RosterSubscription:
             self._request.take_back()  # and asked again when that is answered
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking the node for the roster."""
         self.over = True
         if self._pause is not None:
             self._pause.cancel()
@@ -113,7 +113,7 @@ class RosterSubscription:
             self._request.take_back()
 
     def give_up(self) -> None:
-        """Ask no more, and let the roster count no more."""
+        """Stop asking the node for the roster, and disregard the one that is known."""
         self.stop()
         self.roster = None
         self.passes = {}
