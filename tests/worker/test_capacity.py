@@ -380,8 +380,20 @@ async def test_fewer_threads_than_slots_the_limit_is_found_and_what_is_beyond_it
         assert problem.limit is not None
         assert 1 <= problem.limit <= 8
         turns.release(slots)
+        # A machine that is busy elsewhere may let the limit fall before the worker has read all of
+        # them. Those that it read before are served, and the rest is refused.
+        outcomes = []
         for stream in streams:
-            assert (await gateway.over(stream)).how == 0
+            try:
+                ended = await gateway.over(stream)
+            except AtCapacity:
+                outcomes.append("refused")
+            else:
+                assert ended.how == 0
+                outcomes.append("served")
+        served = outcomes.count("served")
+        assert served >= 2, "as many as there are threads"
+        assert outcomes == ["served"] * served + ["refused"] * (slots - served)
 
 
 @in_a_loop
