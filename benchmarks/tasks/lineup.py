@@ -140,6 +140,7 @@ def _maitred() -> Peer:
 
     def server(port: int, folder: Path) -> Command:
         up: Command = [bin_ / "maitred", "up", "--port", str(port), "--shards", "1"]
+        up += ["--set", "gateway.port=0"]
         return [*up, "--data", folder, "--log-level", "warning"]
 
     return Peer(

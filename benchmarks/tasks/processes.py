@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,6 +19,11 @@ ROOT = Path(__file__).parents[2]
 STARTED_WITHIN = 30
 ENDED_WITHIN = 5
 PAGE = os.sysconf("SC_PAGE_SIZE")
+
+QUIET = range(10_000, 32_000)
+"""Systems take the ports of outgoing connections from above these, Linux from 32,768 on."""
+
+PORTS_TRIED = 20
 
 
 Command = list[str | Path]
@@ -129,10 +135,14 @@ def started(
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that is free now. A port from which outgoing connections are made would be taken soon
+    on a busy machine, so it is one below those."""
+    for _ in range(PORTS_TRIED):
+        port = random.choice(QUIET)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise Unavailable(f"none of {PORTS_TRIED} ports from {QUIET[0]} to {QUIET[-1]} is free")
 
 
 def wait_for_port(port: int, server: Started) -> None:

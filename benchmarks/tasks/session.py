@@ -39,8 +39,8 @@ RATE = 100
 STALLED = 30
 """Seconds without a single task, after which a peer is given up."""
 
-PORTS_TRIED = 5
-"""Other programs open connections from ports of the same range, so one is taken now and then."""
+STARTS_TRIED = 5
+"""Another program may take a port between the moment it is found free and the server's start."""
 
 ANSWERED_WITHIN = 120
 """Seconds for anything that the producer is told to do."""
@@ -85,7 +85,7 @@ class Session:
     def _start_server(self) -> tuple[Started, int]:
         """Start the server at a free port, and at another one if that, or the next one to it, which
         a node needs as well, was taken in the meantime."""
-        for left in reversed(range(PORTS_TRIED)):
+        for left in reversed(range(STARTS_TRIED)):
             port = free_port()
             data = self._folder / f"data-{port}"
             data.mkdir(exist_ok=True)

@@ -132,8 +132,7 @@ class NodeUnderTest:
         self.log = RecordedLog()
         self._tls = tls
         self._client_tls = client_tls
-        # Bound and never listening: the ports stay ours while shards come and go.
-        self._held = [_held_port() for _ in range(shards + 1)]
+        self._held = [held_port() for _ in range(shards + 1)]
         ports = [held.getsockname()[1] for held in self._held]
         self.port: int = ports[0]
         self.own_ports: tuple[int, ...] = tuple(ports[1:])
@@ -236,7 +235,8 @@ class NodeUnderTest:
             await asyncio.sleep(0)
 
 
-def _held_port() -> socket.socket:
+def held_port() -> socket.socket:
+    """A bound socket that never listens: its port stays ours, and shards may listen there."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     held.bind(("127.0.0.1", 0))

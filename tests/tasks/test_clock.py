@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from contextlib import asynccontextmanager
 from random import Random
@@ -17,7 +16,7 @@ from maitred.protocol.tasks import DONE, Add, Added, Await, End, Finish, Offer, 
 from maitred.settings import Node
 from maitred.store.sqlite import open_sqlite
 from maitred.surroundings import Surroundings
-from tests.node.in_process import NODE, in_a_loop
+from tests.node.in_process import NODE, held_port, in_a_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,10 +42,8 @@ class Clock:
 @asynccontextmanager
 async def shard(directory: Path, clock: Clock) -> AsyncIterator[AsyncClient]:
     """A node of one, as that clock sees it."""
-    ports = []
-    for _ in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            ports.append(found.getsockname()[1])
+    held = [held_port(), held_port()]
+    ports = [one.getsockname()[1] for one in held]
     place = ShardPlace(
         node=NODE,
         number=0,
@@ -64,6 +61,8 @@ async def shard(directory: Path, clock: Clock) -> AsyncIterator[AsyncClient]:
         yield client
     await made.drain()
     await store.close()
+    for one in held:
+        one.close()
 
 
 async def add(client: AsyncClient, payload: bytes, delay: float = 0.0, expires: float = 0.0) -> int:
