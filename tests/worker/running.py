@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from maitred.app.app import App
     from tests.app.fake_node import FakeNode
 
+EARLY_SECONDS = 30.0
+"""A query may come before the word of its reservation. On a busy machine that word takes its time,
+and only tests of this wait set a shorter one."""
+
 
 @contextlib.asynccontextmanager
 async def a_worker(
@@ -33,7 +37,7 @@ async def a_worker(
     worker = Worker(
         session.client,
         [one for queue, one in app.handlers.items() if not queues or queue in queues],
-        WorkerSettings(**settings),
+        WorkerSettings(**{"early_seconds": EARLY_SECONDS, **settings}),
         name,
         Surroundings.real(),
         log or RecordedLog(),

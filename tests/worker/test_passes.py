@@ -103,6 +103,16 @@ def test_queries_wait_for_their_pass_in_their_order() -> None:
     assert (book.early_count, book.early_bytes, book.next_at()) == (0, 0, None)
 
 
+def test_queries_wait_once_more_for_their_pass_if_the_loop_was_blocked() -> None:
+    book: Passes[str, str] = Passes(3, 100)
+    assert book.park(A, "one", 30, 1.0)
+    assert book.park(A, "two", 30, 1.2)
+    assert [early.who for early in book.late(1.2)] == ["two"]  # in time
+    assert book.next_at() == pytest.approx(1.4)
+    assert book.late(1.3) == []
+    assert [early.who for early in book.late(1.5)] == ["one"]
+
+
 # At a worker
 
 

@@ -144,6 +144,7 @@ async def test_reservations_that_are_not_good() -> None:
     ):
         assert isinstance(await gateway.error(gateway.seat(b"?" * 16)), InvalidReservation)
         token = node.reserve("echo")
+        await until(lambda: worker.querying.is_known(token))
         assert await gateway.result(gateway.seat(token, "a")) == "a"
         again = await gateway.error(gateway.seat(token, "a"))
         assert isinstance(again, InvalidReservation)
@@ -156,7 +157,9 @@ async def test_reservations_that_are_not_good() -> None:
         gateway.say(0, Opcode.RELEASE, released)
         assert "given back" in (await gateway.error(gateway.seat(released, "a"))).sentence
         assert (worker.statistics.refused, worker.statistics.busy) == (4, 0)
-        assert await gateway.result(gateway.seat(node.reserve("echo"), "b")) == "b"
+        last = node.reserve("echo")
+        await until(lambda: worker.querying.is_known(last))
+        assert await gateway.result(gateway.seat(last, "b")) == "b"
     assert log.events("warning").count("a query was refused") == 1
 
 

@@ -86,6 +86,20 @@ def test_time() -> None:
     assert book.next_at() is None
 
 
+def test_a_query_waits_once_more_if_the_loop_was_blocked_when_its_time_was_over() -> None:
+    book = a_book()
+    assert book.park(A, "blocked", 1, 1.0)
+    assert book.due(1.5).late == []  # the word may lie in a socket
+    assert book.next_at() == 2.0
+    assert book.due(1.9).late == []
+    assert [early.who for early in book.due(2.5).late] == ["blocked"]  # once only
+    assert book.park(A, "blocked", 1, 3.0)
+    assert book.due(3.5).late == []
+    early = book.add(reservation(A))
+    assert early is not None
+    assert early.who == "blocked"
+
+
 def test_what_waits_and_what_is_remembered_is_bounded() -> None:
     book = a_book(2, 10)
     assert book.park(A, "1", 4, 1.0)
@@ -149,8 +163,14 @@ class Anything(RuleBasedStateMachine):
         following = self.book.next_at()
         due = self.book.due(self.now)
         self.slots -= len(due.expired)
-        anything = due.expired or due.late or due.to_fetch
-        assert bool(anything) == (following is not None and following <= self.now)
+        anything = bool(due.expired or due.late or due.to_fetch)
+        if following is None or following > self.now:
+            assert not anything
+        else:
+            later = self.book.next_at()
+            assert anything or (later is not None and later > self.now)
+        again = self.book.due(self.now)
+        assert [*again.expired, *again.late, *again.to_fetch] == []
 
     @invariant()
     def holds(self) -> None:

@@ -124,7 +124,7 @@ class Passes(Generic[Where, Who]):
         """Queries whose pass never came; each is told once."""
         found: list[Early[Who]] = []
         for token, waiting in list(self.early.items()):
-            late = [early for early in waiting if early.until <= now]
+            late = [early for early in waiting if early.is_late(now)]
             if late:
                 found += late
                 self._forget(late)

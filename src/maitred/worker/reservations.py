@@ -32,6 +32,9 @@ REMEMBERED: Final = 4_096
 """Reservations that are over and still known by their token; some hundred bytes each. At a thousand
 queries a second, four seconds: twice as long as a reservation lasts."""
 
+BLOCKED_SECONDS: Final = 0.05
+"""A timer that fires so much too late shows that the loop was blocked, or the process starved."""
+
 
 class Reservation(Generic[Where]):
     """A slot that waits for its query."""
@@ -69,13 +72,26 @@ class Reservation(Generic[Where]):
 class Early(Generic[Who]):
     """A query that waits for the word of its reservation."""
 
-    __slots__ = ("size", "token", "until", "who")
+    __slots__ = ("_extended", "size", "token", "until", "who")
 
     def __init__(self, token: bytes, who: Who, size: int, until: float) -> None:
         self.token = token
         self.who = who
         self.size = size
         self.until = until
+        self._extended = False
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the word of the reservation should have come by now.
+
+        A look that comes long after `until` finds a loop that was blocked, and the word may lie
+        unread in a socket. In that case the query waits as long again as the look was late, once.
+        """
+        overdue = now - self.until
+        if overdue > BLOCKED_SECONDS and not self._extended:
+            self._extended = True
+            self.until = now + overdue
+        return self.until <= now
 
 
 class Due(Generic[Where, Who]):
@@ -182,7 +198,7 @@ class Reservations(Generic[Where, Who]):
         """Return the reservations and queries whose time has come; each is returned once."""
         found: Due[Where, Who] = Due()
         for token, early in list(self.early.items()):
-            if early.until <= now:
+            if early.is_late(now):
                 self.unpark(token)
                 found.late.append(early)
         for token, one in list(self.known.items()):
