@@ -50,7 +50,7 @@ OFFERS_TIMES = 1.5
 FAIR_SHARE = 0.7
 
 
-class Bench(NamedTuple):
+class WorkerSlots(NamedTuple):
     """A worker that runs, and how to reach it."""
 
     app: maitred.App
@@ -62,7 +62,7 @@ class Bench(NamedTuple):
 @asynccontextmanager
 async def serving(
     url: str, queues: list[str], slots: int, seconds: float, namespace: str = "bench"
-) -> AsyncIterator[Bench]:
+) -> AsyncIterator[WorkerSlots]:
     """A worker for these queues, whose handlers sleep for so long."""
     app = maitred.App(namespace, node=url)
     called = dict.fromkeys(queues, 0)
@@ -92,7 +92,7 @@ async def serving(
     running = asyncio.create_task(worker.run())
     try:
         await asyncio.wait_for(ready.wait(), READY_SECONDS)
-        yield Bench(app, worker, called)
+        yield WorkerSlots(app, worker, called)
     finally:
         worker.stop()
         await running
@@ -108,7 +108,7 @@ async def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
         await asyncio.sleep(0.005)
 
 
-async def tasks_through(bench: Bench, queue: str) -> tuple[float, float]:
+async def tasks_through(bench: WorkerSlots, queue: str) -> tuple[float, float]:
     """Seconds for all tasks of the queue, and offers a task."""
     offers, before = bench.worker.statistics.offers, bench.worker.statistics.done
     started = time.perf_counter()
@@ -121,7 +121,7 @@ async def tasks_through(bench: Bench, queue: str) -> tuple[float, float]:
     )
 
 
-async def queries_through(bench: Bench, queue: str) -> tuple[float, float]:
+async def queries_through(bench: WorkerSlots, queue: str) -> tuple[float, float]:
     """Seconds for all queries of the queue, and offers a query."""
     offers = bench.worker.statistics.offers
     left = iter(range(QUERIES))

@@ -22,7 +22,7 @@ from maitred.errors import Cancelled, MaitredError, Unauthenticated, UnknownQueu
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.clock import WaitState
 from maitred.gateway.http.connection import HttpConnection
-from maitred.gateway.http.door import HttpDoor
+from maitred.gateway.http.listener import HttpListener
 from maitred.security.directory import Identity
 from maitred.security.permissions import Permissions
 from maitred.security.secrets import BLOCK, COST_MIN, HASH_BYTES, LANES, SALT_BYTES, Hashed
@@ -153,9 +153,9 @@ class World:
         self.failures: list[str] = []
         self.hanging: list[_Query] = []
         self.log = QuietLog()
-        self.door = self.loop.run_until_complete(self._make(users=users))
+        self.listener = self.loop.run_until_complete(self._make(users=users))
 
-    async def _make(self, *, users: bool) -> HttpDoor:
+    async def _make(self, *, users: bool) -> HttpListener:
         known = {"alice": User(secret=HASH, permissions={"default": ["query"]})} if users else {}
         settings = Node(gateway=_SETTINGS, users=known)
         surroundings = Surroundings(lambda: 1_000_000.0, Random(1))
@@ -164,9 +164,9 @@ class World:
         gateway.querying = cast("Any", _Asking(self))
         gateway.guard.authenticator = cast("Any", _Authenticator())
         cast("Any", gateway).add = self._add
-        door = HttpDoor()
-        door.lead_to(gateway)
-        return door
+        listener = HttpListener()
+        listener.lead_to(gateway)
+        return listener
 
     async def _add(self, *_arguments: object, **_named: object) -> Place:
         await asyncio.sleep(0)
@@ -239,7 +239,7 @@ class _Run:
         self._leaves = bool(pieces and pieces[-1] and pieces[-1][-1] & 1)
         """Whether the caller leaves before its time is over."""
         self._held_most = HEAD_AND_BODY_BYTES + max(map(len, pieces), default=0)
-        self._connection = _Watched(world.door)
+        self._connection = _Watched(world.listener)
         self._transport = FakeTransport(self._connection, peer_reads=peer_reads)
 
     async def run(self) -> list[Exchange]:
@@ -259,9 +259,9 @@ class _Run:
             self._check_clock()
         connection.connection_lost(None)
         await asyncio.sleep(0)
-        held = {one.name: one.held for one in world.door.budgets.all() if one.held}
+        held = {one.name: one.held for one in world.listener.budgets.all() if one.held}
         require(not held, f"bytes counted for nobody: {held}")
-        require(not world.door.connections, "a connection is left")
+        require(not world.listener.connections, "a connection is left")
         problems = world.take_problems() + transport.problems
         require(not problems, f"{problems}")
         return exchanges
@@ -324,7 +324,7 @@ class _Run:
 
     def _check_clock(self) -> None:
         """Only time passes; the connection ends all the same."""
-        connection, limits = self._connection, self._world.door.limits
+        connection, limits = self._connection, self._world.listener.limits
         now = 1_000.0
         for _ in range(len(WaitState) + 1):
             if self._transport.closed:
@@ -340,8 +340,8 @@ class _Watched(HttpConnection):
 
     __slots__ = ("answered", "came", "seen")
 
-    def __init__(self, door: HttpDoor) -> None:
-        super().__init__(door)
+    def __init__(self, listener: HttpListener) -> None:
+        super().__init__(listener)
         self.came: list[HttpRequest] = []
         self.answered: list[HttpRequest] = []
         self.seen: list[Seen] = []

@@ -25,7 +25,7 @@ from maitred import App
 from maitred.client.address import parse_address, settings_of
 from maitred.client.client import AsyncClient
 from maitred.client.query_gateway import QueryGateway
-from maitred.client.seats import SeatLink
+from maitred.client.worker_link import WorkerLink
 from maitred.dispatch.ask import Ask
 from maitred.errors import InvalidArgument, MaitredError, Unavailable
 from maitred.protocol.frames import (
@@ -222,7 +222,7 @@ def _run(examined: Callable[[LinkWorld], Coroutine[Any, Any, None]]) -> None:
 
 
 async def deliver(
-    link: GatewayLink | SeatLink, transport: FakeTransport, pieces: list[bytes]
+    link: GatewayLink | WorkerLink, transport: FakeTransport, pieces: list[bytes]
 ) -> None:
     """As a transport does: nothing is delivered while reading is paused."""
     for piece in [*pieces, b""]:
@@ -257,7 +257,7 @@ async def _at_a_worker(world: LinkWorld, pattern: int, data: bytes, *, proved: b
     for served, token in zip(worker._served, TOKENS, strict=True):  # noqa: SLF001
         terms = Reserved(0, token, "ann", 5.0, 60.0, 1_000, 200, 5.0)
         worker.querying.reserved(served, terms, now)
-    link = GatewayLink(worker._door)  # noqa: SLF001
+    link = GatewayLink(worker._listener)  # noqa: SLF001
     transport = FakeTransport(link, peer_reads=not pattern & 0x20)
     link.connection_made(transport)
     await deliver(link, transport, cut(data, pattern & 0x1F))
@@ -281,7 +281,7 @@ async def _at_a_worker(world: LinkWorld, pattern: int, data: bytes, *, proved: b
     require(not worker.statistics.busy, "a slot is lost")
     require(not worker.querying.running and not link.streams, "a query is left")
     for part in (
-        worker._beats,  # noqa: SLF001
+        worker._heartbeats,  # noqa: SLF001
         worker._pauses,  # noqa: SLF001
         worker.querying,
         worker._counted,  # noqa: SLF001
@@ -289,10 +289,10 @@ async def _at_a_worker(world: LinkWorld, pattern: int, data: bytes, *, proved: b
         worker._fetching,  # noqa: SLF001
     ):
         part.stop()
-    worker._bench.threads.shutdown(wait=False)  # noqa: SLF001
-    door = worker._door  # noqa: SLF001
-    if door._sweep is not None:  # noqa: SLF001
-        door._sweep.cancel()  # noqa: SLF001
+    worker._slots.threads.shutdown(wait=False)  # noqa: SLF001
+    listener = worker._listener  # noqa: SLF001
+    if listener._sweep is not None:  # noqa: SLF001
+        listener._sweep.cancel()  # noqa: SLF001
     world.check(transport)
 
 
@@ -367,13 +367,13 @@ async def _at_a_gateway(world: LinkWorld, pattern: int, data: bytes, *, greets: 
     settings = QueryingSettings(window_bytes=64 * 1024)
     querying = _WithoutNode(world.client, settings, world.surroundings, world.log)
     querying._watches = True  # noqa: SLF001 - there is no node to tell of it
-    ended: list[SeatLink] = []
+    ended: list[WorkerLink] = []
 
-    def over(link: SeatLink, now: float, hung: bool) -> None:
+    def over(link: WorkerLink, now: float, hung: bool) -> None:
         ended.append(link)
         querying.links._ended(link, now, hung)  # noqa: SLF001
 
-    link = SeatLink(
+    link = WorkerLink(
         world.loop,
         SESSION,
         settings,

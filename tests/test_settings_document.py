@@ -37,7 +37,7 @@ GROUPS = {
     "": "The node",
     "queues": "queues: how tasks are kept and handed out",
     "namespaces": "namespaces: what the queues of one may take together",
-    "gateway": "gateway: the HTTP door, and how its queries are asked",
+    "gateway": "gateway: the HTTP API, and how its queries are asked",
     "limits": "limits: what one shard takes from its connections",
     "tls": "tls: files in PEM form; without this group there is no TLS",
     "worker_addresses": "Addresses of workers",

@@ -151,8 +151,10 @@ class Stage:
             up += ["--config", configuration, "--data", self.folder / "data"]
             up += ["--log-level", "warning", "--set", "gateway.port=0"]
             told = answered(self._start(self._stack, "node", up, pipes=True), UP_WITHIN)
-            door = int(told["http"].rpartition(":")[2])
-            self._node = Node(told["port"], door, told["shards"][0]["pid"], told["gateway_pid"])
+            http_port = int(told["http"].rpartition(":")[2])
+            self._node = Node(
+                told["port"], http_port, told["shards"][0]["pid"], told["gateway_pid"]
+            )
         return self._node
 
     # Runs
@@ -172,11 +174,11 @@ class Stage:
                 worker += ["--url", f"maitred://{node.address}", "--name", f"provider-{number}"]
                 process = self._start(stack, f"provider-{number}", worker, number=number)
                 pids[f"provider {number}"] = process.process.pid
-            ready(node.door, path, b"[]", "Content-Type: application/json")
+            ready(node.http_port, path, b"[]", "Content-Type: application/json")
             self._wait_for_workers(policy)
-            before = self._refused(node.door)
-            outcome = self._run(f"http://127.0.0.1:{node.door}{path}", pids, calm=calm)
-            refused = self._refused(node.door) - before
+            before = self._refused(node.http_port)
+            outcome = self._run(f"http://127.0.0.1:{node.http_port}{path}", pids, calm=calm)
+            refused = self._refused(node.http_port) - before
         return replace(outcome, refused_by_workers=refused)
 
     def by_rival(self, rival: str, seed: int, *, calm: bool = False) -> Outcome:
@@ -268,9 +270,9 @@ class Stage:
             time.sleep(LOOK_SECONDS)
         raise Unavailable(f"not all workers came: {said[-300:]}")
 
-    def _refused(self, door: int) -> int:
+    def _refused(self, http_port: int) -> int:
         """How often workers have refused a query of this gateway."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{door}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/metrics", timeout=10) as answer:
             said: str = answer.read().decode()
         for line in said.splitlines():
             if line.startswith("maitred_queries_refused_by_workers_total "):

@@ -12,7 +12,7 @@ machine has two moods, and the best round would only say who met the better one.
     python -m benchmarks.queries --against main   us alone, beside that commit (`against.py`)
 
 - `echo.py`: 100 bytes there and back, by a bare uvloop echo, grpc.aio, NATS and a query.
-- `http.py`: the HTTP door under wrk, against a server that is nothing but httptools.
+- `http.py`: the HTTP API under wrk, against a server that is nothing but httptools.
 - `stream.py`: a result of 100 MB, against a bare socket; and what memory that takes.
 - `mix.py`: short and long queries on the same slots, handed out by us, round robin and to the least
   active.

@@ -1,7 +1,7 @@
-"""The HTTP door under wrk with 1,024 connections, against a server that is nothing but httptools.
+"""The HTTP API under wrk with 1,024 connections, against a server that is nothing but httptools.
 
-The bare server answers the very bytes that the door answers, which were asked for once before. wrk
-is Debian's, installed if it is not there and we may.
+The bare server answers the very bytes that the HTTP API answers, which were asked for once before.
+wrk is Debian's, installed if it is not there and we may.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from benchmarks.tasks.processes import Command
 
-OURS = "HTTP door"
+OURS = "HTTP API"
 BARE = "bare httptools"
 CONNECTIONS = 1_024
 THREADS = 2
@@ -93,7 +93,7 @@ def ready(port: int, path: str, body: bytes, *headers: str) -> bytes:
         if b" 200 " in answer[:16]:
             return answer
         if time.monotonic() > until:
-            raise Unavailable(f"the HTTP door answers {answer[:300]!r}")
+            raise Unavailable(f"the HTTP API answers {answer[:300]!r}")
         time.sleep(0.05)
 
 
@@ -134,7 +134,7 @@ def measure(run: Run) -> None:
     script.write_text(SCRIPT % json.dumps(body))
     node = run.node()
     worker = run.worker(node, SLOTS, "echo")
-    answer = ready(node.door, PATH, body.encode(), "Content-Type: application/json")
+    answer = ready(node.http_port, PATH, body.encode(), "Content-Type: application/json")
     same = run.folder / "answer"
     same.write_bytes(answer)
     port = free_port()
@@ -144,7 +144,7 @@ def measure(run: Run) -> None:
     served = {
         BARE: (port, {"server": bare.process.pid}),
         OURS: (
-            node.door,
+            node.http_port,
             {
                 "gateway": node.gateway,
                 "shard": node.shard,
@@ -170,7 +170,7 @@ def measure(run: Run) -> None:
     ours, theirs = section.medians[OURS], section.medians[BARE]
     section.results += [
         Result(
-            f"HTTP door, {CONNECTIONS:,} connections, share of bare httptools' requests/s",
+            f"HTTP API, {CONNECTIONS:,} connections, share of bare httptools' requests/s",
             ours["rate"] / theirs["rate"],
             SHARE,
             at_least=True,
@@ -178,7 +178,7 @@ def measure(run: Run) -> None:
             peer=f"bare {theirs['rate']:,.0f}/s",
         ),
         Result(
-            f"HTTP door, {CONNECTIONS:,} connections, p99 in seconds",
+            f"HTTP API, {CONNECTIONS:,} connections, p99 in seconds",
             ours["p99 ms"] / 1e3,
             P99_SECONDS,
             at_least=False,
@@ -186,7 +186,7 @@ def measure(run: Run) -> None:
             peer=f"bare {theirs['p99 ms']:.0f} ms",
         ),
         Result(
-            f"HTTP door, {CONNECTIONS:,} connections, answers without an error, share",
+            f"HTTP API, {CONNECTIONS:,} connections, answers without an error, share",
             1.0 if ours["errors"] == 0 else 0.0,
             1,
             at_least=True,

@@ -55,8 +55,8 @@ class Node:
     """`maitred up`, with one shard and its gateway."""
 
     port: int
-    door: int
-    """The port of the HTTP door."""
+    http_port: int
+    """The port of the HTTP API."""
     shard: int
     gateway: int
     """Their process ids."""
@@ -146,8 +146,8 @@ class Run:
         for setting in ("gateway.port=0", *settings):
             up += ["--set", setting]
         told = answered(self.start("node", up, pipes=True), ANSWERED_WITHIN)
-        door = int(told["http"].rpartition(":")[2])
-        return Node(told["port"], door, told["shards"][0]["pid"], told["gateway_pid"])
+        http_port = int(told["http"].rpartition(":")[2])
+        return Node(told["port"], http_port, told["shards"][0]["pid"], told["gateway_pid"])
 
     def worker(self, node: Node, slots: int, *queues: str) -> Started:
         command: Command = [BIN / "maitred", "worker", APP, "--slots", str(slots)]

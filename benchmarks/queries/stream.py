@@ -18,7 +18,7 @@ from benchmarks.tasks.processes import Unavailable, free_port
 
 OURS = "native client"
 BARE = "bare socket"
-DOOR = "HTTP door"
+DOOR = "HTTP API"
 TOTAL = 100 * 2**20
 ROWS = (64 * 1024, 2**20)
 """Bytes of a row."""
@@ -42,7 +42,7 @@ def measure(run: Run) -> None:
     through_the_door = True
     try:
         small = json.dumps([ROWS[0], ROWS[0]]).encode()
-        ready(node.door, PATH, small, *HEADERS, "Connection: close")
+        ready(node.http_port, PATH, small, *HEADERS, "Connection: close")
     except Unavailable as reason:
         section.absent[DOOR] = str(reason)
         print(f"  {DOOR}: ABSENT, {reason}")
@@ -59,7 +59,7 @@ def measure(run: Run) -> None:
                     figures = _rate(client.tell(bytes=TOTAL, row=row)) | _grown(memory)
                 elif through_the_door:
                     memory = Memory(**over_http)
-                    figures = _rate(_taken(node.door, row)) | _grown(memory)
+                    figures = _rate(_taken(node.http_port, row)) | _grown(memory)
                 else:
                     continue
                 section.rounds.setdefault(key(name, row), []).append(figures)
@@ -98,10 +98,10 @@ def _taken(port: int, row: int) -> dict[str, float]:
         connection.sendall(head + body)
         while count := connection.recv_into(place):
             if taken == 0 and b" 200 " not in place[:16]:
-                raise Unavailable(f"the HTTP door answers {bytes(place[:count])[:300]!r}")
+                raise Unavailable(f"the HTTP API answers {bytes(place[:count])[:300]!r}")
             taken += count
     if taken < TOTAL:
-        raise Unavailable(f"the HTTP door gave {taken:,} bytes of {TOTAL:,}")
+        raise Unavailable(f"the HTTP API gave {taken:,} bytes of {TOTAL:,}")
     return {"bytes": TOTAL, "seconds": time.perf_counter() - started}
 
 

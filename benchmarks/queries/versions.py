@@ -55,7 +55,7 @@ def start(names: Collection[str], *, quick: bool) -> Callable[[ExitStack, Checko
 
         def requested() -> Slice:
             before = cpu_seconds()
-            figures = http.loaded(node.door, script, HTTP_SECONDS, {}, CONNECTIONS)
+            figures = http.loaded(node.http_port, script, HTTP_SECONDS, {}, CONNECTIONS)
             spent = cpu_seconds() - before
             if figures["errors"]:
                 raise Unavailable(
@@ -69,7 +69,7 @@ def start(names: Collection[str], *, quick: bool) -> Callable[[ExitStack, Checko
             loads["echo, 1 in flight"] = lambda: asked(1)
         if "http" in names:
             http.wrk()
-            http.ready(node.door, http.PATH, body.encode(), "Content-Type: application/json")
+            http.ready(node.http_port, http.PATH, body.encode(), "Content-Type: application/json")
             loads[f"HTTP, {CONNECTIONS} connections"] = requested
         return loads
 

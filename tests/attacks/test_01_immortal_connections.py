@@ -134,8 +134,8 @@ def _login_begins(connection: HttpConnection, _: Wire) -> None:
         await asyncio.get_running_loop().create_future()
         return True
 
-    cast("Any", connection.door).admit = lambda *_: None
-    cast("Any", connection.door).admit_later = lambda *_: never()
+    cast("Any", connection.listener).admit = lambda *_: None
+    cast("Any", connection.listener).admit_later = lambda *_: never()
     connection.data_received(query("echo", b"[1, 2]")[:-2])
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from maitred.gateway.http import budget, door
+from maitred.gateway.http import budget, listener
 from maitred.gateway.http.connection import PIPELINED_MAX, HttpConnection
 from maitred.gateway.http.heads import CHUNKS_MAX
 from maitred.gateway.http.reading import (
@@ -448,7 +448,7 @@ def test_the_listener_looks_again_and_again_whether_memory_is_to_go_back(
     given: list[int] = []
     monkeypatch.setattr(budget, "give_back", lambda: given.append(1))
     monkeypatch.setattr(budget, "TRIM_BYTES", LARGE // 2)
-    monkeypatch.setattr(door, "SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(listener, "SWEEP_SECONDS", 0.01)
 
     async def scenario() -> None:
         async with open_door() as place:

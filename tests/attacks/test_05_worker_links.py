@@ -12,7 +12,7 @@ import trustme
 import maitred
 from maitred import App
 from maitred.client.query_gateway import QueryGateway
-from maitred.client.seats import SeatLink
+from maitred.client.worker_link import WorkerLink
 from maitred.errors import CannotStart, Unavailable
 from maitred.protocol.frames import REQUEST, Opcode, encode_frame
 from maitred.protocol.seats import Hello, encode_hello
@@ -61,13 +61,13 @@ async def test_neither_arguments_nor_tokens_can_be_read_on_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[bytes] = []
-    seat = SeatLink.seat
+    seat = WorkerLink.seat
 
-    def spied(self: SeatLink, receiver: AnswerReceiver, body: bytes, now: float) -> int:
+    def spied(self: WorkerLink, receiver: AnswerReceiver, body: bytes, now: float) -> int:
         sent.append(body)
         return seat(self, receiver, body, now)
 
-    monkeypatch.setattr(SeatLink, "seat", spied)
+    monkeypatch.setattr(WorkerLink, "seat", spied)
     async with Between() as between, tls_scene(an_app(), tmp_path) as one:
         divert(monkeypatch, between)
         serving = await one.worker()

@@ -14,10 +14,10 @@ import trustme
 import maitred
 from maitred import App
 from maitred.client.connection import Connection
-from maitred.client.seats import SeatLink
+from maitred.client.worker_link import WorkerLink
 from maitred.errors import FrameTooLarge, MaitredError, TlsFailed, Unavailable
 from maitred.gateway.gateway import Gateway
-from maitred.gateway.http.door import HttpDoor
+from maitred.gateway.http.listener import HttpListener
 from maitred.protocol.frames import ANSWER, HEADER, REQUEST, RESPONSE, Opcode
 from maitred.security.tls import server_context
 from maitred.settings import (
@@ -105,8 +105,8 @@ async def test_a_workers_listener_takes_no_large_frame_before_the_proof() -> Non
 
 def test_a_gateway_takes_no_large_frame_from_a_worker_before_the_proof() -> None:
     async def main() -> None:
-        ended: list[SeatLink] = []
-        link = SeatLink(
+        ended: list[WorkerLink] = []
+        link = WorkerLink(
             asyncio.get_running_loop(),
             bytes(16),
             Querying(),
@@ -213,7 +213,7 @@ async def test_handshakes_that_never_end_keep_nobody_out_of_the_http_listener(
     settings = Node(gateway=GatewaySettings(port=0, connections=most, header_seconds=30.0))
     log = RecordedLog()
     gateway = Gateway(f"maitred://{HOST}:1", settings, Surroundings.real(), log)
-    door = HttpDoor(tls=server_context(tls_of(papers)))
+    door = HttpListener(tls=server_context(tls_of(papers)))
     port = int((await gateway.open(door)).rpartition(":")[2])
     silent = [await asyncio.open_connection(HOST, port) for _ in range(3 * most)]
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -255,7 +255,7 @@ async def test_a_failed_handshake_at_the_http_listener_is_told(
     log = RecordedLog()
     settings = Node(gateway=GatewaySettings(port=0))
     gateway = Gateway(f"maitred://{HOST}:1", settings, Surroundings.real(), log)
-    door = HttpDoor(tls=server_context(tls_of(papers)))
+    door = HttpListener(tls=server_context(tls_of(papers)))
     address = await gateway.open(door)
     port = int(address.rpartition(":")[2])
     for _ in range(2):

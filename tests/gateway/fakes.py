@@ -22,7 +22,7 @@ from maitred.client.answers import Rows, Whole
 from maitred.dispatch.query_table import QueryTable
 from maitred.errors import Cancelled, MaitredError, QueryFailed, WorkerLost
 from maitred.gateway.gateway import Gateway
-from maitred.gateway.http.door import HttpDoor
+from maitred.gateway.http.listener import HttpListener
 from maitred.security.audit_log import audit_log
 from maitred.settings import GatewaySettings, Node, Querying
 from maitred.surroundings import Surroundings
@@ -166,7 +166,7 @@ REFUSED: dict[str, MaitredError] = {
 class Opened:
     """A door that is open."""
 
-    door: HttpDoor
+    door: HttpListener
     gateway: Gateway
     asking: FakeAsking
     port: int
@@ -275,7 +275,7 @@ async def open_door(settings: Node | None = None, **gateway: Any) -> AsyncIterat
     made = Gateway("maitred://127.0.0.1:1", settings, Surroundings.real(), log, audit=audit)
     asking = FakeAsking()
     made.querying = asking
-    door = HttpDoor(port=0)
+    door = HttpListener(port=0)
     address = await made.open(door)
     try:
         yield Opened(door, made, asking, int(address.rpartition(":")[2]), lines)

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 from maitred.gateway.http.budget import Budgets
 from maitred.gateway.http.connection import HttpConnection
-from maitred.gateway.http.door import HttpDoor
+from maitred.gateway.http.listener import HttpListener
 from maitred.settings import GatewaySettings
 from tests.node.in_process import in_a_loop
 
@@ -52,7 +52,7 @@ class Scene:
         self.done: list[tuple[str, str]] = []
         self.requests: dict[HttpConnection, list[Any]] = {}
         self.log = MagicMock()
-        self.door = HttpDoor()
+        self.door = HttpListener()
         self.door.settings = GatewaySettings()
         self.door.budgets = Budgets(self.door.settings)
         self.door.guard = MagicMock(required=False)

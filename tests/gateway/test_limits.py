@@ -1,4 +1,4 @@
-"""What the HTTP door takes at most: headers, bodies, time, connections, memory."""
+"""What the HTTP API takes at most: headers, bodies, time, connections, memory."""
 
 from __future__ import annotations
 

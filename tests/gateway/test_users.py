@@ -1,4 +1,4 @@
-"""The node's users at the HTTP door: who comes in, and what they may do."""
+"""The node's users at the HTTP API: who comes in, and what they may do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the HTTP door listens if nothing is said of it."""
+"""Where the HTTP API listens if nothing is said of it."""
 
 from __future__ import annotations
 

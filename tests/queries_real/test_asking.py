@@ -258,7 +258,7 @@ def test_nobody_serves_it(run: Run) -> None:
 
 def kill(worker: Worker) -> None:
     """As a kill of its process would: its links break, its listener is gone, it says nothing."""
-    door = worker._door
+    door = worker._listener
     if door._server is not None:
         door._server.close()
     for link in list(door.links):
@@ -336,7 +336,7 @@ def test_a_worker_that_cannot_be_dialled_is_relayed_to(run: Run) -> None:
         shop = Shop()
         async with scene(shop.app) as made:
             serving = await made.worker()
-            server = serving.worker._door._server
+            server = serving.worker._listener._server
             assert server is not None
             server.close()  # as a firewall would have it
             client = await made.client()

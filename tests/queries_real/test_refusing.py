@@ -42,8 +42,8 @@ class Liar:
     def __init__(self, worker: Worker) -> None:
         self.honest = False
         self.refused = 0
-        self._take = worker._bench.take
-        worker._bench.take = self.take  # type: ignore[method-assign]
+        self._take = worker._slots.take
+        worker._slots.take = self.take  # type: ignore[method-assign]
 
     def take(self) -> bool:
         if self.honest:

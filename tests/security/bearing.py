@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import maitred
 from maitred.gateway.gateway import Gateway
-from maitred.gateway.http.door import HttpDoor
+from maitred.gateway.http.listener import HttpListener
 from maitred.protocol.access import CreateToken, RevokeToken, TokenCreated
 from maitred.protocol.messages import Echo
 from maitred.security.users import GATEWAY
@@ -172,7 +172,7 @@ async def place(
                 tls=None if client_tls is None else lambda: client_tls,
                 asking=lambda _client: made.asking,
             )
-            address = await made.gateway.open(HttpDoor(port=0, tls=tls))
+            address = await made.gateway.open(HttpListener(port=0, tls=tls))
             made.http_port = int(address.rpartition(":")[2])
             stack.push_async_callback(made.gateway.close)
             made.gateway.connect()

@@ -20,8 +20,8 @@ from maitred.simulation.scenarios.tasks_forger import Forger
 from maitred.simulation.scenarios.tasks_record import Promise, Record
 from maitred.simulation.soak import LIMITS, run_seed, run_seed_proved
 from maitred.simulation.world import World
-from maitred.worker.bench import Bench
 from maitred.worker.shared_offering import SharedOffering
+from maitred.worker.slots import WorkerSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,21 +114,21 @@ def test_a_storm_is_one() -> None:
 def test_slots_of_many_queues_are_taken_twice_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the kinds with many queues would say little about tasks that are given back."""
     shared = returned = 0
-    ask, seat = SharedOffering._ask, Bench.seat
+    ask, begin = SharedOffering._ask, WorkerSlots.begin
 
     async def asking(self: SharedOffering, *of: Any) -> Any:  # noqa: ANN401
         nonlocal shared
         shared += 1
         return await ask(self, *of)
 
-    def seating(self: Bench, *of: Any) -> None:  # noqa: ANN401
+    def beginning(self: WorkerSlots, *of: Any) -> None:  # noqa: ANN401
         nonlocal returned
         before = self._statistics.returned
-        seat(self, *of)
+        begin(self, *of)
         returned += self._statistics.returned - before
 
     monkeypatch.setattr(SharedOffering, "_ask", asking)
-    monkeypatch.setattr(Bench, "seat", seating)
+    monkeypatch.setattr(WorkerSlots, "begin", beginning)
     runs = [of_a_run("many", seed) for seed in range(4)]
     stories = [story for run in runs for story in run.record.stories]
     assert shared > 200

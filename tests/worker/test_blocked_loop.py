@@ -247,7 +247,7 @@ async def test_a_task_whose_lease_ended_before_its_turn_does_not_begin() -> None
         node.before[Finish] = finished
         async with a_worker(node, app) as worker:
             loop = asyncio.get_running_loop()
-            worker._bench.clock = lambda: loop.time() + jumped
+            worker._slots.clock = lambda: loop.time() + jumped
             assert [await task.result(timeout=PATIENCE_SECONDS) for task in tasks] == [0, 1]
             assert begun == [0, 1]
             assert worker.statistics.lapsed == 1
@@ -286,7 +286,7 @@ async def test_what_is_over_before_a_thread_is_free_does_not_begin(fate: str) ->
             await second.cancel()
             await node.until(lambda: waiting.cancelled)
         else:
-            worker._beats.stop()
+            worker._heartbeats.stop()
             waiting.lease_ends_at = 0.0
         go_on.set()
         assert await first.result(timeout=PATIENCE_SECONDS) == 0

@@ -331,7 +331,7 @@ async def test_a_worker_that_leaves_takes_no_more_by_a_pass() -> None:
         held = gateway.seat(A, "hold")
         await until(lambda: worker.statistics.busy == 1)
         worker.stop()
-        await until(lambda: worker._bench.closed)
+        await until(lambda: worker._slots.closed)
         problem = await gateway.error(gateway.seat(A, "a"))
         assert isinstance(problem, AtCapacity)
         assert problem.limit == 0

@@ -173,7 +173,7 @@ async def test_garbage(garbage: bytes) -> None:
         gateway.transport.write(garbage)
         assert isinstance(await gateway.error(0), MaitredError)
         await gateway.gone()
-        await until(lambda: len(worker._door.links) == 1)
+        await until(lambda: len(worker._listener.links) == 1)
         assert await good.result(good.seat(node.reserve("echo"), "a")) == "a"
 
 
@@ -308,7 +308,7 @@ async def test_strangers_who_fill_the_listener_give_way_to_gateways() -> None:
             a_gateway(worker, hello=False) as older,
             a_gateway(worker, hello=False) as newer,
         ):
-            await until(lambda: len(worker._door.links) == 3)
+            await until(lambda: len(worker._listener.links) == 3)
             async with a_gateway(worker) as second:
                 await older.gone()
                 assert await is_served(second, node)
@@ -335,8 +335,8 @@ async def test_a_gateway_that_does_not_read_is_given_up() -> None:
         gateway.transport.pause_reading()
         gateway.seat(node.reserve("large", result_bytes=2**26), timeout=30)
         await until(lambda: worker.statistics.done == 1)
-        assert len(worker._door.links) == 1
-        await until(lambda: not worker._door.links, 10)
+        assert len(worker._listener.links) == 1
+        await until(lambda: not worker._listener.links, 10)
 
 
 @in_a_loop
@@ -352,7 +352,7 @@ async def test_whatever_is_said_the_worker_lives() -> None:
                     if chance.random() < 0.3:
                         body = encode_seat(Seat(chance.randbytes(16), 1, 10, 10, body))
                     gateway.say(chance.randrange(4), opcode, body)
-        await until(lambda: not worker._door.links)
+        await until(lambda: not worker._listener.links)
         async with a_gateway(worker) as good:
             assert await good.result(good.seat(node.reserve("echo"), "a")) == "a"
         assert worker.statistics.busy == 0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from maitred.protocol.tasks import TASKS_MAX, End
-from maitred.worker.ends import pieces
+from maitred.worker.completions import pieces
 from maitred.worker.supply import spread, to_offer
 
 

@@ -1,4 +1,4 @@
-"""`maitred gateway`: an HTTP door to a node, in a process of its own."""
+"""`maitred gateway`: the HTTP API of a node, in a process of its own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def gateway(
     others: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Open an HTTP door to a node, and stay until it is stopped.
+    """Serve the HTTP API of a node until stopped.
 
     `maitred up` opens one already; this is for more of them, or for another machine. Ctrl-C or
     SIGTERM stops it: no new requests are taken, what is under way is finished. A second one ends it

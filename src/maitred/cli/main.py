@@ -26,7 +26,7 @@ COMMANDS = {
         "maitred.cli.serve_http:serve_http",
         "Run a worker before an HTTP server.",
     ),
-    "gateway": ("maitred.cli.gateway:gateway", "Open an HTTP door to a node."),
+    "gateway": ("maitred.cli.gateway:gateway", "Serve the HTTP API of a node."),
     "status": ("maitred.cli.status:status", "Show how every shard of a node is."),
     "ping": ("maitred.cli.ping:ping", "Send echoes to every shard and show how long they take."),
     "admin": (

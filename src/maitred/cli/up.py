@@ -214,11 +214,13 @@ def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
     click.echo(f"http     {_http(running, settings) or none}")
     if running.source_port:
         click.echo(f"drivers  {host}:{running.source_port} for ScyllaDB's, by their source port")
-    door = _http(running, settings)
-    _print_next_steps(_url(running, settings), door, settings, with_example=with_example)
+    http_api = _http(running, settings)
+    _print_next_steps(_url(running, settings), http_api, settings, with_example=with_example)
 
 
-def _print_next_steps(url: str, door: str | None, settings: Node, *, with_example: bool) -> None:
+def _print_next_steps(
+    url: str, http_api: str | None, settings: Node, *, with_example: bool
+) -> None:
     from maitred.settings import PORT
 
     is_default = url == f"maitred://127.0.0.1:{PORT}"
@@ -230,7 +232,7 @@ def _print_next_steps(url: str, door: str | None, settings: Node, *, with_exampl
     if with_example:
         from maitred.cli.up_example import print_next_steps
 
-        print_next_steps(url, option, command, door)
+        print_next_steps(url, option, command, http_api)
         click.echo(_LAST_WORDS)
         return
     click.echo("\nTry, in another terminal:\n")

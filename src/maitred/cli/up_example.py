@@ -150,7 +150,7 @@ def check(settings: Node) -> None:
 SQL = "select * from quote limit 3"
 
 
-def print_next_steps(url: str, option: str, command: str, door: str | None) -> None:
+def print_next_steps(url: str, option: str, command: str, http_api: str | None) -> None:
     """The paper's session: a query, a service that is none, the query table."""
     click.echo(
         f"\n{WORKERS} workers with {SLOTS} slots each serve quotes and trades: {', '.join(QUEUES)}."
@@ -158,8 +158,8 @@ def print_next_steps(url: str, option: str, command: str, door: str | None) -> N
     click.echo(
         "Try, in another terminal, a query, a stream, a queue that is none, and the table:\n"
     )
-    if door is not None:
-        path = f"{door}/v1/default/queues"
+    if http_api is not None:
+        path = f"{http_api}/v1/default/queues"
         click.echo(f"  {_curl(f'{path}/{QUEUES[0]}/query', SQL)}")
         lines = " -N -H 'Accept: application/x-ndjson'"
         click.echo(f"  {_curl(f'{path}/{QUEUES[2]}/query', 'ACME', 5)}{lines}")

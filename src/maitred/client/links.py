@@ -14,7 +14,7 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
-from maitred.client.seats import SeatLink
+from maitred.client.worker_link import WorkerLink
 from maitred.errors import MaitredError, TlsFailed, UnknownWorker
 from maitred.protocol.worker_address import parse_worker_address
 from maitred.security.worker_tls import pinning_context
@@ -44,9 +44,9 @@ class Links:
         settings: Querying,
         frame_bytes: int,
         name: str,
-        on_stray: Callable[[SeatLink], None],
+        on_stray: Callable[[WorkerLink], None],
         on_load: Callable[[bytes, Load, float], None],
-        on_end: Callable[[SeatLink, float, bool], None],
+        on_end: Callable[[WorkerLink, float, bool], None],
         on_refused: Callable[[Allocation, MaitredError], None],
         secret: Callable[[int], bytes],
         *,
@@ -66,10 +66,10 @@ class Links:
         self._secret = secret
         self._encrypted = encrypted
         self._tls: ssl.SSLContext | None = None
-        self.open: dict[Key, SeatLink] = {}
+        self.open: dict[Key, WorkerLink] = {}
         """By the worker's session and address. One who knows a worker's session and offers slots
         with it elsewhere gets what is for his own address, and nothing that is for the worker."""
-        self._keys: dict[SeatLink, Key] = {}
+        self._keys: dict[WorkerLink, Key] = {}
         self._waiting: dict[Key, list[ConnectionWaiter]] = {}
         self._dialing: dict[asyncio.Task[None], None] = {}
         self._unreachable: dict[Key, float] = {}
@@ -98,7 +98,7 @@ class Links:
             self._dialing[task] = None
             task.add_done_callback(self._dialing.pop)
 
-    def opened(self, key: Key, link: SeatLink) -> None:
+    def opened(self, key: Key, link: WorkerLink) -> None:
         """There is a link to the worker from now on, until it ends."""
         self.open[key], self._keys[link] = link, key
 
@@ -116,12 +116,12 @@ class Links:
         return False
 
     async def _dial(self, key: Key, allocation: Allocation) -> None:
-        link: SeatLink | None = None
+        link: WorkerLink | None = None
         why = ""
         gone = False
         try:
             address = parse_worker_address(allocation.address)
-            link = SeatLink(
+            link = WorkerLink(
                 self._loop,
                 allocation.session,
                 self._settings,
@@ -188,7 +188,7 @@ class Links:
             )
         return {}
 
-    def _drop(self, link: SeatLink | None) -> None:
+    def _drop(self, link: WorkerLink | None) -> None:
         if link is None:
             return
         if hasattr(link, "transport"):
@@ -196,7 +196,7 @@ class Links:
         elif not link.greeted.done():
             link.greeted.cancel()
 
-    def _ended(self, link: SeatLink, now: float, hung: bool) -> None:
+    def _ended(self, link: WorkerLink, now: float, hung: bool) -> None:
         key = self._keys.pop(link, None)
         if key is not None:
             del self.open[key]

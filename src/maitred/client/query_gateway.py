@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from maitred.client.client import AsyncClient
     from maitred.client.held import Held
-    from maitred.client.seats import SeatLink
+    from maitred.client.worker_link import WorkerLink
     from maitred.dispatch.ask import Ask
     from maitred.dispatch.effects import Act, Told, WorkerConnection
     from maitred.dispatch.pending_query import PendingQuery
@@ -284,7 +284,7 @@ class QueryGateway:
 
     # What links tell
 
-    def _link_ended(self, link: SeatLink, now: float, hung: bool) -> None:
+    def _link_ended(self, link: WorkerLink, now: float, hung: bool) -> None:
         self.dispatcher.link_ended(link.session, link.streams.values(), now, hung=hung)
 
     def _link_refused(self, allocation: Allocation, problem: MaitredError) -> None:
@@ -293,7 +293,7 @@ class QueryGateway:
             peer = f"{allocation.worker} at {allocation.address.partition('#')[0]}"
             self._complaints.say("a connection to a worker was refused", peer, problem)
 
-    def _stray(self, link: SeatLink) -> None:
+    def _stray(self, link: WorkerLink) -> None:
         if self._log is not None:
             self._log.warning("a worker answered what nobody asked", session=link.session.hex()[:8])
 

@@ -1,4 +1,4 @@
-"""What a door hands to a gateway: one query, and what is known of who asks."""
+"""What a listener hands to a gateway: one query, and what is known of who asks."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ class Ask(Struct, kw_only=True, gc=False):
     connection: str = ""
     """Where it came in, for people to read: `http 127.0.0.1:50312`."""
     text: str = ""
-    """For the table; doors that have no text leave it empty, and the payload is shown."""
+    """For the table; listeners that have no text leave it empty, and the payload is shown."""

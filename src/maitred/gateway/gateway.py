@@ -101,7 +101,7 @@ class Gateway:
         self._asking = asking or self._ask
         self._addings: OrderedDict[tuple[str, str, str], Adding] = OrderedDict()
         self._signatures: SignatureLookup | None = None
-        self._doors: list[GatewayListener] = []
+        self._listeners: list[GatewayListener] = []
         self._connecting: asyncio.Task[None] | None = None
         self._problem: MaitredError | None = None
 
@@ -169,23 +169,23 @@ class Gateway:
             await asyncio.shield(self._connecting)
         await self.loop.create_future()
 
-    async def open(self, door: GatewayListener) -> str:
+    async def open(self, listener: GatewayListener) -> str:
         """Start a listener, and return its address."""
-        address = await door.start(self)
-        self._doors.append(door)
+        address = await listener.start(self)
+        self._listeners.append(listener)
         return address
 
     async def drain(self, seconds: float) -> bool:
         """Drain the listeners, then close; return False if requests were cut off."""
-        done = await asyncio.gather(*(door.drain(seconds) for door in self._doors))
+        done = await asyncio.gather(*(listener.drain(seconds) for listener in self._listeners))
         await self.close()
         return all(done)
 
     async def close(self) -> None:
         """Cut off the requests in progress, and disconnect from the node."""
         self.guard.authenticator.close()
-        for door in self._doors:
-            door.close()
+        for listener in self._listeners:
+            listener.close()
         if self._connecting is not None:
             self._connecting.cancel()
         if self.querying is not None:

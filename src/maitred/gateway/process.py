@@ -20,7 +20,7 @@ import uvloop
 
 from maitred.errors import InternalError, MaitredError
 from maitred.gateway.gateway import Gateway
-from maitred.gateway.http.door import HttpDoor
+from maitred.gateway.http.listener import HttpListener
 from maitred.logs import logger
 from maitred.node.channel import Channel, raise_file_limit, set_title, until_stopped
 from maitred.node.control import Failed, Ready, StartGateway
@@ -89,8 +89,8 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
         reloadable=() if tls is None else (tls,),
     )
     heard = asyncio.create_task(ReloadLink(channel, gateway.guard.reloading).hear())
-    door = HttpDoor(port=start.port, tls=None if tls is None else tls.listening, reuse=True)
-    await gateway.open(door)
+    listener = HttpListener(port=start.port, tls=None if tls is None else tls.listening, reuse=True)
+    await gateway.open(listener)
     gateway.connect()
     reached = asyncio.create_task(gateway.reaches_shards.wait())
     failed = asyncio.create_task(gateway.failed())
@@ -206,7 +206,7 @@ async def stand_alone(
         name=default_name(),
         reloadable=() if tls is None else (tls,),
     )
-    address = await gateway.open(HttpDoor(tls=None if tls is None else tls.listening))
+    address = await gateway.open(HttpListener(tls=None if tls is None else tls.listening))
     gateway.connect()
     file = SettingsFile(settings, source)
     watching = asyncio.create_task(NodeReloading(file, lambda: [_Alone(gateway)], log).watch())

@@ -40,7 +40,7 @@ class StartGateway(Struct, tag="start-gateway"):
 
     settings: Node
     port: int
-    """Where the HTTP door listens; the supervisor holds it."""
+    """The port of the HTTP API; the supervisor holds it."""
     node: str
     """Where the node is: `host:port`."""
     secret: str

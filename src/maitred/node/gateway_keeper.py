@@ -92,7 +92,7 @@ class GatewayKeeper(Keeper):
 
 
 def http_port(settings: Node, shards: int) -> int:
-    """The port of the HTTP door unless the settings say one: as far from the node's port as 4780 is
+    """The port of the HTTP API unless the settings say one: as far from the node's port as 4780 is
     from 4747, and behind the ports of all shards and of drivers. 0, a free one, beside a node that
     takes free ports itself, and where there is no such number."""
     if settings.gateway.port is not None:
@@ -102,7 +102,7 @@ def http_port(settings: Node, shards: int) -> int:
 
 
 def hold_port(settings: Node, shards: int, held: ExitStack) -> int:
-    """The port of the HTTP door, held like those of shards; raises `CannotStart`."""
+    """The port of the HTTP API, held like those of shards; raises `CannotStart`."""
     gateway = settings.gateway
     wanted = http_port(settings, shards)
     reservation = held.enter_context(HeldPorts(resolve(gateway.host)))

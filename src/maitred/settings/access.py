@@ -237,7 +237,7 @@ class Jwt(Schema, frozen=True, kw_only=True):
 
 
 class QueryLimits(Schema, frozen=True, kw_only=True):
-    """What the queries of one user may take, at every door; nothing means no limit of its own."""
+    """Limits of one user's queries, the same at every listener. An empty field sets no limit."""
 
     queues: list[Text] | None = None
     """Queues that may be asked, as `namespace/queue` or `namespace/*`; nothing: all of the

@@ -10,7 +10,7 @@ PORT = 4747
 """Where a node listens and a client looks, if nobody says otherwise."""
 
 HTTP_PORT = 4780
-"""The same for the HTTP door of a gateway."""
+"""The same for the HTTP API of a gateway."""
 
 # The upper ends say "this is a slip", not "this is wise": they keep a value with too many zeros, or
 # an infinite one, out of timers and counters that could not hold it.

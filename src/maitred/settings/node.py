@@ -77,7 +77,7 @@ class Restarts(Schema, frozen=True, kw_only=True):
 
 
 class GatewaySettings(Schema, frozen=True, kw_only=True):
-    """The HTTP door, and the gateway behind it."""
+    """The HTTP API, and the gateway behind it."""
 
     enabled: bool = True
     """Whether `maitred up` starts one."""
@@ -86,9 +86,9 @@ class GatewaySettings(Schema, frozen=True, kw_only=True):
     """Loopback unless told: an open port is a decision."""
 
     port: Port | None = None
-    """Where the HTTP door listens; 0 asks the system for a free one. Unless told 4780, and beside a
-    node on another port than 4747 the node's port + 33 (more with over 31 shards, whose own ports
-    would reach that far), so that two nodes of a machine do not meet there. A node on port 0 has a
+    """The port of the HTTP API; 0 asks the system for a free one. Unless set, it is 4780 beside a
+    node on port 4747, and otherwise the node's port + 33 (more with over 31 shards, whose own ports
+    would reach that far), so that two nodes on one machine do not collide. A node on port 0 gets a
     free one."""
 
     away_seconds: Advanced[Wait] = 2.0

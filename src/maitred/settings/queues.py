@@ -160,7 +160,7 @@ class QuerySettings(Schema, frozen=True, kw_only=True):
     whole."""
 
     tracebacks: Advanced[bool] = True
-    """Whether workers tell tracebacks of handlers that fail. Callers of the HTTP door see them only
+    """Whether workers tell tracebacks of handlers that fail. Callers of the HTTP API see them only
     if `gateway.tracebacks` allows it as well; clients that are their own gateway always do."""
 
     shedding: Advanced[Shedding] = field(default_factory=Shedding)

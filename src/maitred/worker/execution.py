@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from maitred.worker.bench import Bench
     from maitred.worker.origin import Origin
     from maitred.worker.outcomes import Ending
+    from maitred.worker.slots import WorkerSlots
 
 
 class Execution(HandlerCall):
@@ -36,11 +36,11 @@ class Execution(HandlerCall):
 
     what = "task"
     origin: Origin
-    _host: Bench
+    _host: WorkerSlots
 
     def __init__(
         self,
-        bench: Bench,
+        slots: WorkerSlots,
         origin: Origin,
         key: tuple[int, int],
         proof: bytes,
@@ -61,7 +61,7 @@ class Execution(HandlerCall):
         heartbeat that the node answers moves it on."""
         self.told = False
         """Whether the node knows of the end already, or does not want to."""
-        self._host = bench
+        self._host = slots
         self._why: Ending | None = None
         """How it ends, if it was stopped."""
         self._entered = False

@@ -103,7 +103,7 @@ class GatewayLink(Link):
 
     __slots__ = (
         "_challenge",
-        "_door",
+        "_listener",
         "_querying",
         "_unsent_seen",
         "answer_bytes",
@@ -115,10 +115,10 @@ class GatewayLink(Link):
         "streams",
     )
 
-    def __init__(self, door: QueryListener) -> None:
+    def __init__(self, listener: QueryListener) -> None:
         # One frame a turn until the gateway is known: the next one may be larger after that.
         decoder = FrameDecoder(REQUEST, HELLO_BYTES, named=False)
-        super().__init__(door.loop, decoder, RESPONSE, 1)
+        super().__init__(listener.loop, decoder, RESPONSE, 1)
         self.opened_at = self.arrived_at
         self.ready = False
         """Whether the gateway has proved that the node sent it."""
@@ -134,8 +134,8 @@ class GatewayLink(Link):
         """What it is told of the worker's load, if it comes with passes."""
         self._challenge = b""
         """What the gateway has to answer; empty before its HELLO."""
-        self._door = door
-        self._querying = door.querying
+        self._listener = listener
+        self._querying = listener.querying
         self._unsent_seen = 0
 
     # Beginning and end
@@ -145,12 +145,12 @@ class GatewayLink(Link):
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         name = self.transport.get_extra_info("peername")
         self.gateway = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
-        if not self._door.entered(self):
+        if not self._listener.entered(self):
             self.say_farewell(too_many())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
         self.closing = True
-        self._door.left(self)
+        self._listener.left(self)
         self._drop_all()
         self._querying.capacity.gone(self.sender)
 
@@ -169,7 +169,7 @@ class GatewayLink(Link):
         """Say why, and close; what is under way is stopped."""
         if self.closing:
             return
-        self._door.querying.complaints.say("a connection was refused", self.gateway, problem)
+        self._listener.querying.complaints.say("a connection was refused", self.gateway, problem)
         stream = EVENT_STREAM if self._challenge else 0
         self.send(0, stream, Opcode.ERROR, encode_error(problem))
         self.finish()
@@ -188,7 +188,9 @@ class GatewayLink(Link):
             self._unsent_seen = unsent
             if now - self.write_paused_since > settings.stalled_seconds:
                 problem = TooSlow("The gateway does not take its answers.")
-                self._door.querying.complaints.say("a gateway is given up", self.gateway, problem)
+                self._listener.querying.complaints.say(
+                    "a gateway is given up", self.gateway, problem
+                )
                 self.abort()
             return
         since = self.partial_since if self.ready else self.opened_at
@@ -247,23 +249,23 @@ class GatewayLink(Link):
             self.say_farewell(problem)
 
     def _hello(self, body: bytes) -> None:
-        door = self._door
+        listener = self._listener
         hello = decode_hello(body)
         if hello.version != SEATS_VERSION:
             raise UnsupportedVersion(
                 f"This worker speaks version {SEATS_VERSION} of its protocol, not {hello.version}."
             )
-        self._challenge = door.secret(CHALLENGE_BYTES)
-        proof = session_proof("worker", door.session, hello.challenge)
-        frame_bytes = door.settings.link_frame_bytes
+        self._challenge = listener.secret(CHALLENGE_BYTES)
+        proof = session_proof("worker", listener.session, hello.challenge)
+        frame_bytes = listener.settings.link_frame_bytes
         greeting = Greeting(proof, self._challenge, SEATS_VERSION, frame_bytes)
         self.send(0, 0, Opcode.HELLO + ANSWER, encode_greeting(greeting))
 
     def _prove(self, body: bytes) -> None:
-        door = self._door
+        listener = self._listener
         proved = decode_proof(body)
         if not compare_digest(
-            proved.proof, session_proof("gateway", door.session, self._challenge)
+            proved.proof, session_proof("gateway", listener.session, self._challenge)
         ):
             raise UnknownWorker("Another worker listens at this address by now.")
         check_shown_name("gateway", proved.name)
@@ -276,7 +278,7 @@ class GatewayLink(Link):
         self.gateway = proved.name or self.gateway
         self.body_bytes = proved.frame_bytes
         self.answer_bytes = proved.frame_bytes - SEATED_BYTES
-        self.decoder.max_body_bytes = door.settings.link_frame_bytes
+        self.decoder.max_body_bytes = listener.settings.link_frame_bytes
         self._turn_frames = TURN_FRAMES
 
     def _other(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
@@ -315,7 +317,7 @@ class GatewayLink(Link):
             self._refuse(stream, kind(sentence))
 
     def _refuse(self, stream: int, problem: MaitredError) -> None:
-        self._door.querying.complaints.say("a frame was refused", self.gateway, problem)
+        self._listener.querying.complaints.say("a frame was refused", self.gateway, problem)
         self.refused(stream, problem)
 
     # What goes out (see `query.Asker`)

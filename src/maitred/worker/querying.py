@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from maitred.protocol.queries import Pass
     from maitred.protocol.seats import Seat
     from maitred.settings import WorkerSettings
-    from maitred.worker.bench import Bench
     from maitred.worker.capacity import Sender
     from maitred.worker.permit_reports import PermitReports
     from maitred.worker.pulse import Pulse
     from maitred.worker.query import Asker
     from maitred.worker.served import Served
+    from maitred.worker.slots import WorkerSlots
     from maitred.worker.statistics import WorkerStatistics
 
 
@@ -68,7 +68,7 @@ class WorkerQueries:
     def __init__(
         self,
         settings: WorkerSettings,
-        bench: Bench,
+        slots: WorkerSlots,
         statistics: WorkerStatistics,
         log: Logger,
         pulse: Pulse,
@@ -76,11 +76,11 @@ class WorkerQueries:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.pulse = pulse
-        self.threads = bench.threads
-        self.capacity = bench.capacity
-        self.failures = bench.failures
+        self.threads = slots.threads
+        self.capacity = slots.capacity
+        self.failures = slots.failures
         self.chunk_bytes = settings.chunk_bytes
-        self.count = bench.count
+        self.count = slots.count
         self.running: dict[Query, None] = {}
         """Whose handlers have not ended."""
         self.fetch: Callable[[Reservation[Served]], None] | None = None
@@ -100,7 +100,7 @@ class WorkerQueries:
         self._tokens: list[bytes] = []
         """Drawn already: the system is asked for many at once."""
         self._early_seconds = settings.early_seconds
-        self._bench = bench
+        self._slots = slots
         self._statistics = statistics
         self._log = log
         self._book: Reservations[Served, EarlyQuery] = Reservations(
@@ -131,7 +131,7 @@ class WorkerQueries:
         expires_at = now + terms.reservation_seconds
         if now > self.pulse.in_time_until:
             expires_at -= self.pulse.behind(now)
-        if expires_at <= now or not self._bench.has_room or not self._bench.take():
+        if expires_at <= now or not self._slots.has_room or not self._slots.take():
             # In the first case it was reserved before the loop was blocked.
             early = book.refuse(token)
             if early is not None:
@@ -235,7 +235,7 @@ class WorkerQueries:
         if reservation is not None:
             self._tell_arrived(token)
             self._over(reservation.where, reservation.terms)
-            self._bench.leave()
+            self._slots.leave()
 
     def forget(self, asker: Asker, stream: int, token: bytes) -> None:
         """A query that waits for the word of its token is not wanted any more."""
@@ -283,7 +283,7 @@ class WorkerQueries:
         if isinstance(terms, Reserved) and terms.proof and self.counted is not None:
             self.counted.is_over(query.served, terms)
         if query.told or not good or not self._kept_warm(query, now):
-            self._bench.leave()
+            self._slots.leave()
 
     def _kept_warm(self, query: Query, now: float) -> bool:
         """The gateway may have the slot again at once: whoever else wants one finds those on offer.
@@ -297,7 +297,7 @@ class WorkerQueries:
             or not query.again_until
             or not query.served.has_offers
             or query.served.health.sick
-            or self._bench.closed
+            or self._slots.closed
             or self.capacity.room <= 0
             or not isinstance(terms, Reserved)
         ):
@@ -334,8 +334,8 @@ class WorkerQueries:
             self._refuse(asker, stream, reservations.unknown())
             return
         room = capacity.asked(sender, seat.in_flight, now, pressed=seat.pressed)
-        closed = self._bench.closed
-        if closed or not room or not self._bench.take():
+        closed = self._slots.closed
+        if closed or not room or not self._slots.take():
             capacity.answered(sender)
             self._statistics.full += 1
             sentence = LEAVING if closed else FULL
@@ -395,7 +395,7 @@ class WorkerQueries:
             self._statistics.unused += 1
             self._log.debug("nobody came for a reserved slot", queue=reservation.where.name)
         self._over(reservation.where, reservation.terms)
-        self._bench.leave()
+        self._slots.leave()
 
     def _tell_arrived(self, token: bytes) -> None:
         if self.arrived is not None:

@@ -27,8 +27,8 @@ import uvloop
 
 from maitred.errors import Cancelled, DeadlineExceeded, MaitredError
 from maitred.protocol.tasks import Heard, Heartbeat
-from maitred.worker.beats import LEASE_SHARE, SHORTEST_SECONDS
 from maitred.worker.block_detector import BlockDetector, Sighting
+from maitred.worker.heartbeats import LEASE_SHARE, SHORTEST_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -28,12 +28,11 @@ from maitred.protocol.sessions import SESSION_BYTES, session_of_secret
 from maitred.protocol.tasks import Offer, Offered
 from maitred.wire.alarm import Alarm
 from maitred.worker.attending import Attending
-from maitred.worker.beats import Beats
-from maitred.worker.bench import Bench
 from maitred.worker.block_reports import BlockReports
 from maitred.worker.capacity import Capacity
-from maitred.worker.ends import Ends
+from maitred.worker.completions import CompletionReports
 from maitred.worker.failure_log import FailureLog
+from maitred.worker.heartbeats import HeartbeatSender
 from maitred.worker.outage import Outage
 from maitred.worker.permit_reports import PermitReports
 from maitred.worker.pulse import Pulse
@@ -42,6 +41,7 @@ from maitred.worker.querying import WorkerQueries
 from maitred.worker.relayed_queries import RelayedQueries
 from maitred.worker.served import Served
 from maitred.worker.shared_offering import SharedOffering
+from maitred.worker.slots import WorkerSlots
 from maitred.worker.standby import StandbyHeartbeats
 from maitred.worker.statistics import WorkerStatistics
 from maitred.worker.supply import spread, to_offer, worth_it
@@ -94,7 +94,7 @@ class Worker:
         self._session = session_of_secret(secret)
         self.statistics = WorkerStatistics(settings.slots)
         self._outage = Outage(client.settings, surroundings.random, log)
-        self._ends = Ends(
+        self._completions = CompletionReports(
             client,
             self._session,
             settings.finish_seconds,
@@ -106,9 +106,9 @@ class Worker:
             settings, self.statistics, self._slot_freed, log, surroundings.cpu_times
         )
         self._supply_soon = False
-        self._bench = Bench(
+        self._slots = WorkerSlots(
             settings,
-            self._ends,
+            self._completions,
             self.statistics,
             min((node.payload_bytes for node in client.nodes() if node.node), default=2**31),
             self._slot_freed,
@@ -120,21 +120,21 @@ class Worker:
             Served(
                 handler,
                 QueueView(handler.id, handler.selection, surroundings.random),
-                self._bench.most_bytes,
+                self._slots.most_bytes,
             )
             for handler in handlers
         ]
-        self._beats = Beats(
+        self._heartbeats = HeartbeatSender(
             client,
             self._session,
             name,
             settings.young_seconds,
-            self._bench,
+            self._slots,
             self._outage,
             self._origins,
         )
         self.querying = WorkerQueries(
-            settings, self._bench, self.statistics, log, self._pulse, surroundings.secret
+            settings, self._slots, self.statistics, log, self._pulse, surroundings.secret
         )
         self._fetching = RelayedQueries(client, self.querying, self.statistics, self._slot_freed)
         self.querying.fetch = self._fetching.begin
@@ -170,7 +170,7 @@ class Worker:
                 served=self._served,
                 statistics=self.statistics,
                 outage=self._outage,
-                free=lambda: self._bench.free,
+                free=lambda: self._slots.free,
                 take=self._take,
                 freed=self._slot_freed,
                 spawn=self._spawn,
@@ -178,7 +178,7 @@ class Worker:
                 connection_lost=self._connection_lost,
             )
         self._pauses = Alarm(self._loop, self._pause_is_over)
-        self._door = QueryListener(
+        self._listener = QueryListener(
             self._loop,
             settings,
             self._session,
@@ -197,7 +197,7 @@ class Worker:
                 pulse=self._pulse,
                 blocked_seconds=settings.blocked_seconds,
                 origins=self._origins,
-                lost=self._bench.lost,
+                lost=self._slots.lost,
                 reports=BlockReports(self.statistics, log, self._attempts, self._pulse.time),
             )
         self.welcomed: Callable[[], None] = lambda: None
@@ -216,7 +216,7 @@ class Worker:
             self._log.error("certificate not read again; the old state stays", error=problem)
             return
         self._log.info("certificate read again")
-        self.address = self._door.address
+        self.address = self._listener.address
         if self._shared is not None:
             self._shared.address = self.address
         self._attending.moved(self.address)
@@ -225,13 +225,13 @@ class Worker:
         """Work until `stop` is called, then drain; return False if attempts or their results had to
         be left behind. Cancelling the call stops the worker at once, without a drain."""
         try:
-            await self._door.open(encrypted=self._client.encrypted)
+            await self._listener.open(encrypted=self._client.encrypted)
         except BaseException:
-            self._beats.stop()
+            self._heartbeats.stop()
             raise
         if self._settings.host is None:
             self.querying.fetch_seconds = 0.0
-        self.address = self._door.address
+        self.address = self._listener.address
         if self._standby is not None:
             self._pulse.start()
             self._standby.start()
@@ -244,14 +244,14 @@ class Worker:
             return await self._drain()
         finally:
             # A caller may also cancel `run`, without a drain: what it began must not outlive it.
-            self._bench.closed = True
+            self._slots.closed = True
             for offer in self._offering:
                 offer.cancel()
-            self._ends.stop()
+            self._completions.stop()
             if self._standby is not None:
                 await self._standby.stop()
             self._pulse.stop()
-            self._beats.stop()
+            self._heartbeats.stop()
             self._attending.stop()
             self._pauses.stop()
             if self._shared is not None:
@@ -260,8 +260,8 @@ class Worker:
             self._counted.stop()
             self.capacity.stop()
             self._fetching.stop()
-            self._bench.threads.shutdown(wait=False, cancel_futures=True)
-            await self._door.close()
+            self._slots.threads.shutdown(wait=False, cancel_futures=True)
+            await self._listener.close()
             await asyncio.gather(*self._offering, return_exceptions=True)
 
     def stop(self) -> None:
@@ -283,13 +283,13 @@ class Worker:
         self._quiet.set()
         if not self._attending.online:
             self._attending.changed()
-        free = self._bench.free
+        free = self._slots.free
         one_by_one: Sequence[Served] = self._served
         shared = self._shared
         if shared is not None and shared.available:
             shared.supply(free)
             one_by_one = self._held_back
-            self._bench.strict = len(shared.posts) + len(one_by_one) > 1
+            self._slots.strict = len(shared.posts) + len(one_by_one) > 1
         if not one_by_one:
             return
         if not free:
@@ -338,7 +338,7 @@ class Worker:
 
     async def _offer(self, served: Served, slots: int) -> None:
         try:
-            if not self._bench.free:  # all were taken, or we were stopped, before our turn came
+            if not self._slots.free:  # all were taken, or we were stopped, before our turn came
                 return
             offered = await self._ask(served, slots)
             if offered is None:
@@ -352,13 +352,13 @@ class Worker:
     def _seat(self, served: Served, offered: Offered, now: float) -> None:
         """Begin what an offer got."""
         lease_ends_at = now + offered.lease_seconds - self._pulse.behind(now)
-        seat = self._bench.seat
+        begin = self._slots.begin
         origin: Origin | None = None
         for given in offered.tasks:
             if origin is None or origin.partition != given.partition:
                 origin = served.origin(given.partition)
                 origin.lease_seconds = offered.lease_seconds
-            seat(served, given, origin, now, lease_ends_at)
+            begin(served, given, origin, now, lease_ends_at)
         for reserved in offered.reserved:
             self.querying.reserved(served, reserved, now)
 
@@ -378,7 +378,7 @@ class Worker:
         """A node that comes back may know more, or less, than before."""
         if self._shared is not None:
             self._shared.available = True
-        self._beats.connection_lost()
+        self._heartbeats.connection_lost()
 
     async def _ask(self, served: Served, slots: int) -> Offered | None:
         view = served.view
@@ -458,13 +458,13 @@ class Worker:
     def _ordered(self) -> None:
         """A person wants us offline, or back."""
         if not self._stopping.is_set():
-            self._bench.closed = not self._attending.online
+            self._slots.closed = not self._attending.online
             self._supply()
 
     # The end
 
     async def _drain(self) -> bool:
-        self._bench.closed = True
+        self._slots.closed = True
         self._attending.stopping()
         self._take_offers_back()
         busy = self.statistics.busy
@@ -472,12 +472,12 @@ class Worker:
         end = self._loop.time() + self._settings.drain_seconds
         finished = await self._within(end, self._all_ended())
         end = max(end, self._loop.time() + LAST_WORDS_SECONDS)
-        told = await self._within(end, self._ends.settled())
+        told = await self._within(end, self._completions.settled())
         if not finished or not told:
             self._log.warning(
                 "stopped before everything was finished; the node gives it to others",
                 running=self.statistics.busy,
-                untold=self._ends.unanswered,
+                untold=self._completions.unanswered,
             )
         return finished and told
 

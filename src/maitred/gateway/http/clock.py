@@ -2,7 +2,7 @@
 
 A connection is in exactly one of these states, and each has a limit: the table is complete, so that
 no connection lives for ever in a state without a limit. The listener checks all connections about
-once a second (`HttpDoor._sweep`); `Connection.look_at_clock` compares.
+once a second (`HttpListener._sweep`); `Connection.look_at_clock` compares.
 """
 
 from __future__ import annotations

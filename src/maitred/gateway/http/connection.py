@@ -31,7 +31,7 @@ from maitred.security.source import Source
 if TYPE_CHECKING:
     import asyncio
 
-    from maitred.gateway.http.door import HttpDoor
+    from maitred.gateway.http.listener import HttpListener
     from maitred.security.authenticator import Authenticator
     from maitred.security.directory import Identity
 
@@ -70,8 +70,8 @@ class HttpConnection(HttpReader):
         "transport",
     )
 
-    def __init__(self, door: HttpDoor) -> None:
-        super().__init__(door)
+    def __init__(self, listener: HttpListener) -> None:
+        super().__init__(listener)
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.name = ""
         """The name of the connection in the query table."""
@@ -102,16 +102,16 @@ class HttpConnection(HttpReader):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        door = self.door
+        listener = self.listener
         self.source = Source.of(transport.get_extra_info("peername"))
         self.peer = str(self.source)
         self.name = f"http {self.peer}"
-        door.metrics.accepted += 1
-        door.connections[self] = None
-        if len(door.connections) > door.settings.connections:
+        listener.metrics.accepted += 1
+        listener.connections[self] = None
+        if len(listener.connections) > listener.settings.connections:
             self._refuse(
                 TooManyConnections(
-                    f"This gateway has {door.settings.connections:,} connections already.",
+                    f"This gateway has {listener.settings.connections:,} connections already.",
                     remedy="Close some, or raise gateway.connections.",
                 )
             )
@@ -119,7 +119,7 @@ class HttpConnection(HttpReader):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the cause is unused
         self.closed = True
         self._held = b""
-        self.door.connections.pop(self, None)
+        self.listener.connections.pop(self, None)
         self._count_unsent(0)
         self._leave()
         self.resume_writing()
@@ -167,7 +167,7 @@ class HttpConnection(HttpReader):
 
     @property
     def _is_trusted(self) -> bool:
-        return self.authorized is not None or not self.door.guard.required
+        return self.authorized is not None or not self.listener.guard.required
 
     @property
     def _is_full(self) -> bool:
@@ -178,9 +178,9 @@ class HttpConnection(HttpReader):
     def _decide(self) -> None:
         head = HttpRequest(self._method, self._target, self._headers, b"", self._began)
         try:
-            keeps_body = self.door.admit(self, head)
+            keeps_body = self.listener.admit(self, head)
         except Exception as problem:  # noqa: BLE001 - the caller gets an answer to every error
-            self._turn_away(self.door.typed(head, problem))
+            self._turn_away(self.listener.typed(head, problem))
             return
         if keeps_body is not None:
             self._let_in(keeps_body=keeps_body)
@@ -188,16 +188,16 @@ class HttpConnection(HttpReader):
         self._deciding = head
         self._seen_at = 0.0
         self._look_at_reading()
-        head.task = self.door.spawn(self._decide_later(head))
+        head.task = self.listener.spawn(self._decide_later(head))
 
     async def _decide_later(self, head: HttpRequest) -> None:
         """Verify the credentials of a head; the connection is not read meanwhile."""
         problem: MaitredError | None = None
         keeps_body = False
         try:
-            keeps_body = await self.door.admit_later(self, head)
+            keeps_body = await self.listener.admit_later(self, head)
         except Exception as found:  # noqa: BLE001 - likewise
-            problem = self.door.typed(head, found)
+            problem = self.listener.typed(head, found)
         if self._deciding is not head:
             return
         self._deciding = None
@@ -228,14 +228,14 @@ class HttpConnection(HttpReader):
         """Serve a complete request, or queue it until its turn."""
         self._seen_at = 0.0
         size = request.held
-        budget = self.door.budgets.under_way
+        budget = self.listener.budgets.under_way
         budget.held += size
         if budget.held > budget.most and size > SMALL_BYTES:
-            self.door.memory_refused(self.peer, budget)
+            self.listener.memory_refused(self.peer, budget)
             request.refusal, request.body = budget.exceeded(), b""
         if self._current is None and not self._queue and not self._write_paused:
             self._current = request
-            self.door.serve(self, request)
+            self.listener.serve(self, request)
             return
         self._queue.append(request)
         if len(self._queue) >= PIPELINED_MAX:
@@ -246,10 +246,10 @@ class HttpConnection(HttpReader):
         """End the request in progress, and release its bytes from the budget."""
         self._current = None
         self._seen_at = 0.0
-        self.door.budgets.under_way.held -= request.held
+        self.listener.budgets.under_way.held -= request.held
 
     def _forget_queue(self) -> None:
-        budget = self.door.budgets.under_way
+        budget = self.listener.budgets.under_way
         for waiting in self._queue:
             if isinstance(waiting, HttpRequest):
                 budget.held -= waiting.held
@@ -271,7 +271,7 @@ class HttpConnection(HttpReader):
                     self._refuse(following)
                     return
                 self._current = following
-                self.door.serve(self, following)
+                self.listener.serve(self, following)
         finally:
             self._pumping = False
         if self._reading_paused:
@@ -284,7 +284,7 @@ class HttpConnection(HttpReader):
         self.transport.abort()
 
     def _read_later(self) -> None:
-        self.door.read_later(self)
+        self.listener.read_later(self)
 
     def _look_at_reading(self) -> None:
         pause = bool(self._unread) or self._is_full
@@ -324,8 +324,8 @@ class HttpConnection(HttpReader):
         """Send a whole answer; do nothing if the caller no longer waits for it."""
         if self._current is not request:
             return
-        door = self.door
-        if door.draining:
+        listener = self.listener
+        if listener.draining:
             request.keep_alive = False
         if not request.keep_alive or request.is_10:
             extra += _connection(request)
@@ -333,7 +333,7 @@ class HttpConnection(HttpReader):
             LINES[status],
             content_type,
             len(body),
-            door.date,
+            listener.date,
             extra,
             body if request.method != b"HEAD" else b"",
         )
@@ -344,7 +344,7 @@ class HttpConnection(HttpReader):
             self.transport.write(data)
         else:
             self._held = data
-            door.write_later(self)
+            listener.write_later(self)
         metrics.answered(request.route, status, self._time() - request.began)
         self._over(request)
         if not request.keep_alive or self._queue or self._wants_continue or self._reading_paused:
@@ -361,7 +361,7 @@ class HttpConnection(HttpReader):
         form = request.form or AS_JSON
         if form.name == "events":
             form = AS_JSON
-        body = form.value(told(problem, tracebacks=self.door.settings.tracebacks))
+        body = form.value(told(problem, tracebacks=self.listener.settings.tracebacks))
         extra += extra_headers(problem)
         self.answer(request, status_of(problem), form.content_type, body, extra)
 
@@ -369,26 +369,28 @@ class HttpConnection(HttpReader):
         """Send the head of an answer whose body comes in pieces."""
         if request.is_10:
             request.keep_alive = False
-        if self.door.draining:
+        if self.listener.draining:
             request.keep_alive = False
         chunked = b"" if request.is_10 else b"Transfer-Encoding: chunked\r\n"
         self._write(
             b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%bCache-Control: no-store\r\n%b%b%b\r\n"
-            % (content_type, chunked, self.door.date, extra, _connection(request))
+            % (content_type, chunked, self.listener.date, extra, _connection(request))
         )
-        self.door.metrics.answered(request.route, 200, self.door.loop.time() - request.began)
+        self.listener.metrics.answered(
+            request.route, 200, self.listener.loop.time() - request.began
+        )
 
     async def send_piece(self, request: HttpRequest, data: bytes) -> None:
         """Send a piece of the body; return when the caller has read enough for the next one."""
         if self._current is not request or not data:
             return
-        self.door.metrics.bytes_out += len(data)
+        self.listener.metrics.bytes_out += len(data)
         if request.is_10:
             self.transport.write(data)
         else:  # the head went through `_write`, so no answer is held
             self.transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
         while self._write_paused and self._current is request:
-            self._drained = self.door.loop.create_future()
+            self._drained = self.listener.loop.create_future()
             await self._drained
 
     def end_stream(self, request: HttpRequest) -> None:
@@ -421,7 +423,7 @@ class HttpConnection(HttpReader):
     def _write(self, data: bytes) -> None:
         self.release()
         if not self.closed:
-            self.door.metrics.bytes_out += len(data)
+            self.listener.metrics.bytes_out += len(data)
             self.transport.write(data)
 
     def _finished(self, request: HttpRequest) -> None:
@@ -438,9 +440,9 @@ class HttpConnection(HttpReader):
         self._write(
             b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
             b"%b%bConnection: close\r\n\r\n%b"
-            % (status, REASONS[status], len(body), self.door.date, extra_headers(problem), body)
+            % (status, REASONS[status], len(body), self.listener.date, extra_headers(problem), body)
         )
-        self.door.metrics.answered("none", status, 0.0)
+        self.listener.metrics.answered("none", status, 0.0)
         self._forget_queue()
         self._linger()
 
@@ -474,7 +476,7 @@ class HttpConnection(HttpReader):
             return
         current.identity = authenticator.refreshed(current.identity)
         if current.identity is None:
-            self.door.log.info("http request cut off: its user is gone", peer=self.peer)
+            self.listener.log.info("http request cut off: its user is gone", peer=self.peer)
             self.transport.abort()
 
     def look_at_token(self) -> None:
@@ -485,19 +487,19 @@ class HttpConnection(HttpReader):
             return
         header = current.headers.get(b"authorization")
         if header is None:
-            known = self.door.certified(self)
+            known = self.listener.certified(self)
         else:
-            known = self.door.guard.authenticator.remembered(*credentials(header))
+            known = self.listener.guard.authenticator.remembered(*credentials(header))
         if known is None and current is not self._verified_again:
             self._verified_again = current
-            self.door.spawn(self._verify_again(current))
+            self.listener.spawn(self._verify_again(current))
 
     async def _verify_again(self, request: HttpRequest) -> None:
         try:
-            await self.door.verify(self, request)
+            await self.listener.verify(self, request)
         except Unauthenticated:
             if self._current is request:
-                self.door.log.info("http request cut off: its user is gone", peer=self.peer)
+                self.listener.log.info("http request cut off: its user is gone", peer=self.peer)
                 self.transport.abort()
         except MaitredError:
             pass  # the node is unreachable or busy; the next check tries again
@@ -511,11 +513,11 @@ class HttpConnection(HttpReader):
             self._seen_at = 0.0
         if waits is not self._seen_waits or not self._seen_at:
             self._seen_waits, self._seen_at = waits, now
-        elif now - self._seen_at > self.door.limits[waits]:
+        elif now - self._seen_at > self.listener.limits[waits]:
             self._lost_patience(waits)
 
     def _lost_patience(self, waits: WaitState) -> None:
-        seconds = self.door.limits[waits]
+        seconds = self.listener.limits[waits]
         if waits is WaitState.HEAD:
             self._stop_reading(_too_slow("the headers", seconds))
         elif waits is WaitState.BODY:
@@ -528,12 +530,12 @@ class HttpConnection(HttpReader):
             self._say_goodbye()
         else:
             if waits is WaitState.CALLER:
-                self.door.log.info(
+                self.listener.log.info(
                     "http caller takes nothing; cut off", peer=self.peer, unsent=self._unsent
                 )
             elif waits is WaitState.ANSWER:
                 route = self._current.route if self._current is not None else "none"
-                self.door.log.error("http request was never answered", route=route)
+                self.listener.log.error("http request was never answered", route=route)
             self.transport.abort()
 
     def _look_at_unsent(self) -> bool:
@@ -541,15 +543,15 @@ class HttpConnection(HttpReader):
         unsent = self.transport.get_write_buffer_size()
         taken = unsent < self._unsent
         self._count_unsent(unsent)
-        budget = self.door.budgets.unsent
+        budget = self.listener.budgets.unsent
         if budget.held > budget.most and unsent:
-            self.door.memory_refused(self.peer, budget)
+            self.listener.memory_refused(self.peer, budget)
             self._count_unsent(0)
             self.transport.abort()
         return taken
 
     def _count_unsent(self, unsent: int) -> None:
-        self.door.budgets.unsent.held += unsent - self._unsent
+        self.listener.budgets.unsent.held += unsent - self._unsent
         self._unsent = unsent
 
 

@@ -14,7 +14,7 @@ from maitred.gateway.http.openapi import document
 
 if TYPE_CHECKING:
     from maitred.gateway.http.connection import HttpConnection
-    from maitred.gateway.http.door import HttpDoor
+    from maitred.gateway.http.listener import HttpListener
     from maitred.gateway.http.request import HttpRequest
 
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
@@ -23,16 +23,16 @@ PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 class Pages:
     """The handlers of these pages."""
 
-    def __init__(self, door: HttpDoor) -> None:
-        self._door = door
-        self._gateway = door.gateway
+    def __init__(self, listener: HttpListener) -> None:
+        self._listener = listener
+        self._gateway = listener.gateway
         self._document = json.encode(
-            document(with_users=door.guard.required, closed=door.needs_user)
+            document(with_users=listener.guard.required, closed=listener.needs_user)
         )
 
     def health(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer that the gateway is alive, or stopping."""
-        state = "stopping" if self._door.draining else "alive"
+        state = "stopping" if self._listener.draining else "alive"
         connection.answer(request, 200, JSON, AS_JSON.value({"status": state}))
 
     def ready(self, connection: HttpConnection, request: HttpRequest) -> None:
@@ -47,15 +47,15 @@ class Pages:
 
     def metrics_page(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer with the metrics, for Prometheus."""
-        door = self._door
-        lines = door.metrics.families()
-        lines += gauge("maitred_http_connections", "Open now.", len(door.connections))
-        busy = sum(one.is_busy for one in door.connections)
+        listener = self._listener
+        lines = listener.metrics.families()
+        lines += gauge("maitred_http_connections", "Open now.", len(listener.connections))
+        busy = sum(one.is_busy for one in listener.connections)
         lines += gauge("maitred_http_requests_under_way", "Not answered yet.", busy)
         lines += gauges(
             "maitred_http_held_bytes",
             "What all connections hold, by the setting that limits it.",
-            [({"limit": one.setting}, one.held) for one in door.budgets.all()],
+            [({"limit": one.setting}, one.held) for one in listener.budgets.all()],
         )
         lines += gauge(
             "maitred_gateway_ready", "1: its node is reached.", int(self._gateway.is_ready)
@@ -99,7 +99,7 @@ class Pages:
 
     def _access_families(self) -> list[str]:
         """Render the metrics of logins and of reloaded files."""
-        guard = self._door.guard
+        guard = self._listener.guard
         authenticator, reloading = guard.authenticator, guard.reloading
         lines = counter(
             "maitred_logins_total",

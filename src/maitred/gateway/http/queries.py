@@ -35,8 +35,8 @@ from maitred.security.audit_records import query_fields
 if TYPE_CHECKING:
     from maitred.gateway.asking import QueryInProgress
     from maitred.gateway.http.connection import HttpConnection
-    from maitred.gateway.http.door import HttpDoor
     from maitred.gateway.http.formats import Format
+    from maitred.gateway.http.listener import HttpListener
     from maitred.gateway.http.request import HttpRequest
 
 ROWS_MAX: Final = 10_000
@@ -49,12 +49,12 @@ NAMES_MAX: Final = 1_024
 class QueryRoutes:
     """The handlers of queries and of the query table."""
 
-    def __init__(self, door: HttpDoor) -> None:
-        self._door = door
-        self._gateway = door.gateway
-        self._default_seconds = door.settings.querying.timeout_seconds
+    def __init__(self, listener: HttpListener) -> None:
+        self._listener = listener
+        self._gateway = listener.gateway
+        self._default_seconds = listener.settings.querying.timeout_seconds
         self._names: dict[str, bytes] = {}
-        audit = door.gateway.guard.audit
+        audit = listener.gateway.guard.audit
         self._audit = None if audit is None or audit.queries == "none" else audit
         """The audit log if it records queries, else None."""
 
@@ -139,11 +139,11 @@ class QueryRoutes:
                 connection.answer(request, 200, form.content_type, body, self._extra(running))
             elif isinstance(outcome, Rows):
                 streaming = self._stream(connection, request, outcome, form, self._extra(running))
-                request.task = self._door.spawn(streaming)
+                request.task = self._listener.spawn(streaming)
             else:
                 connection.answer_error(request, behind_us(outcome), self._extra(running))
         except Exception as problem:  # noqa: BLE001 - the caller gets an answer to every error
-            self._door.fail(connection, request, problem)
+            self._listener.fail(connection, request, problem)
 
     async def _stream(
         self,
@@ -162,10 +162,10 @@ class QueryRoutes:
             await connection.send_piece(request, form.end())
             connection.end_stream(request)
         except MaitredError as problem:
-            said = told(behind_us(problem), tracebacks=self._door.settings.tracebacks)
+            said = told(behind_us(problem), tracebacks=self._listener.settings.tracebacks)
             connection.break_off(request, form.error(said))
         except Exception:
-            self._door.log.exception("http stream failed")
+            self._listener.log.exception("http stream failed")
             connection.break_off(request, b"")
         finally:
             request.running = None

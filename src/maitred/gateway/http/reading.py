@@ -42,7 +42,7 @@ from maitred.gateway.http.request import HttpRequest
 
 if TYPE_CHECKING:
     from maitred.gateway.http.budget import Budget
-    from maitred.gateway.http.door import HttpDoor
+    from maitred.gateway.http.listener import HttpListener
 
 IDLE, HEAD, BODY = range(3)
 """The phases of reading a request."""
@@ -117,15 +117,15 @@ class HttpReader(asyncio.Protocol):
         "_time",
         "_unread",
         "_wants_continue",
-        "door",
+        "listener",
         "peer",
     )
 
-    def __init__(self, door: HttpDoor) -> None:
-        self.door = door
+    def __init__(self, listener: HttpListener) -> None:
+        self.listener = listener
         self.peer = ""
-        self._metrics = door.metrics
-        self._time = door.loop.time
+        self._metrics = listener.metrics
+        self._time = listener.loop.time
         self._parser = HttpRequestParser(self)
         self._feed = self._parser.feed_data
         self._phase = IDLE
@@ -160,7 +160,7 @@ class HttpReader(asyncio.Protocol):
         self._wants_continue = False
         self._unread = b""
         """The bytes that wait to be parsed; reading is paused while there are some."""
-        self._budget: Budget = door.budgets.strangers
+        self._budget: Budget = listener.budgets.strangers
         self._counted = 0
         """How many bytes are counted in `_budget` for this connection."""
         self._known_head = b""
@@ -253,7 +253,7 @@ class HttpReader(asyncio.Protocol):
     def _discard(self, size: int) -> None:
         """Discard what a refused caller had already begun to send, up to the size of a body."""
         self._discarded += size
-        if self._discarded > self.door.settings.body_bytes:
+        if self._discarded > self.listener.settings.body_bytes:
             self._cut_off()
 
     def _parse_portions(self, data: bytes) -> None:
@@ -303,8 +303,8 @@ class HttpReader(asyncio.Protocol):
                 self._fresh = False
             else:
                 self._head_bytes += len(data)
-            if max(self._head_bytes, self._callback_bytes) > self.door.settings.header_bytes:
-                self._stop_reading(too_many_headers(self.door.settings))
+            if max(self._head_bytes, self._callback_bytes) > self.listener.settings.header_bytes:
+                self._stop_reading(too_many_headers(self.listener.settings))
 
     def _settle(self) -> None:
         """Decide whether to admit a request with an unfinished body, and count the held bytes."""
@@ -339,7 +339,7 @@ class HttpReader(asyncio.Protocol):
 
     def _count(self) -> None:
         """Count the bytes that this connection holds in the budget of all connections."""
-        budgets = self.door.budgets
+        budgets = self.listener.budgets
         size = len(self._unread)
         if self._phase == HEAD:
             size += self._head_bytes + HEAD_COST_BYTES
@@ -354,7 +354,7 @@ class HttpReader(asyncio.Protocol):
         grown = size > self._counted or budget is not before
         self._budget, self._counted = budget, size
         if grown and budget.held > budget.most and size:
-            self.door.memory_refused(self.peer, budget)
+            self.listener.memory_refused(self.peer, budget)
             self._stop_reading(budget.exceeded())
 
     def _learn(self, data: bytes) -> None:
@@ -376,7 +376,7 @@ class HttpReader(asyncio.Protocol):
             self._known_bytes = 0
 
     def _garbage(self, what: str) -> None:
-        self.door.malformed(self.peer, what)
+        self.listener.malformed(self.peer, what)
         self._stop_reading(
             MalformedRequest(
                 f"This is no HTTP request that is understood here: {what}.",
@@ -387,7 +387,7 @@ class HttpReader(asyncio.Protocol):
     def _stop_reading(self, problem: BaseException | None) -> None:
         """Refuse the request that is being read, when its turn comes, and end the connection."""
         if not isinstance(problem, MaitredError):
-            self.door.log.error("http request failed", exc_info=problem)
+            self.listener.log.error("http request failed", exc_info=problem)
             problem = InternalError("The gateway failed at reading the request.")
         self._stop_listening()
         self._ends_with(problem)
@@ -423,10 +423,10 @@ class HttpReader(asyncio.Protocol):
         self._callback_bytes += len(name) + len(value) + 4
         self._lines += 1
         if self._lines > HEADERS_MAX:
-            raise too_many_headers(self.door.settings)
+            raise too_many_headers(self.listener.settings)
         if self._phase == BODY:  # a trailer, which is ignored
-            if self._callback_bytes > self.door.settings.header_bytes:
-                raise too_many_headers(self.door.settings)
+            if self._callback_bytes > self.listener.settings.header_bytes:
+                raise too_many_headers(self.listener.settings)
             return
         name = name.lower()
         headers = self._headers
@@ -437,7 +437,7 @@ class HttpReader(asyncio.Protocol):
         headers[name] = value
 
     def on_headers_complete(self) -> None:
-        settings = self.door.settings
+        settings = self.listener.settings
         if self._callback_bytes > settings.header_bytes:
             raise too_many_headers(settings)
         headers = self._headers
@@ -468,7 +468,7 @@ class HttpReader(asyncio.Protocol):
             self._wants_continue = not self._is_10
         try:
             self._method = parser.get_method()
-            self.door.check_head(self._method, headers)
+            self.listener.check_head(self._method, headers)
             if b"content-encoding" in headers:
                 check_encoding(headers[b"content-encoding"])
         except MaitredError as problem:
@@ -478,8 +478,8 @@ class HttpReader(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._pieces += 1
         self._body_bytes += len(body)
-        if self._body_bytes > self.door.settings.body_bytes:
-            raise too_large(self.door.settings)
+        if self._body_bytes > self.listener.settings.body_bytes:
+            raise too_large(self.listener.settings)
         if self._length == UNKNOWN_LENGTH:
             self._chunks += 1
             if self._chunks > CHUNKS_MAX:

@@ -19,7 +19,7 @@ from maitred.protocol.tasks import NEVER, Failure, Outcome, PartitionDescription
 
 if TYPE_CHECKING:
     from maitred.gateway.http.connection import HttpConnection
-    from maitred.gateway.http.door import HttpDoor
+    from maitred.gateway.http.listener import HttpListener
     from maitred.gateway.http.request import HttpRequest
 
 WAIT_MAX_SECONDS: Final = 8.0
@@ -34,9 +34,9 @@ _read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 class TaskRoutes:
     """The handlers of tasks and queues."""
 
-    def __init__(self, door: HttpDoor) -> None:
-        self._gateway = door.gateway
-        self._door = door
+    def __init__(self, listener: HttpListener) -> None:
+        self._gateway = listener.gateway
+        self._listener = listener
 
     async def add_task(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from maitred.client.client import AsyncClient
     from maitred.client.held import Held
-    from maitred.worker.bench import Bench
     from maitred.worker.execution import Execution
     from maitred.worker.origin import Origin
     from maitred.worker.outage import Outage
+    from maitred.worker.slots import WorkerSlots
 
 LEASE_SHARE: Final = 1 / 3
 """Of the lease: two heartbeats may get lost."""
@@ -31,7 +31,7 @@ SHORTEST_SECONDS: Final = 0.05
 """Between two looks, however short a lease is."""
 
 
-class Beats:
+class HeartbeatSender:
     """Sends the heartbeats of all tasks that this worker runs, and stops those that the node
     revoked or gave to another worker."""
 
@@ -41,7 +41,7 @@ class Beats:
         session: bytes,
         name: str,
         young_seconds: float,
-        bench: Bench,
+        slots: WorkerSlots,
         outage: Outage,
         origins: Callable[[], Iterable[Origin]],
     ) -> None:
@@ -49,7 +49,7 @@ class Beats:
         self._session = session
         self._name = name
         self._young_seconds = young_seconds
-        self._bench = bench
+        self._slots = slots
         self._outage = outage
         self._origins = origins
         self._loop = asyncio.get_running_loop()
@@ -115,7 +115,7 @@ class Beats:
                     continue
                 except UnknownQueue:  # it was deleted, with all its tasks
                     for execution in list(origin.running.values()):
-                        self._bench.lost(execution)
+                        self._slots.lost(execution)
                     return
                 except MaitredError as problem:
                     tries += 1
@@ -138,7 +138,7 @@ class Beats:
         mentioned = origin.running.copy()
         running = [(*key, execution.proof) for key, execution in mentioned.items()]
         message = Heartbeat(*origin.queue, origin.partition, 0, self._session, self._name, running)
-        lease_ends_at = self._bench.clock() + origin.lease_seconds
+        lease_ends_at = self._slots.clock() + origin.lease_seconds
         # If this one is lost, the next must still be in time.
         held = self._client.hold(message, seconds, grace_seconds=seconds / 2)
         self._held[origin] = (held, frozenset(mentioned))
@@ -162,7 +162,7 @@ class Beats:
         lost, revoked = frozenset(heard.lost), frozenset(heard.revoked)
         for (sequence, _), execution in list(origin.running.items()):
             if sequence in lost:
-                self._bench.lost(execution)
+                self._slots.lost(execution)
                 news = True
             elif sequence in revoked:
                 news = execution.revoke() or news

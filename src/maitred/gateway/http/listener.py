@@ -74,7 +74,7 @@ STAYS_OPEN: Final = frozenset(("health", "metrics_page"))
 """The handlers that a stopping gateway still serves."""
 
 
-class HttpDoor:
+class HttpListener:
     """The HTTP listener of a gateway process; implements `GatewayListener`."""
 
     def __init__(

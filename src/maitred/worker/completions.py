@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maitred.worker.statistics import WorkerStatistics
 
 
-class Ends:
+class CompletionReports:
     """Reports the ends of this worker's tasks to their partitions, again and again until each is
     answered."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import Given
     from maitred.settings import WorkerSettings
     from maitred.worker.capacity import Capacity
-    from maitred.worker.ends import Ends
+    from maitred.worker.completions import CompletionReports
     from maitred.worker.failure_log import FailureLog
     from maitred.worker.origin import Origin
     from maitred.worker.outcomes import Ending
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from maitred.worker.statistics import WorkerStatistics
 
 
-class Bench:
+class WorkerSlots:
     """The slots of one worker."""
 
     def __init__(
         self,
         settings: WorkerSettings,
-        ends: Ends,
+        completions: CompletionReports,
         statistics: WorkerStatistics,
         most_bytes: int,
         freed: Callable[[], None],
@@ -53,7 +53,7 @@ class Bench:
         self.strict = False
         """Whether slots are on offer in several places: then what comes beyond the measured limit
         was taken twice, and is given back. Otherwise the limit has changed since the offer."""
-        self._ends = ends
+        self._completions = completions
         self._statistics = statistics
         self._freed = freed
         self.failures = failures
@@ -81,7 +81,7 @@ class Bench:
         self._statistics.busy -= 1
         self._freed()
 
-    def seat(
+    def begin(
         self, served: Served, given: Given, origin: Origin, now: float, lease_ends_at: float
     ) -> None:
         """Begin a task, or give it back if there is no room for it."""
@@ -93,7 +93,7 @@ class Bench:
             or (self.strict and not self.has_room)
         ):
             statistics.returned += 1
-            self._ends.add(origin, End(*key, given.proof, RETURNED, outcomes.NIL))
+            self._completions.add(origin, End(*key, given.proof, RETURNED, outcomes.NIL))
             return
         statistics.begun += 1
         try:
@@ -120,7 +120,7 @@ class Bench:
         self.count(FAILED)
         task = f"{origin.name}/{origin.partition}/{given.sequence}"
         self.failures.attempt_failed(origin.name, origin.handler, task, given.attempt, ending[1])
-        self._ends.add(origin, End(given.sequence, given.attempt, given.proof, *ending))
+        self._completions.add(origin, End(given.sequence, given.attempt, given.proof, *ending))
         self._freed()
 
     def tell(self, execution: Execution, ending: Ending) -> None:
@@ -130,9 +130,9 @@ class Bench:
         origin.running.pop(key, None)
         end = End(key[0], key[1], execution.proof, how, body)
         if origin.ends:
-            origin.ends.append(end)  # `Ends.add`, without a call for each task
+            origin.ends.append(end)  # `CompletionReports.add`, without a call for each task
         else:
-            self._ends.add(origin, end)
+            self._completions.add(origin, end)
         if how == DONE:
             self._statistics.done += 1
         else:

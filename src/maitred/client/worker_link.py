@@ -98,7 +98,7 @@ class _Nobody:
 _NOBODY: Final = _Nobody()
 
 
-class SeatLink(Link):
+class WorkerLink(Link):
     """Made by `Links`."""
 
     __slots__ = (
@@ -132,8 +132,8 @@ class SeatLink(Link):
         settings: Querying,
         frame_bytes: int,
         name: str,
-        on_end: Callable[[SeatLink, float, bool], None],
-        on_stray: Callable[[SeatLink], None],
+        on_end: Callable[[WorkerLink, float, bool], None],
+        on_stray: Callable[[WorkerLink], None],
         on_load: Callable[[bytes, Load, float], None],
         secret: Callable[[int], bytes],
         fingerprint: bytes = b"",
