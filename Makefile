@@ -8,7 +8,7 @@ SEEDS  ?= 1000
 APART  := schemathesis cassandra-driver cqlsh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test pytest check bench soak format clean
+.PHONY: help run test pytest check bench soak studies format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -48,6 +48,10 @@ bench: $(READY) ## the benchmarks, each a ratio against a peer in the same run
 
 soak: $(READY) ## the simulated world under SEEDS seeds: make soak SEEDS=100000
 	@$(BIN)/maitred simulate soak --seeds $(SEEDS)
+
+# Tests that read MAITRED_THOROUGH: see tests/thorough.py.
+studies: $(READY) ## the tests of studies and models under all their seeds; make test tries a few
+	@MAITRED_THOROUGH=1 $(BIN)/python -m pytest -n auto $$(grep -rl tests.thorough tests --include='test_*.py')
 
 format: $(READY) ## let ruff format and fix what it can
 	@$(BIN)/ruff check --fix .

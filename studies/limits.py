@@ -128,6 +128,7 @@ class _Run:
         first = behaviour.first or behaviour.slots
         self._estimator = LimitEstimator(first, behaviour.slots, 0.0)
         self._prober = KneeProber(0.0, KneeSettings(ceiling=behaviour.slots))
+        """One of the two is used: the prober for a knee, else the estimator."""
         self._heard = self._limit()
         """What the senders know of the limit."""
         self.track = Track([], [], [], [], [])
@@ -177,8 +178,10 @@ class _Run:
 
     def _arrive(self) -> None:
         self._waiting += 1
-        self._prober.started()
-        self._estimator.claimed(self._in_flight, pressed=self._wanted > self._in_flight)
+        if self._behaviour.knee:
+            self._prober.started()
+        else:
+            self._estimator.claimed(self._in_flight, pressed=self._wanted > self._in_flight)
         self._serve()
 
     def _serve(self) -> None:
@@ -186,7 +189,8 @@ class _Run:
             self._waiting -= 1
             self._serving += 1
             self._at(self._now + self._random.expovariate(1 / MEAN_SECONDS), self._end)
-        self._observe()
+        if not self._behaviour.knee:
+            self._observe()
 
     def _observe(self) -> None:
         start, end = self._behaviour.lie
@@ -198,8 +202,10 @@ class _Run:
     def _end(self) -> None:
         self._serving -= 1
         self._serve()
-        self._estimator.ended()
-        self._prober.ended(self._now)
+        if self._behaviour.knee:
+            self._prober.ended(self._now)
+        else:
+            self._estimator.ended()
         self._tell(self._limit())
         self._at(self._now + WAY_SECONDS, self._answered)
 

@@ -114,6 +114,7 @@ class Contest:
         for provider in self._struck:
             provider.struck = True
         self._phase = model.phases[0]
+        self._arrivals_per_second = model.arrivals_per_second(self._phase)
         changes = zip(self.providers, *model.phases[:2], strict=True) if model.phases[1:] else ()
         self._cut = [
             provider for provider, before, after in changes if after.permits < before.permits
@@ -162,8 +163,7 @@ class Contest:
     # Clients
 
     def _arrival(self, now: float) -> None:
-        rate = self.model.arrivals_per_second(self._phase)
-        self._at(now + self.random.expovariate(rate), self._arrival)
+        self._at(now + self.random.expovariate(self._arrivals_per_second), self._arrival)
         self._ask(now, self.random.randrange(len(self.gateways)))
 
     def _ask(self, now: float, number: int) -> None:
@@ -341,6 +341,7 @@ class Contest:
 
     def _change(self, now: float, phase: tuple[Any, ...]) -> None:
         self._phase = phase
+        self._arrivals_per_second = self.model.arrivals_per_second(phase)
         for provider, ability in zip(self.providers, phase, strict=True):
             provider.change(ability, now)
 

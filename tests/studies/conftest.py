@@ -18,7 +18,8 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Figure]]:
     """Lets a module draw its pictures to figures, which it collects, instead of to files.
 
     Everything is drawn as for a file, so that whatever cannot be drawn fails, but neither laid out
-    nor written, which takes two thirds of the time. Each study also has a test with a real file.
+    nor written, which takes two thirds of the time. `test_commands.py` writes a real file with each
+    study.
     """
 
     def sketched(module: str) -> list[Figure]:
