@@ -16,7 +16,7 @@ from fuzz.quiet_log import QuietLog
 from fuzz.reference import cut
 from fuzz.transport import FakeTransport
 from fuzz.violated import Violated, require
-from maitred.client.adding import Place
+from maitred.client.adding import TaskPlace
 from maitred.client.answers import Rows, Whole
 from maitred.errors import Cancelled, MaitredError, Unauthenticated, UnknownQueue, WorkerLost
 from maitred.gateway.gateway import Gateway
@@ -168,9 +168,9 @@ class World:
         listener.lead_to(gateway)
         return listener
 
-    async def _add(self, *_arguments: object, **_named: object) -> Place:
+    async def _add(self, *_arguments: object, **_named: object) -> TaskPlace:
         await asyncio.sleep(0)
-        return Place(0, 1)
+        return TaskPlace(0, 1)
 
     def run(self, pieces: list[bytes], *, peer_reads: bool) -> list[Exchange]:
         """One connection, from its first byte to its end; its requests and their answers."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from maitred.balancing.workers.counting import CountingPolicy
 from maitred.balancing.workers.doubt import Doubts
 from maitred.balancing.workers.health import Health
-from maitred.balancing.workers.interface import Dispatch, Outcome, Report, Worker
+from maitred.balancing.workers.interface import Dispatch, LoadReport, PolicyWorker, QueryOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
 
 
-class Offering(Worker):
+class Offering(PolicyWorker):
     """A worker, and how it is."""
 
     __slots__ = ("health",)
@@ -46,7 +46,7 @@ class CentralLine(CountingPolicy[Offering]):
     def _new(self, name: str, slots: int, now: float) -> Offering:  # noqa: ARG002
         return Offering(name, slots)
 
-    def reported(self, worker: str, report: Report, now: float) -> None:
+    def reported(self, worker: str, report: LoadReport, now: float) -> None:
         known = self._known.get(worker)
         if known is not None:
             known.slots = report.limit
@@ -58,18 +58,18 @@ class CentralLine(CountingPolicy[Offering]):
         return dispatch
 
     def ended(
-        self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
+        self, dispatch: Dispatch, outcome: QueryOutcome, now: float, limit: int | None = None
     ) -> None:
         worker = dispatch.worker
         if dispatch.open and isinstance(worker, Offering):
             # What was lost is not the worker's word, and what was refused is the gateway's.
-            if outcome is Outcome.DONE:
+            if outcome is QueryOutcome.DONE:
                 worker.health.done(now - dispatch.sent_at, now)
                 self._tell(worker, now)
-            elif outcome is Outcome.FAILED:
+            elif outcome is QueryOutcome.FAILED:
                 worker.health.failed(now)
                 self._tell(worker, now)
-            elif outcome is Outcome.REFUSED:
+            elif outcome is QueryOutcome.REFUSED:
                 self._doubts.refused(dispatch, len(self._list), now)
         super().ended(dispatch, outcome, now, limit)
 
@@ -91,7 +91,7 @@ class CentralLine(CountingPolicy[Offering]):
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
         count = 0
-        chosen: Worker | None = None
+        chosen: PolicyWorker | None = None
         for worker in self._candidates(without):
             free: float = worker.slots - worker.in_flight
             if free > 0 and worker.health.sick:

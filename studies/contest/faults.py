@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from maitred.balancing.workers import Report
+from maitred.balancing.workers import LoadReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Fault:
         mute = self.silent or self.late_seconds or self.jumps > 1.0 or self.clocks or self.lags
         return not mute
 
-    def report(self, report: Report, random: Random) -> Report | None:
+    def report(self, report: LoadReport, random: Random) -> LoadReport | None:
         """What is heard of a worker that meant to say this."""
         if self.silent:
             return None
@@ -82,11 +82,11 @@ class Fault:
         return float(self.jumps ** random.uniform(-1.0, 1.0))
 
 
-def lie(report: Report, says: int) -> Report:
+def lie(report: LoadReport, says: int) -> LoadReport:
     """Nothing of it is true but the number; who boasts says that he is idle and very fast."""
     if says > 0:
-        return Report(report.number, says, 0, 0, 1e-9, 0, 1)
-    return Report(report.number, says, says, says, float(says), says, says)
+        return LoadReport(report.number, says, 0, 0, 1e-9, 0, 1)
+    return LoadReport(report.number, says, says, says, float(says), says, says)
 
 
 def clock(random: Random) -> tuple[float, float]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.balancing.interface import RandomSource
-    from maitred.balancing.workers import Report, WorkerPolicy
+    from maitred.balancing.workers import LoadReport, WorkerPolicy
     from maitred.dispatch.dispatch_attempt import DispatchAttempt
     from maitred.dispatch.effects import WorkerConnection
     from studies.contest.provider import Provider
@@ -151,7 +151,7 @@ class Gateway:
         roster = Roster(self._version, self.queue.policy_name, members, shedding)
         self.queue.learn(roster, [self], now)
 
-    def told(self, provider: Provider, report: Report, now: float) -> None:
+    def told(self, provider: Provider, report: LoadReport, now: float) -> None:
         """A report came that did not come with an answer."""
         worker = self.workers.get(provider.session)
         if worker is not None:
@@ -164,7 +164,7 @@ class Gateway:
             worker.away(now)
 
 
-def load_of(report: Report) -> Load:
+def load_of(report: LoadReport) -> Load:
     """The report as workers send it."""
     return Load(
         report.number,

@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from maitred.balancing.workers import Outcome
+from maitred.balancing.workers import QueryOutcome
 from maitred.errors import AtCapacity
 from maitred.protocol.seats import Seated, encode_seated
 from maitred.protocol.tasks import DONE, FAILED, STOPPED
@@ -37,10 +37,10 @@ from studies.contest.settings import OURS, ContestModel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.balancing.workers import Report
+    from maitred.balancing.workers import LoadReport
     from maitred.protocol.queries import Allocation
 
-_HOWS = {Outcome.DONE: DONE, Outcome.FAILED: FAILED, Outcome.CANCELLED: STOPPED}
+_HOWS = {QueryOutcome.DONE: DONE, QueryOutcome.FAILED: FAILED, QueryOutcome.CANCELLED: STOPPED}
 
 LOW_PRIORITY = 3
 TICK_SECONDS = 0.005
@@ -239,7 +239,7 @@ class Contest:
     def _leave(self, query: Query, now: float) -> None:
         attempt = query.attempt
         if attempt is not None:
-            attempt.leaving = Outcome.LOST
+            attempt.leaving = QueryOutcome.LOST
             attempt.queue.leave(attempt, now)
 
     # Answers
@@ -249,17 +249,17 @@ class Contest:
         now: float,
         query: Query,
         provider: Provider,
-        outcome: Outcome,
-        report: Report | None,
+        outcome: QueryOutcome,
+        report: LoadReport | None,
     ) -> None:
         attempt = query.attempt
         if attempt is None:
             return
-        if outcome is Outcome.LOST:
-            attempt.end(Outcome.LOST, now)
+        if outcome is QueryOutcome.LOST:
+            attempt.end(QueryOutcome.LOST, now)
             if query.open:
                 self._over(query, now, "lost")
-        elif outcome is Outcome.REFUSED:
+        elif outcome is QueryOutcome.REFUSED:
             attempt.refused(AtCapacity("Full.", limit=provider.limit(now)), now)
             if query.open:
                 attempt.queue.retry(attempt, now)
@@ -270,23 +270,23 @@ class Contest:
                 attempt.finished(encode_seated(seated), now)
                 return
             attempt.answered(seated, now)
-            if outcome is Outcome.DONE and provider.struck:
+            if outcome is QueryOutcome.DONE and provider.struck:
                 self.tally.struck_done[int(now / BUCKET_SECONDS)] += 1
-            self._over(query, now, None if outcome is Outcome.DONE else "error")
+            self._over(query, now, None if outcome is QueryOutcome.DONE else "error")
 
     # Providers
 
     def _reached(self, now: float, query: Query, provider: Provider) -> None:
         if provider.gone:
-            self._reply(now, query, provider, Outcome.LOST)
+            self._reply(now, query, provider, QueryOutcome.LOST)
         elif provider.fault.errors and self._luck.random() < provider.fault.errors:
-            self._at(now + ERROR_SECONDS, self._reply, query, provider, Outcome.FAILED)
+            self._at(now + ERROR_SECONDS, self._reply, query, provider, QueryOutcome.FAILED)
         elif provider.fault.refuses or not provider.arrive(query, now):
-            self._reply(now, query, provider, Outcome.REFUSED)
+            self._reply(now, query, provider, QueryOutcome.REFUSED)
 
     def _stop(self, now: float, query: Query, provider: Provider) -> None:
         if provider.stop(query, now):
-            self._reply(now, query, provider, Outcome.CANCELLED)
+            self._reply(now, query, provider, QueryOutcome.CANCELLED)
 
     def _started(self, provider: Provider, query: Query, until: float) -> None:
         self._sequence += 1
@@ -295,7 +295,7 @@ class Contest:
 
     def _served(self, now: float, query: Query, provider: Provider, life: int) -> None:
         if life != provider.life:
-            self._reply(now, query, provider, Outcome.LOST)
+            self._reply(now, query, provider, QueryOutcome.LOST)
         elif query.life != life:
             return  # it was stopped
         elif provider.hung:
@@ -304,11 +304,11 @@ class Contest:
             self._at(mended, self._served, query, provider, life)
         else:
             provider.finish(query, now)
-            self._reply(now, query, provider, Outcome.DONE)
+            self._reply(now, query, provider, QueryOutcome.DONE)
 
-    def _reply(self, now: float, query: Query, provider: Provider, outcome: Outcome) -> None:
+    def _reply(self, now: float, query: Query, provider: Provider, outcome: QueryOutcome) -> None:
         # Refusals carry no report, in the product as here.
-        silent = outcome in (Outcome.LOST, Outcome.REFUSED) or provider.hung
+        silent = outcome in (QueryOutcome.LOST, QueryOutcome.REFUSED) or provider.hung
         report = None if silent else provider.report(query.gateway.number, now)
         if report is not None and provider.fault.late_seconds:
             self._tell(now, query.gateway, provider, report)
@@ -326,7 +326,7 @@ class Contest:
             if report is not None:
                 self._tell(now, gateway, provider, report)
 
-    def _tell(self, now: float, gateway: Gateway, provider: Provider, report: Report) -> None:
+    def _tell(self, now: float, gateway: Gateway, provider: Provider, report: LoadReport) -> None:
         late = provider.fault.late_seconds
         if late:
             comes = now + self._half + self._luck.uniform(0.0, late)
@@ -334,7 +334,7 @@ class Contest:
         else:
             self._way.append((now + self._half, self._told, (gateway, provider, report)))
 
-    def _told(self, now: float, gateway: Gateway, provider: Provider, report: Report) -> None:
+    def _told(self, now: float, gateway: Gateway, provider: Provider, report: LoadReport) -> None:
         gateway.told(provider, report, now)
 
     # What happens by itself
@@ -359,7 +359,7 @@ class Contest:
             self._announced(now, provider)
             return
         for query in provider.vanish(now):
-            self._reply(now, query, provider, Outcome.LOST)
+            self._reply(now, query, provider, QueryOutcome.LOST)
         for gateway in self.gateways:
             gateway.link_ended(provider, now)
         self._announce(now)
@@ -367,7 +367,7 @@ class Contest:
     def _mend(self, now: float, provider: Provider) -> None:
         if self.model.fault == "hung":
             for query in provider.wake(now):
-                self._reply(now, query, provider, Outcome.CANCELLED)
+                self._reply(now, query, provider, QueryOutcome.CANCELLED)
             return
         if self.model.fault != "vanished":
             provider.fault = NOTHING

@@ -15,7 +15,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from maitred.balancing.workers import LimitEstimator, Report
+from maitred.balancing.workers import LimitEstimator, LoadReport
 from studies.contest.faults import NOTHING
 
 if TYPE_CHECKING:
@@ -132,13 +132,13 @@ class Provider:
             estimator.observe(self.serving, len(self.waiting), self._own(now))
             estimator.ended()
 
-    def report(self, gateway: int, now: float) -> Report | None:
+    def report(self, gateway: int, now: float) -> LoadReport | None:
         """What it tells a gateway, if it measures anything."""
         estimator = self.estimator
         if estimator is None:
             return None
         self._number += 1
-        report = Report(
+        report = LoadReport(
             self._number,
             estimator.limit(self._own(now)),
             self.serving,

@@ -11,10 +11,10 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from maitred.matching import effects
-from maitred.matching.offers import Offer
+from maitred.matching.offers import WaitingOffer
 from maitred.matching.partition import Partition
 from maitred.matching.records import Terms
-from maitred.matching.task import READY, Task
+from maitred.matching.task import READY, QueueTask
 from maitred.matching.tree_forwarding import VISIT_SECONDS
 from maitred.simulation.errors import Violation
 
@@ -43,11 +43,11 @@ class Passed:
 
     __slots__ = ("answered", "child", "offer", "waiting")
 
-    def __init__(self, child: Place, offer: Offer) -> None:
+    def __init__(self, child: Place, offer: WaitingOffer) -> None:
         self.child = child
         self.offer = offer
         self.answered = False
-        self.waiting: Offer | None = None
+        self.waiting: WaitingOffer | None = None
 
 
 class Visit:
@@ -55,10 +55,10 @@ class Visit:
 
     __slots__ = ("answered", "arrived", "child", "recalled", "task")
 
-    def __init__(self, child: Place, task: Task) -> None:
+    def __init__(self, child: Place, task: QueueTask) -> None:
         self.child = child
         self.task = task
-        self.arrived: Task | None = None
+        self.arrived: QueueTask | None = None
         """As the parent has it."""
         self.recalled = False
         self.answered = False
@@ -91,8 +91,8 @@ class Place:
         )
         self._touched = False
         self._timer_at = inf
-        self._asked: dict[Offer, Passed] = {}
-        self._visits: dict[Task, Visit] = {}
+        self._asked: dict[WaitingOffer, Passed] = {}
+        self._visits: dict[QueueTask, Visit] = {}
         self._carry_out: dict[type[effects.Effect], Callable[[Any], None]] = {
             effects.Give: self._give,
             effects.NothingFor: self._nothing_for,
@@ -167,7 +167,7 @@ class Place:
     def offer(self, token: Any, session: bytes, version: int) -> None:  # noqa: ANN401
         now = self._clock.now
         self.polls += 1
-        offer = Offer((token, version), session, "w", 1, now)
+        offer = WaitingOffer((token, version), session, "w", 1, now)
         self.model.gauge.offer_opens(offer, now)
         self.partition.matcher.offer(offer, now + self.partition.settings.offer_seconds, now)
         self.touch()
@@ -216,7 +216,7 @@ class Place:
     def _nothing_for(self, effect: effects.NothingFor) -> None:
         self._offered(effect.offer, [])
 
-    def _offered(self, offer: Offer, found: list[effects.Foreign]) -> None:
+    def _offered(self, offer: WaitingOffer, found: list[effects.Foreign]) -> None:
         token, version = offer.token
         now = self._clock.now
         for task in found:
@@ -243,7 +243,7 @@ class Place:
     def offer_passed(self, passed: Passed, version: int) -> None:
         now = self._clock.now
         offer = passed.offer
-        passed.waiting = Offer(
+        passed.waiting = WaitingOffer(
             (passed, version), offer.session, offer.worker, offer.slots, now, offer.hops + 1
         )
         self.partition.matcher.offer(
@@ -292,7 +292,7 @@ class Place:
         now = self._clock.now
         child, task = visit.child, visit.task
         visitor = task.origin >= 0
-        arrived = Task(task.sequence, task.priority, TERMS, task.payload, task.ready, READY)
+        arrived = QueueTask(task.sequence, task.priority, TERMS, task.payload, task.ready, READY)
         arrived.ready = task.ready
         arrived.origin = task.origin if visitor else child.number
         arrived.attempt = task.attempt if visitor else task.attempt + 1
@@ -309,9 +309,9 @@ class Place:
     def _visitor_unwanted(self, effect: effects.VisitorUnwanted) -> None:
         self._visit_over(effect.task, b"", "")
 
-    def _visit_over(self, task: Task, holder: bytes, worker: str) -> None:
+    def _visit_over(self, task: QueueTask, holder: bytes, worker: str) -> None:
         visit, version = task.visit
-        visit.arrived = None  # or the cycle through the task would stay in memory: see `Task`
+        visit.arrived = None  # or the cycle through the task would stay in memory: see `QueueTask`
         child = visit.child
         self._send(child, child.task_answered, visit, holder, worker, self._newer(version))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maitred.balancing.workers import WORKER_POLICIES, Outcome, Report, worker_policy
+from maitred.balancing.workers import WORKER_POLICIES, LoadReport, QueryOutcome, worker_policy
 from maitred.balancing.workers.counting import SLOTS_MAX
 from maitred.balancing.workers.p2c_peak_ewma import PeakEwma
 from maitred.balancing.workers.two_phase import TwoPhase
@@ -21,7 +21,7 @@ steps = st.lists(
         st.tuples(st.just("join"), st.sampled_from(NAMES), st.integers(0, 20)),
         st.tuples(st.just("leave"), st.sampled_from(NAMES), st.just(0)),
         st.tuples(st.just("ask"), st.just(""), st.just(0)),
-        st.tuples(st.just("end"), st.sampled_from(list(Outcome)), st.integers(0, 50)),
+        st.tuples(st.just("end"), st.sampled_from(list(QueryOutcome)), st.integers(0, 50)),
         st.tuples(st.just("report"), st.sampled_from(NAMES), st.integers(0, 30)),
     ),
     max_size=120,
@@ -57,12 +57,12 @@ def test_every_policy_counts_from_sending_to_the_end_on_every_path(
                 expected[sent[-1][1]] = expected.get(sent[-1][1], 0) + 1
         elif kind == "end" and sent:
             dispatch, key = sent.pop(amount % len(sent))
-            assert isinstance(what, Outcome)
-            policy.ended(dispatch, what, now, amount if what is Outcome.REFUSED else None)
-            policy.ended(dispatch, Outcome.DONE, now)  # a second end does nothing
+            assert isinstance(what, QueryOutcome)
+            policy.ended(dispatch, what, now, amount if what is QueryOutcome.REFUSED else None)
+            policy.ended(dispatch, QueryOutcome.DONE, now)  # a second end does nothing
             expected[key] -= 1
         elif kind == "report":
-            policy.reported(str(what), Report(number, amount, amount // 2, 1, 0.01), now)
+            policy.reported(str(what), LoadReport(number, amount, amount // 2, 1, 0.01), now)
         for worker in NAMES:
             count = expected.get((worker, lives[worker]), 0) if worker in there else 0
             assert policy.in_flight(worker) == count
@@ -97,7 +97,7 @@ def test_what_is_sent_to_a_worker_that_just_left_still_ends() -> None:
     policy.left("a", 0.0)
     dispatch = policy.sent("a", 0.0)
     assert policy.in_flight("a") == 0
-    policy.ended(dispatch, Outcome.LOST, 1.0)
+    policy.ended(dispatch, QueryOutcome.LOST, 1.0)
     policy.joined("a", 3, 1.0)
     assert policy.in_flight("a") == 0
 
@@ -163,10 +163,10 @@ def test_least_active_and_weighted_least_connections_differ_by_the_weights() -> 
 def test_peak_ewma_jumps_up_at_once_and_comes_down_slowly() -> None:
     policy = PeakEwma(Random(1))
     policy.joined("a", 1, 0.0)
-    policy.ended(policy.sent("a", 0.0), Outcome.DONE, 1.0)
+    policy.ended(policy.sent("a", 0.0), QueryOutcome.DONE, 1.0)
     record = policy._known["a"]
     assert record.mean_seconds == 1.0
-    policy.ended(policy.sent("a", 1.0), Outcome.DONE, 1.1)
+    policy.ended(policy.sent("a", 1.0), QueryOutcome.DONE, 1.1)
     assert 0.98 < record.mean_seconds < 1.0
     assert repr(policy) == "<PeakEwma, 1 workers, 0 in flight>"
 
@@ -175,4 +175,4 @@ def test_no_worker_is_believed_more_than_the_limit() -> None:
     policy = TwoPhase(Random(1))
     policy.joined("a", 10**9, 0.0)
     assert policy._known["a"].slots == SLOTS_MAX
-    assert repr(policy._known["a"]) == f"<Worker 'a', 0 of {SLOTS_MAX} in flight>"
+    assert repr(policy._known["a"]) == f"<PolicyWorker 'a', 0 of {SLOTS_MAX} in flight>"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maitred.balancing.workers import Adaptive, Dispatch, Outcome, Report
+from maitred.balancing.workers import Adaptive, Dispatch, LoadReport, QueryOutcome
 from maitred.balancing.workers.trust import FIRST_TRUST
 
 numbers = st.one_of(
@@ -16,9 +16,9 @@ numbers = st.one_of(
 )
 
 
-def report(number: int, limit: int, service: float = 0.05, **more: int) -> Report:
+def report(number: int, limit: int, service: float = 0.05, **more: int) -> LoadReport:
     whole = {"serving": 0, "waiting": 0, "yours": 0, "senders": 1, **more}
-    return Report(
+    return LoadReport(
         number,
         limit,
         whole["serving"],
@@ -85,11 +85,11 @@ def test_whatever_is_reported_what_is_sent_stays_bounded_and_something_is(
     for lie in lies:
         now += 0.05
         number = lie[0] if isinstance(lie[0], int) else 0
-        policy.reported("liar", Report(number, *lie[1:]), now)  # type: ignore[arg-type]
+        policy.reported("liar", LoadReport(number, *lie[1:]), now)  # type: ignore[arg-type]
         sent = fill(policy, now)
         assert policy.in_flight("liar") <= FIRST_TRUST + 1
         for dispatch in sent:
-            policy.ended(dispatch, Outcome.LOST, now)
+            policy.ended(dispatch, QueryOutcome.LOST, now)
     now += 5.0
     assert policy.pick(now) == "liar", "it is tried again"
 
@@ -133,7 +133,7 @@ def test_a_number_far_too_high_is_not_believed_for_ever_however_many_answers_com
     policy.reported("a", report(2**62, 10), 0.0)
     for number in range(20):
         now = 0.05 * number
-        policy.ended(policy.sent("a", now), Outcome.DONE, now)
+        policy.ended(policy.sent("a", now), QueryOutcome.DONE, now)
         policy.reported("a", report(number, 4), now)
     assert len(fill(policy, 1.0)) == 4
 
@@ -144,7 +144,7 @@ def test_one_failure_takes_none_of_few_slots_away() -> None:
     for name in ("a", "b"):
         policy.joined(name, 10, 0.0)
         policy.reported(name, report(1, 2), 0.0)
-    policy.ended(policy.sent("a", 0.0), Outcome.LOST, 0.0)
+    policy.ended(policy.sent("a", 0.0), QueryOutcome.LOST, 0.0)
     policy.reported("a", report(2, 2), 5.0)
     policy.reported("b", report(2, 2), 5.0)
     assert len(fill(policy, 5.0)) == 4
@@ -158,7 +158,7 @@ def test_silence_halves_the_limit_down_to_one_and_an_answer_brings_it_back() -> 
     assert len(sent) == 16
     assert fill(policy, 60.0) == []
     for dispatch in sent:
-        policy.ended(dispatch, Outcome.LOST, 60.0)
+        policy.ended(dispatch, QueryOutcome.LOST, 60.0)
     assert len(fill(policy, 70.0)) == 1
     policy.reported("a", report(2, 64), 70.1)
     assert len(fill(policy, 70.1)) > 10
@@ -169,10 +169,10 @@ def test_a_refusal_lowers_the_limit_and_holds_its_slot() -> None:
     policy.joined("a", 50, 0.0)
     policy.reported("a", report(1, 50, 0.05), 0.0)
     sent = fill(policy, 0.0)
-    policy.ended(sent.pop(), Outcome.REFUSED, 0.001, 30)
+    policy.ended(sent.pop(), QueryOutcome.REFUSED, 0.001, 30)
     assert policy.pick(0.002) is None
     for dispatch in sent[:25]:
-        policy.ended(dispatch, Outcome.DONE, 0.01)
+        policy.ended(dispatch, QueryOutcome.DONE, 0.01)
     assert policy.in_flight("a") == 24
     assert len(fill(policy, 0.02)) == 5, "30, less the slot of the refused one"
     assert len(fill(policy, 0.06)) == 1, "which is free after the time that work takes"
@@ -189,14 +189,14 @@ def test_one_that_says_it_has_room_and_refuses_is_judged_by_what_it_had() -> Non
         now = step * 0.001
         while inside and now - inside[0].sent_at >= 0.05:
             number += 1
-            policy.ended(inside.pop(0), Outcome.DONE, now)
+            policy.ended(inside.pop(0), QueryOutcome.DONE, now)
             policy.reported("liar", report(number, 10**9, 1e-9), now)
         for dispatch in fill(policy, now):
             if len(inside) < 20:
                 inside.append(dispatch)
             else:
                 refused[0 if now < 2.0 else 1] += 1
-                policy.ended(dispatch, Outcome.REFUSED, now, 10**9)
+                policy.ended(dispatch, QueryOutcome.REFUSED, now, 10**9)
     assert refused[1] < 20, "of 800; without a bound it would be thousands"
     assert len(inside) == 20, "and it has what it can do"
 
@@ -207,7 +207,7 @@ def test_one_that_refused_everything_for_a_moment_is_soon_used_again() -> None:
     policy.reported("a", report(1, 50), 0.0)
     for step in range(100):  # a second of refusals
         for dispatch in fill(policy, step * 0.01):
-            policy.ended(dispatch, Outcome.REFUSED, step * 0.01, 50)
+            policy.ended(dispatch, QueryOutcome.REFUSED, step * 0.01, 50)
         policy.reported("a", report(2 + step, 50), step * 0.01)
     now = 2.0  # the slots of those that were refused are free again
     inside = fill(policy, now)
@@ -215,7 +215,7 @@ def test_one_that_refused_everything_for_a_moment_is_soon_used_again() -> None:
         now += 0.01
         for dispatch in [one for one in inside if now - one.sent_at >= 0.05]:
             inside.remove(dispatch)
-            policy.ended(dispatch, Outcome.DONE, now)
+            policy.ended(dispatch, QueryOutcome.DONE, now)
         policy.reported("a", report(200 + step, 50), now)
         inside += fill(policy, now)
     assert policy.in_flight("a") == 50
@@ -227,14 +227,14 @@ def test_who_failed_more_than_one_that_has_left_is_used_again() -> None:
         policy.joined(name, 20, 0.0)
         policy.reported(name, report(1, 20, 0.05), 0.0)
     for _ in range(20):
-        policy.ended(policy.sent("bad", 0.0), Outcome.FAILED, 0.0)
+        policy.ended(policy.sent("bad", 0.0), QueryOutcome.FAILED, 0.0)
     assert policy.pick(0.0, without=("good",)) is None
     policy.left("good", 0.0)
     assert policy.pick(0.0) == "bad"
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REFUSED])
-def test_a_worker_that_answers_badly_and_fast_gets_little(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [QueryOutcome.FAILED, QueryOutcome.REFUSED])
+def test_a_worker_that_answers_badly_and_fast_gets_little(outcome: QueryOutcome) -> None:
     """A second of queries; good answers take 50 ms, the bad ones of the other worker 1 ms."""
     policy = Adaptive(Random(3))
     for name in ("good", "bad"):
@@ -247,7 +247,7 @@ def test_a_worker_that_answers_badly_and_fast_gets_little(outcome: Outcome) -> N
         for entry in [entry for entry in ends if entry[0] <= now]:
             ends.remove(entry)
             good = entry[1].worker.name == "good"
-            policy.ended(entry[1], Outcome.DONE if good else outcome, now, None if good else 0)
+            policy.ended(entry[1], QueryOutcome.DONE if good else outcome, now, None if good else 0)
         worker = policy.pick(now)
         if worker is not None:
             counts[worker] += 1
@@ -263,8 +263,8 @@ def test_what_fails_everywhere_is_nobodys_fault() -> None:
         policy.reported(name, report(1, 10, 0.001), 0.0)
     for number in range(100):
         for name in ("a", "b"):
-            policy.ended(policy.sent(name, 0.0), Outcome.FAILED, 0.0)
-            policy.ended(policy.sent(name, 0.0), Outcome.DONE, 0.0)
+            policy.ended(policy.sent(name, 0.0), QueryOutcome.FAILED, 0.0)
+            policy.ended(policy.sent(name, 0.0), QueryOutcome.DONE, 0.0)
             policy.reported(name, report(2 + number, 10, 0.001), 0.0)
     for name in ("a", "b"):
         policy.reported(name, report(999, 10, 0.001), 10.0)
@@ -275,12 +275,12 @@ def test_what_fails_everywhere_is_nobodys_fault() -> None:
 def test_a_limit_at_the_floor_recovers_without_any_report() -> None:
     policy = Adaptive(Random(1))
     policy.joined("a", 10, 0.0)
-    policy.ended(policy.sent("a", 0.0), Outcome.REFUSED, 0.0, 0)
+    policy.ended(policy.sent("a", 0.0), QueryOutcome.REFUSED, 0.0, 0)
     now = 1.0
     for _ in range(200):
         now += 0.05
         for dispatch in fill(policy, now):
-            policy.ended(dispatch, Outcome.DONE, now + 0.05)
+            policy.ended(dispatch, QueryOutcome.DONE, now + 0.05)
         now += 0.05
     assert len(fill(policy, now)) == 10
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import msgpack
 
-from maitred.balancing.workers import Outcome
+from maitred.balancing.workers import QueryOutcome
 from maitred.balancing.workers import worker_policy as real_policy
 from maitred.client.query_gateway import QueryGateway, Rows, Whole
 from maitred.dispatch.ask import Ask
@@ -56,7 +56,7 @@ class Ledger:
     """A policy that writes down what it is told of every query."""
 
     def __init__(
-        self, policy: WorkerPolicy, ends: list[Outcome], under_way: list[Dispatch]
+        self, policy: WorkerPolicy, ends: list[QueryOutcome], under_way: list[Dispatch]
     ) -> None:
         self.policy = policy
         self.ends = ends
@@ -73,7 +73,7 @@ class Ledger:
         return dispatch
 
     def ended(
-        self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
+        self, dispatch: Dispatch, outcome: QueryOutcome, now: float, limit: int | None = None
     ) -> None:
         assert dispatch in self.under_way, "everything ends once"
         self.under_way.remove(dispatch)
@@ -163,7 +163,7 @@ async def scene(
         def ledger(name: str, random: RandomSource) -> Ledger:
             return Ledger(real_policy(name, random), ends, under_way)
 
-        ends: list[Outcome] = []
+        ends: list[QueryOutcome] = []
         under_way: list[Dispatch] = []
         patch.setattr("maitred.dispatch.queue_dispatcher.worker_policy", ledger)
         async with floor(workers) as (node, made), node.connect(close_seconds=0.05) as client:
@@ -191,7 +191,7 @@ def test_after_the_first_query_nobody_asks_the_node(run: Run, policy: str) -> No
             for worker in here.workers:
                 assert all(one.seat.token == here.node.token(worker) for one in worker.seats)
                 assert worker.released == []
-            assert here.ledger.ends == [Outcome.DONE] * 20
+            assert here.ledger.ends == [QueryOutcome.DONE] * 20
 
     run(main())
 
@@ -307,8 +307,8 @@ def test_a_full_worker_refuses_and_the_other_serves(run: Run) -> None:
             for number in range(10):
                 assert await here.answer(number) == [number]
             ends = here.ledger.ends
-            assert ends.count(Outcome.DONE) == 10
-            assert ends.count(Outcome.REFUSED) == here.queues.totals.refused_by_workers >= 4
+            assert ends.count(QueryOutcome.DONE) == 10
+            assert ends.count(QueryOutcome.REFUSED) == here.queues.totals.refused_by_workers >= 4
             assert 3 in here.ledger.limits
             assert here.queues.totals.shed == 0
 
@@ -325,7 +325,7 @@ def test_all_refuse(run: Run) -> None:
                 await here.answer()
             assert refused.value.retry_after is not None
             assert len(here.seats) == 3, "each was asked once"
-            assert here.ledger.ends == [Outcome.REFUSED] * 3
+            assert here.ledger.ends == [QueryOutcome.REFUSED] * 3
             assert here.node.asked == []
 
     run(main())
@@ -362,7 +362,7 @@ def test_a_refusal_after_the_last_moment_is_a_deadline(run: Run) -> None:
             assert here.ledger.ends == [], "the worker is busy until it says that it is not"
             seating.refuse(AtCapacity("Full.", limit=2))
             await until(lambda: here.ledger.ends)
-            assert here.ledger.ends == [Outcome.REFUSED]
+            assert here.ledger.ends == [QueryOutcome.REFUSED]
 
     run(main())
 
@@ -393,7 +393,7 @@ def test_an_error_of_the_handler_is_no_success(run: Run) -> None:
             here.workers[0].serve = lambda one: one.fail("ValueError", "no")
             with pytest.raises(QueryFailed):
                 await here.answer()
-            assert here.ledger.ends == [Outcome.FAILED]
+            assert here.ledger.ends == [QueryOutcome.FAILED]
 
     run(main())
 
@@ -415,7 +415,7 @@ def test_who_leaves_is_counted_until_the_worker_is_done(run: Run) -> None:
             await until(lambda: len(here.seats) == 2)
             here.seats[1].end(DONE, 2)
             await second.answer()
-            assert here.ledger.ends == [Outcome.CANCELLED, Outcome.DONE]
+            assert here.ledger.ends == [QueryOutcome.CANCELLED, QueryOutcome.DONE]
 
     run(main())
 
@@ -433,7 +433,7 @@ def test_a_stream_is_in_flight_to_its_end(run: Run) -> None:
             assert here.ledger.ends == []
             here.seats[0].end(DONE, None, streamed=True)
             assert [chunk async for chunk in rows] == [b"\x01\x02"]
-            assert here.ledger.ends == [Outcome.DONE]
+            assert here.ledger.ends == [QueryOutcome.DONE]
 
     run(main())
 
@@ -454,7 +454,7 @@ def test_a_worker_that_vanishes(run: Run, *, idempotent: bool) -> None:
                     except WorkerLost:
                         outcomes.append("lost")
                 assert outcomes.count("lost") == 1
-            assert here.ledger.ends.count(Outcome.LOST) == 1
+            assert here.ledger.ends.count(QueryOutcome.LOST) == 1
             assert len(here.queue.policy.workers) == 1
 
     run(main())

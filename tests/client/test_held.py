@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maitred.client.held import Held
+from maitred.client.long_poll import LongPoll
 from maitred.errors import Cancelled, Closed, DeadlineExceeded, InvalidArgument
 from maitred.protocol.messages import Echo, Echoed
 from tests.client.handlers import Held as HeldEchoes
@@ -26,7 +26,7 @@ def test_an_answer_comes(run: Run) -> None:
     async def main() -> None:
         async with RunningNode(1) as node, node.connect() as client:
             held = client.hold(echo(), 5)
-            assert isinstance(held, Held)
+            assert isinstance(held, LongPoll)
             answer = await held.answer()
             assert isinstance(answer, Echoed)
             held.take_back()  # too late, and no harm

@@ -17,7 +17,7 @@ from maitred.settings import Limits, Namespace, Node, Queue, Restarts, User
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maitred.schema import Kind
+    from maitred.schema import SettingKind
 
 HASHED = str(Hashed(1024, 1, 1, bytes(16), bytes(32)))
 
@@ -34,7 +34,7 @@ def edges() -> list[Any]:
     return found
 
 
-def _ends(kind: Kind) -> list[tuple[float | str, float | str]]:
+def _ends(kind: SettingKind) -> list[tuple[float | str, float | str]]:
     ranges, step = kind.ranges, 1 if kind.bare is int else 0.001
     if ranges is None:
         return []
@@ -53,7 +53,7 @@ def _ends(kind: Kind) -> list[tuple[float | str, float | str]]:
 
 
 @pytest.mark.parametrize(("name", "kind", "inside", "outside"), edges())
-def test_ranges(name: str, kind: Kind, inside: object, outside: object) -> None:
+def test_ranges(name: str, kind: SettingKind, inside: object, outside: object) -> None:
     # At its end a value fits its setting; whether it goes with the others is another question.
     fit(kind, inside, name, "here")
     with pytest.raises(InvalidSetting) as refused:

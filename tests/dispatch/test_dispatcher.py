@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maitred.balancing.workers import Outcome
+from maitred.balancing.workers import QueryOutcome
 from maitred.dispatch.warm_slots import SHARE
 from maitred.errors import (
     AtCapacity,
@@ -385,10 +385,11 @@ def test_a_queue_with_a_policy_is_subscribed_to_and_its_workers_are_picked() -> 
 
 
 @pytest.mark.parametrize(
-    ("leaves", "outcome"), [("by itself", Outcome.CANCELLED), ("by its deadline", Outcome.LOST)]
+    ("leaves", "outcome"),
+    [("by itself", QueryOutcome.CANCELLED), ("by its deadline", QueryOutcome.LOST)],
 )
 def test_a_worker_is_busy_until_its_last_word_and_a_deadline_counts_as_lost(
-    leaves: str, outcome: Outcome
+    leaves: str, outcome: QueryOutcome
 ) -> None:
     world = RecordedEffects()
     world.link(FIRST)
@@ -398,10 +399,10 @@ def test_a_worker_is_busy_until_its_last_word_and_a_deadline_counts_as_lost(
     (subscription,) = world.requests
     world.answer(subscription, Roster(1, "least-active", [Member(FIRST, "w", "h:1", 4, FIRST)]))
     policy = world.dispatcher.queues.by_place["n", "q"].dispatcher.policy
-    ends: list[Outcome] = []
+    ends: list[QueryOutcome] = []
     ended = policy.ended
 
-    def recorded(dispatch: Any, how: Outcome, *more: Any) -> None:  # noqa: ANN401
+    def recorded(dispatch: Any, how: QueryOutcome, *more: Any) -> None:  # noqa: ANN401
         ends.append(how)
         ended(dispatch, how, *more)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maitred.balancing.workers import WORKER_POLICIES, Outcome
+from maitred.balancing.workers import WORKER_POLICIES, QueryOutcome
 from maitred.dispatch.known_workers import KnownWorkers
 from maitred.dispatch.queue_dispatcher import DispatchTotals, QueueDispatcher
 from maitred.errors import AtCapacity, InvalidReservation
@@ -96,11 +96,11 @@ class FakeQuery:
 
     def expired(self, now: float) -> None:  # noqa: ARG002
         if self.where == "sent":
-            self.left(Outcome.LOST)
+            self.left(QueryOutcome.LOST)
         else:
             self._over("late")
 
-    def left(self, outcome: Outcome) -> None:
+    def left(self, outcome: QueryOutcome) -> None:
         """The caller left, and the worker has the query still."""
         assert self.attempt is not None
         self.attempt.leaving = outcome
@@ -243,7 +243,7 @@ class House:
         if query is None:
             return
         assert query.attempt is not None
-        query.attempt.end(Outcome.LOST, self.clock.now)
+        query.attempt.end(QueryOutcome.LOST, self.clock.now)
         query.where = "over"
         name = WORKERS[which % len(WORKERS)].hex()
         before = self.queue._away.get(name)
@@ -255,7 +255,7 @@ class House:
         if found:
             query = found[which % len(found)]
             if query.where == "sent":
-                query.left(Outcome.CANCELLED)
+                query.left(QueryOutcome.CANCELLED)
             else:
                 query._over("cancelled")
 

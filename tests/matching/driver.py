@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from maitred.errors import MaitredError, StorageQuotaExceeded, StoreUnavailable
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import AttemptProofs
-from maitred.matching.offers import Offer
+from maitred.matching.offers import WaitingOffer
 from maitred.matching.partition import Partition
 from maitred.matching.presence import Attendance
 from maitred.matching.quotas import Quota
 from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
 from maitred.matching.slot_requests import SlotRequest
-from maitred.matching.task import GIVEN, READY, Task, Ticket
+from maitred.matching.task import GIVEN, READY, QueueTask, Ticket
 from maitred.matching.task_memory import TaskMemory
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Queue
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.effects import Ended, Foreign
     from maitred.matching.records import Later, Segment
-    from maitred.matching.rosters import Pass
+    from maitred.matching.rosters import IssuedPass
 
 DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)
 """How an attempt ended, as the wire counts it."""
@@ -55,10 +55,10 @@ class Asked:
     refused: list[int] = field(default_factory=list)
     over: bool = False
     """Taken back, or its partition is gone: no answer is wanted."""
-    offer: Offer | None = None
+    offer: WaitingOffer | None = None
     wanted: SlotRequest | None = None
     reserved: list[bytes] = field(default_factory=list)
-    passes: list[Pass] = field(default_factory=list)
+    passes: list[IssuedPass] = field(default_factory=list)
     best: float | None = None
     session: bytes = b""
     slots: int = 0
@@ -136,11 +136,11 @@ class Driver:
         self.auto_commit = True
         """Whether what wants to be written is written at once."""
         self.checking = True
-        self.passed_offers: list[Offer] = []
-        self.recalled_offers: list[Offer] = []
-        self.passed_tasks: list[Task] = []
-        self.recalled_tasks: list[Task] = []
-        self.visitors: dict[Task, Asked] = {}
+        self.passed_offers: list[WaitingOffer] = []
+        self.recalled_offers: list[WaitingOffer] = []
+        self.passed_tasks: list[QueueTask] = []
+        self.recalled_tasks: list[QueueTask] = []
+        self.visitors: dict[QueueTask, Asked] = {}
         self.passed_wanted: list[SlotRequest] = []
         self.allocated: list[tuple[bytes, bytes]] = []
         """Every slot that a query got: the reservation, and whose."""
@@ -156,7 +156,7 @@ class Driver:
             effects.RecallOffer: lambda effect: self.recalled_offers.append(effect.offer),
             effects.PassTask: lambda effect: self.passed_tasks.append(effect.task),
             effects.RecallTask: lambda effect: self.recalled_tasks.append(effect.task),
-            effects.Allocate: self._allocate,
+            effects.AllocateSlot: self._allocate,
             effects.RefuseSlotRequest: lambda effect: effect.request.token.answer(effect.problem),
             effects.PassSlotRequest: lambda effect: self.passed_wanted.append(effect.request),
             effects.RecallSlotRequest: lambda effect: self.passed_wanted.remove(effect.request),
@@ -439,7 +439,7 @@ class Driver:
     ) -> Asked:
         session = session_of(worker)
         asked = self.ask("offer", session=session, slots=slots)
-        asked.offer = Offer(asked, session, f"worker {worker}", slots, self.now)
+        asked.offer = WaitingOffer(asked, session, f"worker {worker}", slots, self.now)
         self.partition.matcher.offer(asked.offer, self.now + seconds, self.now)
         if turn:
             self.turn()
@@ -670,9 +670,9 @@ class Driver:
 
     # The tree
 
-    def visit(self, sequence: int, *, origin: int = 5, seconds: float = 1.0) -> Task:
+    def visit(self, sequence: int, *, origin: int = 5, seconds: float = 1.0) -> QueueTask:
         """A child's task comes to look for an offer."""
-        task = Task(sequence, 2, TERMS, b"visitor", self.now, READY, ready=self.now)
+        task = QueueTask(sequence, 2, TERMS, b"visitor", self.now, READY, ready=self.now)
         task.origin = origin
         task.attempt = 1
         asked = self.ask("visit")
@@ -682,14 +682,14 @@ class Driver:
         self.turn()
         return task
 
-    def answer_offer(self, found: Sequence[Foreign] = ()) -> Offer:
+    def answer_offer(self, found: Sequence[Foreign] = ()) -> WaitingOffer:
         """The parent answers the oldest offer that was passed on to it."""
         offer = self.passed_offers.pop(0)
         self.partition.tree.offer_answered(offer, list(found), self.now)
         self.turn()
         return offer
 
-    def answer_task(self, worker: int | str | None) -> Task:
+    def answer_task(self, worker: int | str | None) -> QueueTask:
         """The parent answers for the oldest task: a worker has it, or nobody."""
         task = self.passed_tasks.pop(0)
         session = b"" if worker is None else session_of(worker)
@@ -699,7 +699,7 @@ class Driver:
         self.turn()
         return task
 
-    def lose_task(self) -> Task:
+    def lose_task(self) -> QueueTask:
         task = self.passed_tasks.pop(0)
         self.partition.tree.task_lost(task, self.now)
         self.turn()
@@ -724,7 +724,7 @@ class Driver:
         self.given += runs
         asked.answer(runs)
 
-    def _allocate(self, effect: effects.Allocate) -> None:
+    def _allocate(self, effect: effects.AllocateSlot) -> None:
         asked = effect.request.token
         slots = [one.token for one in effect.reserved]
         self.allocated += [(one.token, one.offer.session) for one in effect.reserved]

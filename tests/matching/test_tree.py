@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from maitred.matching.effects import Foreign
-from maitred.matching.offers import Offer
+from maitred.matching.offers import WaitingOffer
 from maitred.matching.records import Terms
-from maitred.matching.task import READY, Task
+from maitred.matching.task import READY, QueueTask
 from maitred.settings import Forwarding
 from tests.matching.driver import DONE, FAILED, RETURNED, TERMS, Driver, Run, session_of
 
@@ -204,7 +204,7 @@ def test_a_visitor_of_an_offer_that_is_withdrawn_waits_on() -> None:
     driver = Driver()
     waiting = driver.offer(3, turn=False)
     asked = driver.ask("visit")
-    visitor = Task(55, 2, TERMS, b"", driver.now, READY, ready=driver.now)
+    visitor = QueueTask(55, 2, TERMS, b"", driver.now, READY, ready=driver.now)
     visitor.origin, visitor.visit = 5, asked
     driver.visitors[visitor] = asked
     driver.partition.tree.visit(visitor, driver.now + 1.0, driver.now)
@@ -246,14 +246,14 @@ def test_whoever_waits_for_an_answer_is_named_when_the_partition_is_given_up() -
     driver = Driver()
     partition = driver.partition
     for slots in (1, 2):
-        offer = Offer((f"offer {slots}", 0), session_of(slots), "w", slots, driver.now)
+        offer = WaitingOffer((f"offer {slots}", 0), session_of(slots), "w", slots, driver.now)
         partition.matcher.offer(offer, driver.now + 60, driver.now)
     driver.add(1, turn=False)  # one offer has all it wanted, and has not heard of it
     given = Run(partition.own_tasks.first_sequence, 1, session_of(1))
     running = [(given.sequence, 1, driver.proof_of(given))]
     partition.attempts.heartbeat(session_of(1), "w", running, "beat", driver.now + 5, driver.now)
     for number in range(4):
-        visitor = Task(number, 2, TERMS, b"", driver.now, READY, ready=driver.now)
+        visitor = QueueTask(number, 2, TERMS, b"", driver.now, READY, ready=driver.now)
         visitor.origin, visitor.visit = 5, (f"visit {number}", 0)
         partition.tree.visit(visitor, driver.now + 1.0, driver.now)
     partition.results.wait_for(partition.own_tasks.first_sequence, "await", driver.now)

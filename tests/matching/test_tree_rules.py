@@ -17,10 +17,10 @@ from maitred.matching.effects import (
     VisitorTaken,
     VisitorUnwanted,
 )
-from maitred.matching.offers import Offer
+from maitred.matching.offers import WaitingOffer
 from maitred.matching.partition import Partition
 from maitred.matching.records import Acquired, PartitionKey, Terms
-from maitred.matching.task import READY, Task
+from maitred.matching.task import READY, QueueTask
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Forwarding, Queue
 
@@ -53,18 +53,18 @@ def add(machine: Partition, now: float) -> int:
     return machine.intake.add([b"x"], token=None, now=now, priority=2, terms=Terms())
 
 
-def offer(session: bytes = b"w", since: float = 0.0, hops: int = 0) -> Offer:
-    return Offer(None, session, "worker", 1, since, hops)
+def offer(session: bytes = b"w", since: float = 0.0, hops: int = 0) -> WaitingOffer:
+    return WaitingOffer(None, session, "worker", 1, since, hops)
 
 
-def visitor(sequence: int = 7) -> Task:
-    task = Task(sequence, 2, Terms(), b"x", 0.0, READY)
+def visitor(sequence: int = 7) -> QueueTask:
+    task = QueueTask(sequence, 2, Terms(), b"x", 0.0, READY)
     task.origin = 5
     task.attempt = 1
     return task
 
 
-def passed_on(effects: list[Effect]) -> Task:
+def passed_on(effects: list[Effect]) -> QueueTask:
     (passed,) = [one.task for one in effects if isinstance(one, PassTask)]
     return passed
 

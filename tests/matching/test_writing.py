@@ -6,7 +6,7 @@ import gc
 from weakref import ref
 
 from maitred.errors import OutcomeUnknown
-from maitred.matching.offers import Offer
+from maitred.matching.offers import WaitingOffer
 from maitred.matching.records import Terms
 from tests.matching.driver import FAILED, Driver
 
@@ -219,13 +219,13 @@ def test_what_happens_to_tasks_while_they_are_being_written() -> None:
 class Held:
     """Knows how to withdraw the offer, which knows it."""
 
-    def withdraws(self, offer: Offer) -> None:
+    def withdraws(self, offer: WaitingOffer) -> None:
         self.offer = offer
 
 
 def test_an_offer_that_is_over_can_be_collected() -> None:
     held = Held()
-    held.withdraws(Offer((held, 0), b"", "", 1, 0.0))
+    held.withdraws(WaitingOffer((held, 0), b"", "", 1, 0.0))
     gone = ref(held)
     del held
     gc.collect()

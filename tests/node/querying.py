@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
 
 GATEWAY = b"gateway........."
 WORKER_SECRET = b"secret of worker"
@@ -181,7 +181,7 @@ def row(sequence: int, namespace: str = "n", received_at: float = 1.0) -> QueryR
     )
 
 
-async def waits(held: Held) -> None:
+async def waits(held: LongPoll) -> None:
     """Nobody has answered it, and whatever was sent before it has been served."""
     await asyncio.sleep(0.05)
     # A machine that was busy with others all that time gave us nothing of it. But all of us are in

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
 
 TOKEN = b"capability......"
 SHORT = {"*": Queue(queries=QuerySettings(reservation_seconds=0.3))}
@@ -37,7 +37,7 @@ def table(one: Stage) -> dict[Any, Any]:
     return found
 
 
-async def begun(one: Stage, gateway: AsyncClient, worker: AsyncClient) -> Held:
+async def begun(one: Stage, gateway: AsyncClient, worker: AsyncClient) -> LongPoll:
     """The worker has the query; what the gateway waits for."""
     asked = gateway.hold(one.relay(TOKEN, seat=b"query"), SECONDS)
     assert await worker.request(one.fetch(TOKEN), SECONDS) == Fetched(b"query")

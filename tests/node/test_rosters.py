@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
 
 QUERIES = QuerySettings(policy="adaptive", pass_seconds=50.0, shedding=Shedding(length=7))
 ADAPTIVE = {"*": Queue(queries=QUERIES)}
@@ -54,7 +54,7 @@ USERS = {
 }
 
 
-async def attending(one: Any, worker: AsyncClient) -> Held:  # noqa: ANN401 - of a stage
+async def attending(one: Any, worker: AsyncClient) -> LongPoll:  # noqa: ANN401 - of a stage
     """A worker that is there."""
     await worker.request(one.attend(), SECONDS)  # answered at once: it is known
     held = worker.hold(one.attend(), SECONDS)

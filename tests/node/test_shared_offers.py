@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
 
 OTHER = b"another worker.."
 HASHED = cheaply("s")
@@ -75,7 +75,7 @@ async def add(client: AsyncClient, queue: str, count: int = 1, **more: Any) -> i
     return added.first
 
 
-async def answer(held: Held) -> OfferedMany:
+async def answer(held: LongPoll) -> OfferedMany:
     found = await held.answer()
     assert isinstance(found, OfferedMany)
     return found

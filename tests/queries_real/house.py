@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from maitred import App
     from maitred.client.client import AsyncClient
-    from maitred.client.query_gateway import Log
+    from maitred.client.query_gateway import GatewayLog
     from maitred.node.shard import Shard
     from maitred.protocol.tasks import PartitionDescription
 
@@ -115,7 +115,7 @@ class Scene:
     async def client(
         self,
         *,
-        log: Log | None = None,
+        log: GatewayLog | None = None,
         **settings: Any,  # noqa: ANN401 - of querying
     ) -> AsyncClient:
         client = await self.house.connect()

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maitred.simulation.errors import Deadlock, NotSimulated, TooManyEvents, TooMuchTime
-from maitred.simulation.loop import Limits, SimulatedLoop
+from maitred.simulation.loop import LoopLimits, SimulatedLoop
 from maitred.simulation.world import World
 
 
@@ -108,12 +108,12 @@ def test_a_livelock_ends() -> None:
         while True:  # noqa: ASYNC110 - spinning is the point
             await asyncio.sleep(0)
 
-    with World(1, limits=Limits(max_events=1_000)) as world, pytest.raises(TooManyEvents):
+    with World(1, limits=LoopLimits(max_events=1_000)) as world, pytest.raises(TooManyEvents):
         world.run(spin())
 
 
 def test_virtual_time_has_an_end_and_limits_count_from_each_run() -> None:
-    with World(1, limits=Limits(max_virtual_seconds=100.0)) as world:
+    with World(1, limits=LoopLimits(max_virtual_seconds=100.0)) as world:
         for _ in range(3):
             world.run(asyncio.sleep(99))
         with pytest.raises(TooMuchTime, match="100 virtual seconds"):

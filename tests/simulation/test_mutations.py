@@ -18,7 +18,7 @@ from maitred.simulation.transport import SimulatedTransport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.simulation.flow import Segment
+    from maitred.simulation.flow import FlowSegment
 
 SEEDS = range(40)
 
@@ -26,7 +26,7 @@ Patch = pytest.MonkeyPatch
 
 
 def held_bytes_are_lost(patch: Patch) -> None:
-    def hold(flow: Flow, segment: Segment) -> None:
+    def hold(flow: Flow, segment: FlowSegment) -> None:
         flow.outstanding_bytes -= sum(map(len, segment.chunks))
 
     patch.setattr(Flow, "_hold", hold)
@@ -35,14 +35,14 @@ def held_bytes_are_lost(patch: Patch) -> None:
 def bytes_are_doubled_when_split(patch: Patch) -> None:
     original = Flow._split
 
-    def split(flow: Flow, segment: Segment, data: bytes) -> bytes:
+    def split(flow: Flow, segment: FlowSegment, data: bytes) -> bytes:
         return original(flow, segment, data) + data[-1:]
 
     patch.setattr(Flow, "_split", split)
 
 
 def later_bytes_overtake(patch: Patch) -> None:
-    def launch(flow: Flow, segment: Segment, delay: float) -> None:
+    def launch(flow: Flow, segment: FlowSegment, delay: float) -> None:
         segment.arrival = flow._loop.now + delay
         flow._segments.append(segment)
         flow._segments = type(flow._segments)(sorted(flow._segments, key=lambda one: one.arrival))

@@ -11,7 +11,7 @@ from maitred.simulation.scenarios.queries import queries_of
 from maitred.simulation.soak import run_seed
 
 if TYPE_CHECKING:
-    from maitred.balancing.workers import Report
+    from maitred.balancing.workers import LoadReport
     from maitred.simulation.world import World
 
 
@@ -20,10 +20,10 @@ def test_clocks_that_differ_do_no_harm(
     kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worlds: list[World] = []
-    reports: list[Report] = []
+    reports: list[LoadReport] = []
     reported = Adaptive.reported
 
-    def listen(policy: Adaptive, worker: str, report: Report, now: float) -> None:
+    def listen(policy: Adaptive, worker: str, report: LoadReport, now: float) -> None:
         reports.append(report)
         reported(policy, worker, report, now)
 

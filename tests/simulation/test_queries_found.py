@@ -11,7 +11,7 @@ from msgspec import msgpack
 
 from maitred.client.query_gateway import QueryGateway, Whole
 from maitred.dispatch.ask import Ask
-from maitred.simulation.loop import Limits
+from maitred.simulation.loop import LoopLimits
 from maitred.simulation.scenarios.queries import KINDS, QueriesRun
 from maitred.simulation.scenarios.queries_people import NAMESPACE, QUERYING, QUOTES
 from maitred.simulation.scenarios.queries_record import QueryStory
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from maitred.client.asked_query import AskedQuery
 
 
-LIMITS = Limits(max_events=100_000, max_virtual_seconds=600.0)
+LIMITS = LoopLimits(max_events=100_000, max_virtual_seconds=600.0)
 
 
 class Caller:

@@ -15,7 +15,7 @@ from tests.node.in_process import instances
 from maitred.errors import InvalidArgument, UnknownAlgorithm
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios import SCENARIOS
-from maitred.simulation.soak import Outcome, run_seed, run_seed_proved, scenario_named, soak
+from maitred.simulation.soak import RunOutcome, run_seed, run_seed_proved, scenario_named, soak
 from maitred.simulation.world import World
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ async def _quietly(awaitable: object) -> None:
 
 
 def test_a_broken_scenario_is_caught_and_replays_exactly() -> None:
-    seen: list[Outcome] = []
+    seen: list[RunOutcome] = []
     report = soak({"broken": broken}, range(20), seen.append)
     assert [outcome.seed for outcome in seen] == list(range(20))
     assert report.failures
@@ -138,8 +138,8 @@ def test_hangs_and_swallowed_errors_are_failures(scenario: object, error: str) -
 
 def test_worker_processes_give_the_same_outcomes_in_order() -> None:
     scenarios = {"servers": SCENARIOS["servers"]}
-    alone: list[Outcome] = []
-    together: list[Outcome] = []
+    alone: list[RunOutcome] = []
+    together: list[RunOutcome] = []
     soak(scenarios, range(20), alone.append)
     soak(scenarios, itertools.islice(itertools.count(), 20), together.append, workers=2)
     assert alone == together

@@ -17,7 +17,7 @@ from maitred.simulation.errors import Violation
 from maitred.simulation.faults import Faults
 from maitred.simulation.scenarios.tasks import KINDS, MANY_QUEUES, Tasks, tasks_of
 from maitred.simulation.scenarios.tasks_forger import Forger
-from maitred.simulation.scenarios.tasks_record import Promise, Record
+from maitred.simulation.scenarios.tasks_record import Promise, TasksRecord
 from maitred.simulation.soak import LIMITS, run_seed, run_seed_proved
 from maitred.simulation.world import World
 from maitred.worker.shared_offering import SharedOffering
@@ -136,7 +136,7 @@ def test_slots_of_many_queues_are_taken_twice_now_and_then(monkeypatch: pytest.M
     assert len({story.queue for story in stories if story.runs}) == MANY_QUEUES["many"].queues
 
 
-def too_many_at_a_time(record: Record) -> None:
+def too_many_at_a_time(record: TasksRecord) -> None:
     record.takes_slot("one", 2)
     record.takes_slot("one", 2)
     record.leaves_slot("one")
@@ -144,81 +144,81 @@ def too_many_at_a_time(record: Record) -> None:
     record.takes_slot("one", 2)
 
 
-def attempt_that_did_not_run(record: Record) -> None:
+def attempt_that_did_not_run(record: TasksRecord) -> None:
     record.begins(record.told(retries=3).number, "one", 2, (0, 7), 1.0)
 
 
-def begun_twice(record: Record) -> None:
+def begun_twice(record: TasksRecord) -> None:
     story = record.told(retries=3)
     record.begins(story.number, "one", 1, (0, 7), 1.0)
     record.begins(story.number, "two", 2, (0, 7), 1.5)
 
 
-def begun_after_it_was_done(record: Record) -> None:
+def begun_after_it_was_done(record: TasksRecord) -> None:
     story = record.told(retries=3)
     record.begins(story.number, "one", 1, (0, 7), 1.0).ended = True
     record.completes(story.number)
     record.begins(story.number, "one", 1, (0, 7), 1.5)
 
 
-def begun_after_it_was_cancelled(record: Record) -> None:
+def begun_after_it_was_cancelled(record: TasksRecord) -> None:
     story = record.told(retries=3)
     story.cancelled = True
     record.begins(story.number, "one", 1, (0, 7), 1.0)
 
 
-def tried_too_often(record: Record) -> None:
+def tried_too_often(record: TasksRecord) -> None:
     record.begins(record.told(retries=3).number, "one", 5, (0, 7), 1.0)
 
 
-def at_two_places(record: Record) -> None:
+def at_two_places(record: TasksRecord) -> None:
     story = record.told(retries=3)
     story.place = (0, 6)
     record.begins(story.number, "one", 1, (0, 7), 1.0)
 
 
-def begun_after_it_was_refused(record: Record) -> None:
+def begun_after_it_was_refused(record: TasksRecord) -> None:
     story = record.told(retries=3)
     record.refuses(story, StoreUnavailable("It is away."))
     record.begins(story.number, "one", 1, (0, 7), 1.0)
 
 
-def refused_after_it_was_begun(record: Record) -> None:
+def refused_after_it_was_begun(record: TasksRecord) -> None:
     story = record.told(retries=3)
     record.begins(story.number, "one", 1, (0, 7), 1.0)
     record.refuses(story, OutcomeUnknown("It may have been."))
     record.refuses(story, StoreUnavailable("It is away."))
 
 
-def ended_twice(record: Record) -> None:
+def ended_twice(record: TasksRecord) -> None:
     record.ends(record.told(retries=3), {"failed", "cancelled"}, lost=True)
 
 
-def never_ended(record: Record) -> None:
+def never_ended(record: TasksRecord) -> None:
     record.ends(record.told(retries=3, revoked=True), set(), lost=True)
 
 
-def cancelled_by_nobody(record: Record) -> None:
+def cancelled_by_nobody(record: TasksRecord) -> None:
     record.ends(record.told(retries=3), {"cancelled"}, lost=True)
 
 
-def expired_without_a_time(record: Record) -> None:
+def expired_without_a_time(record: TasksRecord) -> None:
     record.ends(record.told(retries=3), {"expired"}, lost=True)
 
 
-def told_over_and_cancelled(record: Record) -> None:
+def told_over_and_cancelled(record: TasksRecord) -> None:
     record.ends(record.told(retries=3, revoked=True, answers=["over"]), {"cancelled"}, lost=True)
 
 
-def told_failed_and_done(record: Record) -> None:
+def told_failed_and_done(record: TasksRecord) -> None:
     record.ends(record.told(retries=3, completed=1, answers=["failed"]), {"done"}, lost=True)
 
 
-def told_that_it_is_forgotten(record: Record) -> None:
+def told_that_it_is_forgotten(record: TasksRecord) -> None:
     record.ends(record.told(retries=3, answers=["forgotten"]), {"failed"}, lost=True)
 
 
-def out_of_order(record: Record) -> None:
+def out_of_order(record: TasksRecord) -> None:
     first, second = record.told(retries=3), record.told(retries=3)
     record.begins(second.number, "one", 1, (0, 8), 1.0).ended = True
     record.begins(first.number, "one", 1, (0, 7), 2.0)
@@ -246,9 +246,9 @@ def out_of_order(record: Record) -> None:
         attempt_that_did_not_run,
     ],
 )
-def test_the_record_objects(wrong: Callable[[Record], None]) -> None:
+def test_the_record_objects(wrong: Callable[[TasksRecord], None]) -> None:
     promise = Promise(exactly_once=True, in_order=1, overlap_after_seconds=2.0, counts_runs=True)
-    record = Record(promise)
+    record = TasksRecord(promise)
     with pytest.raises(Violation):
         wrong(record)
     with pytest.raises(Violation):  # a worker would have taken the first one for a failure
@@ -256,7 +256,7 @@ def test_the_record_objects(wrong: Callable[[Record], None]) -> None:
 
 
 def test_the_record_has_nothing_against_what_was_true_when_it_was_said() -> None:
-    record = Record(Promise(exactly_once=True, in_order=0, overlap_after_seconds=2.0))
+    record = TasksRecord(Promise(exactly_once=True, in_order=0, overlap_after_seconds=2.0))
     told = ["over", "failed", "cancelling", "done"]
     record.ends(
         record.told(retries=3, completed=1, revived=True, answers=told), {"done"}, lost=False
@@ -266,7 +266,7 @@ def test_the_record_has_nothing_against_what_was_true_when_it_was_said() -> None
 
 
 def test_the_record_counts_what_lost_workers_explain() -> None:
-    record = Record(Promise(exactly_once=False, in_order=0, overlap_after_seconds=2.0))
+    record = TasksRecord(Promise(exactly_once=False, in_order=0, overlap_after_seconds=2.0))
     story = record.told(retries=3)
     record.begins(story.number, "one", 1, (0, 7), 1.0)
     record.begins(story.number, "two", 2, (0, 7), 5.0)

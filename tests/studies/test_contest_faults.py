@@ -25,7 +25,7 @@ from studies.contest import (
 from studies.contest.faults import FAULTS, FaultMeasures, lie
 from tests.thorough import THOROUGH, first
 
-from maitred.balancing.workers import Report
+from maitred.balancing.workers import LoadReport
 from maitred.errors import UnknownAlgorithm
 from maitred.simulation.selection import InvalidModelSetting
 
@@ -144,9 +144,9 @@ def test_a_fault_does_what_it_says() -> None:
     assert floor.during_per_second < 500, "of about 1,250 before"
     refused = seen(run("all-refuse", SMALLEST, 1))
     assert refused.during_per_second < 50
-    honest = Report(7, 20, 11, 2, 0.05, 13, 1)
+    honest = LoadReport(7, 20, 11, 2, 0.05, 13, 1)
     assert lie(honest, 0).limit == 0
-    assert lie(honest, -5) == Report(7, -5, -5, -5, -5.0, -5, -5)
+    assert lie(honest, -5) == LoadReport(7, -5, -5, -5, -5.0, -5, -5)
     assert lie(honest, 10**9).limit == 10**9
 
 

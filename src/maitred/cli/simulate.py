@@ -16,7 +16,7 @@ from maitred.cli.output import Progress, print_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.simulation.soak import Outcome
+    from maitred.simulation.soak import RunOutcome
 
 EXIT_FAILED = 1
 
@@ -99,10 +99,10 @@ def soak(
     wanted = range(first, first + (seeds or SEEDS)) if seed is None else range(seed, seed + 1)
     progress = Progress()
     total = len(wanted) * len(chosen)
-    outcomes: list[Outcome] = []
+    outcomes: list[RunOutcome] = []
     done = 0
 
-    def seen(outcome: Outcome) -> None:
+    def seen(outcome: RunOutcome) -> None:
         nonlocal done
         done += 1
         if as_json or seed is not None:

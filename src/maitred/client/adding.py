@@ -69,7 +69,7 @@ class Conditions(Struct, frozen=True, cache_hash=True, gc=False):
     terms: Terms = Terms()
 
 
-class Place(NamedTuple):
+class TaskPlace(NamedTuple):
     """Where a task is: its partition, and its number there."""
 
     partition: int
@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 
 _new_place: Final = tuple.__new__
-"""Makes a `Place` of a pair: what calling the class does, without Python code for each task."""
+"""Makes a `TaskPlace` of a pair: what calling the class does, without Python code for each task."""
 
 
 class _Batch:
@@ -87,7 +87,7 @@ class _Batch:
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
-        self.futures: list[asyncio.Future[Place]] = []
+        self.futures: list[asyncio.Future[TaskPlace]] = []
 
 
 class Adding:
@@ -151,7 +151,7 @@ class Adding:
             self.view.id, payloads, signature, require_worker=require_worker
         )
 
-    def add(self, conditions: Conditions, payload: bytes) -> asyncio.Future[Place]:
+    def add(self, conditions: Conditions, payload: bytes) -> asyncio.Future[TaskPlace]:
         """Add one task; the future tells its place when it is durable."""
         if len(payload) > self.most_bytes:
             self._check_size(payload)
@@ -160,12 +160,12 @@ class Adding:
             if not self._batches:
                 self._loop.call_soon(self._flush)
             batch = self._batches[conditions] = _Batch()
-        future: asyncio.Future[Place] = self._loop.create_future()
+        future: asyncio.Future[TaskPlace] = self._loop.create_future()
         batch.payloads.append(payload)
         batch.futures.append(future)
         return future
 
-    async def add_many(self, conditions: Conditions, payloads: Sequence[bytes]) -> list[Place]:
+    async def add_many(self, conditions: Conditions, payloads: Sequence[bytes]) -> list[TaskPlace]:
         """Add them all. If a message fails, those of other messages are added all the same: then
         the error says that the outcome is unknown, and how many were added."""
         if not payloads:
@@ -174,22 +174,23 @@ class Adding:
             self._check_size(max(payloads, key=len))
         under_way = asyncio.Semaphore(PIECES_UNDER_WAY)
 
-        async def send(part: list[bytes], corrections: int) -> list[Place]:
+        async def send(part: list[bytes], corrections: int) -> list[TaskPlace]:
             async with under_way:
                 first = await self._send(conditions, part)
             if first is None:
                 return await spread(part, self._corrected(corrections))
             partition, sequence = first
             return [
-                _new_place(Place, (partition, one)) for one in range(sequence, sequence + len(part))
+                _new_place(TaskPlace, (partition, one))
+                for one in range(sequence, sequence + len(part))
             ]
 
-        async def spread(batch: Sequence[bytes], corrections: int) -> list[Place]:
+        async def spread(batch: Sequence[bytes], corrections: int) -> list[TaskPlace]:
             pieces = [list(batch[piece]) for piece in self._pieces(batch)]
             found = await asyncio.gather(
                 *(send(piece, corrections) for piece in pieces), return_exceptions=True
             )
-            added: list[Place] = []
+            added: list[TaskPlace] = []
             failed: list[BaseException] = []
             for one in found:
                 if isinstance(one, BaseException):
@@ -215,7 +216,7 @@ class Adding:
         self,
         conditions: Conditions,
         payloads: list[bytes],
-        futures: list[asyncio.Future[Place]],
+        futures: list[asyncio.Future[TaskPlace]],
         corrections: int,
     ) -> None:
         for piece in self._pieces(payloads):
@@ -229,7 +230,7 @@ class Adding:
         self,
         conditions: Conditions,
         payloads: list[bytes],
-        futures: list[asyncio.Future[Place]],
+        futures: list[asyncio.Future[TaskPlace]],
         corrections: int,
     ) -> None:
         try:
@@ -251,10 +252,10 @@ class Adding:
             partition, sequence = first
             for future in futures:
                 if not future.done():
-                    future.set_result(_new_place(Place, (partition, sequence)))
+                    future.set_result(_new_place(TaskPlace, (partition, sequence)))
                 sequence += 1
 
-    async def _send(self, conditions: Conditions, payloads: list[bytes]) -> Place | None:
+    async def _send(self, conditions: Conditions, payloads: list[bytes]) -> TaskPlace | None:
         """Add these tasks with one message, and return the place of the first; None if the
         partition added nothing. The view has newer counts then, by which to choose again."""
         view = self.view
@@ -285,7 +286,7 @@ class Adding:
         if not isinstance(answer, Added):
             raise ProtocolViolation("The answer to ADD is another one's.")
         view.learn(answer.counts)
-        return Place(partition, answer.first) if answer.first >= 0 else None
+        return TaskPlace(partition, answer.first) if answer.first >= 0 else None
 
     def _corrected(self, corrections: int) -> int:
         """Count one more correction of the same tasks; raises `Unavailable` after the last."""

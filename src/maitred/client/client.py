@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from maitred.backoff import backoff_seconds
 from maitred.client.asks import Asks
 from maitred.client.call import Call, PatientCall
-from maitred.client.dialing import Terms
-from maitred.client.held import GRACE_SECONDS, Held, HeldCall
+from maitred.client.dialing import ConnectionTerms
+from maitred.client.long_poll import GRACE_SECONDS, HeldCall, LongPoll
 from maitred.client.pool import HOPELESS, Pool
 from maitred.client.router import Router, closed
 from maitred.client.statistics import Statistics, summed
@@ -87,7 +87,7 @@ class AsyncClient(Asks):
         self._timeout_seconds = settings.timeout_seconds
         self._room = WaitingRoom(loop, settings.waiting)
         self._router = Router(surroundings.wall_clock, self._tell_news)
-        terms = Terms(settings, address.credentials, tls, versions)
+        terms = ConnectionTerms(settings, address.credentials, tls, versions)
         self._router.begin(
             [
                 Pool(node, terms, self._router, self._room, loop, surroundings.random)
@@ -302,7 +302,7 @@ class AsyncClient(Asks):
         grace_seconds: float = GRACE_SECONDS,
         *,
         patient: bool = True,
-    ) -> Held:
+    ) -> LongPoll:
         """Begin a request that waits at the node, and that can be taken back without a loss.
 
         It is sent once: whoever waits for long decides himself when to ask again. Raises if it
@@ -314,7 +314,7 @@ class AsyncClient(Asks):
         future = self._loop.create_future()
         call = HeldCall(message, deadline, future, grace_seconds, patient=patient)
         self._router.dispatch(call, now)
-        return Held(call, self._read)
+        return LongPoll(call, self._read)
 
     def _read(self, call: Call, frame: Frame) -> AnyAnswer | MaitredError:
         """An answer that is more, or other, than a plain one."""

@@ -17,7 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from maitred import __version__
-from maitred.client.statistics import Counts
+from maitred.client.statistics import ShardCounts
 from maitred.errors import (
     ConnectionLost,
     InvalidArgument,
@@ -101,7 +101,7 @@ class Connection(Caller):
         self.pool: Pool | None = None
         self.number = -1
         self.shard = -1
-        self.counts = Counts()
+        self.counts = ShardCounts()
         self.draining = False
         self.heard = False
         """Whether the node said anything in the handshake."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maitred.settings import ClientSettings
 
 
-class Terms(NamedTuple):
+class ConnectionTerms(NamedTuple):
     """What all connections of a client have in common."""
 
     settings: ClientSettings
@@ -37,7 +37,9 @@ class Refused(Exception):
         self.reached = reached
 
 
-async def connect(node: HostPort, terms: Terms, reached: Callable[[], None]) -> Connection:
+async def connect(
+    node: HostPort, terms: ConnectionTerms, reached: Callable[[], None]
+) -> Connection:
     """A connection with its handshake behind it; raises `Refused`.
 
     `reached` is called when the network has connected the two, and TLS and handshake begin.
@@ -70,7 +72,7 @@ async def connect(node: HostPort, terms: Terms, reached: Callable[[], None]) -> 
 
 
 def _explained(
-    place: str, problem: OSError | MaitredError, connection: Connection, terms: Terms
+    place: str, problem: OSError | MaitredError, connection: Connection, terms: ConnectionTerms
 ) -> MaitredError:
     if connection.last_words is not None:
         return connection.last_words

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from maitred.client.coverage import CloseExcess, Coverage, Described, Dial
 from maitred.client.dialing import Refused, connect
-from maitred.client.statistics import Counts, NodeStatistics, ShardStatistics, summed
+from maitred.client.statistics import NodeStatistics, ShardCounts, ShardStatistics, summed
 from maitred.errors import (
     ConnectionLost,
     InvalidArgument,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from maitred.client.call import Call
     from maitred.client.connection import Connection
     from maitred.client.coverage import Decision
-    from maitred.client.dialing import Terms
+    from maitred.client.dialing import ConnectionTerms
     from maitred.client.router import Router
     from maitred.client.waiting import WaitingRoom
     from maitred.protocol.description import Description
@@ -67,7 +67,7 @@ class Pool:
     def __init__(
         self,
         node: HostPort,
-        terms: Terms,
+        terms: ConnectionTerms,
         router: Router,
         room: WaitingRoom,
         loop: asyncio.AbstractEventLoop,
@@ -92,7 +92,7 @@ class Pool:
         self._loop = loop
         self._terms = terms
         self._coverage = Coverage(terms.settings, random)
-        self._counts: dict[int, Counts] = {}
+        self._counts: dict[int, ShardCounts] = {}
         self._held: dict[int, Connection] = {}
         """All that coverage knows of, by number."""
         self._retired: dict[Connection, None] = {}
@@ -133,9 +133,9 @@ class Pool:
             connection = min(self.by_shard.values(), key=_in_flight)
         connection.submit(call, now, self.room)
 
-    def counts(self, shard: int) -> Counts:
+    def counts(self, shard: int) -> ShardCounts:
         """Where things about that shard are counted."""
-        return self._counts.setdefault(shard, Counts())
+        return self._counts.setdefault(shard, ShardCounts())
 
     @property
     def missing(self) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
     from maitred.client.worker_link import WorkerLink
     from maitred.dispatch.ask import Ask
     from maitred.dispatch.effects import Act, Told, WorkerConnection
@@ -47,7 +47,7 @@ SELECTION: Final = "weighted"
 """How the partition is chosen that a request for slots goes to."""
 
 
-class Log(Protocol):
+class GatewayLog(Protocol):
     """Where a gateway writes its log."""
 
     def info(self, event: str, **fields: Any) -> object: ...  # noqa: ANN401 - anything
@@ -65,7 +65,7 @@ class QueryGateway:
         client: AsyncClient,
         settings: Querying,
         surroundings: Surroundings,
-        log: Log | None = None,
+        log: GatewayLog | None = None,
         *,
         name: str = "",
         hook: Hook | None = None,
@@ -218,7 +218,9 @@ class QueryGateway:
         if not self._closed or self.links.has(allocation):
             self.links.get(allocation, _Surplus(allocation.token), now)
 
-    def ask_node(self, message: AnyRequest, seconds: float, told: Told, *, patient: bool) -> Held:
+    def ask_node(
+        self, message: AnyRequest, seconds: float, told: Told, *, patient: bool
+    ) -> LongPoll:
         """Send a request once, and tell the answer."""
         loop = self.loop
 

@@ -28,7 +28,7 @@ ROUTES_MAX: Final = 65_536
 """Routes remembered, some 300 bytes each; when they are full, all are forgotten."""
 
 
-class Route(NamedTuple):
+class PartitionRoute(NamedTuple):
     """Where a partition's requests go."""
 
     pool: Pool
@@ -47,7 +47,7 @@ class Router:
         """Called when an attempt at a connection came to something, or to nothing."""
         self.closed = False
         self._wall_clock = wall_clock
-        self._routes: dict[Partition, Route] = {}
+        self._routes: dict[Partition, PartitionRoute] = {}
         self._ring = HashRing()
 
     def begin(self, pools: list[Pool]) -> None:
@@ -86,7 +86,7 @@ class Router:
                 )
         pool.submit(call, now)
 
-    def route(self, partition: Partition) -> Route:
+    def route(self, partition: Partition) -> PartitionRoute:
         """Where the partition's requests go now; typed errors for impossible names."""
         try:
             route = self._routes.get(partition)
@@ -132,7 +132,7 @@ class Router:
         if 0 <= home.shard < right.description.shards:
             partition = (message.namespace, message.queue, message.queue_type, message.partition)
             until = self._computed(partition).until
-            self._remember(partition, Route(right, home.shard, until))
+            self._remember(partition, PartitionRoute(right, home.shard, until))
 
     def forget(self) -> None:
         """A node is no longer what it was."""
@@ -144,17 +144,17 @@ class Router:
                 return pool
         return None
 
-    def _remember(self, partition: Partition, route: Route) -> None:
+    def _remember(self, partition: Partition, route: PartitionRoute) -> None:
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
         self._routes[partition] = route
 
-    def _computed(self, partition: Partition) -> Route:
+    def _computed(self, partition: Partition) -> PartitionRoute:
         now = self._wall_clock()
         # Any node that has spoken knows the batch size, which is the same for all of them.
         known = next((pool.homes for pool in self.pools.values() if pool.homes is not None), None)
         if known is None:
-            return Route(next(iter(self.pools.values())), -1, inf)
+            return PartitionRoute(next(iter(self.pools.values())), -1, inf)
         home = known.home(partition, now)
         if len(self.pools) == 1:
             pool = next(iter(self.pools.values()))
@@ -162,9 +162,9 @@ class Router:
             node = place(self._ring, home.queue, partition[3], home.batch_size).node
             pool = self.pools[node]
         if pool.homes is None:
-            return Route(pool, -1, home.until)
+            return PartitionRoute(pool, -1, home.until)
         there = pool.homes.home(partition, now)
-        return Route(pool, there.shard, min(home.until, there.until))
+        return PartitionRoute(pool, there.shard, min(home.until, there.until))
 
 
 def closed() -> Closed:

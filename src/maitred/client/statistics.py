@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Counts:
+class ShardCounts:
     """Counted as it happens; one for each shard of a node."""
 
     __slots__ = ("connected", "fallbacks", "misroutes", "requests", "retries", "violations")

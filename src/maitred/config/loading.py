@@ -20,7 +20,7 @@ import msgspec
 from maitred.config.checks import check
 from maitred.errors import UnknownSetting
 from maitred.schema import (
-    Kind,
+    SettingKind,
     check_complete,
     fields_of,
     fit,
@@ -148,7 +148,9 @@ def _spread(name: str, value: object, source: str) -> dict[str, _Given]:
     return {found: _Given(one, source) for found, one, _ in _settings(kind, fitted, name)}
 
 
-def _settings(kind: Kind, fitted: object, name: str) -> Iterator[tuple[str, object, Kind]]:
+def _settings(
+    kind: SettingKind, fitted: object, name: str
+) -> Iterator[tuple[str, object, SettingKind]]:
     """Yield every setting in a fitted value with its full name; an empty group stands for
     itself."""
     if kind.struct is None or not isinstance(fitted, dict) or (name and not fitted):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from maitred.balancing.workers import Outcome
+from maitred.balancing.workers import QueryOutcome
 from maitred.errors import (
     AtCapacity,
     DeadlineExceeded,
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from maitred.protocol.queries import Allocation
     from maitred.protocol.seats import Seated
 
-_OUTCOMES: Final = {DONE: Outcome.DONE, FAILED: Outcome.FAILED, STOPPED: Outcome.CANCELLED}
+_OUTCOMES: Final = {
+    DONE: QueryOutcome.DONE,
+    FAILED: QueryOutcome.FAILED,
+    STOPPED: QueryOutcome.CANCELLED,
+}
 
 
 class DispatchedQuery(Protocol):
@@ -111,7 +115,7 @@ class DispatchAttempt:
         """Whether the node was asked for a slot, because no worker on the roster had room."""
         self.queued = False
         """Whether it waits in the queue dispatcher's line."""
-        self.leaving = Outcome.CANCELLED
+        self.leaving = QueryOutcome.CANCELLED
         """How it ends if the caller leaves."""
         self.was_full = False
         """Whether the last worker that it was sent to had no room."""
@@ -124,7 +128,7 @@ class DispatchAttempt:
         """The queries that are counted to its worker, this one included."""
         return 0 if self.dispatch is None else self.dispatch.worker.in_flight
 
-    def end(self, outcome: Outcome, now: float, limit: int | None = None) -> None:
+    def end(self, outcome: QueryOutcome, now: float, limit: int | None = None) -> None:
         """Tell the policy how it ended; the first call counts."""
         dispatch, self.dispatch = self.dispatch, None
         if dispatch is not None:
@@ -136,7 +140,7 @@ class DispatchAttempt:
         """The worker ended the query."""
         dispatch, self.dispatch = self.dispatch, None
         if dispatch is not None:
-            outcome = _OUTCOMES.get(seated.how, Outcome.LOST)
+            outcome = _OUTCOMES.get(seated.how, QueryOutcome.LOST)
             self.queue.ended(self, dispatch, outcome, now, None, seated.load)
 
     def refused(self, problem: MaitredError, now: float) -> None:
@@ -150,16 +154,16 @@ class DispatchAttempt:
             self.was_full = True
             self.queue.totals.refused_by_workers += 1
             limit = problem.limit if isinstance(problem, AtCapacity) else None
-            self.end(Outcome.REFUSED, now, limit)
+            self.end(QueryOutcome.REFUSED, now, limit)
         elif isinstance(problem, Unavailable):  # it is leaving, or does not know our pass
-            self.end(Outcome.CANCELLED, now)
+            self.end(QueryOutcome.CANCELLED, now)
             self.queue.away(name, now)
             if isinstance(problem, InvalidReservation):
                 self.pass_book.refresh(now)
         elif isinstance(problem, DeadlineExceeded):
-            self.end(Outcome.CANCELLED, now)
+            self.end(QueryOutcome.CANCELLED, now)
         else:  # refused for what it asks, as every other worker would
-            self.end(Outcome.FAILED, now)
+            self.end(QueryOutcome.FAILED, now)
 
     def stop(self, stream: int, receiver: AnswerReceiver) -> None:
         """The caller left: tell the worker, and wait here for its last word."""
@@ -176,9 +180,9 @@ class DispatchAttempt:
         try:
             seated = decode_seated(body)
         except UNREADABLE:
-            self.end(Outcome.LOST, now)
+            self.end(QueryOutcome.LOST, now)
             return
-        if seated.how == STOPPED or self.leaving is Outcome.LOST:
+        if seated.how == STOPPED or self.leaving is QueryOutcome.LOST:
             dispatch, self.dispatch = self.dispatch, None
             if dispatch is not None:
                 self.queue.ended(self, dispatch, self.leaving, now, None, seated.load)
@@ -187,4 +191,4 @@ class DispatchAttempt:
 
     def lost(self, why: str, now: float, *, hung: bool) -> None:  # noqa: ARG002
         """Count the attempt as lost: the link to its worker ended."""
-        self.end(Outcome.LOST, now)
+        self.end(QueryOutcome.LOST, now)

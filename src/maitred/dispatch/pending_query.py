@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import DecodeError, msgpack
 
-from maitred.balancing.workers import Outcome
+from maitred.balancing.workers import QueryOutcome
 from maitred.dispatch.query_states import LOST, Accident, Stage, Verdict, after
 from maitred.errors import (
     Cancelled,
@@ -227,7 +227,7 @@ class PendingQuery:
             if attempt is None:
                 link.release(allocation.token)
             else:
-                attempt.end(Outcome.CANCELLED, now)
+                attempt.end(QueryOutcome.CANCELLED, now)
             self.happen(Accident.NOTHING_DONE, problem, now)
             return
         if attempt is not None:
@@ -283,7 +283,7 @@ class PendingQuery:
         if self.attempt is None:
             self._dispatcher.relay(self, now)
         else:  # other workers can, perhaps; and if none can, the node relays
-            self.attempt.end(Outcome.CANCELLED, now)
+            self.attempt.end(QueryOutcome.CANCELLED, now)
             self._dispatcher.cannot_reach(self.allocation, now, for_long=True)
             problem = Unavailable("The worker cannot be reached.")
             self.happen(Accident.NOTHING_DONE, problem, now)
@@ -292,7 +292,7 @@ class PendingQuery:
         """The worker does not exist any more, and never got the query."""
         if self.stage is _SEATING:
             if self.attempt is not None:
-                self.attempt.end(Outcome.CANCELLED, now)
+                self.attempt.end(QueryOutcome.CANCELLED, now)
                 self._dispatcher.cannot_reach(self.allocation, now, for_long=False)
             problem = Unavailable(f"The worker is gone: {why}.")
             self.happen(Accident.NOTHING_DONE, problem, now)
@@ -314,7 +314,7 @@ class PendingQuery:
         self.hand_rows(chunk)
         if self._untaken > dispatcher.window_bytes + dispatcher.frame_bytes:
             problem = ProtocolViolation("The worker sent more rows than it was allowed to.")
-            self._stop_carrier(Outcome.LOST, now)
+            self._stop_carrier(QueryOutcome.LOST, now)
             self._finish("lost", problem, now, drop_rows=True)
 
     def finished(self, body: bytes, now: float) -> None:
@@ -324,7 +324,7 @@ class PendingQuery:
             seated = decode_seated(body)
         except UNREADABLE as problem:
             if self.attempt is not None:
-                self.attempt.end(Outcome.LOST, now)
+                self.attempt.end(QueryOutcome.LOST, now)
             unreadable = ProtocolViolation(f"The worker's answer cannot be read: {problem}.")
             self._finish("lost", unreadable, now)
             return
@@ -405,7 +405,7 @@ class PendingQuery:
         """The link to the worker ended, or the node lost the worker."""
         self._carrier = None
         if self.attempt is not None:
-            self.attempt.end(Outcome.LOST, now)
+            self.attempt.end(QueryOutcome.LOST, now)
         worker = self.entry.worker or "the worker"
         problem = WorkerLost(
             f"The worker {worker} was lost while it ran {self._name}: {why}. Whether it was "
@@ -442,7 +442,9 @@ class PendingQuery:
                 self._doubt = problem.sentence
             self._again(now)
             return
-        self._stop_carrier(Outcome.LOST if verdict is Verdict.LATE else Outcome.CANCELLED, now)
+        self._stop_carrier(
+            QueryOutcome.LOST if verdict is Verdict.LATE else QueryOutcome.CANCELLED, now
+        )
         if verdict is Verdict.LATE:
             self._finish("late", problem, now, drop_rows=True)
         elif verdict is Verdict.CANCEL:
@@ -465,7 +467,7 @@ class PendingQuery:
                 dispatcher.admission.waits_again(*self.counted)
         dispatcher.ask_again(self, now)
 
-    def _stop_carrier(self, outcome: Outcome, now: float) -> None:
+    def _stop_carrier(self, outcome: QueryOutcome, now: float) -> None:
         carrier, self._carrier = self._carrier, None
         if carrier is None:
             return

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maitred.balancing.workers import (
-    Outcome,
-    Report,
+    LoadReport,
+    QueryOutcome,
     RetryBudget,
     Shed,
     SheddingLine,
@@ -143,7 +143,7 @@ class QueueDispatcher:
             attempt.queued = False
             self.line.remove(attempt)
         if attempt.link is None:
-            attempt.end(Outcome.CANCELLED, now)
+            attempt.end(QueryOutcome.CANCELLED, now)
 
     def _place(self, attempt: DispatchAttempt, now: float, *, first: bool = False) -> None:
         """With `first`, it need not let queued queries go before it."""
@@ -206,7 +206,7 @@ class QueueDispatcher:
         attempt.worker = self.workers[name]
         attempt.dispatch = self.policy.sent(name, now)
         attempt.link = None
-        attempt.leaving = Outcome.CANCELLED
+        attempt.leaving = QueryOutcome.CANCELLED
         attempt.was_full = False
         attempt.query.allocated(attempt.pass_book.passes[name], now)
 
@@ -227,7 +227,7 @@ class QueueDispatcher:
         self,
         attempt: DispatchAttempt,
         dispatch: Dispatch,
-        outcome: Outcome,
+        outcome: QueryOutcome,
         now: float,
         limit: int | None,
         load: Load | None = None,
@@ -237,16 +237,16 @@ class QueueDispatcher:
         attempt.policy.ended(dispatch, outcome, now, limit)
         if load is not None and attempt.worker is not None:
             attempt.worker.reported(load, now)
-        if attempt.link is not None and outcome is not Outcome.REFUSED:
+        if attempt.link is not None and outcome is not QueryOutcome.REFUSED:
             self.line.freed(now)
-            if outcome is Outcome.DONE and self._broken:
+            if outcome is QueryOutcome.DONE and self._broken:
                 self._broken.pop(name, None)
         if self.line:
             self.serve(now)
 
     def reported(self, name: str, load: Load, elsewhere: int, now: float) -> None:
         """A worker reported its load; `elsewhere` of our queries there are of other queues."""
-        report = Report(
+        report = LoadReport(
             load.number,
             load.limit,
             load.serving,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable
 
-    from maitred.client.adding import Conditions, Place
+    from maitred.client.adding import Conditions, TaskPlace
     from maitred.client.client import AsyncClient
     from maitred.gateway.asking import Asking
     from maitred.logs import Logger
@@ -227,7 +227,7 @@ class Gateway:
         user: str = "",
         *,
         require_worker: bool = False,
-    ) -> Place:
+    ) -> TaskPlace:
         """Add a task for the user, if a handler accepts it; return its place once it is durable."""
         adding = self._adding(namespace, queue, user)
         await adding.check([payload], require_worker=require_worker)

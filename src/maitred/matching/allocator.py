@@ -20,17 +20,22 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.balancing.workers.doubt import Doubts
 from maitred.errors import DeadlineExceeded, Draining, MaitredError, NoWorker, Overloaded
-from maitred.matching.effects import Allocate, PassSlotRequest, RecallSlotRequest, RefuseSlotRequest
+from maitred.matching.effects import (
+    AllocateSlot,
+    PassSlotRequest,
+    RecallSlotRequest,
+    RefuseSlotRequest,
+)
 from maitred.matching.measures import Rate
 from maitred.matching.reservation_proofs import GRACE_SECONDS, ReservationProofs
-from maitred.matching.slot_requests import Reservation, SlotRequest, SlotRequestLines
+from maitred.matching.slot_requests import AllocatedSlot, SlotRequest, SlotRequestLines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from maitred.matching.effects import Effect
     from maitred.matching.ledger import Ledger
-    from maitred.matching.offers import Offer, Offers
+    from maitred.matching.offers import Offers, WaitingOffer
     from maitred.matching.presence import Presence
     from maitred.matching.records import PartitionKey
     from maitred.matching.secret_tokens import SecretTokens
@@ -155,7 +160,7 @@ class Allocator:
         if isinstance(outcome, MaitredError):
             self._effects.append(RefuseSlotRequest(request, outcome))
         else:
-            self._effects.append(Allocate(request, (), outcome))
+            self._effects.append(AllocateSlot(request, (), outcome))
 
     def seat(self, now: float, most: float = inf) -> float:
         """Seat as many as there are free slots, in the order of both, but no more than `most`;
@@ -184,7 +189,7 @@ class Allocator:
             most -= 1
             token = self._tokens.new()
             proof = self._reservation_proof(token, offer, request, now) if request.permits else b""
-            reservation = Reservation(token, offer, request, proof)
+            reservation = AllocatedSlot(token, offer, request, proof)
             offers.reserve(reservation)
             lines.take(reservation)
             doubts.given(offer.session, token, now, request.user)
@@ -199,7 +204,7 @@ class Allocator:
         return True
 
     def _reservation_proof(
-        self, token: bytes, offer: Offer, request: SlotRequest, now: float
+        self, token: bytes, offer: WaitingOffer, request: SlotRequest, now: float
     ) -> bytes:
         """Let the worker prove later, to whichever shard owns this partition, that it has it."""
         proofs = self._proofs
@@ -237,10 +242,10 @@ class Allocator:
             if request.given and self.lines.close(request):
                 self.allocated.count(len(request.given), now)
                 self._presence.noticed(now)
-                self._effects.append(Allocate(request, request.given))
+                self._effects.append(AllocateSlot(request, request.given))
                 request.given = []
 
-    def reservations_fall(self, reserved: list[Reservation], now: float) -> None:
+    def reservations_fall(self, reserved: list[AllocatedSlot], now: float) -> None:
         """Their offer is gone before anybody heard of them."""
         for reservation in reserved:
             self.lines.put_back(reservation)

@@ -19,7 +19,7 @@ from maitred.matching.task import (
     OVER,
     READY,
     WAITING,
-    Task,
+    QueueTask,
     Ticket,
 )
 
@@ -185,7 +185,7 @@ class Attempts:
             if not waiting:
                 del self.told[sequence]
 
-    def hear_what_was_told(self, task: Task, now: float) -> None:
+    def hear_what_was_told(self, task: QueueTask, now: float) -> None:
         """It is in memory now, and stands where it would stand without a word of anybody."""
         if not self.told:
             return
@@ -199,7 +199,7 @@ class Attempts:
             elif self._finished(task, attempt, how, body, told.ticket, now, told.holder):
                 told.counts = True
 
-    def catch_up(self, task: Task, attempt: int) -> None:
+    def catch_up(self, task: QueueTask, attempt: int) -> None:
         """Somebody has a later attempt than we know of. He got it from whoever owned the partition
         before us, who knew that the earlier ones had failed, and was lost before that was
         written. We have given nothing out yet, so he knows better."""
@@ -213,7 +213,7 @@ class Attempts:
 
     def _finished(
         self,
-        task: Task,
+        task: QueueTask,
         attempt: int,
         how: int,
         body: bytes,
@@ -258,26 +258,26 @@ class Attempts:
         self._ENDS[how](self, task, body, ticket, now)
         return True
 
-    def _done(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
+    def _done(self, task: QueueTask, body: bytes, ticket: Ticket | None, now: float) -> None:
         self._own_tasks.end(task, "done", body, ticket, now)
 
-    def _failed(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
+    def _failed(self, task: QueueTask, body: bytes, ticket: Ticket | None, now: float) -> None:
         self.failed += 1
         task.reported = task.attempt + 1
         self._own_tasks.try_again(task, "failed", body, ticket, now)
 
-    def _returned(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:  # noqa: ARG002
+    def _returned(self, task: QueueTask, body: bytes, ticket: Ticket | None, now: float) -> None:  # noqa: ARG002
         if task.revoked:
             self._own_tasks.end(task, "cancelled", b"", ticket, now)
         else:
             self._own_tasks.come_back(task, now)
 
-    def _timed_out(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
+    def _timed_out(self, task: QueueTask, body: bytes, ticket: Ticket | None, now: float) -> None:
         self.failed += 1
         task.reported = task.attempt + 1
         self._own_tasks.try_again(task, "timed-out", body, ticket, now)
 
-    def _stopped(self, task: Task, body: bytes, ticket: Ticket | None, now: float) -> None:
+    def _stopped(self, task: QueueTask, body: bytes, ticket: Ticket | None, now: float) -> None:
         if task.revoked:
             self._own_tasks.end(task, "cancelled", b"", ticket, now)
         else:
@@ -365,7 +365,7 @@ class Attempts:
         self.claims.move_to_end(sequence)
         return True
 
-    def claimed(self, task: Task, now: float) -> bool:
+    def claimed(self, task: QueueTask, now: float) -> bool:
         """Whether a worker said that it runs a task that was just read: then the worker has it."""
         claim = self.claims.pop(task.sequence, None)
         if claim is None or claim[3] <= now:

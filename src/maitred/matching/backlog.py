@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maitred.matching.records import Segment
-    from maitred.matching.task import Task
+    from maitred.matching.task import QueueTask
     from maitred.matching.task_memory import TaskMemory
 
 
@@ -59,20 +59,20 @@ class Line:
 
     def __init__(self, known: int, memory: TaskMemory) -> None:
         self._memory = memory
-        self.tasks: OrderedDict[Task, None] = OrderedDict()
+        self.tasks: OrderedDict[QueueTask, None] = OrderedDict()
         """Those that wait, but for those who came back."""
         self.bytes = 0
         """Payloads of all that are READY."""
         self._places = 0
-        self.back: set[Task] = set()
+        self.back: set[QueueTask] = set()
         """Those that came back, and stand before all others."""
-        self._returned: list[tuple[int, int, Task]] = []
+        self._returned: list[tuple[int, int, QueueTask]] = []
         """The same in the order in which they came in the first place; some may have left."""
         self.cursor = 0
         """Every segment up to this one has been read, or came from memory."""
         self.known = known
         """The highest segment in the store that may not have been read."""
-        self.parked: dict[int, Task] = {}
+        self.parked: dict[int, QueueTask] = {}
         """Not written yet, and behind what is in the store."""
         self.reading = False
 
@@ -81,7 +81,7 @@ class Line:
         """Those that are READY."""
         return len(self.tasks) + len(self.back)
 
-    def push(self, task: Task) -> None:
+    def push(self, task: QueueTask) -> None:
         self._places += 1
         task.place = self._places
         self.tasks[task] = None
@@ -89,7 +89,7 @@ class Line:
         self.bytes += size
         self._memory.used += size
 
-    def extend(self, tasks: Iterable[Task]) -> None:
+    def extend(self, tasks: Iterable[QueueTask]) -> None:
         """Push them all, in their order."""
         line, place, size = self.tasks, self._places, 0
         for task in tasks:
@@ -100,14 +100,14 @@ class Line:
         self._places = place
         self._count(size)
 
-    def push_back(self, task: Task) -> None:
+    def push_back(self, task: QueueTask) -> None:
         """To the place that it had."""
         self._places += 1
         self.back.add(task)
         self._count(len(task.payload))
         heappush(self._returned, (task.place, self._places, task))
 
-    def left(self, task: Task) -> None:
+    def left(self, task: QueueTask) -> None:
         self._count(-len(task.payload))
         if task in self.back:
             self.back.remove(task)
@@ -116,7 +116,7 @@ class Line:
         else:
             del self.tasks[task]
 
-    def first(self) -> Task:
+    def first(self) -> QueueTask:
         """Whose turn it is, if there is anybody."""
         returned = self._returned
         while returned:
@@ -126,7 +126,7 @@ class Line:
             heappop(returned)
         return next(iter(self.tasks))
 
-    def pop_back(self) -> Task:
+    def pop_back(self) -> QueueTask:
         """Take out the first of those that came back; the caller counts its bytes."""
         task = self.first()
         heappop(self._returned)
@@ -141,7 +141,7 @@ class Line:
         self.bytes += size
         self._memory.used += size
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[QueueTask]:
         yield from sorted(self.back, key=_place)
         yield from self.tasks
 
@@ -190,53 +190,53 @@ class Backlog:
             or self._memory.refuses(line.bytes)
         )
 
-    def park(self, priority: int, tasks: dict[int, Task]) -> None:
+    def park(self, priority: int, tasks: dict[int, QueueTask]) -> None:
         """These are in memory only until they are written; by their sequence numbers, rising."""
         line = self.lines[priority]
         if tasks and not line.on_disk:
             line.cursor = max(line.cursor, next(iter(tasks)) - 1)
         line.parked.update(tasks)
 
-    def unparked(self, task: Task) -> None:
+    def unparked(self, task: QueueTask) -> None:
         """It is over before its turn has come."""
         self.lines[task.priority].parked.pop(task.sequence, None)
 
-    def parked_stored(self, priority: int, first: int, tasks: list[Task]) -> None:
+    def parked_stored(self, priority: int, first: int, tasks: list[QueueTask]) -> None:
         """These are in the store now: they are read again when it is their turn."""
         line = self.lines[priority]
         line.known = max(line.known, first)
         for task in tasks:
             line.parked.pop(task.sequence, None)
 
-    def push(self, task: Task) -> None:
+    def push(self, task: QueueTask) -> None:
         """At the end of its line."""
         self.lines[task.priority].push(task)
         self.ready += 1
 
-    def extend(self, priority: int, tasks: Iterable[Task]) -> None:
+    def extend(self, priority: int, tasks: Iterable[QueueTask]) -> None:
         """Push tasks of one priority."""
         line = self.lines[priority]
         before = len(line.tasks)
         line.extend(tasks)
         self.ready += len(line.tasks) - before
 
-    def push_back(self, task: Task) -> None:
+    def push_back(self, task: QueueTask) -> None:
         """It stands where it stood."""
         self.lines[task.priority].push_back(task)
         self.ready += 1
 
-    def left(self, task: Task) -> None:
+    def left(self, task: QueueTask) -> None:
         """It is READY no longer, without having been popped; the caller changes its state."""
         self.lines[task.priority].left(task)
         self.ready -= 1
 
-    def first(self) -> Task | None:
+    def first(self) -> QueueTask | None:
         """Whose turn it is."""
         if not self.ready:
             return None
         return next(line.first() for line in self.lines if line.waiting)
 
-    def pop(self) -> Task:
+    def pop(self) -> QueueTask:
         """The first, which there must be; the caller changes its state."""
         for line in self.lines:
             if line.back:
@@ -252,7 +252,7 @@ class Backlog:
             return task
         raise LookupError("nobody waits")
 
-    def waiting(self) -> Iterator[Task]:
+    def waiting(self) -> Iterator[QueueTask]:
         """All that are READY, in their order."""
         for line in self.lines:
             yield from line
@@ -278,7 +278,9 @@ class Backlog:
                 return Reading(priority, line.cursor, self._buffer, room, line.known)
         return None
 
-    def was_read(self, reading: Reading, last_first: int | None, *, all_of_it: bool) -> list[Task]:
+    def was_read(
+        self, reading: Reading, last_first: int | None, *, all_of_it: bool
+    ) -> list[QueueTask]:
         """Segments up to `last_first` are in memory now. Returns parked tasks whose turn it is.
 
         `all_of_it` says that the store had no more when it was asked.
@@ -291,7 +293,7 @@ class Backlog:
             line.cursor = max(line.cursor, reading.known)
         return self.caught_up(reading.priority)
 
-    def caught_up(self, priority: int) -> list[Task]:
+    def caught_up(self, priority: int) -> list[QueueTask]:
         """If nothing more is in the store alone, those that were to follow are next.
 
         Unless they are too large to stay in memory: then they are read when they are written.
@@ -327,5 +329,5 @@ class Backlog:
         return any(line.known > line.cursor for line in self.lines)
 
 
-def _place(task: Task) -> int:
+def _place(task: QueueTask) -> int:
     return task.place

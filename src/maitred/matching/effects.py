@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from maitred.errors import MaitredError
     from maitred.matching.backlog import Reading
-    from maitred.matching.offers import Offer
+    from maitred.matching.offers import WaitingOffer
     from maitred.matching.presence import Attendance
     from maitred.matching.records import Damaged, Later
-    from maitred.matching.rosters import Pass
+    from maitred.matching.rosters import IssuedPass
     from maitred.matching.shared_supplies import SharedOffer
-    from maitred.matching.slot_requests import Reservation, SlotRequest
+    from maitred.matching.slot_requests import AllocatedSlot, SlotRequest
     from maitred.matching.stored_ends import EndsSearch
-    from maitred.matching.task import Task, Ticket, Token
+    from maitred.matching.task import QueueTask, Ticket, Token
 
 EndStatus = Literal["done", "failed", "cancelled", "expired"]
 
@@ -71,10 +71,10 @@ class Foreign(NamedTuple):
 class Give(NamedTuple):
     """Answer the offer with these tasks of ours and of others."""
 
-    offer: Offer
-    tasks: list[Task]
+    offer: WaitingOffer
+    tasks: list[QueueTask]
     foreign: list[Foreign]
-    reserved: Sequence[Reservation] = ()
+    reserved: Sequence[AllocatedSlot] = ()
     """Slots that queries will take."""
     reserved_above: Sequence[Any] = ()
     """The same, as the parent has put it."""
@@ -83,7 +83,7 @@ class Give(NamedTuple):
 class NothingFor(NamedTuple):
     """The offer's time is up: answer it without a task."""
 
-    offer: Offer
+    offer: WaitingOffer
 
 
 class NothingForShared(NamedTuple):
@@ -101,32 +101,32 @@ class Settle(NamedTuple):
 class PassOffer(NamedTuple):
     """Send it to the parent; it keeps listening here."""
 
-    offer: Offer
+    offer: WaitingOffer
 
 
 class RecallOffer(NamedTuple):
     """It is answered: the parent need not look any more."""
 
-    offer: Offer
+    offer: WaitingOffer
 
 
 class PassTask(NamedTuple):
     """Send it to the parent, which may have an offer."""
 
-    task: Task
+    task: QueueTask
 
 
 class RecallTask(NamedTuple):
     """Ask the parent to send it back, unless somebody has it already."""
 
-    task: Task
+    task: QueueTask
 
 
-class Allocate(NamedTuple):
+class AllocateSlot(NamedTuple):
     """Answer a gateway with these slots of ours, and those that the parent had."""
 
     request: SlotRequest
-    reserved: Sequence[Reservation]
+    reserved: Sequence[AllocatedSlot]
     above: Sequence[Any] = ()
 
 
@@ -154,7 +154,7 @@ class AnswerAttend(NamedTuple):
 
     token: Token
     order: Literal["", "offline", "online"]
-    passes: Sequence[Pass] = ()
+    passes: Sequence[IssuedPass] = ()
     best: float | None = None
     """Share of good answers among the other workers; None: nothing is said of it."""
 
@@ -178,7 +178,7 @@ class RefuseSubscribe(NamedTuple):
 class VisitorTaken(NamedTuple):
     """A child's task has found a worker here."""
 
-    task: Task
+    task: QueueTask
     holder: bytes
     worker: str
 
@@ -186,13 +186,13 @@ class VisitorTaken(NamedTuple):
 class VisitorUnwanted(NamedTuple):
     """Nobody here wanted a child's task in time."""
 
-    task: Task
+    task: QueueTask
 
 
 class VisitorLost(NamedTuple):
     """Nobody knows what became of a child's task further up."""
 
-    task: Task
+    task: QueueTask
 
 
 class GiveBack(NamedTuple):
@@ -292,7 +292,7 @@ Effect = (
     | RecallOffer
     | PassTask
     | RecallTask
-    | Allocate
+    | AllocateSlot
     | RefuseSlotRequest
     | PassSlotRequest
     | RecallSlotRequest

@@ -8,7 +8,7 @@ from maitred.matching.effects import Beat
 
 if TYPE_CHECKING:
     from maitred.matching.effects import Effect
-    from maitred.matching.task import Task, Token
+    from maitred.matching.task import QueueTask, Token
     from maitred.matching.timers import Timers
 
 
@@ -45,7 +45,7 @@ class Heartbeats:
         if earlier is not None:
             self._effects.append(Beat(earlier.token, [], []))
 
-    def tell_revoked(self, task: Task) -> None:
+    def tell_revoked(self, task: QueueTask) -> None:
         """Tell the worker that has the task that nobody wants it any more."""
         one = self.waiting.pop(task.holder, None)
         if one is not None:

@@ -19,7 +19,7 @@ from maitred.matching.task import WAITING
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from maitred.matching.task import Task
+    from maitred.matching.task import QueueTask
     from maitred.matching.task_memory import TaskMemory
 
 HORIZON_SECONDS = 60.0
@@ -31,7 +31,7 @@ MARGIN_SECONDS = 10.0
 ROW_BYTES = 128
 """What the row of a task has besides its payload and its failure, at most."""
 
-Entry = tuple[float, int, "Task"]
+Entry = tuple[float, int, "QueueTask"]
 
 
 class LaterTasks:
@@ -63,13 +63,13 @@ class LaterTasks:
     def __len__(self) -> int:
         return sum(map(len, self._heaps))
 
-    def add(self, task: Task) -> None:
+    def add(self, task: QueueTask) -> None:
         """It waits here."""
         self._over.pop(task.sequence, None)
         heappush(self._heaps[task.priority], (task.due, task.sequence, task))
         self._count(len(task.payload))
 
-    def first(self, room: Callable[[int], bool]) -> Task | None:
+    def first(self, room: Callable[[int], bool]) -> QueueTask | None:
         """Who is due first, of those whose line has room."""
         found: Entry | None = None
         for priority, heap in enumerate(self._heaps):
@@ -79,7 +79,7 @@ class LaterTasks:
                 found = heap[0]
         return None if found is None else found[2]
 
-    def pop(self, task: Task) -> None:
+    def pop(self, task: QueueTask) -> None:
         """The first leaves."""
         heappop(self._heaps[task.priority])
         self._count(-len(task.payload))
@@ -97,7 +97,7 @@ class LaterTasks:
         """What may be in memory now."""
         return self._memory.share(self._buffer_bytes, self.bytes)
 
-    def shrink(self, unwritten: Collection[int]) -> list[Task]:
+    def shrink(self, unwritten: Collection[int]) -> list[QueueTask]:
         """If there are too many: those that are due last and are in the store as they are here."""
         most_bytes = self._most_bytes
         if self.reading or (len(self) <= 2 * self._buffer and self.bytes <= 2 * most_bytes):
@@ -197,7 +197,7 @@ class LaterTasks:
         """How many rows to read, so that a buffer full of them is new."""
         return self._buffer + in_memory + len(self._over)
 
-    def read_bytes(self, in_memory: Iterable[Task]) -> int:
+    def read_bytes(self, in_memory: Iterable[QueueTask]) -> int:
         """The same for the bytes of their bodies: those that are known are found again."""
         known = sum(
             len(task.payload) + len(task.failure) + ROW_BYTES

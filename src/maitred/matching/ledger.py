@@ -29,7 +29,7 @@ from maitred.matching.records import (
     encode_records,
     rows_bytes,
 )
-from maitred.matching.task import OVER, PARKED, SegmentState, Task, Ticket
+from maitred.matching.task import OVER, PARKED, QueueTask, SegmentState, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ class Pending:
     def __init__(self) -> None:
         self.marked: dict[SegmentState, list[int]] = {}
         """Tasks that are over, by their segment."""
-        self.later: dict[int, tuple[Task, Later]] = {}
+        self.later: dict[int, tuple[QueueTask, Later]] = {}
         self.later_gone: list[int] = []
         self.dead: list[Dead] = []
         self.dead_gone: list[int] = []
@@ -138,7 +138,7 @@ class Written(NamedTuple):
     """A segment that a batch writes."""
 
     state: SegmentState
-    members: list[Task]
+    members: list[QueueTask]
     parked: bool
     """Whether its tasks are in the store alone as soon as it is written."""
 
@@ -171,8 +171,8 @@ class Ledger:
         """Tasks that the store has."""
         self.wall = wall
         """What to add to the loop's time for the wall clock's."""
-        self.fresh: dict[int, Task] = {}
-        self.held: OrderedDict[int, Task] = OrderedDict()
+        self.fresh: dict[int, QueueTask] = {}
+        self.held: OrderedDict[int, QueueTask] = OrderedDict()
         """Fresh too, but with a worker; in the order of `hold_until`."""
         self.pending = Pending()
         self.under_way: Batch | None = None
@@ -180,32 +180,32 @@ class Ledger:
         """The last sequence number in any segment, by priority."""
         self._pending_since = inf
         self._urgent = False
-        self._deferred: list[tuple[Callable[[Task, float], None], Task]] = []
+        self._deferred: list[tuple[Callable[[QueueTask, float], None], QueueTask]] = []
 
     # New tasks
 
-    def add(self, tasks: dict[int, Task]) -> None:
+    def add(self, tasks: dict[int, QueueTask]) -> None:
         """These, by their sequence numbers, have to be written as soon as can be."""
         self.fresh.update(tasks)
 
-    def hold(self, task: Task, until: float) -> None:
+    def hold(self, task: QueueTask, until: float) -> None:
         """A worker has got it, or is about to: its writing may wait."""
         sequence = task.sequence
         if self.fresh.pop(sequence, None) is not None or self.held.pop(sequence, None) is not None:
             task.hold_until = until
             self.held[sequence] = task
 
-    def hold_again(self, task: Task, until: float) -> None:
+    def hold_again(self, task: QueueTask, until: float) -> None:
         """A commit that had it failed, and a worker has it."""
         task.hold_until = until
         self.held[task.sequence] = task
 
-    def hurry(self, task: Task) -> None:
+    def hurry(self, task: QueueTask) -> None:
         """No worker has it any more: it has to be written as soon as can be."""
         if self.held.pop(task.sequence, None) is not None:
             self.fresh[task.sequence] = task
 
-    def drop(self, task: Task) -> None:
+    def drop(self, task: QueueTask) -> None:
         """Write nothing of it: it was refused."""
         sequence = task.sequence
         self.fresh.pop(sequence, None)
@@ -214,7 +214,7 @@ class Ledger:
 
     # What becomes of them
 
-    def remove(self, task: Task, ticket: Ticket | None, now: float) -> bool:
+    def remove(self, task: QueueTask, ticket: Ticket | None, now: float) -> bool:
         """Remove a task that is over. The ticket, if any, waits until the store knows.
 
         False if the task was never written: then the store need not know of it.
@@ -235,20 +235,20 @@ class Ledger:
         self.pending.later.pop(sequence, None)
         return False
 
-    def remove_with_trace(self, task: Task, ticket: Ticket | None, now: float) -> None:
+    def remove_with_trace(self, task: QueueTask, ticket: Ticket | None, now: float) -> None:
         """Remove a task that leaves a dead letter or a result. These are written with the next
         batch, and the ticket waits for it even if the task itself was never written."""
         if not self.remove(task, ticket, now):
             self._wait_for(ticket)
 
-    def keep_waiting(self, task: Task, *, failed: bool) -> None:
+    def keep_waiting(self, task: QueueTask, *, failed: bool) -> None:
         """Have the producer of a task that is over wait until its dead letter or its result is
         written."""
         if task.ticket is not None:
             self.pending.producers.append((task.ticket, failed))
             task.ticket = None
 
-    def _removed(self, task: Task, now: float) -> None:
+    def _removed(self, task: QueueTask, now: float) -> None:
         if task.segment is not None:
             self._cross_out(task.segment, task.sequence)
         self.pending.later.pop(task.sequence, None)
@@ -266,7 +266,7 @@ class Ledger:
         self._wait_for(ticket)
         self._touch(now)
 
-    def postpone(self, task: Task, ticket: Ticket | None, now: float) -> None:
+    def postpone(self, task: QueueTask, ticket: Ticket | None, now: float) -> None:
         """It gets a row of its own, found when it is due."""
         self._wait_for(ticket)
         if task.writing:
@@ -274,7 +274,7 @@ class Ledger:
         else:
             self._postponed(task, now)
 
-    def _postponed(self, task: Task, now: float) -> None:
+    def _postponed(self, task: QueueTask, now: float) -> None:
         if task.state is OVER:
             return
         sequence = task.sequence
@@ -289,7 +289,7 @@ class Ledger:
         self.pending.later[sequence] = (task, later)
         self._touch(now)
 
-    def bury(self, task: Task, reason: str, now: float) -> None:
+    def bury(self, task: QueueTask, reason: str, now: float) -> None:
         """It becomes a dead letter."""
         body = encode_record(self.record(task))
         self.pending.dead.append(Dead(task.sequence, now + self.wall, reason, body))
@@ -377,11 +377,11 @@ class Ledger:
             self.pending.cancelling.append((ticket, cancelled))
             self._touch(now)
 
-    def record(self, task: Task) -> Record:
+    def record(self, task: QueueTask) -> Record:
         """The task as it is written down."""
         return self._records([task])[0]
 
-    def _records(self, tasks: list[Task]) -> list[Record]:
+    def _records(self, tasks: list[QueueTask]) -> list[Record]:
         wall = self.wall
         return [
             Record(
@@ -509,9 +509,9 @@ class Ledger:
         self.under_way = Batch(changes, written, pending, removed)
         return self.under_way
 
-    def _segments(self, tasks: list[Task]) -> list[Written]:
+    def _segments(self, tasks: list[QueueTask]) -> list[Written]:
         """Parked tasks apart from the others: they will be read again, the others will not."""
-        groups: dict[tuple[int, bool], list[Task]] = {}
+        groups: dict[tuple[int, bool], list[QueueTask]] = {}
         for task in tasks:
             task.writing = True
             kind = (task.priority, task.state is PARKED)
@@ -594,7 +594,7 @@ def _set_aside(changes: Changes, pending: Pending) -> int:
     return sum(row.tasks for row in pending.damaged)
 
 
-def _split(group: list[Task]) -> Iterator[list[Task]]:
+def _split(group: list[QueueTask]) -> Iterator[list[QueueTask]]:
     """In their order, parts that are not too large for a segment."""
     start = size = 0
     for at, task in enumerate(group):

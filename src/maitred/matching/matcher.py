@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from maitred.matching.effects import Foreign, Give, NothingFor, RecallOffer, VisitorTaken
-from maitred.matching.offers import Offer
+from maitred.matching.offers import WaitingOffer
 from maitred.matching.records import PRIORITIES
 from maitred.matching.task import GIVEN, ON_END, ON_GIVE
 
@@ -62,24 +62,24 @@ class Matcher:
         self._waits = waits
         self._timers = timers
         self._effects = effects
-        timers.register(Offer, ring=self._offer_rings, waits=_is_open)
+        timers.register(WaitingOffer, ring=self._offer_rings, waits=_is_open)
 
     # Offers
 
-    def offer(self, offer: Offer, until: float, now: float) -> None:
+    def offer(self, offer: WaitingOffer, until: float, now: float) -> None:
         """A worker has free slots; it hears of tasks for them, or that the time is up."""
         self._worker_sightings.heard(offer.session, offer.worker, now)
         self._offers.add(offer)
         self._timers.set(until, offer)
         self.seat(now)
 
-    def only_reserved(self, offer: Offer) -> bool:
+    def only_reserved(self, offer: WaitingOffer) -> bool:
         """Whether an offer that was just made has met nothing but queries, and can go nowhere
         else: then there is nothing to be looked at that was not before."""
         waits = offer.given or self._backlog.ready or self._away.tasks or self._offers.aside
         return not waits and self._is_root
 
-    def withdraw(self, offer: Offer, now: float) -> None:
+    def withdraw(self, offer: WaitingOffer, now: float) -> None:
         """Close an offer whose worker no longer waits, and take back the tasks it was given."""
         if not self._offers.close(offer):
             return
@@ -93,7 +93,7 @@ class Matcher:
         self._presence.noticed(now)
         self.seat(now)
 
-    def answer_without_tasks(self, offer: Offer) -> None:
+    def answer_without_tasks(self, offer: WaitingOffer) -> None:
         """Answer an offer that got nothing."""
         if offer.is_open and offer.untouched:
             self._offers.close(offer)
@@ -115,7 +115,7 @@ class Matcher:
             if offer.untouched:
                 self.answer_without_tasks(offer)
 
-    def _offer_rings(self, offer: Offer, now: float) -> None:
+    def _offer_rings(self, offer: WaitingOffer, now: float) -> None:
         self._presence.noticed(now)
         self.answer_without_tasks(offer)
 
@@ -214,7 +214,7 @@ class Matcher:
                     offer.reserved = []
         self._allocator.flush(now)  # last: the worker should hear first
 
-    def _give(self, offer: Offer, now: float) -> None:
+    def _give(self, offer: WaitingOffer, now: float) -> None:
         ours = [task for task in offer.given if task.origin < 0]
         foreign = []
         for task in offer.given:
@@ -241,5 +241,5 @@ class Matcher:
         offer.reserved = []
 
 
-def _is_open(offer: Offer) -> bool:
+def _is_open(offer: WaitingOffer) -> bool:
     return offer.is_open

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import PartitionKey
     from maitred.matching.shared_supplies import SharedOffer, SharedSupplies, SharedSupply
-    from maitred.matching.slot_requests import Reservation
-    from maitred.matching.task import Task, Token
+    from maitred.matching.slot_requests import AllocatedSlot
+    from maitred.matching.task import QueueTask, Token
 
 
-class Offer(Struct, eq=False):
+class WaitingOffer(Struct, eq=False):
     """One answer's worth of free slots of one worker.
 
     Known to the garbage collector: who waits for the answer knows how to withdraw the offer.
@@ -35,13 +35,13 @@ class Offer(Struct, eq=False):
     slots: int
     since: float
     hops: int = 0
-    given: list[Task] = field(default_factory=list)
+    given: list[QueueTask] = field(default_factory=list)
     away: bool = False
     """Whether it waits at the parent as well."""
     is_open: bool = True
     address: str = ""
     """Where gateways reach the worker; empty: nowhere."""
-    reserved: list[Reservation] = field(default_factory=list)
+    reserved: list[AllocatedSlot] = field(default_factory=list)
     user: str = ""
     """As whom the worker connects; empty where there are no users."""
     holder: bytes = b""
@@ -69,16 +69,16 @@ class Offers:
         self._supplies = supplies
         self.sets = supplies.at(key)
         """The workers' sets that the partition is in."""
-        self._line: OrderedDict[Offer, None] = OrderedDict()
+        self._line: OrderedDict[WaitingOffer, None] = OrderedDict()
         self._drew_last = False
         """Whether the last slot was a shared one: if there are both, they take turns."""
         self.slots = 0
         """Free slots of all that are open; shared ones are not among them."""
-        self._answerable: list[Offer] = []
-        self.aside: dict[bytes, dict[Offer, None]] = {}
+        self._answerable: list[WaitingOffer] = []
+        self.aside: dict[bytes, dict[WaitingOffer, None]] = {}
         """Those of workers that are not believed for now, by session: open, and given to nobody."""
 
-    def add(self, offer: Offer) -> None:
+    def add(self, offer: WaitingOffer) -> None:
         self._line[offer] = None
         self.slots += offer.slots
 
@@ -111,7 +111,7 @@ class Offers:
             if offer.since <= since and not offer.parts and not offer.gifts
         ]
 
-    def take(self, task: Task) -> Offer:
+    def take(self, task: QueueTask) -> WaitingOffer:
         """Seat the task in the slot whose turn it is; there must be one."""
         line = self._line
         offer = (self._draw() if self.sets else None) or next(iter(line))
@@ -127,17 +127,17 @@ class Offers:
                 line.move_to_end(offer)
         return offer
 
-    def first(self, doubted: Callable[[SharedSupply], bool] | None = None) -> Offer | None:
+    def first(self, doubted: Callable[[SharedSupply], bool] | None = None) -> WaitingOffer | None:
         """The offer whose turn it is, for `reserve`; None if there is no free slot. A shared slot
         is taken with this; shared slots of workers that are doubted are passed over."""
         offer = self._draw(doubted) if self.sets else None
         return offer or next(iter(self._line), None)
 
-    def longest_waiting(self) -> Offer | None:
+    def longest_waiting(self) -> WaitingOffer | None:
         """The first offer that is not shared."""
         return next(iter(self._line), None)
 
-    def reserve(self, reservation: Reservation) -> None:
+    def reserve(self, reservation: AllocatedSlot) -> None:
         """Seat a query at the offer that `first` has named, as `take` does with a task."""
         offer = reservation.offer
         if not offer.given and not offer.reserved:
@@ -146,7 +146,7 @@ class Offers:
         if offer.shared is None:
             self._one_less(offer)
 
-    def _draw(self, doubted: Callable[[SharedSupply], bool] | None = None) -> Offer | None:
+    def _draw(self, doubted: Callable[[SharedSupply], bool] | None = None) -> WaitingOffer | None:
         """A shared slot, if it is the turn of one."""
         if self._drew_last and self._line:
             self._drew_last = False
@@ -158,7 +158,7 @@ class Offers:
         shared = self._supplies.draw(supply, self.sets)
         offer = shared.parts.get(self._key)
         if offer is None:
-            offer = shared.parts[self._key] = Offer(
+            offer = shared.parts[self._key] = WaitingOffer(
                 shared.token,
                 supply.session,
                 supply.worker,
@@ -171,7 +171,7 @@ class Offers:
             )
         return offer
 
-    def _one_less(self, offer: Offer) -> None:
+    def _one_less(self, offer: WaitingOffer) -> None:
         self.slots -= 1
         offer.slots -= 1
         if offer.slots:
@@ -179,7 +179,7 @@ class Offers:
         else:
             del self._line[offer]
 
-    def give_back(self, reservation: Reservation) -> None:
+    def give_back(self, reservation: AllocatedSlot) -> None:
         """Nobody wants the slot after all, and nobody has heard of it yet: it goes first."""
         offer = reservation.offer
         if offer.shared is not None:
@@ -196,7 +196,7 @@ class Offers:
             self._answerable.remove(offer)
 
     def _give_back_shared(
-        self, offer: Offer, shared: SharedOffer, reservation: Reservation
+        self, offer: WaitingOffer, shared: SharedOffer, reservation: AllocatedSlot
     ) -> None:
         if not offer.is_open:
             return
@@ -206,7 +206,7 @@ class Offers:
             self._answerable.remove(offer)
             self.close(offer)
 
-    def set_aside(self, offer: Offer) -> None:
+    def set_aside(self, offer: WaitingOffer) -> None:
         """Nobody gets its slots for now."""
         del self._line[offer]
         self.slots -= offer.slots
@@ -221,7 +221,7 @@ class Offers:
             self._no_more_aside(offer)
             self.add(offer)
 
-    def _no_more_aside(self, offer: Offer) -> bool:
+    def _no_more_aside(self, offer: WaitingOffer) -> bool:
         """False if it was not."""
         theirs = self.aside.get(offer.session)
         if theirs is None or offer not in theirs:
@@ -231,7 +231,7 @@ class Offers:
             del self.aside[offer.session]
         return True
 
-    def close(self, offer: Offer) -> bool:
+    def close(self, offer: WaitingOffer) -> bool:
         """It is answered, or nobody waits for the answer; False if that was so already."""
         if not offer.is_open:
             return False
@@ -243,16 +243,16 @@ class Offers:
             self._line.pop(offer, None)
         return True
 
-    def answerable(self) -> list[Offer]:
+    def answerable(self) -> list[WaitingOffer]:
         """Those that got tasks since the last time."""
         found, self._answerable = self._answerable, []
         return found
 
-    def waiting(self) -> Iterator[Offer]:
+    def waiting(self) -> Iterator[WaitingOffer]:
         """All that have free slots, the longest-waiting first, but those that were set aside."""
         yield from self._line
 
-    def unanswered(self) -> list[Offer]:
+    def unanswered(self) -> list[WaitingOffer]:
         """All that are open, those without free slots and those that were set aside too."""
         full = [offer for offer in self._answerable if offer.is_open and not offer.slots]
         aside = [offer for theirs in self.aside.values() for offer in theirs]

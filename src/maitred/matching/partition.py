@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from maitred.matching.effects import Effect
     from maitred.matching.quotas import Quota
     from maitred.matching.records import Acquired, PartitionKey
-    from maitred.matching.task import Task, Ticket, Token
+    from maitred.matching.task import QueueTask, Ticket, Token
     from maitred.routing.counts import PartitionCounts
     from maitred.settings import Queue
 
@@ -111,7 +111,7 @@ class Partition:
         is_root = self.parent is None
         memory = memory or TaskMemory()
         buffer = settings.buffer_tasks, settings.buffer_bytes
-        tasks: dict[int, Task] = {}
+        tasks: dict[int, QueueTask] = {}
         effects = self.effects
         self.timers = timers = Timers()
         self.tickets = tickets = Tickets(effects)

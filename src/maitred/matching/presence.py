@@ -19,7 +19,7 @@ from maitred.matching.rosters import Rosters
 from maitred.matching.shares import Shares
 
 if TYPE_CHECKING:
-    from maitred.matching.rosters import Pass, SubscriberKey
+    from maitred.matching.rosters import IssuedPass, SubscriberKey
     from maitred.matching.task import Token
 
 Order = Literal["", "offline", "online"]
@@ -60,7 +60,7 @@ class Attendance(Struct, eq=False):
     """What a person wants of it, and it has not done."""
     ordered_at: float = -inf
     suspected: bool = False
-    passes: dict[SubscriberKey, Pass] = field(default_factory=dict)
+    passes: dict[SubscriberKey, IssuedPass] = field(default_factory=dict)
     """Of the gateways that may come without a reservation."""
     tell_at: float = inf
     """When its timer rings that is about them."""

@@ -47,7 +47,7 @@ SubscriberKey = tuple[bytes, str]
 """Session and user: nobody gets a pass that was made out for another by naming his session."""
 
 
-class Pass(Struct, eq=False):
+class IssuedPass(Struct, eq=False):
     """What one gateway shows to one worker."""
 
     token: bytes
@@ -77,7 +77,7 @@ class Subscriber(Struct, eq=False):
     """It is not answered earlier, unless its time is up."""
     seen: float = -inf
     """When it last had a request here."""
-    passes: dict[bytes, Pass] = field(default_factory=dict)
+    passes: dict[bytes, IssuedPass] = field(default_factory=dict)
     """By the worker's session."""
 
     @property
@@ -115,7 +115,7 @@ class Rosters:
         self, subscriber: Subscriber, worker: Attendance, token: bytes, now: float
     ) -> None:
         """Make one out."""
-        made = Pass(token, subscriber, now)
+        made = IssuedPass(token, subscriber, now)
         subscriber.passes[worker.session] = made
         worker.passes[subscriber.key] = made
         self.passes += 1
@@ -136,7 +136,7 @@ class Rosters:
         for one in worker.passes.values():
             one.subscriber.passes.pop(worker.session, None)
 
-    def to_tell(self, worker: Attendance, now: float) -> list[Pass]:
+    def to_tell(self, worker: Attendance, now: float) -> list[IssuedPass]:
         """What to answer it with, if anything has to be said now; then also what is due soon."""
         if not worker.serves or not any(
             one.tell_at <= now and one.subscriber.is_here(now) for one in worker.passes.values()
@@ -144,7 +144,7 @@ class Rosters:
             return []
         return self.told(worker, now)
 
-    def told(self, worker: Attendance, now: float) -> list[Pass]:
+    def told(self, worker: Attendance, now: float) -> list[IssuedPass]:
         """It is answered, whatever for: what it hears besides."""
         if not worker.serves or not worker.passes:
             return []

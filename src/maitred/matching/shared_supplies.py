@@ -26,7 +26,7 @@ from maitred.matching.records import PRIORITIES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from maitred.matching.offers import Offer
+    from maitred.matching.offers import WaitingOffer
     from maitred.matching.records import PartitionKey
     from maitred.matching.task import Token
 
@@ -71,7 +71,7 @@ class SharedOffer:
         self.since = since
         self.until = until
         """When it is answered even if there is nothing for it."""
-        self.parts: dict[PartitionKey, Offer] = {}
+        self.parts: dict[PartitionKey, WaitingOffer] = {}
         """What partitions have drawn in this turn of the loop and not yet given."""
         self.gifts: list[object] = []
         """What they have given, as whoever answers the offer collects it."""

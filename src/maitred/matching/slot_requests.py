@@ -14,19 +14,19 @@ from msgspec import Struct, field
 from maitred.matching.records import PRIORITIES
 
 if TYPE_CHECKING:
-    from maitred.matching.offers import Offer
+    from maitred.matching.offers import WaitingOffer
     from maitred.matching.task import Token
 
 SWEPT_AT = 1_000
 """So many that do not wait any more are kept in a line before it is swept."""
 
 
-class Reservation(Struct, eq=False):
+class AllocatedSlot(Struct, eq=False):
     """One slot of an offer, for one query. Both ends hear of it at the end of the turn."""
 
     token: bytes
     """What the gateway shows and the worker knows."""
-    offer: Offer
+    offer: WaitingOffer
     request: SlotRequest
     proof: bytes = b""
     """Proves to the next owner that this partition made it; empty if it is not counted."""
@@ -47,7 +47,7 @@ class SlotRequest(Struct, eq=False):
     """Then nobody waits for the answer any more."""
     priority: int = 2
     hops: int = 0
-    given: list[Reservation] = field(default_factory=list)
+    given: list[AllocatedSlot] = field(default_factory=list)
     away: bool = False
     """Whether it waits at the parent, and only there."""
     is_open: bool = True
@@ -99,7 +99,7 @@ class SlotRequestLines:
                     heappop(line)
         return None
 
-    def take(self, reservation: Reservation) -> None:
+    def take(self, reservation: AllocatedSlot) -> None:
         """Seat one query of the one whose turn it is."""
         request = reservation.request
         if not request.given:
@@ -111,7 +111,7 @@ class SlotRequestLines:
         if not self.slots:
             self._lines[request.priority].clear()
 
-    def put_back(self, reservation: Reservation) -> None:
+    def put_back(self, reservation: AllocatedSlot) -> None:
         """The slot is gone, before anybody heard of it: its query stands where it stood."""
         request = reservation.request
         request.given.remove(reservation)

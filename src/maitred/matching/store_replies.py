@@ -30,8 +30,8 @@ from maitred.matching.task import (
     PARKED,
     READY,
     WAITING,
+    QueueTask,
     SegmentState,
-    Task,
     Ticket,
     recalled,
 )
@@ -159,7 +159,7 @@ class StoreReplies:
             }
         self._matcher.seat(now)
 
-    def _take_in(self, task: Task, now: float) -> None:
+    def _take_in(self, task: QueueTask, now: float) -> None:
         """A task that was read waits in its line, unless a worker said that it runs it."""
         self._tasks[task.sequence] = task
         if not self._attempts.claims or not self._attempts.claimed(task, now):
@@ -167,7 +167,7 @@ class StoreReplies:
         if self._attempts.told:
             self._attempts.hear_what_was_told(task, now)
 
-    def _unpark(self, task: Task) -> None:
+    def _unpark(self, task: QueueTask) -> None:
         task.state = ON_UNPARK[task.state]
         self._backlog.push(task)
 
@@ -249,7 +249,7 @@ class StoreReplies:
         for task in self._later.shrink(pending.later):
             self._tasks.pop(task.sequence, None)
 
-    def _parked_stored(self, state: SegmentState, members: list[Task]) -> None:
+    def _parked_stored(self, state: SegmentState, members: list[QueueTask]) -> None:
         """Those that are still parked are in the store alone; those that are over stay gone."""
         self._backlog.parked_stored(state.priority, state.first, members)
         over = {task.sequence for task in members if task.state is OVER}
@@ -378,7 +378,7 @@ class StoreReplies:
         self._attempts.claims.pop(sequence, None)
         return True
 
-    def recall_later(self, later: Later, now: float) -> Task | None:
+    def recall_later(self, later: Later, now: float) -> QueueTask | None:
         """Bring a task that waits in the store alone into memory; None if it is over already."""
         task = self._tasks.get(later.sequence)
         if task is None:

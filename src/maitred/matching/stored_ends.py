@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from maitred.matching.later import LaterTasks
     from maitred.matching.records import Later, Segment
     from maitred.matching.store_replies import StoreReplies
-    from maitred.matching.task import Task, Ticket, Token
+    from maitred.matching.task import QueueTask, Ticket, Token
     from maitred.matching.tickets import Tickets
     from maitred.matching.timers import Timers
 
@@ -61,7 +61,7 @@ class StoredEnds:
     def __init__(
         self,
         *,
-        tasks: dict[int, Task],
+        tasks: dict[int, QueueTask],
         attempts: Attempts,
         store_replies: StoreReplies,
         backlog: Backlog,

@@ -24,7 +24,7 @@ from maitred.matching.rosters import (
 if TYPE_CHECKING:
     from maitred.matching.effects import Effect
     from maitred.matching.presence import Order, Presence
-    from maitred.matching.rosters import Pass
+    from maitred.matching.rosters import IssuedPass
     from maitred.matching.secret_tokens import SecretTokens
     from maitred.matching.task import Token
     from maitred.matching.timers import Timers
@@ -234,7 +234,7 @@ class Subscriptions:
         self._set_tell_timer(worker, now)
 
     def answer_attend(
-        self, worker: Attendance, order: Order, now: float, passes: list[Pass] | None = None
+        self, worker: Attendance, order: Order, now: float, passes: list[IssuedPass] | None = None
     ) -> None:
         if passes is None:
             passes = self._presence.rosters.told(worker, now)

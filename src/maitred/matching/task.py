@@ -145,7 +145,7 @@ class Ticket(Struct, eq=False):
         return self.problem or (problem if self.left else None)
 
 
-class Task(Struct, gc=False, eq=False):
+class QueueTask(Struct, gc=False, eq=False):
     """One task. Times are the loop's; the partition translates to and from the wall clock.
 
     The garbage collector does not follow a task's references: with 200,000 tasks in memory, a full
@@ -206,11 +206,11 @@ class Task(Struct, gc=False, eq=False):
         return self.attempt > 0 or self.state is GIVEN or self.state is AWAY
 
 
-def recalled(record: Record, *, wall: float, now: float, state: State) -> Task:
+def recalled(record: Record, *, wall: float, now: float, state: State) -> QueueTask:
     """Return a task as it was written down. The wall clock is `wall` ahead of the loop's time."""
     # A wall clock that was set back must not let it come from the future.
     added = min(record.added_at - wall, now)
-    return Task(
+    return QueueTask(
         record.sequence,
         record.priority,
         record.terms,

@@ -8,7 +8,7 @@ from maitred.errors import TaskForgotten, UnknownTask
 from maitred.matching.measures import Rate
 from maitred.matching.records import SEQUENCES_PER_RANGE, TASK_BYTES
 from maitred.matching.store_health import UNSAFE_SECONDS
-from maitred.matching.task import AWAY, GIVEN, PARKED, READY, WAITING, Task, Ticket
+from maitred.matching.task import AWAY, GIVEN, PARKED, READY, WAITING, QueueTask, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,7 @@ class TaskIntake:
         self.added.count(len(payloads), now)
         state = WAITING if delay else PARKED if backlog.parks(priority) else READY
         tasks = {
-            sequence: Task(sequence, priority, terms, payload, now, state, ticket, now)
+            sequence: QueueTask(sequence, priority, terms, payload, now, state, ticket, now)
             for sequence, payload in enumerate(payloads, first)
         }
         if expires:

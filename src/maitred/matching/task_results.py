@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maitred.matching.quotas import Quota
     from maitred.matching.records import Damaged
     from maitred.matching.store_health import StoreHealth
-    from maitred.matching.task import Task, Token
+    from maitred.matching.task import QueueTask, Token
     from maitred.settings import Queue
 
 
@@ -120,7 +120,7 @@ class TaskResults:
         self._count_not_kept("result", sequence, len(body))
         return False
 
-    def failure_to_keep(self, task: Task, body: bytes, now: float) -> bytes:
+    def failure_to_keep(self, task: QueueTask, body: bytes, now: float) -> bytes:
         """Return the failure as it is stored with the task: cut, if a quota has no room for it."""
         if len(body) <= FAILURE_BYTES:
             return body

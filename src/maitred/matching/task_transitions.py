@@ -19,7 +19,7 @@ from maitred.matching.task import (
     PARKED,
     READY,
     WAITING,
-    Task,
+    QueueTask,
     Ticket,
 )
 
@@ -46,7 +46,7 @@ class OwnTasks:
         self,
         *,
         settings: Queue,
-        tasks: dict[int, Task],
+        tasks: dict[int, QueueTask],
         first_sequence: int,
         stored: int,
         recovering_until: float,
@@ -73,7 +73,7 @@ class OwnTasks:
         self._effects = effects
         self.tasks = tasks
         """Those in memory, by their numbers."""
-        self.leases: OrderedDict[int, Task] = OrderedDict()
+        self.leases: OrderedDict[int, QueueTask] = OrderedDict()
         """Those with a worker, in the order in which their leases end."""
         self.open_tasks = stored
         """How many are not over, in memory or not."""
@@ -105,7 +105,7 @@ class OwnTasks:
         self.open_tasks += count
         return first
 
-    def opened_again(self, task: Task) -> None:
+    def opened_again(self, task: QueueTask) -> None:
         """A dead letter, or a task of a row that was set aside, is a task again."""
         self.open_tasks += 1
         self.tasks[task.sequence] = task
@@ -116,7 +116,7 @@ class OwnTasks:
 
     # Ways
 
-    def lease(self, task: Task, holder: bytes, proof: bytes, worker: str, now: float) -> None:
+    def lease(self, task: QueueTask, holder: bytes, proof: bytes, worker: str, now: float) -> None:
         """Let the worker have a task that is GIVEN until its lease ends."""
         task.holder = holder
         task.proof = proof
@@ -130,7 +130,9 @@ class OwnTasks:
             if self._run_seconds <= hold_seconds:
                 self._ledger.hold(task, now + hold_seconds)
 
-    def renew(self, task: Task, holder: bytes, proof: bytes, worker: str, until: float) -> None:
+    def renew(
+        self, task: QueueTask, holder: bytes, proof: bytes, worker: str, until: float
+    ) -> None:
         """The worker that has it says so."""
         task.holder = holder
         task.proof = proof
@@ -138,11 +140,11 @@ class OwnTasks:
         task.lease_until = until
         self.leases.move_to_end(task.sequence)
 
-    def lease_ends(self, task: Task) -> None:
+    def lease_ends(self, task: QueueTask) -> None:
         """No worker has it any more, whatever comes next."""
         self.leases.pop(task.sequence, None)
 
-    def expire(self, task: Task, now: float) -> None:
+    def expire(self, task: QueueTask, now: float) -> None:
         """Nobody is to begin it any more; a visitor's owner sees to that itself."""
         if task.origin >= 0:
             self._backlog.left(task)
@@ -151,7 +153,7 @@ class OwnTasks:
         else:
             self.end(task, "expired", b"", None, now)
 
-    def come_back(self, task: Task, now: float) -> None:
+    def come_back(self, task: QueueTask, now: float) -> None:
         """Nobody began it: it stands where it stood, before those that went to the parent since."""
         if self._cannot_be_kept(task):
             self.refuse(task)
@@ -170,7 +172,7 @@ class OwnTasks:
             self._away.call_those_behind(task, now)
 
     def try_again(
-        self, task: Task, reason: str, body: bytes, ticket: Ticket | None, now: float
+        self, task: QueueTask, reason: str, body: bytes, ticket: Ticket | None, now: float
     ) -> None:
         """An attempt came to nothing: later again, or never."""
         if task.revoked:
@@ -192,13 +194,13 @@ class OwnTasks:
         task.due = task.ready = now + backoff_seconds(task.attempt, first, longest, self._random)
         self.wait_until_due(task, ticket, now)
 
-    def wait_until_due(self, task: Task, ticket: Ticket | None, now: float) -> None:
+    def wait_until_due(self, task: QueueTask, ticket: Ticket | None, now: float) -> None:
         """A task that is WAITING gets a row of its own; the ticket waits until it is written."""
         self._ledger.postpone(task, ticket, now)
         self._later.add(task)
 
     def end(
-        self, task: Task, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
+        self, task: QueueTask, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
     ) -> None:
         """It is over, however."""
         if task.state is not OVER:
@@ -206,7 +208,7 @@ class OwnTasks:
             self.end_counted(task, status, body, ticket, now)
 
     def end_counted(
-        self, task: Task, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
+        self, task: QueueTask, status: EndStatus, body: bytes, ticket: Ticket | None, now: float
     ) -> None:
         """End a task that the caller has already counted in `finished`."""
         state = task.state
@@ -264,7 +266,7 @@ class OwnTasks:
             else:
                 self._tickets.safe(ticket)
 
-    def _cannot_be_kept(self, task: Task) -> bool:
+    def _cannot_be_kept(self, task: QueueTask) -> bool:
         """Whether a task that no worker has now would have to be written, and cannot be. If a
         commit that is under way has it, the end of the commit decides."""
         return self._health.problem is not None and task.ticket is not None and not task.writing
@@ -278,7 +280,7 @@ class OwnTasks:
             if task.ticket is not None and task.state is WAITING:
                 self.refuse(task)
 
-    def refuse(self, task: Task) -> None:
+    def refuse(self, task: QueueTask) -> None:
         """Drop a task that was never acknowledged and cannot be written. Its producer hears that
         nothing was added only if no attempt at the task can have begun."""
         ticket, task.ticket = task.ticket, None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maitred.matching.effects import Effect
-    from maitred.matching.task import Task
+    from maitred.matching.task import QueueTask
 
 HOME_SECONDS = 0.02
 """How long those that were called back from the parent are waited for, at most: an exchange between
@@ -33,7 +33,7 @@ class TasksAway:
 
     def __init__(self, effects: list[Effect]) -> None:
         self._effects = effects
-        self.tasks: dict[int, Task] = {}
+        self.tasks: dict[int, QueueTask] = {}
         self.home_by = -inf
         """Those that were called home are waited for until then, so that none overtakes them."""
         self._stay_until_max = -inf
@@ -43,11 +43,11 @@ class TasksAway:
         self._back_early: set[int] = set()
         """Tasks that were given back before the parent said that any worker had them."""
 
-    def went(self, task: Task) -> None:
+    def went(self, task: QueueTask) -> None:
         """It is on its way to the parent."""
         self.tasks[task.sequence] = task
 
-    def answered(self, task: Task) -> bool:
+    def answered(self, task: QueueTask) -> bool:
         """The parent has answered, or never will; returns whether the worker that took the task
         there has already given it back."""
         self.tasks.pop(task.sequence, None)
@@ -57,7 +57,7 @@ class TasksAway:
         self._back_early.discard(task.sequence)
         return back
 
-    def given_back_early(self, task: Task) -> None:
+    def given_back_early(self, task: QueueTask) -> None:
         """A worker gave it back sooner than the parent told who has it."""
         self._back_early.add(task.sequence)
 
@@ -70,7 +70,7 @@ class TasksAway:
             self._stay_until_max = now + HOME_SECONDS
         return now < self.home_by
 
-    def call_those_behind(self, task: Task, now: float) -> None:
+    def call_those_behind(self, task: QueueTask, now: float) -> None:
         """The task stands in its line again: those that went after it come back as well."""
         place = task.priority, task.place
         self._call_home(
@@ -86,7 +86,7 @@ class TasksAway:
         """Let no task go before then."""
         self.rest_until = max(self.rest_until, until)
 
-    def _call_home(self, tasks: Iterable[Task], now: float) -> bool:
+    def _call_home(self, tasks: Iterable[QueueTask], now: float) -> bool:
         """Whether there are any that were not called yet."""
         called = [task for task in tasks if not task.called]
         for task in called:

@@ -24,7 +24,7 @@ from maitred.matching.task import (
     ON_TAKE,
     OVER,
     READY,
-    Task,
+    QueueTask,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from maitred.matching.heartbeats import Heartbeats
     from maitred.matching.matcher import Matcher
     from maitred.matching.measures import Waits
-    from maitred.matching.offers import Offer, Offers
+    from maitred.matching.offers import Offers, WaitingOffer
     from maitred.matching.task import Token
     from maitred.matching.task_transitions import OwnTasks
     from maitred.matching.tasks_away import TasksAway
@@ -95,7 +95,7 @@ class TreeForwarding:
         self._offers_rest_until = -inf
         """The parent had no ear for an offer: so long none is passed on."""
         self.passed_tasks = self.passed_offers = 0
-        timers.register(Task, ring=self._visit_rings, waits=_visits)
+        timers.register(QueueTask, ring=self._visit_rings, waits=_visits)
 
     def set_readable(self, *, readable: bool) -> None:
         """Whether workers are sent to this partition. None asks one that was removed: what is found
@@ -103,7 +103,7 @@ class TreeForwarding:
         self._readable = readable
 
     def offer_answered(
-        self, offer: Offer, found: list[Foreign], now: float, reserved: Sequence[Any] = ()
+        self, offer: WaitingOffer, found: list[Foreign], now: float, reserved: Sequence[Any] = ()
     ) -> None:
         """What the parent had for an offer that was passed on; nothing, if it was not reached."""
         self.offers_away -= 1
@@ -120,7 +120,7 @@ class TreeForwarding:
         for task in found:
             self._effects.append(GiveBack(task, offer.session, offer.user))
 
-    def task_answered(self, task: Task, holder: bytes, worker: str, now: float) -> None:
+    def task_answered(self, task: QueueTask, holder: bytes, worker: str, now: float) -> None:
         """Which worker has a task that was passed on; none, if the holder is empty."""
         self.tasks_away -= 1
         if task.origin >= 0:
@@ -146,7 +146,7 @@ class TreeForwarding:
         """It could not be reached: tasks are not passed on for a moment."""
         self._away.rest(now + REST_SECONDS)
 
-    def task_lost(self, task: Task, now: float) -> None:
+    def task_lost(self, task: QueueTask, now: float) -> None:
         """Nobody knows whether the parent gave it to somebody: whoever has it will say so."""
         self.tasks_away -= 1
         if task.origin >= 0:
@@ -160,31 +160,31 @@ class TreeForwarding:
             task.state = ON_TAKE[task.state]
             self._own_tasks.lease(task, b"", b"", "", now)
 
-    def visit(self, task: Task, until: float, now: float) -> None:
+    def visit(self, task: QueueTask, until: float, now: float) -> None:
         """A child's task looks for an offer here; it hears `VisitorTaken` or `VisitorUnwanted`."""
         self._backlog.push(task)
         self._timers.set(until, task)
         self._matcher.seat(now)
 
-    def visit_recalled(self, task: Task) -> None:
+    def visit_recalled(self, task: QueueTask) -> None:
         """The child wants it back, and hears what became of it: at once, if nobody has it yet."""
         if task.state is READY:
             self._visit_ends(task)
         elif task.state is AWAY:
             self._effects.append(RecallTask(task))
 
-    def visit_no_more(self, task: Task) -> None:
+    def visit_no_more(self, task: QueueTask) -> None:
         """The child has given up, or is gone."""
         if task.state is READY:
             self._backlog.left(task)
         if task.state is not OVER:
             task.state = ON_END[task.state]
 
-    def _visit_rings(self, task: Task, _now: float) -> None:
+    def _visit_rings(self, task: QueueTask, _now: float) -> None:
         if task.state is READY:
             self._visit_ends(task)
 
-    def _visit_ends(self, task: Task) -> None:
+    def _visit_ends(self, task: QueueTask) -> None:
         """Nobody here wanted it."""
         self._backlog.left(task)
         task.state = ON_END[task.state]
@@ -192,13 +192,13 @@ class TreeForwarding:
 
     def leave(self) -> list[Token]:
         """Forget the visitors; returns those who wait to hear of them."""
-        visitors: list[Task] = self._timers.waiting(Task)
+        visitors: list[QueueTask] = self._timers.waiting(QueueTask)
         tokens = [visitor.visit[0] for visitor in visitors if visitor.state is not OVER]
         for visitor in visitors:
             visitor.visit = None
         return tokens
 
-    def _visitor_answered(self, task: Task, holder: bytes, worker: str) -> None:
+    def _visitor_answered(self, task: QueueTask, holder: bytes, worker: str) -> None:
         if task.state is not AWAY:
             return
         task.state = ON_END[task.state]
@@ -269,5 +269,5 @@ class TreeForwarding:
         return inf
 
 
-def _visits(task: Task) -> bool:
+def _visits(task: QueueTask) -> bool:
     return task.state is not OVER

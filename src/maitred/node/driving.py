@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.matching.offers import Offer as WaitingOffer
+    from maitred.matching.offers import WaitingOffer
     from maitred.matching.partition import Partition
     from maitred.matching.records import PartitionKey
     from maitred.matching.shared_supplies import SharedOffer, SharedSupply
@@ -74,7 +74,7 @@ ANSWERS: Final = (
     effects.RefuseToTell,
     effects.AskAgain,
     effects.Beat,
-    effects.Allocate,
+    effects.AllocateSlot,
     effects.RefuseSlotRequest,
     effects.AnswerAttend,
     effects.AnswerSubscribe,

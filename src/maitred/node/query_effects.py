@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.matching.slot_requests import Reservation
+    from maitred.matching.slot_requests import AllocatedSlot
     from maitred.node.driving import Driving, Owned
     from maitred.settings import QuerySettings
     from maitred.surroundings import Surroundings
@@ -41,7 +41,7 @@ class QueryEffects:
         self.limits = UserQueryLimits(driving.shard)
         self.counting = ShardPermits(driving.shard, surroundings)
         self.carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
-            effects.Allocate: self._allocate,
+            effects.AllocateSlot: self._allocate,
             effects.RefuseSlotRequest: self._refuse_slot_request,
             effects.PassSlotRequest: self._pass_slot_request,
             effects.RecallSlotRequest: self._recall_slot_request,
@@ -50,7 +50,7 @@ class QueryEffects:
             effects.RefuseSubscribe: self._refuse_subscribe,
         }
 
-    def reserved(self, owned: Owned, one: Reservation) -> Reserved:
+    def reserved(self, owned: Owned, one: AllocatedSlot) -> Reserved:
         """Return what the worker is told of a reservation."""
         user = one.request.user
         queries = owned.partition.settings.queries
@@ -59,7 +59,7 @@ class QueryEffects:
         number = owned.key.partition
         return Reserved(number, one.token, user, *limits, again, queries.tracebacks, one.proof)
 
-    def _allocate(self, owned: Owned, effect: effects.Allocate) -> None:
+    def _allocate(self, owned: Owned, effect: effects.AllocateSlot) -> None:
         number = owned.key.partition
         request = effect.request
         if request.slots and not request.hops:
@@ -81,7 +81,7 @@ class QueryEffects:
         told = "" if policy == "idle" else policy
         held.answer(Allocated(allocations, self._driving.newer(owned, version), told))
 
-    def _count(self, owned: Owned, effect: effects.Allocate) -> None:
+    def _count(self, owned: Owned, effect: effects.AllocateSlot) -> None:
         """Those that got a slot here are counted by it from now on. Of the others, each has got one
         above, and is counted there, or has none: it will be asked for again."""
         key, queries = owned.key, owned.partition.settings.queries

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.matching.slot_requests import Reservation
+    from maitred.matching.slot_requests import AllocatedSlot
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.query_limits import Limit
     from maitred.node.shard import Shard
@@ -144,7 +144,7 @@ class ShardPermits:
         _Taking(self, limits, permits, held, then).go_on()
 
     def seat(
-        self, names: tuple[str, ...], permit: bytes, reserved: Reservation, seconds: float
+        self, names: tuple[str, ...], permit: bytes, reserved: AllocatedSlot, seconds: float
     ) -> None:
         """A slot is reserved for it, for so long: from now on it is counted by the reservation's
         token, and here."""

@@ -16,14 +16,14 @@ from maitred.errors import (
 )
 from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.effects import FindEnds, decode_ended
-from maitred.matching.offers import Offer as WaitingOffer
+from maitred.matching.offers import WaitingOffer
 from maitred.matching.records import (
     SEQUENCES_PER_RANGE,
     RowDamagedError,
     Terms,
     decode_record,
 )
-from maitred.matching.task import READY, Task, Ticket
+from maitred.matching.task import READY, QueueTask, Ticket
 from maitred.matching.task_intake import revocation_of
 from maitred.matching.tree_forwarding import VISIT_SECONDS
 from maitred.node.namespace_turns import NamespaceTurns
@@ -396,7 +396,7 @@ class TaskRequests:
         now = self._loop.time()
         terms = Terms(timeout=message.task_timeout)
         since = now - message.waited
-        task = Task(message.sequence, message.priority, terms, message.payload, since, READY)
+        task = QueueTask(message.sequence, message.priority, terms, message.payload, since, READY)
         task.ready = since
         task.origin = message.origin
         task.attempt = message.attempt

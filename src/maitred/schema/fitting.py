@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from maitred.errors import InvalidSetting, UnknownSetting
-from maitred.schema.kinds import Kind, fields_of
+from maitred.schema.kinds import SettingKind, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ QUOTED_LETTERS = 60
 terminal."""
 
 
-def fit(kind: Kind, value: object, name: str, source: str, *, text: bool = False) -> object:
+def fit(kind: SettingKind, value: object, name: str, source: str, *, text: bool = False) -> object:
     """Return the value in the form that msgspec accepts; raise `InvalidSetting` or `UnknownSetting`
     in words.
 
@@ -46,7 +46,7 @@ def fit(kind: Kind, value: object, name: str, source: str, *, text: bool = False
     return _fit_one(kind, value, name, source)
 
 
-def check_complete(kind: Kind, value: object, name: str, source: str) -> None:
+def check_complete(kind: SettingKind, value: object, name: str, source: str) -> None:
     """Raise `InvalidSetting` for a group that lacks a setting without a default."""
     if kind.struct is not None and isinstance(value, Mapping):
         for field in fields_of(kind.struct).values():
@@ -96,7 +96,7 @@ def _fit_group(
 
 
 def _fit_entries(
-    values: Kind, value: object, name: str, source: str, *, text: bool
+    values: SettingKind, value: object, name: str, source: str, *, text: bool
 ) -> dict[str, object]:
     fitted = {}
     for key, given in _mapping(value, name, source).items():
@@ -119,7 +119,7 @@ def _mapping(value: object, name: str, source: str) -> Mapping[str, object]:
     return value
 
 
-def _fit_one(kind: Kind, value: object, name: str, source: str) -> object:
+def _fit_one(kind: SettingKind, value: object, name: str, source: str) -> object:
     try:
         fitted = msgspec.convert(value, kind.type)
         if isinstance(fitted, str):
@@ -134,7 +134,7 @@ def _fit_one(kind: Kind, value: object, name: str, source: str) -> object:
     return fitted
 
 
-def _parsed(kind: Kind, text: str) -> object:
+def _parsed(kind: SettingKind, text: str) -> object:
     """Return the value that the text stands for; the text itself if it does not look like the
     setting."""
     for part in kind.alternatives:

@@ -17,7 +17,7 @@ from maitred.settings.basis import ADVANCED
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """The type of a setting, without its `Annotated` and its `| None`."""
 
     type: Any
@@ -39,12 +39,12 @@ class Kind:
         return None
 
     @property
-    def values(self) -> Kind | None:
+    def values(self) -> SettingKind | None:
         """The type of the values, if this is a mapping; None otherwise."""
         return kind_of(get_args(self.bare)[1]) if get_origin(self.bare) is dict else None
 
     @property
-    def alternatives(self) -> list[Kind]:
+    def alternatives(self) -> list[SettingKind]:
         """The parts of a union; for any other type, the type itself."""
         if get_origin(self.bare) in {Union, UnionType}:
             return [kind_of(part) for part in get_args(self.bare)]
@@ -75,7 +75,7 @@ class Kind:
         return " or ".join(_short(part) for part in self.alternatives)
 
 
-def kind_of(annotation: Any) -> Kind:  # noqa: ANN401 - annotations have no common type
+def kind_of(annotation: Any) -> SettingKind:  # noqa: ANN401 - annotations have no common type
     """Return the kind of an annotation."""
     bare, ranges, optional, advanced = annotation, None, False, False
     while True:
@@ -88,7 +88,7 @@ def kind_of(annotation: Any) -> Kind:  # noqa: ANN401 - annotations have no comm
             rest = [part for part in get_args(bare) if part is not NoneType]
             bare = rest[0] if len(rest) == 1 else Union[tuple(rest)]  # noqa: UP007 - made at run time
         else:
-            return Kind(annotation, bare, ranges, optional, advanced)
+            return SettingKind(annotation, bare, ranges, optional, advanced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Field:
     """One setting of a group."""
 
     name: str
-    kind: Kind
+    kind: SettingKind
     required: bool
     default: object
 
@@ -114,7 +114,7 @@ def fields_of(group: type[Struct]) -> dict[str, Field]:
     return found
 
 
-def _words(kind: Kind) -> str:
+def _words(kind: SettingKind) -> str:
     choices = _choices(kind)
     if choices:
         return f"one of {', '.join(choices)}"
@@ -132,7 +132,7 @@ def _words(kind: Kind) -> str:
     return "text that is not empty" if kind.ranges and kind.ranges.min_length else "text"
 
 
-def _short(kind: Kind) -> str:
+def _short(kind: SettingKind) -> str:
     choices = _choices(kind)
     if choices:
         return ", ".join(choices)
@@ -148,7 +148,7 @@ def _short(kind: Kind) -> str:
     return {int: "int", float: "float", bool: "bool"}.get(kind.bare, "text")
 
 
-def _choices(kind: Kind) -> list[str]:
+def _choices(kind: SettingKind) -> list[str]:
     return [str(one) for one in get_args(kind.bare)] if get_origin(kind.bare) is Literal else []
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from maitred import settings
-from maitred.schema.kinds import Kind, fields_of
+from maitred.schema.kinds import SettingKind, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ class Row:
     advanced: bool
     """Whether it is documented among the advanced settings, which few people need to change."""
 
-    kind: Kind
+    kind: SettingKind
 
 
 @cache

@@ -10,7 +10,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from maitred.simulation.connection import Connection
+from maitred.simulation.connection import SimulatedConnection
 from maitred.simulation.listener import choose_listener
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maitred.simulation.process import Process
 
 
-class TcpConnection(Connection):
+class TcpConnection(SimulatedConnection):
     """A connection that uses a port of its client."""
 
     def __init__(self, process: Process, server: Host, random: Random, client_port: int) -> None:
@@ -38,7 +38,7 @@ class TcpConnection(Connection):
         self.client.give_port(self.client_port)
 
 
-class Attempt:
+class ConnectionAttempt:
     """One attempt to connect, until its future has a connection or an error."""
 
     def __init__(self, process: Process, address: str, port: int, local_port: int) -> None:
@@ -49,7 +49,7 @@ class Attempt:
         self.address = address
         self.port = port
         self.local_port = local_port
-        self.future: asyncio.Future[Connection] = self.network.loop.create_future()
+        self.future: asyncio.Future[SimulatedConnection] = self.network.loop.create_future()
         use = self.client.count_use(local_port)
         name = f"connection/{self.client.name}:{local_port}/{use}/{address}:{port}"
         self.random = self.network.random(name)
@@ -98,7 +98,7 @@ class Attempt:
         self._later(delay, self._accept, listener, connection)
         self.future.set_result(connection)
 
-    def _accept(self, listener: Listener, connection: Connection) -> None:
+    def _accept(self, listener: Listener, connection: SimulatedConnection) -> None:
         names = {
             "sockname": (self.address, self.port),
             "peername": (self.client_address, self.local_port),

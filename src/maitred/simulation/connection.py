@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from maitred.simulation.process import Process
 
 
-class Connection:
+class SimulatedConnection:
     """An established connection with its two directions; `outgoing` is the client's."""
 
     transport = SimulatedTransport
@@ -80,7 +80,7 @@ class Connection:
         return transport, protocol
 
 
-async def connected(future: asyncio.Future[Connection]) -> Connection:
+async def connected(future: asyncio.Future[SimulatedConnection]) -> SimulatedConnection:
     """Wait until an attempt to connect has succeeded."""
     try:
         return await future

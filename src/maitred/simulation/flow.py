@@ -30,7 +30,7 @@ END = "end"
 RESET = "reset"
 
 
-class Segment:
+class FlowSegment:
     """What arrives in one piece: bytes, and perhaps the end of the stream or a reset."""
 
     __slots__ = ("arrival", "chunks", "finish")
@@ -62,8 +62,8 @@ class Flow:
         self.outstanding_bytes = 0
         self.last_arrival = 0.0
         self._sent_at = -1.0
-        self._segments: deque[Segment] = deque()
-        self._held: deque[Segment] = deque()
+        self._segments: deque[FlowSegment] = deque()
+        self._held: deque[FlowSegment] = deque()
         self._held_since = 0.0
         self._freed_bytes = 0
         self._update_scheduled = False
@@ -109,7 +109,7 @@ class Flow:
         self._held.clear()
         self._stop_timeout()
         if not self.blocked:
-            self._launch(Segment([], RESET), self.delay())
+            self._launch(FlowSegment([], RESET), self.delay())
 
     def delay(self) -> float:
         """The time the next segment takes."""
@@ -192,7 +192,7 @@ class Flow:
     def _enqueue(self, data: bytes, finish: str | None) -> None:
         network = self.network
         if self._held or self.silent or (network.troubled and self.blocked):
-            self._hold(Segment([data] if data else [], finish))
+            self._hold(FlowSegment([data] if data else [], finish))
             return
         now = self._loop.now
         if self._sent_at == now and self._segments and not self._segments[-1].finish:
@@ -201,7 +201,7 @@ class Flow:
                 last.chunks.append(data)
             last.finish = finish
             return
-        segment = Segment([data] if data else [], finish)
+        segment = FlowSegment([data] if data else [], finish)
         # The same as delay(), which is too far a way to go for every segment.
         delay = (
             network.faults.loopback_delay_seconds
@@ -218,7 +218,7 @@ class Flow:
         self._sent_at = now
         self._launch(segment, delay)
 
-    def _trouble(self, chance: float, segment: Segment) -> float | None:
+    def _trouble(self, chance: float, segment: FlowSegment) -> float | None:
         """Meet a fault: how much later the segment comes, or none if it does not."""
         faults = self.network.faults
         if chance < faults.spike_probability:
@@ -233,7 +233,7 @@ class Flow:
         self._hold(segment)
         return None
 
-    def _launch(self, segment: Segment, delay: float) -> None:
+    def _launch(self, segment: FlowSegment, delay: float) -> None:
         loop = self._loop
         arrival = loop.now + delay
         if arrival <= self.last_arrival:
@@ -263,7 +263,7 @@ class Flow:
             # The acknowledgement is lost: the sender will give up although all arrived.
             self._start_timeout()
 
-    def _split(self, segment: Segment, data: bytes) -> bytes:
+    def _split(self, segment: FlowSegment, data: bytes) -> bytes:
         cut = self.random.randrange(1, len(data))
         segment.chunks = [data[cut:]]
         segment.arrival = self._loop.now + self.delay()
@@ -278,10 +278,10 @@ class Flow:
         if receiver is not None and not receiver.gone:
             receiver.receive(data, finish)
         elif not self.target.up and (data or finish is END):
-            self._hold(Segment([data], finish))  # no power, no answer: it is sent again
+            self._hold(FlowSegment([data], finish))  # no power, no answer: it is sent again
         elif self.target.up and (data or (finish is END and not self._ended_back)):
             if self.reverse.blocked:
-                self._hold(Segment([data], finish))
+                self._hold(FlowSegment([data], finish))
             self.reverse.send_reset()
         else:
             self.network.forget_if_over(self.number)
@@ -309,7 +309,7 @@ class Flow:
         self.stalled()
         self.reverse.stalled()
 
-    def _hold(self, segment: Segment) -> None:
+    def _hold(self, segment: FlowSegment) -> None:
         if not self._held:
             self._held_since = self._loop.now
         self._held.append(segment)

@@ -49,7 +49,7 @@ _CLEANED_FROM = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LoopLimits:
     """Where a run is ended, so that a livelock cannot hang the machine."""
 
     max_events: int = 50_000_000
@@ -120,9 +120,9 @@ class SimulatedLoop(Refusals):
 
     _stopping: bool
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: LoopLimits | None = None) -> None:
         super().__init__()
-        self.limits = limits or Limits()
+        self.limits = limits or LoopLimits()
         self.now = 0.0
         """The virtual time; `time()` for those who are in a hurry."""
         self.events = 0

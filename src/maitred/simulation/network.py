@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from random import Random
 
-    from maitred.simulation.connection import Connection
+    from maitred.simulation.connection import SimulatedConnection
     from maitred.simulation.faults import Faults
     from maitred.simulation.loop import SimulatedLoop
     from maitred.simulation.trace import Trace
@@ -39,7 +39,7 @@ class Network:
         self.context = loop.bare_context
         """Where the network's own events run: in no process, so that no kill stops them."""
         self.hosts: dict[str, Host] = {}
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[int, SimulatedConnection] = {}
         self.zombies: list[SimulatedTransport] = []
         self._addresses: dict[str, Host] = {}
         self._partitions: dict[tuple[str, str], None] = {}

@@ -13,7 +13,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from maitred.simulation.connecting import Attempt
+from maitred.simulation.connecting import ConnectionAttempt
 from maitred.simulation.connection import connected
 from maitred.simulation.listener import ANY_ADDRESS, LOOPBACK, Listener
 from maitred.simulation.process import PROCESS, current_process
@@ -81,7 +81,7 @@ class NetworkLoop(UnixLoop):
         if address == ANY_ADDRESS:
             address = LOOPBACK
         local_port = self._local_port(process, local_addr)
-        attempt = Attempt(process, address, _port(port), local_port)
+        attempt = ConnectionAttempt(process, address, _port(port), local_port)
         try:
             connection = await connected(attempt.future)
         except OSError as error:

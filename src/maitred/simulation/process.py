@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
     from maitred.simulation.bound_socket import BoundSocket
-    from maitred.simulation.connection import Connection
+    from maitred.simulation.connection import SimulatedConnection
     from maitred.simulation.hosts import Host
     from maitred.simulation.transport import SimulatedTransport
 
@@ -54,7 +54,7 @@ class Process:
         # Dictionaries for their order: sets of objects would iterate by memory address.
         self.transports: dict[SimulatedTransport, None] = {}
         self.listeners: dict[BoundSocket, None] = {}
-        self.unclaimed: dict[Connection, None] = {}
+        self.unclaimed: dict[SimulatedConnection, None] = {}
         """Connections that were made for it and that it has not taken yet."""
         self.exception_handler: ExceptionHandler | None = None
         """The handler that the process gave to `loop.set_exception_handler`; it gets the errors of

@@ -21,13 +21,13 @@ from multiprocessing import get_context, parent_process
 
 from maitred.errors import InvalidArgument, UnknownAlgorithm
 from maitred.simulation.faults import Faults
-from maitred.simulation.loop import Limits
+from maitred.simulation.loop import LoopLimits
 from maitred.simulation.world import World, collector_tamed
 
 Scenario = Callable[[World], Awaitable[None]]
 """Builds what it needs in the world, lets it run, and raises if an invariant is broken."""
 
-LIMITS = Limits(max_events=5_000_000, max_virtual_seconds=86_400.0)
+LIMITS = LoopLimits(max_events=5_000_000, max_virtual_seconds=86_400.0)
 """The limits of one run of one scenario."""
 
 _CHUNK_SEEDS = 16
@@ -35,7 +35,7 @@ _CHUNK_SEEDS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How one scenario went under one seed."""
 
     scenario: str
@@ -70,20 +70,20 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Report:
+class SoakReport:
     """The counts and the failures of a soak."""
 
     runs: int = 0
     events: int = 0
     virtual_seconds: float = 0.0
-    failures: list[Outcome] = field(default_factory=list)
+    failures: list[RunOutcome] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         """Whether every run succeeded."""
         return not self.failures
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: RunOutcome) -> None:
         """Count one run, and keep it if it failed."""
         self.runs += 1
         self.events += outcome.events
@@ -110,7 +110,7 @@ def scenario_named(name: str, scenarios: Mapping[str, Scenario]) -> Scenario:
     return scenarios[name]
 
 
-def run_seed(scenario: Scenario, seed: int, *, name: str | None = None) -> Outcome:
+def run_seed(scenario: Scenario, seed: int, *, name: str | None = None) -> RunOutcome:
     """Run a scenario once; an error inside the world becomes part of the outcome."""
     random = World.stream(seed, "faults")
     world = World(seed, faults=Faults.drawn(random), limits=LIMITS)
@@ -122,7 +122,7 @@ def run_seed(scenario: Scenario, seed: int, *, name: str | None = None) -> Outco
         raise
     except BaseException as caught:  # noqa: BLE001 - whatever it is, it is this seed's outcome
         error = _described(caught)
-    return Outcome(
+    return RunOutcome(
         scenario=name or str(getattr(scenario, "__name__", "scenario")),
         seed=seed,
         ok=error is None,
@@ -133,7 +133,7 @@ def run_seed(scenario: Scenario, seed: int, *, name: str | None = None) -> Outco
     )
 
 
-def run_seed_proved(scenario: Scenario, seed: int, *, name: str | None = None) -> Outcome:
+def run_seed_proved(scenario: Scenario, seed: int, *, name: str | None = None) -> RunOutcome:
     """Do `run_seed`; run a failure a second time, and record whether it replayed."""
     outcome = run_seed(scenario, seed, name=name)
     if outcome.ok:
@@ -145,10 +145,10 @@ def run_seed_proved(scenario: Scenario, seed: int, *, name: str | None = None) -
 def soak(
     scenarios: Mapping[str, Scenario],
     seeds: Iterable[int],
-    progress: Callable[[Outcome], None] | None = None,
+    progress: Callable[[RunOutcome], None] | None = None,
     *,
     workers: int = 1,
-) -> Report:
+) -> SoakReport:
     """Every scenario under every seed; `progress` sees the outcomes in order.
 
     With more than one worker the scenarios have to be importable functions.
@@ -156,7 +156,7 @@ def soak(
     if workers < 1:
         raise InvalidArgument(f"{workers} workers cannot run anything.")
     jobs = ((scenarios[name], seed, name) for seed in seeds for name in scenarios)
-    report = Report()
+    report = SoakReport()
     for outcome in _outcomes(jobs, workers):
         report.add(outcome)
         if progress is not None:
@@ -164,7 +164,7 @@ def soak(
     return report
 
 
-def _outcomes(jobs: Iterator[tuple[Scenario, int, str]], workers: int) -> Iterator[Outcome]:
+def _outcomes(jobs: Iterator[tuple[Scenario, int, str]], workers: int) -> Iterator[RunOutcome]:
     if workers == 1:
         yield from map(_run_job, jobs)
         return
@@ -185,9 +185,9 @@ def _outcomes(jobs: Iterator[tuple[Scenario, int, str]], workers: int) -> Iterat
 
 def _in_rounds(
     pool: ProcessPoolExecutor, jobs: Iterator[tuple[Scenario, int, str]], workers: int
-) -> Iterator[Outcome]:
+) -> Iterator[RunOutcome]:
     """Because map() would otherwise take all of an endless range of seeds at once."""
-    pending: list[Iterator[Outcome]] = []
+    pending: list[Iterator[RunOutcome]] = []
     while batch := list(islice(jobs, workers * _CHUNK_SEEDS)):
         with _interrupts_ignored():
             pending.append(pool.map(_run_job, batch))
@@ -227,7 +227,7 @@ def _follow_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _run_job(job: tuple[Scenario, int, str]) -> Outcome:
+def _run_job(job: tuple[Scenario, int, str]) -> RunOutcome:
     scenario, seed, name = job
     with collector_tamed():  # else it would look through the world once more before its end
         outcome = run_seed_proved(scenario, seed, name=name)

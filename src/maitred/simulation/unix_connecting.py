@@ -10,7 +10,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from maitred.simulation.connection import Connection
+from maitred.simulation.connection import SimulatedConnection
 from maitred.simulation.unix_listener import file_of
 from maitred.simulation.unix_transport import UnixTransport
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from maitred.simulation.unix_listener import UnixListener
 
 
-class UnixConnection(Connection):
+class UnixConnection(SimulatedConnection):
     """An established connection between two processes of a host, or within one of them."""
 
     transport = UnixTransport
@@ -42,7 +42,7 @@ class UnixAttempt:
         self.process = process
         self.path = path
         self.network = process.host.network
-        self.future: asyncio.Future[Connection] = self.network.loop.create_future()
+        self.future: asyncio.Future[SimulatedConnection] = self.network.loop.create_future()
         file = file_of(path)
         use = process.host.count_use(file)
         self.random = self.network.random(f"unix/{process.host.name}/{use}/{file}")

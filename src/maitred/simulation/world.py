@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from maitred.simulation.hosts import Host
-    from maitred.simulation.loop import Limits
+    from maitred.simulation.loop import LoopLimits
     from maitred.simulation.process import Process
 
 _Result = TypeVar("_Result")
@@ -49,7 +49,7 @@ class World:
     """Use it in a `with` statement, or close it."""
 
     def __init__(
-        self, seed: int, *, faults: Faults | None = None, limits: Limits | None = None
+        self, seed: int, *, faults: Faults | None = None, limits: LoopLimits | None = None
     ) -> None:
         if type(seed) is not int:
             raise InvalidArgument(f"A seed is a whole number, not {seed!r}.")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
     from maitred.logs import Logger
     from maitred.protocol.queries import Pass, WorkerState
     from maitred.worker.capacity import Capacity
@@ -84,7 +84,7 @@ class Attending:
         """Queues whose root has not answered yet."""
         self._loop = asyncio.get_running_loop()
         self._stopping = False
-        self._held: dict[Held, Served] = {}
+        self._held: dict[LongPoll, Served] = {}
         self._telling: dict[str, asyncio.TimerHandle] = {}
         """By queue: when its root is to hear how its queries end."""
         self._tasks: list[asyncio.Task[None]] = []

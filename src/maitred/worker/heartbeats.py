@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
     from maitred.worker.execution import Execution
     from maitred.worker.origin import Origin
     from maitred.worker.outage import Outage
@@ -53,7 +53,7 @@ class HeartbeatSender:
         self._outage = outage
         self._origins = origins
         self._loop = asyncio.get_running_loop()
-        self._held: dict[Origin, tuple[Held, frozenset[tuple[int, int]]]] = {}
+        self._held: dict[Origin, tuple[LongPoll, frozenset[tuple[int, int]]]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(SHORTEST_SECONDS, self.look)
 

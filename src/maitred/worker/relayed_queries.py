@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
     from maitred.protocol.seats import Seat, Seated
     from maitred.worker.query import Query
     from maitred.worker.querying import WorkerQueries
@@ -74,7 +74,7 @@ class RelayedQueries:
         """Called when there is one less under way."""
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._held: dict[bytes, Held] = {}
+        self._held: dict[bytes, LongPoll] = {}
         """Questions for queries, by token."""
 
     def begin(self, reservation: Reservation[Served]) -> None:

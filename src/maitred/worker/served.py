@@ -10,7 +10,7 @@ from maitred.worker.origin import Origin
 
 if TYPE_CHECKING:
     from maitred.app.handler import Handler
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
     from maitred.client.queues import QueueView
     from maitred.worker.shared_offering import Post
 
@@ -59,7 +59,7 @@ class Served:
         """How its queries end here, beside those of other workers."""
         self.held_back = False
         """Whether that was said to keep slots back."""
-        self.offers: dict[Held, None] = {}
+        self.offers: dict[LongPoll, None] = {}
         self.on_offer = 0
         """Slots of its own offers."""
         self.asking = 0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
     from maitred.protocol.tasks import Offered
     from maitred.worker.outage import Outage
     from maitred.worker.served import Served
@@ -88,7 +88,7 @@ class Post:
         """Slots."""
         self.asking = 0
         """Offers that they are in."""
-        self.held: dict[Held, None] = {}
+        self.held: dict[LongPoll, None] = {}
         self.urgency = 0
         """Of what waited there when the last offer was answered."""
         self.hungry = 0
@@ -288,7 +288,7 @@ class SharedOffering:
         )
         naming, post.named = not post.named, True
         self._statistics.offers += 1
-        held: Held | None = None
+        held: LongPoll | None = None
         try:
             held = self._client.hold(message, self._offer_seconds)
             post.held[held] = None

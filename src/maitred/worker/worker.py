@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from maitred.app.handler import Handler
     from maitred.client.client import AsyncClient
-    from maitred.client.held import Held
+    from maitred.client.long_poll import LongPoll
     from maitred.logs import Logger
     from maitred.settings import WorkerSettings
     from maitred.surroundings import Surroundings
@@ -396,7 +396,7 @@ class Worker:
                 self.address,
             )
             self.statistics.offers += 1
-            held: Held | None = None
+            held: LongPoll | None = None
             try:
                 held = self._client.hold(message, self._settings.offer_seconds)
                 served.offers[held] = None

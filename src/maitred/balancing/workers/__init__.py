@@ -3,7 +3,7 @@
 from maitred.balancing.workers.adaptive import Adaptive
 from maitred.balancing.workers.estimator import EstimatorSettings, LimitEstimator
 from maitred.balancing.workers.factory import WORKER_POLICIES, worker_policy
-from maitred.balancing.workers.interface import Dispatch, Outcome, Report, WorkerPolicy
+from maitred.balancing.workers.interface import Dispatch, LoadReport, QueryOutcome, WorkerPolicy
 from maitred.balancing.workers.knee import KneeProber, KneeSettings
 from maitred.balancing.workers.shedding import RetryBudget, Shed, SheddingLine, SheddingSettings
 
@@ -15,8 +15,8 @@ __all__ = [
     "KneeProber",
     "KneeSettings",
     "LimitEstimator",
-    "Outcome",
-    "Report",
+    "LoadReport",
+    "QueryOutcome",
     "RetryBudget",
     "Shed",
     "SheddingLine",

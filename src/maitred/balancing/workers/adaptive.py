@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from maitred.balancing.workers import trust
 from maitred.balancing.workers.counting import CountingPolicy
 from maitred.balancing.workers.health import DOUBLINGS_MAX, Health, pause_seconds
-from maitred.balancing.workers.interface import Dispatch, Outcome, Report, Worker
+from maitred.balancing.workers.interface import Dispatch, LoadReport, PolicyWorker, QueryOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -62,7 +62,7 @@ EXPLORE_EVERY = 64
 the queries the difference between a slow and a fast worker."""
 
 
-class Seen(Worker):
+class Seen(PolicyWorker):
     """A worker with what it reported and what this gateway measured about it."""
 
     __slots__ = (
@@ -140,7 +140,7 @@ class Adaptive(CountingPolicy[Seen]):
         super().left(worker, now)
         self._compare(now)
 
-    def reported(self, worker: str, report: Report, now: float) -> None:
+    def reported(self, worker: str, report: LoadReport, now: float) -> None:
         seen = self._known.get(worker)
         if seen is None:
             return
@@ -176,7 +176,7 @@ class Adaptive(CountingPolicy[Seen]):
         return super().sent(worker, now)
 
     def ended(
-        self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
+        self, dispatch: Dispatch, outcome: QueryOutcome, now: float, limit: int | None = None
     ) -> None:
         if not dispatch.open:
             return
@@ -184,15 +184,15 @@ class Adaptive(CountingPolicy[Seen]):
         if not isinstance(seen, Seen):
             super().ended(dispatch, outcome, now, limit)
             return
-        if outcome is Outcome.DONE:
+        if outcome is QueryOutcome.DONE:
             changed = self._succeeded(seen, now - dispatch.sent_at, now)
-        elif outcome is Outcome.CANCELLED:
+        elif outcome is QueryOutcome.CANCELLED:
             changed = False
             seen.room += 1.0
-        elif outcome is Outcome.FAILED:
+        elif outcome is QueryOutcome.FAILED:
             seen.room += 1.0
             changed = self._failed(seen, now)
-        elif outcome is Outcome.REFUSED:
+        elif outcome is QueryOutcome.REFUSED:
             changed = True
             self._refused(seen, dispatch.sent_at, now, limit)
             self._hold(seen, now)

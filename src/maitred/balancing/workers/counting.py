@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from maitred.balancing.checks import is_whole
-from maitred.balancing.workers.interface import Dispatch, Outcome, Report, Worker
+from maitred.balancing.workers.interface import Dispatch, LoadReport, PolicyWorker, QueryOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -14,7 +14,7 @@ SLOTS_MAX = 100_000
 """The most slots that a worker is believed to have, whatever it announces: no process serves more
 queries at once."""
 
-AnyWorker = TypeVar("AnyWorker", bound=Worker)
+AnyWorker = TypeVar("AnyWorker", bound=PolicyWorker)
 
 
 def believable_slots(slots: object) -> int:
@@ -50,21 +50,21 @@ class CountingPolicy(Generic[AnyWorker]):
         if known is not None:
             self._list.remove(known)
 
-    def reported(self, worker: str, report: Report, now: float) -> None:
+    def reported(self, worker: str, report: LoadReport, now: float) -> None:
         """Ignore the report; most policies do not use reports."""
 
     def sent(self, worker: str, now: float) -> Dispatch:
         known = self._known.get(worker)
         if known is None:
             # The worker left between pick and send: the query's end still has to be counted.
-            stranger = Worker(worker, 0)
+            stranger = PolicyWorker(worker, 0)
             stranger.in_flight = 1
             return Dispatch(stranger, now)
         known.in_flight += 1
         return Dispatch(known, now)
 
     def ended(
-        self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
+        self, dispatch: Dispatch, outcome: QueryOutcome, now: float, limit: int | None = None
     ) -> None:
         if dispatch.open:
             dispatch.open = False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-class Outcome(Enum):
+class QueryOutcome(Enum):
     """How a query ended, as the gateway sees it."""
 
     DONE = "done"
@@ -37,7 +37,7 @@ class Outcome(Enum):
     """The caller left, or the query was never sent; this says nothing about the worker."""
 
 
-class Report(NamedTuple):
+class LoadReport(NamedTuple):
     """The state that a worker reports with each answer and about every 100 ms; it may be false."""
 
     number: int
@@ -55,7 +55,7 @@ class Report(NamedTuple):
     """How many gateways sent queries to the worker recently."""
 
 
-class Worker:
+class PolicyWorker:
     """The record of a worker in a policy; policies derive from it to remember more."""
 
     __slots__ = ("in_flight", "name", "slots")
@@ -74,7 +74,7 @@ class Dispatch:
 
     __slots__ = ("open", "sent_at", "worker")
 
-    def __init__(self, worker: Worker, sent_at: float) -> None:
+    def __init__(self, worker: PolicyWorker, sent_at: float) -> None:
         self.worker = worker
         self.sent_at = sent_at
         self.open = True
@@ -94,7 +94,7 @@ class WorkerPolicy(Protocol):
         """Remove a worker. Its queries in flight still end through `ended`."""
         ...
 
-    def reported(self, worker: str, report: Report, now: float) -> None:
+    def reported(self, worker: str, report: LoadReport, now: float) -> None:
         """Take in a worker's report."""
         ...
 
@@ -107,7 +107,7 @@ class WorkerPolicy(Protocol):
         ...
 
     def ended(
-        self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
+        self, dispatch: Dispatch, outcome: QueryOutcome, now: float, limit: int | None = None
     ) -> None:
         """Count the end of a query; `limit` is the worker's limit if a refusal stated it."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maitred.balancing.workers.counting import CountingPolicy
-from maitred.balancing.workers.interface import Worker
+from maitred.balancing.workers.interface import PolicyWorker
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
 
 
-class LeastActive(CountingPolicy[Worker]):
+class LeastActive(CountingPolicy[PolicyWorker]):
     """Picks by the queries that this gateway has in flight to each worker, and nothing else."""
 
     def __init__(self, random: RandomSource) -> None:
         super().__init__()
         self._random = random
 
-    def _new(self, name: str, slots: int, now: float) -> Worker:
-        return Worker(name, slots)
+    def _new(self, name: str, slots: int, now: float) -> PolicyWorker:
+        return PolicyWorker(name, slots)
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
-        best: Worker | None = None
+        best: PolicyWorker | None = None
         ties = 1
         for worker in self._candidates(without):
             if best is None or worker.in_flight < best.in_flight:

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from maitred.balancing.workers.counting import CountingPolicy
-from maitred.balancing.workers.interface import Dispatch, Outcome, Worker
+from maitred.balancing.workers.interface import Dispatch, PolicyWorker, QueryOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,7 +22,7 @@ DECAY_SECONDS = 10.0
 """The time constant with which the mean latency decays; Finagle's default."""
 
 
-class MeasuredWorker(Worker):
+class MeasuredWorker(PolicyWorker):
     """A worker with the moving average of its latencies."""
 
     __slots__ = ("mean_seconds", "updated_at")
@@ -64,10 +64,10 @@ class PeakEwma(CountingPolicy[MeasuredWorker]):
         return cheaper.name
 
     def ended(
-        self, dispatch: Dispatch, outcome: Outcome, now: float, limit: int | None = None
+        self, dispatch: Dispatch, outcome: QueryOutcome, now: float, limit: int | None = None
     ) -> None:
         worker = dispatch.worker
-        said = outcome is not Outcome.CANCELLED
+        said = outcome is not QueryOutcome.CANCELLED
         if dispatch.open and said and isinstance(worker, MeasuredWorker):
             worker.answered(max(0.0, now - dispatch.sent_at), now)
         super().ended(dispatch, outcome, now, limit)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maitred.balancing.workers.counting import CountingPolicy
-from maitred.balancing.workers.interface import Worker
+from maitred.balancing.workers.interface import PolicyWorker
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-class RoundRobinPolicy(CountingPolicy[Worker]):
+class RoundRobinPolicy(CountingPolicy[PolicyWorker]):
     """Picks the workers in turn; the position is all it remembers."""
 
     def __init__(self) -> None:
         super().__init__()
         self._turn = -1
 
-    def _new(self, name: str, slots: int, now: float) -> Worker:
-        return Worker(name, slots)
+    def _new(self, name: str, slots: int, now: float) -> PolicyWorker:
+        return PolicyWorker(name, slots)
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
         workers = self._candidates(without)

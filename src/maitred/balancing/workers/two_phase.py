@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maitred.balancing.workers.counting import CountingPolicy
-from maitred.balancing.workers.interface import Worker
+from maitred.balancing.workers.interface import PolicyWorker
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,20 +24,20 @@ IDLE_SHARE = 0.4
 """A worker with more than this share of its slots free counts as idle; the number is the seed's."""
 
 
-class TwoPhase(CountingPolicy[Worker]):
+class TwoPhase(CountingPolicy[PolicyWorker]):
     """Draws among idle workers in proportion to capacity, else picks the most capacity."""
 
     def __init__(self, random: RandomSource) -> None:
         super().__init__()
         self._random = random
 
-    def _new(self, name: str, slots: int, now: float) -> Worker:
-        return Worker(name, slots)
+    def _new(self, name: str, slots: int, now: float) -> PolicyWorker:
+        return PolicyWorker(name, slots)
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
-        most: Worker | None = None
+        most: PolicyWorker | None = None
         most_free = 0
-        idle: list[tuple[int, Worker]] = []
+        idle: list[tuple[int, PolicyWorker]] = []
         idle_total = 0
         for worker in self._candidates(without):
             free = worker.slots - worker.in_flight

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maitred.balancing.workers.counting import CountingPolicy
-from maitred.balancing.workers.interface import Worker
+from maitred.balancing.workers.interface import PolicyWorker
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from maitred.balancing.interface import RandomSource
 
 
-class UniformPolicy(CountingPolicy[Worker]):
+class UniformPolicy(CountingPolicy[PolicyWorker]):
     """Picks any known worker at random, whatever is in flight to it."""
 
     def __init__(self, random: RandomSource) -> None:
         super().__init__()
         self._random = random
 
-    def _new(self, name: str, slots: int, now: float) -> Worker:
-        return Worker(name, slots)
+    def _new(self, name: str, slots: int, now: float) -> PolicyWorker:
+        return PolicyWorker(name, slots)
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
         workers = self._candidates(without)

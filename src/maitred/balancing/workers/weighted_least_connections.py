@@ -9,20 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maitred.balancing.workers.counting import CountingPolicy
-from maitred.balancing.workers.interface import Worker
+from maitred.balancing.workers.interface import PolicyWorker
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-class WeightedLeastConnections(CountingPolicy[Worker]):
+class WeightedLeastConnections(CountingPolicy[PolicyWorker]):
     """Picks the worker with the lowest ratio of queries in flight to announced slots."""
 
-    def _new(self, name: str, slots: int, now: float) -> Worker:
-        return Worker(name, slots)
+    def _new(self, name: str, slots: int, now: float) -> PolicyWorker:
+        return PolicyWorker(name, slots)
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
-        best: Worker | None = None
+        best: PolicyWorker | None = None
         lowest = 0.0
         for worker in self._candidates(without):
             if not worker.slots:

@@ -38,10 +38,10 @@ _PATTERN: Final = bytes(range(251)) * (WRITE_MAX_BYTES // 251 + 300_000 // 251 +
 
 
 @dataclass
-class Books:
+class ConnectionBooks:
     """What all ends have in common; it outlives their processes."""
 
-    ends: list[End] = field(default_factory=list)
+    ends: list[ConnectionEnd] = field(default_factory=list)
     calm: bool = False
 
     def open_transports(self) -> list[SimulatedTransport]:
@@ -53,10 +53,10 @@ class Books:
         ]
 
 
-class End(asyncio.Protocol):
+class ConnectionEnd(asyncio.Protocol):
     """One end of one connection."""
 
-    def __init__(self, books: Books, random: Random, process: Process) -> None:
+    def __init__(self, books: ConnectionBooks, random: Random, process: Process) -> None:
         self.books = books
         self.process = process
         self.transport: SimulatedTransport | None = None
@@ -141,7 +141,7 @@ class End(asyncio.Protocol):
 
 async def connections(world: World) -> None:
     """Run the scenario of connections."""
-    books = Books()
+    books = ConnectionBooks()
     servers = [world.host(f"server-{number}") for number in range(2)]
     clients = [world.host(f"client-{number}") for number in range(2)]
 
@@ -167,14 +167,16 @@ async def connections(world: World) -> None:
     _check_released(world, books)
 
 
-async def _serve(books: Books, host: Host) -> None:
+async def _serve(books: ConnectionBooks, host: Host) -> None:
     loop = asyncio.get_running_loop()
     random, process = host.surroundings.random, current_process()
-    async with await loop.create_server(lambda: End(books, random, process), None, PORT) as server:
+    async with await loop.create_server(
+        lambda: ConnectionEnd(books, random, process), None, PORT
+    ) as server:
         await server.serve_forever()
 
 
-async def _connect(books: Books, host: Host, servers: list[str]) -> None:
+async def _connect(books: ConnectionBooks, host: Host, servers: list[str]) -> None:
     loop = asyncio.get_running_loop()
     random, process = host.surroundings.random, current_process()
 
@@ -182,7 +184,7 @@ async def _connect(books: Books, host: Host, servers: list[str]) -> None:
         try:
             async with asyncio.timeout(random.choice((0.01, 0.5, 30.0))):
                 await loop.create_connection(
-                    lambda: End(books, random, process), random.choice(servers), PORT
+                    lambda: ConnectionEnd(books, random, process), random.choice(servers), PORT
                 )
         except OSError:  # refused, reset, or too late: another one is on its way
             return
@@ -209,7 +211,7 @@ def _check_deadlock(transport: SimulatedTransport) -> None:
         raise Violation(f"An end was closed and never lost: {transport!r}.")
 
 
-def _check_released(world: World, books: Books) -> None:
+def _check_released(world: World, books: ConnectionBooks) -> None:
     if left := books.open_transports():
         raise Violation(f"{len(left)} ends were aborted and never lost: {left[0]!r}.")
     if world.network.connections:

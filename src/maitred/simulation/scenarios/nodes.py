@@ -193,7 +193,7 @@ def _homes(shards: int) -> Homes:
     return Homes(shards)
 
 
-class User:
+class SimulatedUser:
     """A process that makes requests, through the real client."""
 
     def __init__(self, host: Host, nodes: list[SimulatedNode], calm: asyncio.Event) -> None:
@@ -313,7 +313,7 @@ async def nodes(world: World) -> None:
         node.start()
     calm = asyncio.Event()
     hosts = [world.host(f"client-{number}") for number in range(CLIENTS)]
-    users = [User(host, fleet, calm) for host in hosts]
+    users = [SimulatedUser(host, fleet, calm) for host in hosts]
     processes = [
         host.spawn(user.main(), name=host.name) for host, user in zip(hosts, users, strict=True)
     ]

@@ -152,7 +152,7 @@ class ClientProtocol(FrameProtocol):
         self.closed.set_result(None)
 
 
-class Client:
+class PipelinedClient:
     """One connection, kept up by `run`; any number of requests at a time."""
 
     connect_timeout_seconds: Final = 3.0

@@ -75,7 +75,7 @@ PAST_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class QueryRunKind:
     """Which faults a run of the scenario has."""
 
     workers: int = 2
@@ -119,18 +119,18 @@ class Kind:
         )
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "calm": Kind(picks=True),
-    "order": Kind(workers=1, slots=1, plain=True),
-    "gateways": Kind(gateways_die=True, picks=True),
-    "workers": Kind(workers_die=True, picks=True),
-    "shards": Kind(shards_die=True, picks=True),
-    "relayed": Kind(relayed=True),
-    "storm": Kind(
+KINDS: Final[dict[str, QueryRunKind]] = {
+    "calm": QueryRunKind(picks=True),
+    "order": QueryRunKind(workers=1, slots=1, plain=True),
+    "gateways": QueryRunKind(gateways_die=True, picks=True),
+    "workers": QueryRunKind(workers_die=True, picks=True),
+    "shards": QueryRunKind(shards_die=True, picks=True),
+    "relayed": QueryRunKind(relayed=True),
+    "storm": QueryRunKind(
         gateways_die=True, workers_die=True, shards_die=True, network_fails=True, picks=True
     ),
-    "counted": Kind(limit=2, picks=True),
-    "recounted": Kind(limit=2, gateways_die=True, workers_die=True, shards_die=True),
+    "counted": QueryRunKind(limit=2, picks=True),
+    "recounted": QueryRunKind(limit=2, gateways_die=True, workers_die=True, shards_die=True),
 }
 
 POLICIES: Final = ("idle", "idle", "adaptive", "two-phase")
@@ -139,7 +139,7 @@ POLICIES: Final = ("idle", "idle", "adaptive", "two-phase")
 class QueriesRun:
     """One run of the scenario of queries."""
 
-    def __init__(self, world: World, kind: Kind, policy: str | None = None) -> None:
+    def __init__(self, world: World, kind: QueryRunKind, policy: str | None = None) -> None:
         self.world = world
         self.kind = kind
         self._random = random = world.random("queries")
@@ -334,7 +334,7 @@ class QueriesRun:
         return left
 
 
-def node_settings(random: Random, kind: Kind, policy: str = "idle") -> Node:
+def node_settings(random: Random, kind: QueryRunKind, policy: str = "idle") -> Node:
     """Other ones for every seed."""
     partitions = 1 if kind.plain else random.choice((1, 1, 2, 5))
     queue = Queue(

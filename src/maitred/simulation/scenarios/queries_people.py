@@ -52,7 +52,7 @@ QUERYING: Final = QueryingSettings(
 )
 
 
-class Attending(Guest):
+class AttendingGuest(Guest):
     """A host with one process that has an app, and that is started again when it dies."""
 
     def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
@@ -111,7 +111,7 @@ class Attending(Guest):
                 await asyncio.sleep(self.random.random())
 
 
-class GatewayHost(Attending):
+class GatewayHost(AttendingGuest):
     """Asks queries, leaves some of them, and tells the record what it heard."""
 
     pause_seconds = 0.2
@@ -272,7 +272,7 @@ def unpacked(chunk: bytes, decoder: msgpack.Decoder[int]) -> list[int]:
     return values
 
 
-class QueryWorkerHost(Attending):
+class QueryWorkerHost(AttendingGuest):
     """A worker that serves both queues with the same slots."""
 
     slots = 2

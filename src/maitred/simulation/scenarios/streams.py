@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.chaos import Chaos
-from maitred.simulation.scenarios.pipelined import Client, RequestFailed, serve
+from maitred.simulation.scenarios.pipelined import PipelinedClient, RequestFailed, serve
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -33,13 +33,16 @@ CALM_RATE: Final = 2.0
 """The same once it is calm: what matters there is that they are answered at all."""
 
 RECOVERY_SECONDS: Final = (
-    REQUEST_TIMEOUT_SECONDS + Client.connect_timeout_seconds + 1.5 * Client.backoff_max_seconds + 1
+    REQUEST_TIMEOUT_SECONDS
+    + PipelinedClient.connect_timeout_seconds
+    + 1.5 * PipelinedClient.backoff_max_seconds
+    + 1
 )
 """A request on a half-open connection times out, connecting too, one backoff; and one to spare."""
 
 
 @dataclass
-class Books:
+class StreamBooks:
     """What clients saw; it outlives them, since kills take a client's own memory."""
 
     answered: int = 0
@@ -47,12 +50,12 @@ class Books:
     calm: bool = False
     answered_by: dict[str, float] = field(default_factory=dict)
     """Client host to the time of its last answer."""
-    clients: dict[str, Client] = field(default_factory=dict)
+    clients: dict[str, PipelinedClient] = field(default_factory=dict)
 
 
 async def streams(world: World) -> None:
     """Run the scenario of streams."""
-    books = Books()
+    books = StreamBooks()
     servers = [world.host(f"server-{number}", group="servers") for number in range(SERVERS)]
     clients = [world.host(f"client-{number}", group="clients") for number in range(CLIENTS)]
 
@@ -76,16 +79,16 @@ async def streams(world: World) -> None:
     _check_protocols(books)
 
 
-def _check_protocols(books: Books) -> None:
+def _check_protocols(books: StreamBooks) -> None:
     for name, client in books.clients.items():
         for protocol in client.protocols[:-1]:
             if protocol.transport is not None and protocol.lost != 1:
                 raise Violation(f"{name} had connection_lost {protocol.lost} times, not once.")
 
 
-async def _client(host: Host, server: str, books: Books) -> None:
+async def _client(host: Host, server: str, books: StreamBooks) -> None:
     """The main coroutine of a client process."""
-    client = Client(host.surroundings, server, PORT)
+    client = PipelinedClient(host.surroundings, server, PORT)
     books.clients[host.name] = client
     random = host.surroundings.random
     async with asyncio.TaskGroup() as group:
@@ -96,7 +99,7 @@ async def _client(host: Host, server: str, books: Books) -> None:
             await asyncio.sleep(random.expovariate(CALM_RATE if books.calm else STORM_RATE))
 
 
-async def _ask(host: Host, client: Client, payload: bytes, books: Books) -> None:
+async def _ask(host: Host, client: PipelinedClient, payload: bytes, books: StreamBooks) -> None:
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:

@@ -33,7 +33,7 @@ from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.tasks_forger import Forger
 from maitred.simulation.scenarios.tasks_node import TaskNode
 from maitred.simulation.scenarios.tasks_people import PARTITIONS_MAX, Admin, Producer, WorkerHost
-from maitred.simulation.scenarios.tasks_record import Promise, Record
+from maitred.simulation.scenarios.tasks_record import Promise, TasksRecord
 from maitred.simulation.store import DiskFaults, SimulatedDisk
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ BUFFER_TASKS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TaskRunKind:
     """Which faults a run of the scenario has."""
 
     workers: int = 2
@@ -97,23 +97,23 @@ class Kind:
         )
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "calm": Kind(),
-    "order": Kind(workers=1, slots=1, plain=True),
-    "producers": Kind(producers_cut=True),
-    "crashes": Kind(shards_die=True),
-    "forgery": Kind(shards_die=True, ends_forged=True),
-    "disk": Kind(disk_fails=True),
-    "storm": Kind(
+KINDS: Final[dict[str, TaskRunKind]] = {
+    "calm": TaskRunKind(),
+    "order": TaskRunKind(workers=1, slots=1, plain=True),
+    "producers": TaskRunKind(producers_cut=True),
+    "crashes": TaskRunKind(shards_die=True),
+    "forgery": TaskRunKind(shards_die=True, ends_forged=True),
+    "disk": TaskRunKind(disk_fails=True),
+    "storm": TaskRunKind(
         producers_cut=True, shards_die=True, disk_fails=True, workers_die=True, network_fails=True
     ),
 }
 
 
-MANY_QUEUES: Final[dict[str, Kind]] = {
-    "many": Kind(slots=3, queues=7),
-    "many-crashes": Kind(slots=2, queues=7, shards_die=True),
-    "many-storm": Kind(
+MANY_QUEUES: Final[dict[str, TaskRunKind]] = {
+    "many": TaskRunKind(slots=3, queues=7),
+    "many-crashes": TaskRunKind(slots=2, queues=7, shards_die=True),
+    "many-storm": TaskRunKind(
         slots=2,
         queues=5,
         producers_cut=True,
@@ -130,13 +130,13 @@ that tasks are given back now and then."""
 class Tasks:
     """One run of the scenario of tasks."""
 
-    def __init__(self, world: World, kind: Kind) -> None:
+    def __init__(self, world: World, kind: TaskRunKind) -> None:
         self.world = world
         self.kind = kind
         random = world.random("tasks")
         self._random = random
         settings = node_settings(random, world.random("idle"))
-        self.record = Record(kind.promise(settings.queues["*"]))
+        self.record = TasksRecord(kind.promise(settings.queues["*"]))
         if kind.network_fails:
             world.network.faults = world.network.faults.denser(DENSITY)
         else:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import Finished, Given, Heard, Offered
     from maitred.simulation.hosts import Host
-    from maitred.simulation.scenarios.tasks_record import Record
+    from maitred.simulation.scenarios.tasks_record import TasksRecord
 
 SESSION: Final = b"the forger's own"
 FORGED: Final = msgpack.encode("forged")
@@ -50,7 +50,7 @@ class Forger(Person):
     """Whether an answer that believes it is a violation by itself."""
 
     def __init__(
-        self, host: Host, node: Host, record: Record, sessions: Callable[[], Sequence[bytes]]
+        self, host: Host, node: Host, record: TasksRecord, sessions: Callable[[], Sequence[bytes]]
     ) -> None:
         super().__init__(host, node, record)
         self.refused = 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import DeadLettersFound
     from maitred.simulation.hosts import Host
     from maitred.simulation.process import Process
-    from maitred.simulation.scenarios.tasks_record import Record, Story
+    from maitred.simulation.scenarios.tasks_record import Story, TasksRecord
 
 NAMESPACE: Final = "shop"
 QUEUE: Final = "orders"
@@ -48,7 +48,7 @@ SELECTION: Final = "weighted"
 class Person(Guest):
     """A host with one process that has an app."""
 
-    def __init__(self, host: Host, node: Host, record: Record) -> None:
+    def __init__(self, host: Host, node: Host, record: TasksRecord) -> None:
         super().__init__(host, node)
         self.record = record
 
@@ -207,7 +207,7 @@ class WorkerHost(Person):
 
     slots = 4
 
-    def __init__(self, host: Host, node: Host, record: Record) -> None:
+    def __init__(self, host: Host, node: Host, record: TasksRecord) -> None:
         super().__init__(host, node, record)
         self.lives = 0
         self.session = b""

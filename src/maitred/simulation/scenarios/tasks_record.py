@@ -89,7 +89,7 @@ class Promise:
     """No attempt is counted that did not run: a task that a worker gives back has none."""
 
 
-class Record:
+class TasksRecord:
     """Holds the stories of all tasks of a run, and checks them."""
 
     def __init__(self, promise: Promise) -> None:

@@ -18,7 +18,7 @@ from maitred.balancing import FewestPolls, selector
 from maitred.routing.names import QueueId
 from maitred.routing.tree import parent
 from maitred.simulation.errors import Violation
-from maitred.simulation.loop import Limits, SimulatedLoop
+from maitred.simulation.loop import LoopLimits, SimulatedLoop
 from maitred.simulation.selection.measures import Gauge, Measures, Spread, Waits
 from maitred.simulation.selection.offers import TAKEN, Clock, Supply, Task
 from maitred.simulation.selection.partition import Counters, Partition
@@ -38,7 +38,7 @@ ROUNDING_SECONDS = 1e-3
 
 def run_model(settings: ModelSettings, seed: int) -> Measures:
     """One run; raises `Violation` if a task or a poller was lost or used twice."""
-    loop = SimulatedLoop(Limits(max_virtual_seconds=settings.run_seconds_max))
+    loop = SimulatedLoop(LoopLimits(max_virtual_seconds=settings.run_seconds_max))
     try:
         measures: Measures = loop.run_until_complete(play(loop, settings, seed))
         return measures

@@ -46,7 +46,7 @@ class HeldCall(Call):
         self.patient = patient
 
 
-class Held:
+class LongPoll:
     """Made by `AsyncClient.hold`. Await `answer`, once, or have it told."""
 
     __slots__ = ("_call", "_read", "_taken_back")
