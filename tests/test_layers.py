@@ -116,10 +116,6 @@ def test_imports_follow_the_page(module: Path) -> None:
     assert violations(LAYERS[layer_of(module)], module.read_text()) == []
 
 
-REPEATED = {"Gauge", "LaterTasks", "Partition", "Task", "Waits"}
-"""Classes whose names still stand for two things; none is added, and those that go are struck."""
-
-
 def test_a_class_name_occurs_once() -> None:
     found: dict[str, list[str]] = {}
     for module in MODULES:
@@ -127,8 +123,7 @@ def test_a_class_name_occurs_once() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(str(module.relative_to(SOURCE)))
     repeated = {name: where for name, where in found.items() if len(where) > 1}
-    assert {name: repeated[name] for name in repeated.keys() - REPEATED} == {}
-    assert repeated.keys() >= REPEATED, "strike the names that occur once by now"
+    assert repeated == {}
 
 
 CHAIN_MAX = 4
@@ -136,7 +131,6 @@ CHAIN_MAX = 4
 
 
 def test_no_chain_of_classes_is_longer_than_a_reader_can_follow() -> None:
-    # By module and name, since a few names stand for two classes.
     bases: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for path in [*MODULES, SOURCE / "__init__.py"]:
         module = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)

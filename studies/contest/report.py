@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
-from maitred.simulation.selection.queueing import interval_95
 from studies.contest.promises import promise
 from studies.contest.scenarios import FAULT_SCENARIOS
 from studies.contest.settings import OURS
+from studies.queue_model.queueing import interval_95
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from maitred.balancing.workers import WORKER_POLICIES
 from maitred.errors import UnknownAlgorithm
-from maitred.simulation.selection.settings import InvalidModelSetting, check_number, check_whole
 from studies.contest.faults import FAULTS
 from studies.contest.phases import (
     CONNECTIONS,
@@ -17,6 +16,7 @@ from studies.contest.phases import (
     best_per_second,
     capacity_per_second,
 )
+from studies.queue_model.settings import InvalidModelSetting, check_number, check_whole
 
 POLICIES = (*WORKER_POLICIES, "idle")
 """All that are compared; `idle` is a line in the middle that knows every free slot."""

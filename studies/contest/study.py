@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from maitred.errors import UnknownAlgorithm
-from maitred.simulation.selection.settings import InvalidModelSetting, check_number, check_whole
 from studies.contest.model import run_contest
 from studies.contest.report import Cell, ContestStudy
 from studies.contest.scenarios import SCENARIOS
 from studies.contest.settings import POLICIES
+from studies.queue_model.settings import InvalidModelSetting, check_number, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable

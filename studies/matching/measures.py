@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from maitred.simulation.selection.queueing import quantile
+from studies.queue_model.queueing import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
-from maitred.simulation.selection.queueing import interval_95
+from studies.queue_model.queueing import interval_95
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from maitred.errors import UnknownAlgorithm
 from maitred.matching.tasks_away import HOME_SECONDS
 from maitred.routing.tree import depth
 from maitred.settings import Forwarding, Queue, Scaling
-from maitred.simulation.selection.settings import (
+from studies.queue_model.settings import (
     PARTITIONS_MAX,
     POLLERS_MAX,
     RATE_MIN,

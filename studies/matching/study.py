@@ -9,11 +9,6 @@ from msgspec.structs import replace as changed
 
 from maitred.balancing import SelectorSettings
 from maitred.errors import UnknownAlgorithm
-from maitred.simulation.selection.settings import (
-    TASKS_MAX,
-    InvalidModelSetting,
-    check_whole,
-)
 from studies.matching.model import run_matching
 from studies.matching.report import Cell, MatchingStudy, SweepCell
 from studies.matching.scenarios import (
@@ -27,6 +22,11 @@ from studies.matching.scenarios import (
     TASKS,
     THRESHOLDS,
     WAITS_SECONDS,
+)
+from studies.queue_model.settings import (
+    TASKS_MAX,
+    InvalidModelSetting,
+    check_whole,
 )
 
 if TYPE_CHECKING:

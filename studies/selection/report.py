@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from maitred.simulation.selection.queueing import (
+from studies.queue_model.queueing import (
     ErlangC,
     even_p_value,
     interval_95,
@@ -16,8 +16,8 @@ from maitred.simulation.selection.queueing import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from maitred.simulation.selection.measures import Measures
-    from maitred.simulation.selection.settings import ModelSettings
+    from studies.queue_model.measures import Measures
+    from studies.queue_model.settings import ModelSettings
     from studies.selection.study import SelectionSettings
 
 EVEN_P_VALUE = 0.001

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from maitred.balancing import ALGORITHMS, SelectorSettings
 from maitred.errors import UnknownAlgorithm
-from maitred.simulation.selection.model import run_model
-from maitred.simulation.selection.settings import (
+from studies.queue_model.model import run_model
+from studies.queue_model.settings import (
     PARTITIONS_MAX,
     POLLERS_MAX,
     RATE_MIN,

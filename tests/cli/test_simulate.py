@@ -1,4 +1,4 @@
-"""The soak and the tour as a person runs them; what they compute is tested elsewhere."""
+"""The soak as a person runs it; what it computes is tested elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.running import maitred, maitred_json
+from tests.cli.running import maitred
 
 
 def test_soak_of_every_scenario() -> None:
@@ -42,17 +42,3 @@ def test_bad_input(arguments: tuple[str, ...], said: str) -> None:
     assert refused.returncode == 2
     assert said in refused.stderr
     assert "Traceback" not in refused.stderr
-
-
-def test_the_tour_runs() -> None:
-    done = maitred("tour")
-    assert done.returncode == 0, done.stderr
-    assert "thumbnails  node-" in done.stdout
-    assert "(one single queue)" in done.stdout
-
-
-def test_the_tour_as_json() -> None:
-    told = maitred_json("tour")
-    assert [row["partition"] for row in told["where_it_lives"]] == list(range(7))
-    assert [row["placement"] for row in told["what_moves"]] == ["basic", "wrap", "steady"]
-    assert len(told["which_to_pick"]) == 5

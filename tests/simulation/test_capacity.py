@@ -10,6 +10,7 @@ from statistics import fmean, quantiles, stdev
 from typing import TYPE_CHECKING
 
 import pytest
+from studies.queue_model.queueing import ErlangC, single_queue_waits
 from tests.thorough import THOROUGH
 
 from maitred.errors import InvalidArgument, UnknownAlgorithm
@@ -22,7 +23,6 @@ from maitred.simulation.capacity import (
 )
 from maitred.simulation.capacity.measures import measures
 from maitred.simulation.capacity.run import CapacityRun
-from maitred.simulation.selection.queueing import ErlangC, single_queue_waits
 from maitred.simulation.world import World
 
 if TYPE_CHECKING:

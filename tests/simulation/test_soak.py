@@ -27,7 +27,6 @@ SEEDS = {
     "connections": 20,
     "backpressure": 20,
     "servers": 20,
-    "selection": 20,
     "nodes": 10,
     "tasks": 5,
     "many-queues": 5,

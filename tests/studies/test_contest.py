@@ -20,10 +20,10 @@ from studies.contest import (
     run_contest,
 )
 from studies.contest.phases import capacity_per_second
+from studies.queue_model import InvalidModelSetting
 from tests.thorough import first
 
 from maitred.errors import UnknownAlgorithm
-from maitred.simulation.selection import InvalidModelSetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

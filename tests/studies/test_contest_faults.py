@@ -23,11 +23,11 @@ from studies.contest import (
     run_contest,
 )
 from studies.contest.faults import FAULTS, FaultMeasures, lie
+from studies.queue_model import InvalidModelSetting
 from tests.thorough import THOROUGH, first
 
 from maitred.balancing.workers import LoadReport
 from maitred.errors import UnknownAlgorithm
-from maitred.simulation.selection import InvalidModelSetting
 
 SMALLEST, LARGEST = 0, 2
 """The smallest is the fastest as well; the largest can do half of all."""

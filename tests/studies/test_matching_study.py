@@ -25,13 +25,13 @@ from studies.matching import study as study_module
 from studies.matching.measures import Gauge
 from studies.matching.model import Model
 from studies.matching.scenarios import BUSY, SWEPT
+from studies.queue_model import InvalidModelSetting
 from tests.node.in_process import instances
 from tests.thorough import THOROUGH, first
 
 from maitred.errors import UnknownAlgorithm
 from maitred.settings import Forwarding
 from maitred.simulation.errors import Violation
-from maitred.simulation.selection import InvalidModelSetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from studies.queue_model import InvalidModelSetting
+from studies.queue_model.measures import Spread
 from studies.selection import (
     SCENARIOS,
     SelectionSettings,
@@ -20,8 +22,6 @@ from studies.selection import study as study_module
 
 from maitred.balancing import ALGORITHMS
 from maitred.errors import UnknownAlgorithm
-from maitred.simulation.selection import InvalidModelSetting
-from maitred.simulation.selection.measures import Spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,7 +35,6 @@ COMMANDS = {
     ),
     "route": ("maitred.cli.route:route", "Show where each partition of a queue lives."),
     "simulate": ("maitred.cli.simulate:simulate", "Plan capacity, or soak, in a simulated world."),
-    "tour": ("maitred.cli.tour:tour", "A short tour of what works today."),
     "config": ("maitred.cli.config:config", "The settings of a node: list, check, show."),
     "hash-secret": ("maitred.cli.hash_secret:hash_secret", "Hash a secret for the settings."),
     "completion": ("maitred.cli.completion:completion", "Print a shell completion script."),

@@ -8,7 +8,6 @@ from maitred.simulation.scenarios.backpressure import backpressure
 from maitred.simulation.scenarios.connections import connections
 from maitred.simulation.scenarios.nodes import nodes
 from maitred.simulation.scenarios.queries import queries
-from maitred.simulation.scenarios.selection import selection
 from maitred.simulation.scenarios.servers import servers
 from maitred.simulation.scenarios.streams import streams
 from maitred.simulation.scenarios.tasks import many_queues, tasks
@@ -23,7 +22,6 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "connections": connections,
     "backpressure": backpressure,
     "servers": servers,
-    "selection": selection,
     "nodes": nodes,
     "tasks": tasks,
     "many-queues": many_queues,

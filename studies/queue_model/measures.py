@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from maitred.simulation.selection.queueing import (
+from studies.queue_model.queueing import (
     even_p_value,
     jain_index,
     largest_deviation,

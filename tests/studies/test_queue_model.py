@@ -9,21 +9,21 @@ from statistics import fmean
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
-from tests.thorough import THOROUGH, first
-
-from maitred.balancing import ALGORITHMS
-from maitred.errors import MaitredError, UnknownAlgorithm
-from maitred.simulation.errors import TooMuchTime, Violation
-from maitred.simulation.loop import SimulatedLoop
-from maitred.simulation.selection import (
+from studies.queue_model import (
     InvalidModelSetting,
     ModelSettings,
     check_random_model,
     random_settings,
     run_model,
 )
-from maitred.simulation.selection.model import Model, draw_tasks
-from maitred.simulation.selection.partition import Partition
+from studies.queue_model.model import Model, draw_tasks
+from studies.queue_model.partition import Partition
+from tests.thorough import THOROUGH, first
+
+from maitred.balancing import ALGORITHMS
+from maitred.errors import MaitredError, UnknownAlgorithm
+from maitred.simulation.errors import TooMuchTime, Violation
+from maitred.simulation.loop import SimulatedLoop
 
 SMALL = ModelSettings(tasks=200, tasks_after_max=100)
 
@@ -239,7 +239,7 @@ def test_a_failing_seed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise Violation("Something was lost.")
 
-    monkeypatch.setattr("maitred.simulation.selection.checking.run_model", fail)
+    monkeypatch.setattr("studies.queue_model.checking.run_model", fail)
     with pytest.raises(MaitredError, match="Seed 17: Something was lost"):
         check_random_model(17)
 

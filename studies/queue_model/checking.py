@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from maitred.balancing import ALGORITHMS, SelectorSettings
 from maitred.simulation.errors import SimulationError, Violation
-from maitred.simulation.selection.model import run_model
-from maitred.simulation.selection.settings import ModelSettings
+from studies.queue_model.model import run_model
+from studies.queue_model.settings import ModelSettings
 
 if TYPE_CHECKING:
-    from maitred.simulation.selection.measures import Measures
+    from studies.queue_model.measures import Measures
 
 
 def random_settings(seed: int) -> ModelSettings:

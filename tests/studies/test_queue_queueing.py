@@ -9,8 +9,7 @@ from statistics import fmean, stdev
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-
-from maitred.simulation.selection.queueing import (
+from studies.queue_model.queueing import (
     ErlangC,
     even_p_value,
     interval_95,

@@ -23,13 +23,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from maitred.balancing import BacklogHint
-from maitred.simulation.selection.offers import REFUSED, TAKEN, Clock, Demand, Supply, Task
-from maitred.simulation.selection.rates import RateLimit, RateTracker
+from studies.queue_model.offers import REFUSED, TAKEN, Clock, Demand, Supply, Task
+from studies.queue_model.rates import RateLimit, RateTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.simulation.selection.settings import ModelSettings
+    from studies.queue_model.settings import ModelSettings
 
 
 class Counters:

@@ -19,16 +19,16 @@ from maitred.routing.names import QueueId
 from maitred.routing.tree import parent
 from maitred.simulation.errors import Violation
 from maitred.simulation.loop import LoopLimits, SimulatedLoop
-from maitred.simulation.selection.measures import Gauge, Measures, Spread, Waits
-from maitred.simulation.selection.offers import TAKEN, Clock, Supply, Task
-from maitred.simulation.selection.partition import Counters, Partition
-from maitred.simulation.selection.queueing import single_queue_waits
+from studies.queue_model.measures import Gauge, Measures, Spread, Waits
+from studies.queue_model.offers import TAKEN, Clock, Supply, Task
+from studies.queue_model.partition import Counters, Partition
+from studies.queue_model.queueing import single_queue_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.balancing import BacklogHint, PartitionSelector, Poll
-    from maitred.simulation.selection.settings import ModelSettings
+    from studies.queue_model.settings import ModelSettings
 
 QUEUE = QueueId("study", "tasks", 1)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from studies.queue_model.model import partition_tree
+from studies.queue_model.offers import TAKEN, Supply, Task
+from studies.queue_model.partition import Counters
+from studies.queue_model.rates import RateLimit, RateTracker
+from studies.queue_model.settings import ModelSettings
 
 from maitred.simulation.loop import SimulatedLoop
-from maitred.simulation.selection.model import partition_tree
-from maitred.simulation.selection.offers import TAKEN, Supply, Task
-from maitred.simulation.selection.partition import Counters
-from maitred.simulation.selection.rates import RateLimit, RateTracker
-from maitred.simulation.selection.settings import ModelSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
