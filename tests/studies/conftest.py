@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from matplotlib.figure import Figure
 
 
 @pytest.fixture
@@ -21,6 +22,7 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Figure]]:
     nor written, which takes two thirds of the time. `test_commands.py` writes a real file with each
     study.
     """
+    from matplotlib.figure import Figure  # late: every process would import it to collect tests
 
     def sketched(module: str) -> list[Figure]:
         figures: list[Figure] = []
