@@ -2,11 +2,14 @@
 
 A new interpreter spends most of a short command's time on imports, and tests run hundreds of
 commands. A fork is a process of its own all the same, with its own arguments, environment,
-directory and standard streams. Tests of the program's start and end run `MAITRED` afresh.
+directory and standard streams. The processes of a node, which the supervisor starts as new
+interpreters, are forked from the supervisor in the same way. Tests of the program's start and end
+run `MAITRED` afresh, and tests of the supervisor have it start new interpreters.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import gc
 import io
@@ -37,10 +40,16 @@ if TYPE_CHECKING:
         environment: dict[str, str]
         directory: str
         own_session: bool
+        interpreters: bool
+        """Whether the processes of a node are new interpreters."""
 
 
 MAITRED = Path(sys.executable).parent / "maitred"
 LONGEST_READ_BYTES = 65_536
+NODE_PROCESSES = {"maitred.node.shard_process", "maitred.gateway.process"}
+"""Modules that a supervisor starts as processes. Each has a function `run`."""
+
+_start_interpreter = asyncio.create_subprocess_exec
 
 
 class Forked:
@@ -139,7 +148,9 @@ class Forks:
         """Run the command to its end. Raise `subprocess.TimeoutExpired` if it takes longer."""
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             files = output.fileno(), errors.fileno()
-            forked = self._fork(arguments, environment, Path.cwd(), files, own_session=False)
+            forked = self._fork(
+                arguments, environment, Path.cwd(), files, own_session=False, interpreters=False
+            )
             try:
                 status = forked.wait(timeout)
             finally:
@@ -157,14 +168,23 @@ class Forks:
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
         own_session: bool = True,
+        interpreters: bool = False,
     ) -> Forked:
-        """Start the command, with pipes for what it writes."""
+        """Start the command, with pipes for what it writes. With `interpreters`, a node starts its
+        processes as new interpreters."""
         chosen = os.environ if environment is None else environment
         pipes = [os.pipe(), os.pipe()]
         try:
             files = pipes[0][1], pipes[1][1]
             place = directory or Path.cwd()
-            forked = self._fork(arguments, chosen, place, files, own_session=own_session)
+            forked = self._fork(
+                arguments,
+                chosen,
+                place,
+                files,
+                own_session=own_session,
+                interpreters=interpreters,
+            )
         finally:
             for _, write in pipes:
                 os.close(write)
@@ -179,12 +199,14 @@ class Forks:
         files: tuple[int, int],
         *,
         own_session: bool,
+        interpreters: bool,
     ) -> Forked:
         request: Request = {
             "arguments": [str(MAITRED), *arguments],
             "environment": dict(environment),
             "directory": str(directory),
             "own_session": own_session,
+            "interpreters": interpreters,
         }
         text = json.dumps(request).encode()
         told, tells = os.pipe()
@@ -274,7 +296,59 @@ def _attend(request: Request, files: list[int]) -> bool:
     os.chdir(request["directory"])
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = request["arguments"]
+    if not request["interpreters"] and hasattr(os, "pidfd_open"):
+        asyncio.create_subprocess_exec = _start_node_process  # type: ignore[assignment]
     return True
+
+
+class _NodeProcess:
+    """A forked process of a node, which the supervisor uses as `asyncio.subprocess.Process`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended = asyncio.Event()
+        self._file = os.pidfd_open(pid)
+        asyncio.get_running_loop().add_reader(self._file, self._end)
+
+    def _end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._file)
+        os.close(self._file)
+        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._ended.set()
+
+    async def wait(self) -> int | None:
+        await self._ended.wait()
+        return self.returncode
+
+
+async def _start_node_process(*command: str, **options: Any) -> object:  # noqa: ANN401 - whatever
+    """Stands for `asyncio.create_subprocess_exec` in a supervisor."""
+    *_, module, file = command
+    if module not in NODE_PROCESSES:
+        return await _start_interpreter(*command, **options)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        _become_node_process(module, file, options["pass_fds"])
+    return _NodeProcess(pid)
+
+
+def _become_node_process(module: str, file: str, inherited: Sequence[int]) -> NoReturn:
+    """Be as a new interpreter would be, but for the modules that it has, and run the module."""
+    # Frozen objects stay: sockets of the supervisor would close files that are others' by then.
+    gc.freeze()
+    atexit._clear()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(2, 1)
+    kept = sorted({0, 1, 2, *inherited})
+    for before, after in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(before + 1, after)
+    sys.argv = [module, file]
+    _leave_after(import_module(module).run)
 
 
 def _leave_after(command: Callable[[], None]) -> NoReturn:

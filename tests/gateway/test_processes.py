@@ -94,7 +94,7 @@ def served(base: str, queue: str = "echo") -> None:
 
 
 def test_queries_and_tasks_through_a_whole_node() -> None:
-    with running_node(shards=2) as node, worker(node.url):
+    with running_node(shards=2, interpreters=True) as node, worker(node.url):
         base = http_of(node)
         served(base)
         queue = "/v1/default/queues"
@@ -165,7 +165,7 @@ def test_queries_and_tasks_through_a_whole_node() -> None:
 
 
 def test_a_gateway_that_dies_is_started_again_at_the_same_port() -> None:
-    with running_node(shards=1) as node:
+    with running_node(shards=1, interpreters=True) as node:
         base = http_of(node)
         pid = node.ready["gateway_pid"]
         os.kill(pid, signal.SIGKILL)
@@ -258,6 +258,7 @@ def test_a_hook_changes_queries_and_refuses_them(tmp_path: Path) -> None:
             *("--set", "gateway.hook=looking:look"),
             shards=1,
             environment={"PYTHONPATH": str(tmp_path)},
+            interpreters=True,
         ) as node,
         worker(node.url),
     ):

@@ -185,12 +185,14 @@ def running_node(
     environment: Mapping[str, str] | None = None,
     wait: bool = True,
     gateway: bool = False,
+    interpreters: bool = False,
 ) -> Iterator[RunningNode]:
     """`maitred up` in a session of its own; waits until it is up unless told not to.
 
     Without a port (None), nothing is said of ports and directory: the arguments, the environment or
     a file do. The node's working directory is a temporary one. Most tests need no gateway, which
-    would be one more process to start, and connections of its own.
+    would be one more process to start, and connections of its own. With `interpreters`, shards and
+    gateway are new interpreters instead of forks.
     """
     with tempfile.TemporaryDirectory(prefix="node-") as scratch:
         command = ["up", "--json"]
@@ -207,6 +209,7 @@ def running_node(
             # What it leaves behind when it is killed goes with the scratch directory.
             environment={**os.environ, "TMPDIR": scratch, **(environment or {})},
             directory=Path(scratch),
+            interpreters=interpreters,
         )
         node = RunningNode(process, Lines(), Lines())
         readers = [

@@ -81,7 +81,7 @@ def assert_gone(node: RunningNode) -> None:
 
 
 def test_a_node_starts_serves_and_stops(tmp_path: Path) -> None:
-    with running_node(shards=3, environment={"TMPDIR": str(tmp_path)}) as node:
+    with running_node(shards=3, environment={"TMPDIR": str(tmp_path)}, interpreters=True) as node:
         assert [shard.port for shard in node.shards] == [node.port + 1 + n for n in range(3)]
         for shard in node.shards:
             told = supported(node.host, shard.port)
@@ -100,7 +100,7 @@ def test_a_node_starts_serves_and_stops(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_terminals_signal_reaches_all_processes_and_drains_once(number: int) -> None:
     """Ctrl-C, or the end of the terminal."""
-    with running_node() as node:
+    with running_node(interpreters=True) as node:
         os.kill(node.shards[0].pid, number)  # a shard does not care
         os.killpg(node.process.pid, number)
         assert node.wait() == 0
@@ -110,7 +110,7 @@ def test_a_terminals_signal_reaches_all_processes_and_drains_once(number: int) -
 
 
 def test_a_signal_while_it_starts_stops_it(tmp_path: Path) -> None:
-    with running_node(data=tmp_path, wait=False) as node:
+    with running_node(data=tmp_path, wait=False, interpreters=True) as node:
         lock = tmp_path / "lock"
         wait_until(lambda: lock.exists() and lock.read_text() != "", "the directory is taken")
         assert node.stop(signal.SIGTERM) == 0
@@ -153,7 +153,7 @@ def test_shards_have_all_the_files_they_may_and_a_name() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
     try:
-        with running_node("--set", "limits.connections=2147483647") as node:
+        with running_node("--set", "limits.connections=2147483647", interpreters=True) as node:
             for shard in node.shards:
                 limits = Path(f"/proc/{shard.pid}/limits").read_text()
                 (files,) = [line for line in limits.splitlines() if "open files" in line]
@@ -190,7 +190,7 @@ def test_a_second_node_finds_directory_and_ports_taken(tmp_path: Path) -> None:
 
 
 def test_a_killed_shard_comes_back_while_the_others_serve() -> None:
-    with running_node(*FAST, shards=3) as node:
+    with running_node(*FAST, shards=3, interpreters=True) as node:
         stopped = threading.Event()
         failures: list[Exception] = []
         answers = 0
@@ -233,7 +233,7 @@ def test_a_shard_that_is_told_to_stop_by_somebody_else_comes_back() -> None:
 
 def test_source_ports_are_right_also_after_a_restart_and_wait_meanwhile() -> None:
     # A pause that leaves time to knock while nobody is in.
-    with running_node("--set", "restarts.first_seconds=0.5", shards=3) as node:
+    with running_node("--set", "restarts.first_seconds=0.5", shards=3, interpreters=True) as node:
         if not node.source_port:
             pytest.skip("NO SOURCE PORTS HERE: they were not tried")
         assert supported(node.host, node.port)["SCYLLA_SHARD_AWARE_PORT"] == [str(node.source_port)]
@@ -273,7 +273,7 @@ def test_a_signal_in_the_pause_before_a_restart_is_obeyed() -> None:
 def test_shards_of_a_killed_supervisor_end(tmp_path: Path) -> None:
     temporary, data = tmp_path / "t", tmp_path / "d"
     temporary.mkdir()
-    with running_node(data=data, environment={"TMPDIR": str(temporary)}) as node:
+    with running_node(data=data, environment={"TMPDIR": str(temporary)}, interpreters=True) as node:
         node.process.kill()
         node.wait()  # until the last process has closed the log
         assert_gone(node)
