@@ -15,9 +15,10 @@ import uvloop
 
 from maitred import App
 from maitred.errors import InvalidReservation, TaskCancelled, Unavailable
-from maitred.protocol.tasks import RETURNED, Finish, Heartbeat, Offer
+from maitred.protocol.tasks import RETURNED, Finish, Heard, Heartbeat, Offer
 from maitred.settings import WorkerSettings
 from maitred.surroundings import Surroundings
+from maitred.worker import standby
 from maitred.worker.block_detector import BlockDetector, Sighting
 from maitred.worker.block_reports import QUIET_SECONDS, BlockReports
 from maitred.worker.process import _connecting
@@ -164,9 +165,12 @@ async def test_leases_are_renewed_while_a_handler_blocks_the_loop() -> None:
 
 
 @in_a_loop
-async def test_what_waits_for_the_loop_and_what_is_not_told_yet_is_renewed_as_well() -> None:
+async def test_what_waits_for_the_loop_and_what_is_not_told_yet_is_renewed_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standby, "LEASE_SHARE", 1 / 300)  # of a lease that no busy machine ends
     shop = Blocking()
-    async with FakeNode(lease_seconds=0.6) as node:
+    async with FakeNode(lease_seconds=60.0) as node:
         node.app(shop.app)
         tasks = await shop.blocking.enqueue_many(shop.blocking.call(n) for n in range(3))
         async with a_worker_thread(node, shop, blocked_seconds=0.2):
@@ -197,13 +201,14 @@ class NoConnection:
 async def test_what_comes_while_the_loop_is_blocked_for_a_lease_is_given_back() -> None:
     shop = Blocking()
     async with (
-        FakeNode(lease_seconds=LATE_SECONDS + 0.1) as node,
+        FakeNode(lease_seconds=60.0) as node,
         a_worker_thread(node, shop, NoConnection, blocked_seconds=0.2) as made,
     ):
         first = await shop.later.enqueue(0)
         await node.until(lambda: shop.begun and offered(node, "later"))
         made.loop.call_soon_threadsafe(shop.block.set)
         await node.until(shop.blocks.is_set)
+        node.lease_seconds = LATE_SECONDS + 0.1
         second = await shop.later.enqueue(1)
         await node.until(lambda: not node.partition("later").waiting)
         given_at = time.monotonic()
@@ -269,7 +274,7 @@ async def test_what_is_over_before_a_thread_is_free_does_not_begin(fate: str) ->
         return number
 
     async with (
-        FakeNode(lease_seconds=0.3) as node,
+        FakeNode(lease_seconds=60.0) as node,
         a_worker(node, app, threads=1, slots=2, young_seconds=0.05) as worker,
     ):
         first = await threads.enqueue(0)
@@ -311,16 +316,21 @@ async def test_heartbeats_keep_the_lease_of_what_waits_for_a_thread() -> None:
         assert go_on.wait(PATIENCE_SECONDS)
         return number
 
+    async def answer(_: Heartbeat) -> Heard:
+        return Heard([], [])  # at once: the worker need not wait for a third of the lease
+
     async with (
-        FakeNode(lease_seconds=0.3) as node,
+        FakeNode(lease_seconds=60.0) as node,
         a_worker(node, app, threads=1, slots=2, young_seconds=0.05) as worker,
     ):
         tasks = await threads.enqueue_many(threads.call(n) for n in range(2))
         await node.until(lambda: worker.statistics.busy == 2)
         (origin,) = worker._origins()
-        first_end = max(one.lease_ends_at for one in origin.running.values())
-        loop = asyncio.get_running_loop()
-        await node.until(lambda: loop.time() > first_end)
+        executions = list(origin.running.values())
+        first_end = max(one.lease_ends_at for one in executions)
+        node.before[Heartbeat] = answer
+        await node.until(lambda: min(one.lease_ends_at for one in executions) > first_end)
+        worker._slots.clock = lambda: first_end  # when the leases of the offer have ended
         go_on.set()
         assert [await task.result(timeout=PATIENCE_SECONDS) for task in tasks] == [0, 1]
         assert worker.statistics.lapsed == 0
