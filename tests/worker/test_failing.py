@@ -18,7 +18,7 @@ from tests.worker.querying import ReservingNode, a_gateway
 from tests.worker.running import a_worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from maitred.worker.served import Served
     from maitred.worker.worker import Worker
@@ -68,9 +68,19 @@ def offered(node: ReservingNode, queue: str) -> int:
     return sum(one.slots for one in node.held(Offer) if one.queue == queue)
 
 
-def tell(node: ReservingNode, best: float, queue: str = "sell") -> None:
-    """The worker hears how the others do."""
-    node.orders.setdefault(queue, asyncio.Queue()).put_nowait(Attended(best=best))
+async def tell(
+    node: ReservingNode, best: float, heard: Callable[[], bool], queue: str = "sell"
+) -> None:
+    """Tell the worker how the others do until it has heard it.
+
+    An answer that crosses a report of the worker is lost; a real root would tell it again.
+    """
+    orders = node.orders.setdefault(queue, asyncio.Queue())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not heard():
+            if orders.empty():
+                orders.put_nowait(Attended(best=best))
+            await asyncio.sleep(0.05)
 
 
 async def ask(node: ReservingNode, gateway: RawGateway, times: int, queue: str = "sell") -> None:
@@ -88,12 +98,7 @@ async def held_back(stall: Stall) -> AsyncIterator[tuple[ReservingNode, Worker]]
         a_gateway(worker) as gateway,
     ):
         await ask(node, gateway, 20)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not served(worker).held_back:
-                # One that crosses a report of the worker is lost; a real root would tell it again.
-                if node.orders.setdefault("sell", asyncio.Queue()).empty():
-                    tell(node, best=1.0)
-                await asyncio.sleep(0.05)
+        await tell(node, 1.0, lambda: served(worker).held_back)
         yield node, worker
 
 
@@ -126,7 +131,7 @@ async def test_alone_it_is_not_held_back() -> None:
         a_gateway(worker) as gateway,
     ):
         await ask(node, gateway, 20)
-        tell(node, best=0.0)
+        node.orders.setdefault("sell", asyncio.Queue()).put_nowait(Attended(best=0.0))
         await ask(node, gateway, 80)
         assert served(worker).health.good < 0.2
         await until(lambda: offered(node, "sell") >= ENOUGH)
@@ -144,8 +149,7 @@ async def test_where_others_do_better_it_offers_one_slot_and_all_again_when_it_i
     ):
         await until(lambda: offered(node, "sell") == offered(node, "hang") == SLOTS // 2)
         await ask(node, gateway, 20)
-        tell(node, best=1.0)
-        await until(lambda: log.events("warning").count(WORSE) == 1)
+        await tell(node, 1.0, lambda: log.events("warning").count(WORSE) == 1)
         await until(lambda: offered(node, "sell") == 1)
         assert offered(node, "hang") >= SLOTS // 2, "its other queue fails nothing"
         health = served(worker).health
@@ -172,8 +176,7 @@ async def test_where_others_do_better_it_offers_one_slot_and_all_again_when_it_i
 async def test_when_the_others_fail_as_well_it_is_held_back_no_longer() -> None:
     stall = Stall()
     async with held_back(stall) as (node, worker):
-        tell(node, best=0.5)
-        await until(lambda: not served(worker).held_back)
+        await tell(node, 0.5, lambda: not served(worker).held_back)
         await until(lambda: offered(node, "sell") >= ENOUGH)
 
 
