@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +32,7 @@ from maitred.errors import (
     UnknownQueue,
     WorkerLost,
 )
+from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import STOPPED, TIMED_OUT
 from tests.client.tables import hold, table
 from tests.client.waiters import SEATED, Seating, until
@@ -38,7 +40,9 @@ from tests.client.waiters import SEATED, Seating, until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.protocol.frames import Frame
     from tests.client.conftest import Run
+    from tests.client.waiters import FakeDoor
 
 
 # Ends as they should be
@@ -405,6 +409,28 @@ def test_a_hung_worker_is_found_out(run: Run) -> None:
             waiting = asyncio.create_task(scene.client.query("q"))
             await well.until(lambda: well.pings >= 4)
             well.seats[0].end(value="slow")
+            assert await waiting == "slow"
+
+    run(main())
+
+
+def test_a_client_that_stood_still_takes_no_worker_for_hung(run: Run) -> None:
+    """After a block, some loops run their timers before they read what has arrived."""
+
+    async def main() -> None:
+        async with table(1, ping_seconds=0.05, hung_seconds=0.1) as scene:
+            worker, answer = scene.worker, scene.worker.frame
+            hold(scene)
+
+            def blocked(link: FakeDoor, frame: Frame) -> None:
+                if frame.opcode == Opcode.PING:
+                    time.sleep(0.2)  # the loop is the client's as well
+                answer(link, frame)
+
+            worker.frame = blocked  # type: ignore[method-assign]
+            waiting = asyncio.create_task(scene.client.query("q"))
+            await worker.until(lambda: worker.pings >= 3)
+            worker.seats[0].end(value="slow")
             assert await waiting == "slow"
 
     run(main())

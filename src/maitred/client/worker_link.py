@@ -107,6 +107,7 @@ class WorkerLink(Link):
         "_ended",
         "_fingerprint",
         "_frame_bytes_max",
+        "_look_at",
         "_name",
         "_next",
         "_on_end",
@@ -165,6 +166,8 @@ class WorkerLink(Link):
         self._ended = False
         self._busy_since = 0.0
         self._pinged_at = 0.0
+        self._look_at = 0.0
+        """When the timer is due."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -331,7 +334,8 @@ class WorkerLink(Link):
     # Does it live?
 
     def _look_later(self) -> None:
-        self._timer = self.loop.call_later(self._settings.ping_seconds / LOOKS, self._look)
+        self._look_at = self.loop.time() + self._settings.ping_seconds / LOOKS
+        self._timer = self.loop.call_at(self._look_at, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -339,12 +343,15 @@ class WorkerLink(Link):
             return
         now = self.loop.time()
         settings = self._settings
+        # A loop that stood still may run this before it reads an answer that has arrived: such a
+        # look does not judge, the next one does.
+        stood_still = now - self._look_at > settings.ping_seconds / LOOKS
         if not self.streams:
             if now - self.used_at >= settings.idle_seconds:
                 self.end("nobody needed it")
                 return
         elif self._pinged_at > self.arrived_at:
-            if now - self._pinged_at >= settings.hung_seconds:
+            if now - self._pinged_at >= settings.hung_seconds and not stood_still:
                 self._over(
                     f"it has been silent for {now - self.arrived_at:.1f} s, even when asked",
                     hung=True,
