@@ -16,8 +16,8 @@ from fuzz.quiet_log import QuietLog
 from fuzz.reference import cut
 from fuzz.transport import FakeTransport
 from fuzz.violated import Violated, require
-from maitred.client.adding import TaskPlace
 from maitred.client.answers import Rows, Whole
+from maitred.client.enqueue_batches import TaskPlace
 from maitred.errors import Cancelled, MaitredError, Unauthenticated, UnknownQueue, WorkerLost
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.clock import WaitState

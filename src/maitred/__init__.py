@@ -10,7 +10,7 @@
     task = await thumbnail.enqueue("https://...", size=128)
 
 See `maitred.app.app`. `connect` is the client below that, for asyncio and ordinary code alike; see
-`maitred.client.connecting`. Errors are in `maitred.errors`, and `MaitredError` catches them all.
+`maitred.client.pending_client`. Errors are in `maitred.errors`; `MaitredError` catches them all.
 What is here is loaded when it is first used: importing maitred costs nothing.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from maitred.app.waiting import offload as offload
     from maitred.app.waiting import waiting as waiting
     from maitred.client.client import AsyncClient as AsyncClient
-    from maitred.client.connecting import Connecting as connect  # noqa: N813 - it is called as one
+    from maitred.client.pending_client import PendingClient as connect  # noqa: N813 - it is called as one
     from maitred.client.sync import Client as Client
     from maitred.errors import MaitredError as MaitredError
 
@@ -47,7 +47,7 @@ _HOMES = {
     "AsyncClient": ("maitred.client.client", "AsyncClient"),
     "Client": ("maitred.client.sync", "Client"),
     "MaitredError": ("maitred.errors", "MaitredError"),
-    "connect": ("maitred.client.connecting", "Connecting"),
+    "connect": ("maitred.client.pending_client", "PendingClient"),
     "current": ("maitred.app.attempt", "current"),
     "offload": ("maitred.app.waiting", "offload"),
     "waiting": ("maitred.app.waiting", "waiting"),

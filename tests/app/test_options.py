@@ -8,7 +8,7 @@ import pytest
 
 from maitred import App
 from maitred.app.options import conditions
-from maitred.client.adding import Conditions
+from maitred.client.enqueue_batches import Conditions
 from maitred.errors import InvalidArgument, InvalidHandler, InvalidName, UnknownChoice
 from maitred.matching.records import Terms
 

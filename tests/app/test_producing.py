@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maitred import App
-from maitred.client import adding
+from maitred.client import enqueue_batches
 from maitred.errors import (
     ConnectionLost,
     InvalidArguments,
@@ -122,7 +122,7 @@ async def test_a_node_that_never_finds_a_partition_is_not_asked_for_ever() -> No
         node.before[Add] = nowhere
         with pytest.raises(Unavailable, match="took no more tasks"):
             await thumbnail.enqueue("u")
-        assert len(node.heard(Add)) == adding.CORRECTIONS_MAX
+        assert len(node.heard(Add)) == enqueue_batches.CORRECTIONS_MAX
 
 
 @in_a_loop

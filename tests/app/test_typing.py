@@ -36,7 +36,7 @@ def plain(size: int, *, deep: bool = False) -> list[int]:
 
 if TYPE_CHECKING:
     from maitred.app.task import SyncTask, Task
-    from maitred.client.asking import Stream, SyncStream
+    from maitred.client.query_calls import Stream, SyncStream
 
     async def right() -> None:
         task = await thumbnail.enqueue("u", size=1)

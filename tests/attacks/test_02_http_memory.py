@@ -12,7 +12,7 @@ import pytest
 from maitred.gateway.http import budget, listener
 from maitred.gateway.http.connection import PIPELINED_MAX, HttpConnection
 from maitred.gateway.http.heads import CHUNKS_MAX
-from maitred.gateway.http.reading import (
+from maitred.gateway.http.reader import (
     CHUNKED_PORTION_BYTES,
     DISCARDED_MAX,
     TURN_PIECES,

@@ -22,7 +22,7 @@ from maitred.errors import (
 )
 from maitred.matching.idleness import Idleness
 from maitred.matching.records import PartitionKey
-from maitred.node import caretaker, loading
+from maitred.node import caretaker, partition_loader
 from maitred.protocol.queries import Allocate, Attend, Subscribe, Workers
 from maitred.protocol.tasks import (
     Add,
@@ -280,7 +280,8 @@ async def test_another_tenants_enqueues_are_served_while_a_hundred_loads_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a store that does not come back from a load: what is loaded already goes on."""
-    monkeypatch.setattr(loading, "SILENT_SECONDS", 60.0)  # a busy machine takes longer than 5 s
+    # A busy machine takes longer than 5 s.
+    monkeypatch.setattr(partition_loader, "SILENT_SECONDS", 60.0)
     async with house(tmp_path) as one:
         evil, shop = await one.client(), await one.client()
         await shop.request(add("orders", "shop"), SECONDS)

@@ -14,7 +14,7 @@ from maitred.cli.main import cli
 from maitred.errors import CannotStart, MaitredError
 from maitred.gateway.process import stand_alone
 from maitred.node.identity import data_directory
-from maitred.node.node_reloading import SettingsSource
+from maitred.node.node_reload import SettingsSource
 from maitred.security.exposed_files import exposures, warn_of_exposed_files
 from maitred.settings import Node, Tls
 from maitred.store.private_files import tighten

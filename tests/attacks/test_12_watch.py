@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maitred.errors import TooManyGateways
-from maitred.node import watching
+from maitred.node import query_tables
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import Order, QueriesFound, QueryFilter, Reported, Watched
 from maitred.security.users import GATEWAY as OUR_GATEWAY
@@ -168,8 +168,8 @@ def sessions(count: int) -> list[bytes]:
 async def test_one_user_cannot_take_all_places(
     tmp_path: Path, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "USER_GATEWAYS_MAX", 4)
-    monkeypatch.setattr(watching, "RETURN_SECONDS", 0.0)
+    monkeypatch.setattr(query_tables, "USER_GATEWAYS_MAX", 4)
+    monkeypatch.setattr(query_tables, "RETURN_SECONDS", 0.0)
     async with stage(tmp_path, shards=shards, users=USERS) as here:
         boss, eve = await here.client("boss", "s"), await here.client("eve", "s")
         held = [asyncio.ensure_future(eve.request(watch(one), 60)) for one in sessions(4)]
@@ -196,7 +196,7 @@ async def test_one_address_cannot_take_all_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever users' names it has; the node's own gateway has a place all the same."""
-    monkeypatch.setattr(watching, "ADDRESS_GATEWAYS_MAX", 3)
+    monkeypatch.setattr(query_tables, "ADDRESS_GATEWAYS_MAX", 3)
     async with stage(tmp_path, users=USERS) as here:
         eve, ann = await here.client("eve", "s"), await here.client("ann", "s")
         held = [asyncio.ensure_future(eve.request(watch(one), 60)) for one in sessions(3)]

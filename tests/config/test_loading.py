@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from maitred.config import load, load_with_sources
 from maitred.errors import InvalidSetting, UnknownSetting
 from maitred.schema import names
-from maitred.schema.reading import FILE_BYTES
+from maitred.schema.toml_files import FILE_BYTES
 from maitred.security.secrets import Hashed
 from maitred.settings import Forwarding, Log, Node, Queue
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maitred.errors import PermissionDenied
-from maitred.gateway.http import reading
+from maitred.gateway.http import reader
 from maitred.gateway.http.budget import Budgets
 from maitred.gateway.http.connection import HttpConnection
 from maitred.settings import GatewaySettings
@@ -163,7 +163,7 @@ def test_the_same_head_is_not_read_again(monkeypatch: Any) -> None:  # noqa: ANN
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401
             return getattr(self._parser, name)
 
-    monkeypatch.setattr(reading, "HttpRequestParser", Counting)
+    monkeypatch.setattr(reader, "HttpRequestParser", Counting)
     seen, _ = read(HttpConnection, [one + b"[1]", one + b"[2]", one + b"[3]", one + b"[4", b"]"])
     assert [one if one == "head" else one[3] for one in seen] == [
         b"[1]",

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from maitred import App
-from maitred.client.adding import SPREAD_TASKS, Conditions
+from maitred.client.enqueue_batches import SPREAD_TASKS, Conditions
 from maitred.gateway.gateway import Gateway
 from maitred.logs import silent
 from maitred.settings import Node, Queue

@@ -15,7 +15,7 @@ from maitred.logs import silent
 from maitred.node import keeper
 from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.keeper import Keeper
-from maitred.node.node_reloading import NodeReloading, SettingsFile, SettingsSource
+from maitred.node.node_reload import NodeReload, SettingsFile, SettingsSource
 from maitred.node.shard import ShardPlace
 from maitred.protocol.access import PartState, ProcessState
 from maitred.settings import Node, User
@@ -95,7 +95,7 @@ def test_reloads_take_turns_and_all_processes_are_told() -> None:
 
     async def scenario() -> list[ProcessState]:
         file = SettingsFile(written.node, SettingsSource(written.load))
-        reloading = NodeReloading(file, lambda: [Process(), Process()], log)
+        reloading = NodeReload(file, lambda: [Process(), Process()], log)
         heard: asyncio.Future[list[ProcessState]] = asyncio.get_running_loop().create_future()
         reloading.wanted(heard.set_result)
         written.node = Node(users={"bob": BOB})

@@ -10,7 +10,7 @@ import pytest
 
 from maitred.errors import OutcomeUnknown, StoreUnavailable, UnknownTask
 from maitred.matching import store_replies, task_intake
-from maitred.node import loading, store_reads, writer
+from maitred.node import partition_loader, store_reads, writer
 from maitred.protocol.tasks import Await, Finish, Outcome, Revoke, Revoked
 from tests.node.in_process import in_a_loop, until
 from tests.node.test_task_faults import SESSION, stage
@@ -28,7 +28,7 @@ COMMITS = [
     (task_intake, "UNSAFE_SECONDS"),
     (writer, "UNSAFE_SECONDS"),
 ]
-LOADS = [(loading, "SILENT_SECONDS")]
+LOADS = [(partition_loader, "SILENT_SECONDS")]
 READS = [(store_reads, "UNSAFE_SECONDS")]
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from maitred.errors import InvalidSetting, MaitredError
 from maitred.security.directory import Directory
 from maitred.security.expiry import DAY_SECONDS, expiry_of, not_after
-from maitred.security.reloading import PartReloaded, Reloading
+from maitred.security.reload import PartReloaded, ProcessReload
 from maitred.security.tls import DiallerTls, ListenerTls, client_context
 from maitred.settings import Node, Tls, User
 from tests.node.in_process import LOOPS, RecordedLog, in_a_loop
@@ -173,7 +173,7 @@ async def test_an_authority_that_is_removed_lets_nobody_in(
 async def test_a_broken_certificate_keeps_the_old_one(broken: str, papers: Papers) -> None:
     log = RecordedLog()
     tls = ListenerTls(papers.tls())
-    reloading = Reloading(Directory(Node()), (tls,), log)
+    reloading = ProcessReload(Directory(Node()), (tls,), log)
     context, expires_at = tls.context, tls.expires_at
     if broken == "gone":
         os.unlink(papers.key)  # noqa: PTH108 - a path as text
@@ -202,7 +202,7 @@ async def test_a_look_reads_what_has_changed_and_only_that(papers: Papers) -> No
     log = RecordedLog()
     tls = ListenerTls(papers.tls())
     changed: list[str] = []
-    reloading = Reloading(Directory(Node()), (tls,), log, changed.append)
+    reloading = ProcessReload(Directory(Node()), (tls,), log, changed.append)
     tasks: list[asyncio.Task[None]] = []
 
     def look() -> None:
@@ -226,7 +226,7 @@ async def test_users_of_the_settings_are_replaced() -> None:
     log = RecordedLog()
     alice = User(secret=cheaply("a"), permissions={"*": ["query"]})
     directory = Directory(Node(users={"alice": alice}))
-    reloading = Reloading(directory, (), log)
+    reloading = ProcessReload(directory, (), log)
     assert await reloading.reload({"alice": alice}) == [PartReloaded("users", "unchanged")]
     assert await reloading.reload({"bob": alice}) == [PartReloaded("users", "changed")]
     assert directory.user("alice") is None
@@ -242,7 +242,7 @@ async def test_users_of_the_settings_are_replaced() -> None:
 async def test_a_node_without_users_does_not_get_some_by_reloading() -> None:
     """Those who are connected may do anything, and would go on."""
     directory = Directory(Node())
-    [failed] = await Reloading(directory, (), RecordedLog()).reload(
+    [failed] = await ProcessReload(directory, (), RecordedLog()).reload(
         {"alice": User(secret=cheaply("a"))}
     )
     assert failed.state == "failed"
@@ -287,7 +287,7 @@ async def test_a_certificate_that_expires_is_told_every_day(papers: Papers) -> N
     log = RecordedLog()
     now = time.time()
     papers.renew(dt.datetime.fromtimestamp(now, dt.UTC) + 20 * DAY)
-    reloading = Reloading(Directory(Node()), (ListenerTls(papers.tls()),), log)
+    reloading = ProcessReload(Directory(Node()), (ListenerTls(papers.tls()),), log)
     days = []
     for hour in range(24 * 22):
         before = len(log.lines)

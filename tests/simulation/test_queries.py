@@ -15,7 +15,7 @@ from maitred.simulation.errors import Violation
 from maitred.simulation.scenarios.queries import KINDS, QueriesRun, queries_of
 from maitred.simulation.scenarios.queries_record import QueryPromise, QueryRecord, QueryStory
 from maitred.simulation.soak import run_seed, run_seed_proved
-from maitred.worker.querying import WorkerQueries
+from maitred.worker.worker_queries import WorkerQueries
 
 if TYPE_CHECKING:
     from maitred.dispatch.query_states import Accident, Stage, Verdict

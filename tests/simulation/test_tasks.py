@@ -20,7 +20,7 @@ from maitred.simulation.scenarios.tasks_forger import Forger
 from maitred.simulation.scenarios.tasks_record import Promise, TasksRecord
 from maitred.simulation.soak import LIMITS, run_seed, run_seed_proved
 from maitred.simulation.world import World
-from maitred.worker.shared_offering import SharedOffering
+from maitred.worker.shared_offers import SharedOffers
 from maitred.worker.slots import WorkerSlots
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ def test_a_storm_is_one() -> None:
 def test_slots_of_many_queues_are_taken_twice_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the kinds with many queues would say little about tasks that are given back."""
     shared = returned = 0
-    ask, begin = SharedOffering._ask, WorkerSlots.begin
+    ask, begin = SharedOffers._ask, WorkerSlots.begin
 
-    async def asking(self: SharedOffering, *of: Any) -> Any:  # noqa: ANN401
+    async def asking(self: SharedOffers, *of: Any) -> Any:  # noqa: ANN401
         nonlocal shared
         shared += 1
         return await ask(self, *of)
@@ -127,7 +127,7 @@ def test_slots_of_many_queues_are_taken_twice_now_and_then(monkeypatch: pytest.M
         begin(self, *of)
         returned += self._statistics.returned - before
 
-    monkeypatch.setattr(SharedOffering, "_ask", asking)
+    monkeypatch.setattr(SharedOffers, "_ask", asking)
     monkeypatch.setattr(WorkerSlots, "begin", beginning)
     runs = [of_a_run("many", seed) for seed in range(4)]
     stories = [story for run in runs for story in run.record.stories]

@@ -11,7 +11,7 @@ import pytest
 
 from maitred.errors import CannotStart, InvalidSetting, StoreUnavailable
 from maitred.logs import silent
-from maitred.store.opening import open_store
+from maitred.store.engines import open_store
 from maitred.store.scripts import migrations, statements
 from tests.store.engines import awaited
 from tests.store.samples import KEY, acquire

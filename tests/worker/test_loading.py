@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maitred.errors import CannotLoad, UnknownChoice
-from maitred.worker.loading import handlers_of, load
+from maitred.worker.app_loader import handlers_of, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

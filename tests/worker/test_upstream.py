@@ -20,9 +20,15 @@ from maitred.errors import (
     UpstreamUnavailable,
 )
 from maitred.settings import Upstream as UpstreamSettings
-from maitred.worker.forwarding import UpstreamHandler, UpstreamRequest, content, result, understood
 from maitred.worker.outcomes import Unfit
 from maitred.worker.upstream import UpstreamAddress, UpstreamAnswer, UpstreamPool, parse_upstream
+from maitred.worker.upstream_handler import (
+    UpstreamHandler,
+    UpstreamRequest,
+    content,
+    result,
+    understood,
+)
 from tests.node.in_process import in_a_loop, until
 from tests.worker.querying import ReservingNode, a_gateway, read_failure
 from tests.worker.running import a_worker

@@ -43,7 +43,7 @@ from maitred.app.signature import Signature
 from maitred.app.task import SyncTask, Task, parse_id
 from maitred.balancing import ALGORITHMS
 from maitred.client.address import parse_address
-from maitred.client.connecting import Connecting
+from maitred.client.pending_client import PendingClient
 from maitred.client.sync import Client
 from maitred.errors import InvalidHandler, MaitredError, UnknownAlgorithm
 from maitred.routing.names import TASKS, QueueId, check_name
@@ -110,7 +110,7 @@ class App:
         self._surroundings = surroundings or Surroundings.real()
         self._sessions: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
         # Wrong settings raise here, where they are written.
-        Connecting(node or DEFAULT_NODE, **settings)
+        PendingClient(node or DEFAULT_NODE, **settings)
 
     def __repr__(self) -> str:
         return f"<App {self.namespace!r}, {len(self.handlers)} handlers>"
@@ -213,7 +213,7 @@ class App:
         settings = self._settings
         if not (settings.keys() & {"token", "token_file"}) and parse_address(self.url).is_anonymous:
             settings = {"token": os.environ.get(TOKEN_VARIABLE) or None, **settings}
-        client = await Connecting(self.url, surroundings=self._surroundings, **settings)
+        client = await PendingClient(self.url, surroundings=self._surroundings, **settings)
         return Session(client, self._surroundings)
 
 

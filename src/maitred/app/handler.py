@@ -24,7 +24,7 @@ from maitred.app.options import (
     is_worker_required,
 )
 from maitred.app.task import SyncTask, Task, parse_id
-from maitred.client.asking import (
+from maitred.client.query_calls import (
     Stream,
     SyncStream,
     asked,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from maitred.app.app import App
     from maitred.app.signature import Signature
-    from maitred.client.adding import Adding, Conditions
     from maitred.client.asked_query import AskedQuery
+    from maitred.client.enqueue_batches import Conditions, EnqueueBatches
     from maitred.client.query_gateway import QueryGateway
     from maitred.routing.names import QueueId
 
@@ -83,7 +83,7 @@ class Handler(Generic[Parameters, Result, Called]):
         self.is_async = signature.is_async
         self._write = signature.write
         self._read_result = signature.read_result
-        self._adding: Adding | None = None
+        self._adding: EnqueueBatches | None = None
         self.idempotent = idempotent
         """Whether its queries may be run again on another worker."""
         self.do_not_queue = do_not_queue
@@ -223,10 +223,10 @@ class Handler(Generic[Parameters, Result, Called]):
         """The same handler for synchronous code."""
         return SyncHandler(self)
 
-    async def _check(self, adding: Adding, payloads: list[bytes]) -> None:
+    async def _check(self, adding: EnqueueBatches, payloads: list[bytes]) -> None:
         await adding.check(payloads, self.signature.describe(), require_worker=self.require_worker)
 
-    async def _begin_adding(self) -> Adding:
+    async def _begin_adding(self) -> EnqueueBatches:
         session = await self.app.session()
         self._adding = adding = session.adding(self.id, self.selection)
         return adding

@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from maitred.client.adding import Conditions
+from maitred.client.enqueue_batches import Conditions
 from maitred.errors import InvalidArgument, UnknownChoice
 from maitred.matching.records import PRIORITIES, Terms
 from maitred.protocol.tasks import NEVER

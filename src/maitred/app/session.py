@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from maitred.client.adding import Adding
+from maitred.client.enqueue_batches import EnqueueBatches
 from maitred.client.queues import QueueView
 from maitred.client.signatures import SignatureLookup
 
@@ -22,16 +22,16 @@ class Session:
         self.client = client
         self.loop = asyncio.get_running_loop()
         self._random = surroundings.random
-        self._addings: dict[QueueId, Adding] = {}
+        self._addings: dict[QueueId, EnqueueBatches] = {}
         self._signatures = SignatureLookup(client)
 
-    def adding(self, queue: QueueId, selection: str) -> Adding:
+    def adding(self, queue: QueueId, selection: str) -> EnqueueBatches:
         """Return what batches enqueues to this queue; all producers share it, so that they share
         messages."""
         adding = self._addings.get(queue)
         if adding is None:
             view = QueueView(queue, selection, self._random)
-            adding = self._addings[queue] = Adding(self.client, view, self._signatures)
+            adding = self._addings[queue] = EnqueueBatches(self.client, view, self._signatures)
         return adding
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from maitred.client.client import AsyncClient
-    from maitred.client.connecting import Connecting
+    from maitred.client.pending_client import PendingClient
     from maitred.protocol.tasks import PartitionDescription
     from maitred.routing.names import QueueId
 
@@ -43,11 +43,11 @@ class Silent(NamedTuple):
         return {"code": error.code, "sentence": error.sentence, "remedy": error.remedy}
 
 
-def connecting(url: str, seconds: float) -> Connecting:
+def connecting(url: str, seconds: float) -> PendingClient:
     """The client that all of these commands use."""
-    from maitred.client.connecting import Connecting
+    from maitred.client.pending_client import PendingClient
 
-    return Connecting(url, timeout_seconds=seconds, connect_seconds=seconds)
+    return PendingClient(url, timeout_seconds=seconds, connect_seconds=seconds)
 
 
 async def each(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from maitred.cli.address import run, url_option
-from maitred.cli.leaving import forced
+from maitred.cli.process_exit import forced
 from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def gateway(
     from maitred.config import load
     from maitred.gateway.process import stand_alone
     from maitred.logs import logger
-    from maitred.node.node_reloading import SettingsSource
+    from maitred.node.node_reload import SettingsSource
 
     parse_address(url)
     given = flags({"gateway.host": host, "gateway.port": port}, others)

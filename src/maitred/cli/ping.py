@@ -73,9 +73,9 @@ def ping(url: str, timeout: float, count: int, namespace: str, *, as_json: bool)
 async def _ping(url: str, seconds: float, count: int, namespace: str) -> list[PingResult]:
     import asyncio
 
-    from maitred.client.connecting import Connecting
+    from maitred.client.pending_client import PendingClient
 
-    async with Connecting(url, timeout_seconds=seconds, connect_seconds=seconds) as client:
+    async with PendingClient(url, timeout_seconds=seconds, connect_seconds=seconds) as client:
         try:
             # Without a connection of its own, an echo is passed on, which is not what is measured.
             async with asyncio.timeout(seconds):

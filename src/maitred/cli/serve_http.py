@@ -57,7 +57,7 @@ def serve_http(
 
     def found() -> tuple[App, Sequence[Handler[Any, Any, Any]]]:
         from maitred.app.app import App
-        from maitred.worker.forwarding import UpstreamHandler
+        from maitred.worker.upstream_handler import UpstreamHandler
 
         namespace, slash, short = queue.partition("/")
         if not slash:

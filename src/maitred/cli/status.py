@@ -41,9 +41,9 @@ def status(url: str, timeout: float, *, as_json: bool) -> None:
 async def _ask(url: str, seconds: float) -> list[dict[str, Any]]:
     """One entry a shard: its status, or why there is none."""
     from maitred.client.client import Unreachable
-    from maitred.client.connecting import Connecting
+    from maitred.client.pending_client import PendingClient
 
-    async with Connecting(url, timeout_seconds=seconds, connect_seconds=seconds) as client:
+    async with PendingClient(url, timeout_seconds=seconds, connect_seconds=seconds) as client:
         found = await client.statuses()
     return [_why(one) if isinstance(one, Unreachable) else _told(one) for one in found]
 

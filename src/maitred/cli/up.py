@@ -87,7 +87,7 @@ def up(
 
     from maitred.config import cores, load
     from maitred.logs import logger
-    from maitred.node.node_reloading import SettingsSource
+    from maitred.node.node_reload import SettingsSource
     from maitred.node.supervisor import Supervisor
 
     def read() -> Node:

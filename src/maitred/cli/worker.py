@@ -37,7 +37,7 @@ def worker(target: str, queues: tuple[str, ...], **options: Any) -> None:  # noq
     """
 
     def found() -> tuple[App, Sequence[Handler[Any, Any, Any]]]:
-        from maitred.worker.loading import handlers_of, load
+        from maitred.worker.app_loader import handlers_of, load
 
         app = load(target)
         return app, handlers_of(app, queues)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from maitred.cli.address import run, token_file_option
-from maitred.cli.leaving import forced, leave
+from maitred.cli.process_exit import forced, leave
 from maitred.errors import InvalidArgument
 from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED
 from maitred.settings import Log, Upstream, WorkerSettings

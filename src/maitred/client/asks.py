@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from maitred.client.asking import Stream, asked, read_any_rows, read_anything, read_whole, written
+from maitred.client.query_calls import (
+    Stream,
+    asked,
+    read_any_rows,
+    read_anything,
+    read_whole,
+    written,
+)
 from maitred.client.query_gateway import QueryGateway
 from maitred.client.router import closed
 from maitred.client.timeouts import checked_timeout

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from maitred.client.connection import Connection
     from maitred.client.pool import Pool
-    from maitred.client.waiting import WaitingRoom
+    from maitred.client.waiting_room import WaitingRoom
     from maitred.protocol.frames import Frame
     from maitred.protocol.messages import AnyRequest
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from maitred.backoff import backoff_seconds
 from maitred.client.asks import Asks
 from maitred.client.call import Call, PatientCall
-from maitred.client.dialing import ConnectionTerms
+from maitred.client.connection_attempt import ConnectionTerms
 from maitred.client.long_poll import GRACE_SECONDS, HeldCall, LongPoll
 from maitred.client.pool import HOPELESS, Pool
 from maitred.client.router import Router, closed
 from maitred.client.statistics import Statistics, summed
 from maitred.client.timeouts import checked_timeout
 from maitred.client.views import NodeView, Unreachable
-from maitred.client.waiting import WaitingRoom
+from maitred.client.waiting_room import WaitingRoom
 from maitred.errors import (
     SOON,
     UNKNOWN,

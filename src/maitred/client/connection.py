@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from maitred.client.call import Call
     from maitred.client.credentials import Credentials, TokenFile
     from maitred.client.pool import Pool
-    from maitred.client.waiting import WaitingRoom
+    from maitred.client.waiting_room import WaitingRoom
     from maitred.settings import ClientSettings
 
 IDLE_SHARE: Final = 1 / 3

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import DecodeError, json
 from msgspec.structs import replace
 
+from maitred.client.connection_attempt import Refused, connect
 from maitred.client.coverage import CloseExcess, Coverage, Described, Dial
-from maitred.client.dialing import Refused, connect
 from maitred.client.statistics import NodeStatistics, ShardCounts, ShardStatistics, summed
 from maitred.errors import (
     ConnectionLost,
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from maitred.client.address import HostPort
     from maitred.client.call import Call
     from maitred.client.connection import Connection
+    from maitred.client.connection_attempt import ConnectionTerms
     from maitred.client.coverage import Decision
-    from maitred.client.dialing import ConnectionTerms
     from maitred.client.router import Router
-    from maitred.client.waiting import WaitingRoom
+    from maitred.client.waiting_room import WaitingRoom
     from maitred.protocol.description import Description
 
 HOPELESS = (Unauthenticated, UnsupportedVersion)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from maitred.client.answers import Rows, Whole
 from maitred.client.asked_query import AskedQuery
 from maitred.client.links import Links
+from maitred.client.query_table_watch import QueryTableWatch
 from maitred.client.queues import QueueView
 from maitred.client.router import closed
-from maitred.client.watching import Watching
 from maitred.dispatch.dispatcher import Dispatcher
 from maitred.dispatch.query_states import Accident
 from maitred.errors import InternalError, MaitredError
@@ -111,7 +111,7 @@ class QueryGateway:
         self.why_away = client.why_away
         self.links_refused = 0
         """Connections to workers that were given up because of what answered there."""
-        self._watching = Watching(client, self)
+        self._watching = QueryTableWatch(client, self)
         self._watches = False
         self._prepare = None if hook is None else partial(self._call_hook, hook)
         self._log = log

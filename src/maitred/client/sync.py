@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import uvloop
 
-from maitred.client.asking import SyncStream
+from maitred.client.query_calls import SyncStream
 from maitred.client.router import closed
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from maitred.client.adding import Adding
-from maitred.client.connecting import Connecting
+from maitred.client.enqueue_batches import EnqueueBatches
+from maitred.client.pending_client import PendingClient
 from maitred.client.queues import QueueView
 from maitred.client.signatures import SignatureLookup
 from maitred.errors import NO, DeadlineExceeded, MaitredError, Unavailable
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable
 
-    from maitred.client.adding import Conditions, TaskPlace
     from maitred.client.client import AsyncClient
-    from maitred.gateway.asking import Asking
+    from maitred.client.enqueue_batches import Conditions, TaskPlace
+    from maitred.gateway.query_interface import QueryRunner
     from maitred.logs import Logger
     from maitred.security.audit_log import AuditLog
-    from maitred.security.reloading import Reloadable
+    from maitred.security.reload import Reloadable
     from maitred.settings import Node, QuerySettings
     from maitred.surroundings import Surroundings
 
@@ -76,7 +76,7 @@ class Gateway:
         tls: Callable[[], ssl.SSLContext] | None = None,
         reloadable: Iterable[Reloadable] = (),
         audit: AuditLog | None = None,
-        asking: Callable[[AsyncClient], Asking] | None = None,
+        asking: Callable[[AsyncClient], QueryRunner] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
@@ -89,7 +89,7 @@ class Gateway:
         )
         self.hook = load_hook(settings.gateway.hook)
         self.client: AsyncClient | None = None
-        self.querying: Asking | None = None
+        self.querying: QueryRunner | None = None
         """Runs queries; None until a node was found."""
         self.connected = asyncio.Event()
         """Set when a node was found: from then on requests go to it."""
@@ -99,7 +99,7 @@ class Gateway:
         self._url = url
         self._tls = tls
         self._asking = asking or self._ask
-        self._addings: OrderedDict[tuple[str, str, str], Adding] = OrderedDict()
+        self._addings: OrderedDict[tuple[str, str, str], EnqueueBatches] = OrderedDict()
         self._signatures: SignatureLookup | None = None
         self._listeners: list[GatewayListener] = []
         self._connecting: asyncio.Task[None] | None = None
@@ -116,7 +116,7 @@ class Gateway:
         told = False
         while True:
             try:
-                self.client = await Connecting(
+                self.client = await PendingClient(
                     self._url,
                     tls=self._tls,
                     surroundings=self.surroundings,
@@ -139,7 +139,7 @@ class Gateway:
         await self.client.covered(one_node=True)
         self.reaches_shards.set()
 
-    def _ask(self, client: AsyncClient) -> Asking:
+    def _ask(self, client: AsyncClient) -> QueryRunner:
         from maitred.client.query_gateway import QueryGateway
 
         queues = [queue.queries for queue in self.settings.queues.values()]
@@ -200,7 +200,7 @@ class Gateway:
         """Whether the gateway has a connection to every shard of some node."""
         return self.client is not None and any(node.covered for node in self.client.nodes())
 
-    def ask(self) -> Asking:
+    def ask(self) -> QueryRunner:
         """Return the object that runs queries; raise `Unavailable` while there is no node."""
         if self.querying is None:
             raise self._nobody()
@@ -233,7 +233,7 @@ class Gateway:
         await adding.check([payload], require_worker=require_worker)
         return await adding.add(conditions, payload)
 
-    def _adding(self, namespace: str, queue: str, user: str) -> Adding:
+    def _adding(self, namespace: str, queue: str, user: str) -> EnqueueBatches:
         key = (namespace, queue, user)
         adding = self._addings.get(key)
         if adding is None:
@@ -241,7 +241,7 @@ class Gateway:
             view = QueueView(QueueId(namespace, queue, TASKS), "weighted", self.surroundings.random)
             if self._signatures is None:
                 self._signatures = SignatureLookup(client)
-            adding = self._addings[key] = Adding(client, view, self._signatures, user)
+            adding = self._addings[key] = EnqueueBatches(client, view, self._signatures, user)
             if len(self._addings) > QUEUES_MAX:
                 self._addings.popitem(last=False)
         return adding

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from maitred.security.authenticator import Authenticator
 from maitred.security.directory import Directory
 from maitred.security.permissions import denied
-from maitred.security.reloading import Reloading
+from maitred.security.reload import ProcessReload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.security.audit_log import AuditLog
     from maitred.security.directory import Identity
-    from maitred.security.reloading import Reloadable
+    from maitred.security.reload import Reloadable
     from maitred.settings import Node, Permission, QueryLimits
     from maitred.surroundings import Surroundings
 
@@ -38,7 +38,7 @@ class Guard:
         self.authenticator = Authenticator(
             self.users, settings.limits, log, audit, client_users=client_users
         )
-        self.reloading = Reloading(self.users, reloadable, log)
+        self.reloading = ProcessReload(self.users, reloadable, log)
         self._wall_clock = surroundings.wall_clock
 
     def limits_of(self, user: str) -> QueryLimits | None:

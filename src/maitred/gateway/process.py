@@ -25,7 +25,7 @@ from maitred.logs import logger
 from maitred.node.channel import Channel, raise_file_limit, set_title, until_stopped
 from maitred.node.control import Failed, Ready, StartGateway
 from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
-from maitred.node.node_reloading import NodeReloading, SettingsFile
+from maitred.node.node_reload import NodeReload, SettingsFile
 from maitred.node.reload_link import ReloadLink
 from maitred.node.shard import part_states
 from maitred.protocol.access import ProcessState
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.logs import Logger
-    from maitred.node.node_reloading import SettingsSource
+    from maitred.node.node_reload import SettingsSource
     from maitred.settings import Node, Tls, User
 
 FIRST_SECONDS: Final = 30.0
@@ -209,7 +209,7 @@ async def stand_alone(
     address = await gateway.open(HttpListener(tls=None if tls is None else tls.listening))
     gateway.connect()
     file = SettingsFile(settings, source)
-    watching = asyncio.create_task(NodeReloading(file, lambda: [_Alone(gateway)], log).watch())
+    watching = asyncio.create_task(NodeReload(file, lambda: [_Alone(gateway)], log).watch())
     failed = asyncio.create_task(gateway.failed())
     stopped = asyncio.create_task(stopping.wait())
     reached = asyncio.create_task(gateway.reaches_shards.wait())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.security.directory import Directory, Identity
     from maitred.security.jwt_keys import KeySource
-    from maitred.security.reloading import Reloading
+    from maitred.security.reload import ProcessReload
     from maitred.security.source import Source
     from maitred.store.interface import Store
 
@@ -47,7 +47,7 @@ class Jwts(NamedTuple):
 
     verifier: JwtVerifier
     source: KeySource
-    reloading: Reloading
+    reloading: ProcessReload
 
 
 class Bearers:

@@ -14,8 +14,8 @@ from maitred.errors import MaitredError
 from maitred.matching.idleness import Idleness, is_as_new
 from maitred.matching.scaler import Scaler
 from maitred.matching.task import Ticket
+from maitred.node.futures import settle
 from maitred.node.partitions import KEPT_AT_ONCE, KEPT_BYTES
-from maitred.node.settling import settle
 from maitred.protocol.tasks import Counts, Describe, Sync, Synced
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Queue
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.records import PartitionKey
-    from maitred.node.driving import Owned
+    from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
 
 LOOK_SECONDS: Final = 1.0

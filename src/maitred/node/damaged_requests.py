@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from maitred.errors import InvalidArgument
 from maitred.matching.records import RowDamagedError
 from maitred.matching.task import Ticket
-from maitred.node.settling import settle
+from maitred.node.futures import settle
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import DamagedRow, DamagedRows, DamagedRowsFound
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from maitred.matching.records import Damaged
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.driving import Owned
+    from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from maitred.errors import QueueDeleted, QueueInUse
 from maitred.matching.records import PartitionKey
-from maitred.node.asking import ASK_SECONDS, ask
-from maitred.node.settling import settle
+from maitred.node.futures import settle
+from maitred.node.peer_calls import ASK_SECONDS, ask
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import DeletedQueue, DeleteQueue, Withdraw, Withdrawn
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.driving import Owned
+    from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
 
 

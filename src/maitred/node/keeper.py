@@ -15,7 +15,7 @@ from maitred.node.launch import ProcessEnd, ShardProcess
 from maitred.node.restarts import GiveUp, RestartPolicy
 from maitred.node.shard import FAREWELL_SECONDS
 from maitred.protocol.access import PartState, ProcessState
-from maitred.security.reloading import FAILED, UNCHANGED
+from maitred.security.reload import FAILED, UNCHANGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

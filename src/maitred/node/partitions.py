@@ -21,10 +21,10 @@ from maitred.matching.limits import Limiter
 from maitred.matching.partition import Partition
 from maitred.matching.records import Changes, PartitionKey
 from maitred.matching.task_memory import TaskMemory
-from maitred.node.asking import ASK_SECONDS, ask
-from maitred.node.driving import Driving, Owned
-from maitred.node.loading import Loader
-from maitred.node.settling import settle
+from maitred.node.futures import settle
+from maitred.node.partition_driver import Owned, PartitionDriver
+from maitred.node.partition_loader import Loader
+from maitred.node.peer_calls import ASK_SECONDS, ask
 from maitred.node.store_reads import StoreReads
 from maitred.node.stored_quotas import StoredQuotas
 from maitred.protocol.tasks import (
@@ -121,7 +121,7 @@ class _MissingError(Exception):
             self.counts = Counts(counts.read, counts.write, counts.version)
 
 
-class Partitions(Driving):
+class Partitions(PartitionDriver):
     """The partitions that one shard owns, each loaded when it is first asked for, and the requests
     that wait for one."""
 

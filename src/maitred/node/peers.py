@@ -19,7 +19,7 @@ from maitred.wire.caller import Caller
 if TYPE_CHECKING:
     import asyncio
 
-    from maitred.node.asking import PeerCall
+    from maitred.node.peer_calls import PeerCall
     from maitred.node.work import ForwardedWork
     from maitred.protocol.messages import AnyRequest
     from maitred.settings import Limits

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.errors import MaitredError
 from maitred.matching import effects
-from maitred.node.asking import ask
+from maitred.node.peer_calls import ask
 from maitred.node.query_limits import UserQueryLimits
 from maitred.node.shard_permits import ShardPermits
 from maitred.protocol.queries import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.slot_requests import AllocatedSlot
-    from maitred.node.driving import Driving, Owned
+    from maitred.node.partition_driver import Owned, PartitionDriver
     from maitred.settings import QuerySettings
     from maitred.surroundings import Surroundings
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class QueryEffects:
     """Carries it out, for all partitions of one shard."""
 
-    def __init__(self, driving: Driving, surroundings: Surroundings) -> None:
+    def __init__(self, driving: PartitionDriver, surroundings: Surroundings) -> None:
         self._driving = driving
         self.limits = UserQueryLimits(driving.shard)
         self.counting = ShardPermits(driving.shard, surroundings)

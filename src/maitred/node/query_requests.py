@@ -10,8 +10,8 @@ from maitred.matching.presence import Attendance
 from maitred.matching.records import PartitionKey
 from maitred.matching.reservation_proofs import ReservationProofs
 from maitred.matching.slot_requests import SlotRequest
-from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.partitions import Makes
+from maitred.node.peer_calls import ASK_SECONDS, ask
 from maitred.node.query_effects import shedding
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
@@ -35,7 +35,7 @@ from maitred.security.users import GATEWAY
 if TYPE_CHECKING:
     from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.driving import Owned
+    from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
     from maitred.node.signature_requests import SignatureRequests
     from maitred.protocol.tasks import Counts

@@ -8,8 +8,8 @@ from maitred.errors import InvalidArgument
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import RowDamagedError, decode_record
 from maitred.matching.task import Ticket
+from maitred.node.futures import settle
 from maitred.node.partitions import Makes
-from maitred.node.settling import settle
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     Counts,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from maitred.matching.records import Dead
     from maitred.node.caretaker import Caretaker
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.driving import Owned
+    from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
     from maitred.node.signature_requests import SignatureRequests
     from maitred.protocol.tasks import Queues

@@ -15,7 +15,7 @@ from maitred.protocol.access import NodeReloaded, ProcessState
 if TYPE_CHECKING:
     from maitred.node.channel import Channel
     from maitred.node.control import Command
-    from maitred.security.reloading import Reloading
+    from maitred.security.reload import ProcessReload
 
 WAITING_MAX: Final = 100
 """People who wait for a reload at a time, in one process."""
@@ -24,7 +24,7 @@ WAITING_MAX: Final = 100
 class ReloadLink:
     """Between the supervisor and what reads files in this process."""
 
-    def __init__(self, channel: Channel, reloading: Reloading) -> None:
+    def __init__(self, channel: Channel, reloading: ProcessReload) -> None:
         self._channel = channel
         self._reloading = reloading
         self._waiting: dict[int, asyncio.Future[list[ProcessState]]] = {}

@@ -34,6 +34,7 @@ from maitred.node.deletion import Deletion
 from maitred.node.partitions import Partitions
 from maitred.node.peers import Peer
 from maitred.node.query_requests import QueryRequests
+from maitred.node.query_tables import QueryTables
 from maitred.node.queue_requests import QueueRequests
 from maitred.node.relays import Relays
 from maitred.node.shared_offer_requests import SharedOfferRequests
@@ -42,7 +43,6 @@ from maitred.node.system_tables import SystemTables
 from maitred.node.task_requests import TaskRequests
 from maitred.node.token_requests import TokenRequests
 from maitred.node.vitals import LoadGauge, Vitals
-from maitred.node.watching import QueryTables
 from maitred.node.writer import Writer
 from maitred.protocol import cql
 from maitred.protocol.access import NodeReloaded, PartState, ProcessState
@@ -64,7 +64,7 @@ from maitred.security.authenticator import Authenticator, no_longer
 from maitred.security.directory import Directory
 from maitred.security.jwt_keys import JWT_KEYS, KeySource
 from maitred.security.jwt_verifier import JwtVerifier
-from maitred.security.reloading import CERTIFICATE, USERS, Reloading
+from maitred.security.reload import CERTIFICATE, USERS, ProcessReload
 from maitred.security.users import GATEWAY
 from maitred.wire.tls_handshakes import TlsHandshakes
 
@@ -78,14 +78,14 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.matching.records import PartitionKey
     from maitred.node.accepted import Accepted
-    from maitred.node.asking import PeerCall
     from maitred.node.deferred_reply import DeferredReply
+    from maitred.node.peer_calls import PeerCall
     from maitred.node.work import ForwardedWork
     from maitred.protocol.access import Reload
     from maitred.protocol.messages import AnyRequest
     from maitred.security.audit_log import AuditLog
     from maitred.security.directory import Identity
-    from maitred.security.reloading import PartReloaded, Reloadable
+    from maitred.security.reload import PartReloaded, Reloadable
     from maitred.settings import Node
     from maitred.store.interface import Store
     from maitred.surroundings import Surroundings
@@ -155,7 +155,7 @@ class Shard:
         )
         keys = None if settings.jwt is None else KeySource(settings.jwt)
         parts = reloadable if keys is None else (*reloadable, keys)
-        self.reloading = Reloading(self.users, parts, log, self._reloaded)
+        self.reloading = ProcessReload(self.users, parts, log, self._reloaded)
         self._jwts: Jwts | None = None
         if settings.jwt is not None and keys is not None:
             verifier = JwtVerifier(settings.jwt, keys, self.users)

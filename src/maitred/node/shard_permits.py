@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import InternalError, MaitredError, Overloaded, Unavailable
 from maitred.matching.permits import LEASE_SECONDS, PERMITS_KEPT, Permits
 from maitred.matching.reservation_proofs import expires_at
-from maitred.node.asking import ASK_SECONDS, ask
+from maitred.node.peer_calls import ASK_SECONDS, ask
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import Count, Counted
 from maitred.routing.fingerprint import fingerprint32

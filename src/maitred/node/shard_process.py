@@ -27,7 +27,7 @@ from maitred.node.reload_link import ReloadLink
 from maitred.node.shard import Shard
 from maitred.security.audit_log import audit_log
 from maitred.security.tls import ListenerTls
-from maitred.store.opening import open_store
+from maitred.store.engines import open_store
 from maitred.surroundings import Surroundings
 
 if TYPE_CHECKING:

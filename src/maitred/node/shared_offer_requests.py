@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.node.accepted import Accepted
-    from maitred.node.driving import Owned
+    from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
     from maitred.protocol.tasks import Counts
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.driving import Owned
+    from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
     from maitred.protocol.tasks import Counts
 

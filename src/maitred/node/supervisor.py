@@ -27,7 +27,7 @@ from maitred.node.gateway_keeper import GatewayKeeper, hold_port
 from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.identity import data_directory
 from maitred.node.keeper import Keeper
-from maitred.node.node_reloading import NodeReloading, SettingsFile
+from maitred.node.node_reload import NodeReload, SettingsFile
 from maitred.node.shard import ShardPlace
 from maitred.node.source_ports import open_source_port
 from maitred.security.exposed_files import warn_of_exposed_files
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.node.identity import DataDirectory
-    from maitred.node.node_reloading import SettingsSource
+    from maitred.node.node_reload import SettingsSource
     from maitred.settings import Node
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -104,7 +104,7 @@ class Supervisor:
         self._gateway: GatewayKeeper | None = None
         file = None if source is None else SettingsFile(settings, source)
         self._settings_path = None if source is None else source.file
-        self._reloading = NodeReloading(file, self._kept, log)
+        self._reloading = NodeReload(file, self._kept, log)
         self._source_port_sockets: list[socket.socket] = []
         self._signals = StopSignals()
         self._first_signal = asyncio.Event()

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from maitred.matching.task_intake import Revocation
     from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.driving import Owned
+    from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
     from maitred.protocol.tasks import Counts
     from maitred.store.interface import SegmentRead

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maitred.matching.records import PartitionKey
-    from maitred.node.driving import Owned
+    from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
     from maitred.node.shard import Shard
     from maitred.store.interface import Store

@@ -1,9 +1,9 @@
 """The schema of the settings: which settings exist, which values fit them, and errors in words."""
 
-from maitred.schema.fitting import check_complete, fit, names, unknown
+from maitred.schema.fit import check_complete, fit, names, unknown
 from maitred.schema.kinds import Field, SettingKind, fields_of, kind_of
-from maitred.schema.reading import read_toml
 from maitred.schema.rows import ANY_NAME, Row, rows
+from maitred.schema.toml_files import read_toml
 
 __all__ = [
     "ANY_NAME",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from maitred.errors import MaitredError
-from maitred.schema.reading import read_toml
+from maitred.schema.toml_files import read_toml
 
 if TYPE_CHECKING:
     from maitred.settings import Node

@@ -30,7 +30,7 @@ from msgspec import Struct
 from maitred.simulation.errors import Deadlock, TooManyEvents, TooMuchTime
 from maitred.simulation.process import PROCESS
 from maitred.simulation.refusals import Refusals
-from maitred.simulation.waiting import describe_waiting
+from maitred.simulation.stuck_tasks import describe_waiting
 
 if TYPE_CHECKING:
     import concurrent.futures

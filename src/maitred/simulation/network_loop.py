@@ -13,11 +13,11 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from maitred.simulation.connecting import ConnectionAttempt
 from maitred.simulation.connection import connected
 from maitred.simulation.listener import ANY_ADDRESS, LOOPBACK, Listener
 from maitred.simulation.process import PROCESS, current_process
 from maitred.simulation.refusals import refuse_unsimulated
+from maitred.simulation.tcp_connection import ConnectionAttempt
 from maitred.simulation.unix_loop import UnixLoop
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from maitred.simulation.connection import connected
 from maitred.simulation.loop import SimulatedLoop
 from maitred.simulation.process import current_process
 from maitred.simulation.refusals import refuse_unsimulated
-from maitred.simulation.unix_connecting import UnixAttempt
+from maitred.simulation.unix_connection import UnixAttempt
 from maitred.simulation.unix_listener import UnixListener, checked_path
 
 if TYPE_CHECKING:

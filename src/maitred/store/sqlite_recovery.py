@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from maitred.store.opening import StoreLog
+    from maitred.store.engines import StoreLog
 
 PARTS: Final = ("", "-wal", "-shm")
 """The suffixes of the files of one database."""

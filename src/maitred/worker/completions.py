@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from maitred.client.adding import PIECE_BYTES
+from maitred.client.enqueue_batches import PIECE_BYTES
 from maitred.errors import NO, InvalidProof, MaitredError, UnknownQueue
 from maitred.protocol.tasks import TASKS_MAX, Finish, Finished
 

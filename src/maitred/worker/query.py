@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import Reserved
     from maitred.worker.capacity import Sender
     from maitred.worker.outcomes import Ending
-    from maitred.worker.querying import WorkerQueries
     from maitred.worker.served import Served
+    from maitred.worker.worker_queries import WorkerQueries
 
     class Asker(Protocol):
         """The party that sent a query and gets its answer: a link to a gateway, or a relay."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from maitred.logs import Logger
     from maitred.settings import WorkerSettings
-    from maitred.worker.querying import WorkerQueries
     from maitred.worker.statistics import WorkerStatistics
+    from maitred.worker.worker_queries import WorkerQueries
 
 SWEEP_SECONDS: Final = 1.0
 """How often links and files are looked at."""

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from maitred.client.long_poll import LongPoll
     from maitred.protocol.seats import Seat, Seated
     from maitred.worker.query import Query
-    from maitred.worker.querying import WorkerQueries
     from maitred.worker.reservations import Reservation
     from maitred.worker.served import Served
     from maitred.worker.statistics import WorkerStatistics
+    from maitred.worker.worker_queries import WorkerQueries
 
 HEAR_SECONDS: Final = 60.0
 """How long one question whether to stop is held."""

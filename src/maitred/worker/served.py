@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from maitred.app.handler import Handler
     from maitred.client.long_poll import LongPoll
     from maitred.client.queues import QueueView
-    from maitred.worker.shared_offering import Post
+    from maitred.worker.shared_offers import Post
 
 
 class Served:

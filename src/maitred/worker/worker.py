@@ -27,7 +27,7 @@ from maitred.errors import (
 from maitred.protocol.sessions import SESSION_BYTES, session_of_secret
 from maitred.protocol.tasks import Offer, Offered
 from maitred.wire.alarm import Alarm
-from maitred.worker.attending import Attending
+from maitred.worker.attendance import AttendanceSender
 from maitred.worker.block_reports import BlockReports
 from maitred.worker.capacity import Capacity
 from maitred.worker.completions import CompletionReports
@@ -37,14 +37,14 @@ from maitred.worker.outage import Outage
 from maitred.worker.permit_reports import PermitReports
 from maitred.worker.pulse import Pulse
 from maitred.worker.query_listener import QueryListener
-from maitred.worker.querying import WorkerQueries
 from maitred.worker.relayed_queries import RelayedQueries
 from maitred.worker.served import Served
-from maitred.worker.shared_offering import SharedOffering
+from maitred.worker.shared_offers import SharedOffers
 from maitred.worker.slots import WorkerSlots
 from maitred.worker.standby import StandbyHeartbeats
 from maitred.worker.statistics import WorkerStatistics
 from maitred.worker.supply import spread, to_offer, worth_it
+from maitred.worker.worker_queries import WorkerQueries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -141,7 +141,7 @@ class Worker:
         self.querying.arrived = self._fetching.arrived
         self._counted = PermitReports(client, self._session)
         self.querying.counted = self._counted
-        self._attending = Attending(
+        self._attending = AttendanceSender(
             client,
             secret,
             name,
@@ -157,12 +157,12 @@ class Worker:
             self._counts_changed,
         )
         self.querying.judged = self._judged
-        self._shared: SharedOffering | None = None
+        self._shared: SharedOffers | None = None
         """None for a worker with one queue: its slots need not be shared."""
         self._held_back: list[Served] = []
         """Queues that are offered few slots, and so none that are shared."""
         if len(self._served) > 1:
-            self._shared = SharedOffering(
+            self._shared = SharedOffers(
                 client,
                 self._session,
                 name,

@@ -23,7 +23,7 @@ from maitred.gateway.http.budget import SMALL_BYTES
 from maitred.gateway.http.clock import WaitState
 from maitred.gateway.http.formats import AS_JSON
 from maitred.gateway.http.letting_in import credentials
-from maitred.gateway.http.reading import CONTINUE, HEAD, IDLE, HttpReader
+from maitred.gateway.http.reader import CONTINUE, HEAD, IDLE, HttpReader
 from maitred.gateway.http.request import HttpRequest
 from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told
 from maitred.security.source import Source

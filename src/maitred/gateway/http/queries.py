@@ -33,11 +33,11 @@ from maitred.protocol.queries import QueryFilter
 from maitred.security.audit_records import query_fields
 
 if TYPE_CHECKING:
-    from maitred.gateway.asking import QueryInProgress
     from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.formats import Format
     from maitred.gateway.http.listener import HttpListener
     from maitred.gateway.http.request import HttpRequest
+    from maitred.gateway.query_interface import QueryInProgress
 
 ROWS_MAX: Final = 10_000
 """The most rows of the query table in one answer."""

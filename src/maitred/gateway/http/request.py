@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from maitred.errors import MaitredError
-    from maitred.gateway.asking import QueryInProgress
     from maitred.gateway.http.formats import Format
+    from maitred.gateway.query_interface import QueryInProgress
     from maitred.security.directory import Identity
 
 TIMEOUT_MAX_SECONDS: Final = 86_400.0

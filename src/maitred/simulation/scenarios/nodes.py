@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from maitred import logs
-from maitred.client.connecting import Connecting
+from maitred.client.pending_client import PendingClient
 from maitred.errors import MaitredError
 from maitred.node.restarts import RestartAt, RestartPolicy
 from maitred.node.shard import Shard, ShardPlace
@@ -222,7 +222,7 @@ class SimulatedUser:
     async def _connect(self) -> AsyncClient:
         url = "maitred://" + ",".join(f"{node.host.address}:{PORT}" for node in self._nodes)
         while True:
-            connecting = Connecting(f"{url}?{CLIENT}", surroundings=self._host.surroundings)
+            connecting = PendingClient(f"{url}?{CLIENT}", surroundings=self._host.surroundings)
             with suppress(MaitredError):
                 return await connecting
             await asyncio.sleep(0.5)

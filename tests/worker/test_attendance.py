@@ -9,7 +9,7 @@ from maitred.errors import UnknownRequest
 from maitred.protocol.queries import Attend, Attended
 from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import Offer
-from maitred.worker.attending import UNANSWERED_MAX
+from maitred.worker.attendance import UNANSWERED_MAX
 from tests.node.in_process import RecordedLog, in_a_loop, until
 from tests.worker.querying import ReservingNode, a_gateway
 from tests.worker.running import a_worker

@@ -54,7 +54,7 @@ class PartReloaded:
     problem: str = ""
 
 
-class Reloading:
+class ProcessReload:
     """Reloads the parts of one process, one at a time."""
 
     def __init__(

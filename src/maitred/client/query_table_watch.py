@@ -38,7 +38,7 @@ REFUSED_SECONDS: Final = 60.0
 REPORT_SECONDS: Final = 5.0
 
 
-class Watching:
+class QueryTableWatch:
     """Waits for orders at every node."""
 
     def __init__(self, client: AsyncClient, querying: QueryGateway) -> None:

@@ -99,7 +99,7 @@ class Post:
         """Slots that it was dealt, divided by its hungry partitions: the lowest is next."""
 
 
-class SharedOffering:
+class SharedOffers:
     """The posts of one worker."""
 
     def __init__(

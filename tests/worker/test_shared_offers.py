@@ -15,8 +15,8 @@ from maitred.protocol.refusals import encode_error
 from maitred.protocol.shared_offers import OfferedMany, OfferMany
 from maitred.protocol.tasks import Counts, Given, Offered
 from maitred.routing.names import QueueId
-from maitred.worker import shared_offering
-from maitred.worker.shared_offering import PARTITIONS_SHARED, SharedOffering
+from maitred.worker import shared_offers
+from maitred.worker.shared_offers import PARTITIONS_SHARED, SharedOffers
 from maitred.worker.statistics import WorkerStatistics
 from tests.node.in_process import in_a_loop, until
 
@@ -30,7 +30,7 @@ LONG = 3_600.0
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a moment is for the worker, it is not over while a busy machine runs a test."""
     for name in ("PRESSED_SECONDS", "FULL_SECONDS", "HASTY_SECONDS"):
-        monkeypatch.setattr(shared_offering, name, LONG)
+        monkeypatch.setattr(shared_offers, name, LONG)
 
 
 TASK = Given(0, 7, 1, bytes(16), 0.0, b"payload")
@@ -83,7 +83,7 @@ class House:
             ServedQueue(f"n/{queue}", QueueView(QueueId("n", queue, 1), "weighted", Random(1)))
             for queue in self.shards
         ]
-        self.offering = SharedOffering(
+        self.offering = SharedOffers(
             cast("Any", self),
             bytes(16),
             "ant",
@@ -277,7 +277,7 @@ async def test_offers_are_taken_back_when_no_slot_has_been_free_for_a_while(
     house = House(0, 1, slots=2)
     house.supply()
     await house.turns()
-    monkeypatch.setattr(shared_offering, "FULL_SECONDS", 0.001)
+    monkeypatch.setattr(shared_offers, "FULL_SECONDS", 0.001)
     house.held(0).give((0, tasks(2)))
     await until(lambda: not house.open())
     assert house.said[1].taken_back

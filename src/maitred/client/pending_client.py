@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Connecting:
+class PendingClient:
     """Use it in one of the four ways, once."""
 
     def __init__(

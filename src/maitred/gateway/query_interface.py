@@ -36,7 +36,7 @@ class Table(Protocol):
     def rows(self, wanted: QueryFilter | None = None) -> list[QueryRow]: ...
 
 
-class Asking(Protocol):
+class QueryRunner(Protocol):
     """Begins and cancels queries."""
 
     @property

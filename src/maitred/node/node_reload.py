@@ -13,7 +13,7 @@ from msgspec import structs
 
 from maitred.errors import MaitredError
 from maitred.protocol.access import PartState, ProcessState
-from maitred.security.reloading import CHANGED, FAILED, UNCHANGED
+from maitred.security.reload import CHANGED, FAILED, UNCHANGED
 from maitred.security.stamps import stamp_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class ReloadedWithUsers(Protocol):
         """Have it read everything again, with these users of the settings."""
 
 
-class NodeReloading:
+class NodeReload:
     """Reloads all processes of a node, one reload at a time."""
 
     def __init__(

@@ -41,7 +41,7 @@ HASTY_SECONDS: Final = 0.1
 """A node that is stopping answers at once; we need not ask as fast as it answers."""
 
 
-class Attending:
+class AttendanceSender:
     """Keeps one ATTEND under way at the root of each queue that the worker serves, so that the node
     knows the worker and can give it orders."""
 

@@ -22,8 +22,8 @@ from maitred.matching import effects
 from maitred.matching.attempt_proofs import session_of, user_of
 from maitred.matching.shared_supplies import SharedSupplies
 from maitred.matching.tree_forwarding import VISIT_SECONDS
-from maitred.node.asking import ASK_SECONDS, ask
 from maitred.node.occasional_warning import OccasionalWarning
+from maitred.node.peer_calls import ASK_SECONDS, ask
 from maitred.node.query_effects import QueryEffects
 from maitred.protocol.frames import Opcode
 from maitred.protocol.shared_offers import OfferedMany
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from maitred.matching.partition import Partition
     from maitred.matching.records import PartitionKey
     from maitred.matching.shared_supplies import SharedOffer, SharedSupply
-    from maitred.node.asking import ShardQuestion
+    from maitred.node.peer_calls import ShardQuestion
     from maitred.node.shard import Shard
     from maitred.node.writer import Writer
     from maitred.store.interface import Store
@@ -114,7 +114,7 @@ class Owned:
         """Questions to the parent, by the offer or task that they are about."""
 
 
-class Driving:
+class PartitionDriver:
     """What a shard does with the partitions that it has."""
 
     def __init__(

@@ -90,7 +90,7 @@ class _Batch:
         self.futures: list[asyncio.Future[TaskPlace]] = []
 
 
-class Adding:
+class EnqueueBatches:
     """The way into one queue, of one client."""
 
     __slots__ = (
