@@ -94,7 +94,7 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
                 return cast("Result", self._read(outcome.body))
             except msgspec.DecodeError as problem:
                 raise InvalidResult(f"The result of {self.id} is not msgpack: {problem}.") from None
-        raise self._why_not(outcome)
+        raise error_of(self.id, outcome)
 
     async def cancel(self) -> Fate:
         """Cancel the task: it is not run, or it is stopped if it runs."""
@@ -139,23 +139,25 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
             remedy="Ask for its result again later; the task goes on.",
         )
 
-    def _why_not(self, outcome: Outcome) -> MaitredError:
-        if outcome.status == "cancelled":
-            return TaskCancelled(f"The task {self.id} was cancelled.")
-        if outcome.status == "expired":
-            return TaskExpired(f"The task {self.id} expired before it began.")
-        try:
-            failure = _read_failure(outcome.body)
-        except msgspec.DecodeError:
-            failure = Failure("unknown", "The failure cannot be decoded.")
-        tries = "1 attempt" if outcome.attempts == 1 else f"{outcome.attempts} attempts"
-        return TaskFailed(
-            f"The task {self.id} failed after {tries}: {failure.kind}: {failure.message}",
-            kind=failure.kind,
-            message=failure.message,
-            remote_traceback=failure.traceback,
-            attempts=outcome.attempts,
-        )
+
+def error_of(task_id: str, outcome: Outcome) -> MaitredError:
+    """Return the error that tells why a task ended without a result."""
+    if outcome.status == "cancelled":
+        return TaskCancelled(f"The task {task_id} was cancelled.")
+    if outcome.status == "expired":
+        return TaskExpired(f"The task {task_id} expired before it began.")
+    try:
+        failure = _read_failure(outcome.body)
+    except msgspec.DecodeError:
+        failure = Failure("unknown", "The failure cannot be decoded.")
+    tries = "1 attempt" if outcome.attempts == 1 else f"{outcome.attempts} attempts"
+    return TaskFailed(
+        f"The task {task_id} failed after {tries}: {failure.kind}: {failure.message}",
+        kind=failure.kind,
+        message=failure.message,
+        remote_traceback=failure.traceback,
+        attempts=outcome.attempts,
+    )
 
 
 class SyncTask(Generic[Result]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maitred.errors import Overloaded, PermissionDenied
+from maitred.errors import Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ class Admission:
         key = (namespace, queue)
         waiting = usage.waiting.get(key, 0)
         if limits is not None:
-            check_queue(user, limits, namespace, queue)
+            limits.check_queue(user, namespace, queue)
             _check(user, limits, usage, waiting, queue)
         of_queue = self._queue_limits_of(namespace, queue)
         if of_queue is not None:
@@ -127,17 +127,6 @@ class Admission:
     def _forget(self) -> None:
         for user in [user for user, usage in self._usage.items() if not usage.under_way]:
             del self._usage[user]
-
-
-def check_queue(user: str, limits: QueryLimits, namespace: str, queue: str) -> None:
-    """`PermissionDenied` unless the user may ask that queue."""
-    allowed = limits.queues
-    if allowed is None or f"{namespace}/{queue}" in allowed or f"{namespace}/*" in allowed:
-        return
-    raise PermissionDenied(
-        f"The user {user!r} may not ask {namespace}/{queue}.",
-        remedy="Ask one of the queues that the user is allowed, or have it added there.",
-    )
 
 
 def _check(user: str, limits: QueryLimits, usage: _Usage, waiting: int, queue: str) -> None:

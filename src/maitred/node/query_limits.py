@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from maitred.errors import Overloaded, PermissionDenied
+from maitred.errors import Overloaded
 from maitred.matching.limits import Limiter
 from maitred.settings import QueryLimits as UserLimits
 
@@ -107,16 +107,8 @@ class UserQueryLimits:
         return tuple(found)
 
     def check_queue(self, namespace: str, queue: str, user: str) -> None:
-        """Whether the user may ask this queue; `PermissionDenied`."""
-        allowed = self.user(user).queues
-        if allowed is None:
-            return
-        if f"{namespace}/{queue}" in allowed or f"{namespace}/*" in allowed:
-            return
-        raise PermissionDenied(
-            f"{user} may not query {namespace}/{queue}.",
-            remedy="Whoever keeps the node's users can grant it: users.*.queries.queues.",
-        )
+        """Raise `PermissionDenied` unless the user may query this queue."""
+        self.user(user).check_queue(user, namespace, queue)
 
     def count(self, user: str, queries: int, now: float) -> None:
         """So many come; `Overloaded` if that is too fast."""

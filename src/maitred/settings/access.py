@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from maitred.errors import PermissionDenied
 from maitred.settings.basis import (
     Advanced,
     Bytes,
@@ -258,6 +259,16 @@ class QueryLimits(Schema, frozen=True, kw_only=True):
 
     result_bytes: Advanced[Annotated[int, Meta(ge=1, le=2**40)] | None] = None
     """Largest result, streamed or not. The queue's own counts if it is lower."""
+
+    def check_queue(self, user: str, namespace: str, queue: str) -> None:
+        """Raise `PermissionDenied` unless the user may query this queue."""
+        allowed = self.queues
+        if allowed is None or f"{namespace}/{queue}" in allowed or f"{namespace}/*" in allowed:
+            return
+        raise PermissionDenied(
+            f"The user {user!r} may not query {namespace}/{queue}.",
+            remedy="An operator of the node can grant it: users.*.queries.queues.",
+        )
 
 
 class User(Schema, frozen=True, kw_only=True):

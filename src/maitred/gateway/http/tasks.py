@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-import msgspec
 from msgspec import to_builtins
 
 from maitred.app.options import RETRIES_MAX, conditions
-from maitred.errors import MaitredError, TaskCancelled, TaskExpired, TaskFailed
+from maitred.app.task import error_of
+from maitred.errors import MaitredError
 from maitred.gateway.http.formats import arguments, is_msgpack
 from maitred.gateway.http.queries import plain_form
 from maitred.gateway.http.request import seconds, whole
 from maitred.gateway.http.statuses import told
 from maitred.matching.records import PRIORITIES
-from maitred.protocol.tasks import NEVER, Failure, Outcome, PartitionDescription, StoredAmount
+from maitred.protocol.tasks import NEVER, PartitionDescription, StoredAmount
 
 if TYPE_CHECKING:
     from maitred.gateway.http.connection import HttpConnection
@@ -27,8 +27,6 @@ WAIT_MAX_SECONDS: Final = 8.0
 that wants to wait longer asks again."""
 
 REQUIRE_WORKER: Final = "require_worker"
-
-_read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 
 
 class TaskRoutes:
@@ -90,7 +88,7 @@ class TaskRoutes:
             connection.answer(request, 202, form.content_type, body, b"Retry-After: 1\r\n")
             return
         if outcome.status != "done":
-            raise _why_not(f"{namespace}/{queue}/{partition}/{sequence}", outcome)
+            raise error_of(f"{namespace}/{queue}/{partition}/{sequence}", outcome)
         connection.answer(request, 200, form.content_type, form.whole(outcome.body))
 
     async def cancel_task(
@@ -154,21 +152,3 @@ def _told(number: int, one: PartitionDescription | MaitredError) -> dict[str, An
     counts = one.counts
     plain["counts"] = {"read": counts.read, "write": counts.write, "version": counts.version}
     return plain
-
-
-def _why_not(name: str, outcome: Outcome) -> MaitredError:
-    if outcome.status == "cancelled":
-        return TaskCancelled(f"The task {name} was cancelled.")
-    if outcome.status == "expired":
-        return TaskExpired(f"The task {name} had not begun when its time was over.")
-    try:
-        failure = _read_failure(outcome.body)
-    except msgspec.DecodeError:
-        failure = Failure("unknown", "The reason cannot be read.")
-    return TaskFailed(
-        f"The task {name} failed: {failure.kind}: {failure.message}",
-        kind=failure.kind,
-        message=failure.message,
-        remote_traceback=failure.traceback,
-        attempts=outcome.attempts,
-    )
