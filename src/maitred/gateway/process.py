@@ -13,18 +13,20 @@ import os
 import signal
 import socket
 import ssl
-import sys
 from typing import TYPE_CHECKING, Final
 
-import uvloop
-
-from maitred.errors import InternalError, MaitredError
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.listener import HttpListener
 from maitred.logs import logger
-from maitred.node.channel import Channel, raise_file_limit, set_title, until_stopped
-from maitred.node.control import Failed, Ready, StartGateway
-from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
+from maitred.node.child_process import (
+    Channel,
+    raise_file_limit,
+    run_child,
+    set_title,
+    until_stopped,
+)
+from maitred.node.control import Ready, StartGateway
+from maitred.node.exits import CUT_OFF, FINISHED
 from maitred.node.node_reload import NodeReload, SettingsFile
 from maitred.node.reload_link import ReloadLink
 from maitred.node.shard import part_states
@@ -38,6 +40,7 @@ from maitred.surroundings import StopSignals, Surroundings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maitred.errors import MaitredError
     from maitred.logs import Logger
     from maitred.node.node_reload import SettingsSource
     from maitred.settings import Node, Tls, User
@@ -133,29 +136,9 @@ def own_node_tls(tls: Tls, log: Logger) -> DiallerTls:
     return DiallerTls(make, (tls.certificate, tls.key), tell)
 
 
-async def main(file: int) -> int:
-    """Receive the settings from the supervisor, and serve; return the exit status."""
-    channel = await Channel.on(file)
-    try:
-        start = await channel.hear()
-        return await _be(channel, start) if isinstance(start, StartGateway) else FINISHED
-    finally:
-        await channel.close()
-
-
-async def _be(channel: Channel, start: StartGateway) -> int:
-    raise_file_limit()
+def _prepare(start: StartGateway) -> Logger:
     set_title("gateway")
-    log = logger(start.settings.log, gateway=os.getpid())
-    try:
-        return await serve(channel, start, log)
-    except MaitredError as problem:
-        await channel.say(Failed.of(problem))
-        return CANNOT_START
-    except Exception as problem:
-        log.exception("gateway failed")
-        await channel.say(Failed.of(InternalError(f"{type(problem).__name__}: {problem}")))
-        return CANNOT_START
+    return logger(start.settings.log, gateway=os.getpid())
 
 
 # Stand-alone
@@ -237,8 +220,7 @@ async def stand_alone(
 
 def run() -> None:
     """Run the gateway process that a supervisor started."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.exit(runner.run(main(int(sys.argv[1]))))
+    run_child(StartGateway, _prepare, serve)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from maitred.node.shard import part_states
 from maitred.protocol.access import NodeReloaded, ProcessState
 
 if TYPE_CHECKING:
-    from maitred.node.channel import Channel
+    from maitred.node.child_process import Channel
     from maitred.node.control import Command
     from maitred.security.reload import ProcessReload
 

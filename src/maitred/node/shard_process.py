@@ -16,13 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import uvloop
-
-from maitred.errors import CannotStart, InternalError, MaitredError, StoreUnavailable
+from maitred.errors import CannotStart, StoreUnavailable
 from maitred.logs import logger
-from maitred.node.channel import Channel, raise_file_limit, set_title, until_stopped
-from maitred.node.control import Failed, Ready, Start
-from maitred.node.exits import CANNOT_START, CUT_OFF, FINISHED
+from maitred.node.child_process import Channel, run_child, set_title, until_stopped
+from maitred.node.control import Ready, Start
+from maitred.node.exits import CUT_OFF, FINISHED
 from maitred.node.reload_link import ReloadLink
 from maitred.node.shard import Shard
 from maitred.security.audit_log import audit_log
@@ -127,37 +125,15 @@ def _remove_peer_path(start: Start) -> None:
             path.parent.rmdir()
 
 
-async def main(file: int) -> int:
-    """Hear which shard to be, and be it; returns the exit status of the process."""
-    channel = await Channel.on(file)
-    try:
-        start = await channel.hear()
-        # Anything else: the supervisor has gone already, or changed its mind.
-        return await _be(channel, start) if isinstance(start, Start) else FINISHED
-    finally:
-        await channel.close()
-
-
-async def _be(channel: Channel, start: Start) -> int:
-    raise_file_limit()
+def _prepare(start: Start) -> Logger:
     sys.setswitchinterval(SWITCH_SECONDS)
     set_title(str(start.place.number))
-    log = logger(start.settings.log, shard=start.place.number)
-    try:
-        return await serve(channel, start, log)
-    except MaitredError as problem:
-        await channel.say(Failed.of(problem))
-        return CANNOT_START
-    except Exception as problem:
-        log.exception("shard failed")
-        await channel.say(Failed.of(InternalError(f"{type(problem).__name__}: {problem}")))
-        return CANNOT_START
+    return logger(start.settings.log, shard=start.place.number)
 
 
 def run() -> None:
-    """The entry point."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.exit(runner.run(main(int(sys.argv[1]))))
+    """Run the shard that a supervisor started."""
+    run_child(Start, _prepare, serve)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,69 @@
-"""What the processes of a node have in common: an end of the control channel, and their limits."""
+"""What the processes that a supervisor starts have in common: their start, their end of the control
+channel, and their limits."""
 
 from __future__ import annotations
 
 import asyncio
 import resource
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from maitred.node.control import LINE_BYTES, decode_command, line
+import uvloop
+
+from maitred.errors import InternalError, MaitredError
+from maitred.node.control import LINE_BYTES, Failed, decode_command, line
+from maitred.node.exits import CANNOT_START, FINISHED
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from maitred.logs import Logger
     from maitred.node.control import Command, Report
+
+AnyStart = TypeVar("AnyStart")
+"""The command with which the supervisor starts a process of this kind."""
+
+
+def run_child(
+    kind: type[AnyStart],
+    prepare: Callable[[AnyStart], Logger],
+    serve: Callable[[Channel, AnyStart, Logger], Awaitable[int]],
+) -> None:
+    """Run this process as the child of a supervisor: read the command to start from the inherited
+    socket whose number is the first argument, serve, and exit with the status that `serve` returns.
+
+    An error of `serve` is reported to the supervisor.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(_hear_and_serve(int(sys.argv[1]), kind, prepare, serve)))
+
+
+async def _hear_and_serve(
+    file: int,
+    kind: type[AnyStart],
+    prepare: Callable[[AnyStart], Logger],
+    serve: Callable[[Channel, AnyStart, Logger], Awaitable[int]],
+) -> int:
+    channel = await Channel.on(file)
+    try:
+        start = await channel.hear()
+        if not isinstance(start, kind):  # the supervisor has ended, or stops
+            return FINISHED
+        raise_file_limit()
+        log = prepare(start)
+        try:
+            return await serve(channel, start, log)
+        except MaitredError as problem:
+            await channel.say(Failed.of(problem))
+        except Exception as problem:
+            log.exception("the process failed")
+            await channel.say(Failed.of(InternalError(f"{type(problem).__name__}: {problem}")))
+        return CANNOT_START
+    finally:
+        await channel.close()
 
 
 class Channel:
