@@ -11,11 +11,10 @@ from unittest.mock import MagicMock
 import pytest
 import trustme
 
-import maitred
 from maitred import App
 from maitred.client.connection import Connection
 from maitred.client.worker_link import WorkerLink
-from maitred.errors import FrameTooLarge, MaitredError, TlsFailed, Unavailable
+from maitred.errors import FrameTooLarge, TlsFailed, Unavailable
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.listener import HttpListener
 from maitred.protocol.frames import ANSWER, HEADER, REQUEST, RESPONSE, Opcode
@@ -31,7 +30,7 @@ from maitred.settings import (
 )
 from maitred.surroundings import Surroundings
 from maitred.worker.worker import Worker
-from tests.client.nodes import HOST, QUICK
+from tests.client.nodes import HOST, refusal
 from tests.node.in_process import LOOPS, RecordedLog, in_a_loop, node, until
 from tests.queries_real.house import scene
 from tests.worker.querying import ReservingNode, a_gateway
@@ -76,9 +75,9 @@ async def a_server(answer: bytes, port: int = 0) -> AsyncIterator[int]:
 @in_a_loop
 async def test_a_client_takes_no_large_frame_before_ready() -> None:
     async with a_server(header(RESPONSE, Opcode.SUPPORTED) + bytes(1_000)) as port:
-        with pytest.raises(MaitredError, match="262,144,000 bytes is more than the 65,536") as met:
-            await maitred.connect(f"maitred://{HOST}:{port}", **{**QUICK, "connect_seconds": 0.3})
-        assert met.value.remedy
+        found = await refusal(f"maitred://{HOST}:{port}")
+        assert "262,144,000 bytes is more than the 65,536" in found.sentence
+        assert found.remedy
 
 
 def test_the_limit_of_a_clients_connection_is_raised_by_ready_only() -> None:
@@ -337,6 +336,7 @@ async def test_a_worker_whose_node_becomes_something_else_says_so(
 @in_a_loop
 async def test_a_producer_at_garbage_gets_a_typed_error() -> None:
     async with a_server(HEADER.pack(RESPONSE, 0, 0, 0x77, 0)) as port:
-        with pytest.raises(Unavailable, match="does not answer as a node does") as met:
-            await maitred.connect(f"maitred://{HOST}:{port}", **{**QUICK, "connect_seconds": 0.3})
-        assert met.value.remedy
+        found = await refusal(f"maitred://{HOST}:{port}")
+        assert isinstance(found, Unavailable)
+        assert "does not answer as a node does" in found.sentence
+        assert found.remedy

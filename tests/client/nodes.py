@@ -8,7 +8,10 @@ import tempfile
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID, uuid4
 
+import pytest
+
 import maitred
+from maitred.errors import MaitredError
 from maitred.logs import silent
 from maitred.node.shard import Shard, ShardPlace
 from maitred.node.vitals import Vitals
@@ -26,11 +29,14 @@ HOST = "127.0.0.1"
 QUICK: dict[str, Any] = {
     "backoff_first_seconds": 0.01,
     "backoff_longest_seconds": 0.1,
-    "connect_seconds": 2.0,
+    "connect_seconds": 20.0,
     "heartbeat_seconds": 30.0,
     "away_seconds": 60.0,
 }
 """Settings with which nothing takes long, and a node that is started again is waited for."""
+
+TRIED_SECONDS = 0.3
+"""For a client that is to find out why it does not get in, and then gives up."""
 
 
 class RunningNode:
@@ -135,6 +141,21 @@ class RunningNode:
         held.bind((HOST, 0))
         self._reserved.append(held)
         return int(held.getsockname()[1])
+
+
+async def refusal(url: str, **settings: Any) -> MaitredError:  # noqa: ANN401 - of a client
+    """Return why a client does not get in: it tries for a while, and tells what it heard.
+
+    On a machine that stands still it hears nothing, and then it tries for longer.
+    """
+    seconds = TRIED_SECONDS
+    while True:
+        with pytest.raises(MaitredError) as caught:
+            await maitred.connect(url, **{**QUICK, **settings, "connect_seconds": seconds})
+        if f"within {seconds:g} s." not in caught.value.sentence:
+            return caught.value
+        seconds *= 2
+        assert seconds < 60, caught.value
 
 
 async def until(client: AsyncClient, condition: Callable[[], object], seconds: float = 10) -> None:

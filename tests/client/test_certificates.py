@@ -11,7 +11,7 @@ import maitred
 from maitred.errors import Unavailable
 from maitred.security.tls import server_context
 from maitred.settings import Tls
-from tests.client.nodes import HOST, QUICK, RunningNode
+from tests.client.nodes import HOST, QUICK, RunningNode, refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,9 +65,9 @@ def test_a_client_without_one_is_refused(run: Run, papers: Path, shown: str) -> 
     async def main() -> None:
         async with node_of(papers, shards=1) as node:
             url = f"maitreds://{HOST}:{node.port}?ca={papers}/ca.pem{own}"
-            with pytest.raises(Unavailable) as caught:
-                await maitred.connect(url, **{**QUICK, "connect_seconds": 0.5})
-            assert "certificate" in f"{caught.value.sentence} {caught.value.remedy}"
+            found = await refusal(url)
+            assert isinstance(found, Unavailable)
+            assert "certificate" in f"{found.sentence} {found.remedy}"
             assert node.connections() == [0]
 
     run(main())
