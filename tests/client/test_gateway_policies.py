@@ -462,7 +462,7 @@ def test_a_worker_that_vanishes(run: Run, *, idempotent: bool) -> None:
 
 def test_a_worker_that_cannot_be_dialled_is_left_alone(run: Run) -> None:
     async def main() -> None:
-        async with scene(2, policy="round-robin", dial_seconds=0.2) as here:
+        async with scene(2, policy="round-robin") as here:
             here.node.absent.append(here.workers[0])
             here.node.workers.reverse()  # the first query goes to the second worker
             await here.known()

@@ -7,9 +7,10 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from msgspec import msgpack
 
-from maitred.errors import Cancelled
+from maitred.errors import Cancelled, DeadlineExceeded
 from maitred.protocol.frames import (
     ANSWER,
     EVENT_STREAM,
@@ -338,6 +339,22 @@ async def floor(
         finally:
             for worker in workers:
                 worker.kill()
+
+
+async def expired(
+    ask: Callable[[float], Awaitable[object]], reached: Callable[[DeadlineExceeded], object]
+) -> DeadlineExceeded:
+    """Return what a caller hears whose deadline passes after the query has `reached` its handler.
+
+    How long that takes is the machine's affair: a deadline that passed before was too short.
+    """
+    seconds = 0.05
+    while True:
+        with pytest.raises(DeadlineExceeded) as told:
+            await ask(seconds)
+        if reached(told.value):
+            return told.value
+        seconds *= 2
 
 
 async def until(condition: Callable[[], object], seconds: float = 10, pause: float = 0.001) -> None:
