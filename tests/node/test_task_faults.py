@@ -333,9 +333,11 @@ async def test_tasks_that_a_worker_may_have_are_not_added_again_elsewhere(tmp_pa
     async with stage(tmp_path, hold_seconds=0.3) as one:
         taking = asyncio.ensure_future(one.take())
         await until(lambda: bool(one.partitions.owned) and one.owned().partition.offers.slots == 1)
+        go = one.store.waits("commit")
         adding = asyncio.ensure_future(one.add())
         assert len(await taking) == 1
         await acquire(one.store, one.owned().key)  # somebody else becomes the owner
+        go.set()
         with pytest.raises(MaitredError) as told:
             await adding
         assert told.value.code == "outcome-unknown"
