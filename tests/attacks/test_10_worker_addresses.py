@@ -195,7 +195,7 @@ async def test_whoever_is_no_worker_hears_a_greeting_without_anything_chosen(
     answer: Callable[[bytes], bytes],
 ) -> None:
     async with lured(answer) as (one, listener):
-        client = await one.client(log=RecordedLog(), dial_seconds=0.2)
+        client = await one.client(log=RecordedLog(), dial_seconds=2.0)
         asking = asyncio.create_task(client.query("price", ARGUMENT, namespace="desk"))
         await until(lambda: bool(listener.heard and listener.heard[0]))
         querying = client._querying
