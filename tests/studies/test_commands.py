@@ -25,7 +25,7 @@ class Done(NamedTuple):
     stderr: str
 
 
-PLACEMENT = ("placement", "--cluster", "20:640:1", "--batch-size", "0")
+PLACEMENT = ("placement", "--cluster", "8:128:1", "--batch-size", "0")
 SELECTION = ("selection", "--quick", "--scenario", "stable", "--tasks", "60")
 MATCHING = (
     *("matching", "--quick", "--tasks", "40"),
@@ -33,7 +33,7 @@ MATCHING = (
 )
 CONTEST = (
     *("contest", "--scenario", "contest", "--policy", "adaptive"),
-    *("--seed", "3", "--stretch", "0.02"),
+    *("--seed", "3", "--stretch", "0.01"),
 )
 
 
@@ -156,6 +156,6 @@ def test_a_place_that_cannot_be_written_is_said_plainly(
 def test_small_queues_can_be_placed_too(run: Callable[..., Done], tmp_path: Path) -> None:
     done = run(
         *("placement", "--cluster", "4:20:1", "--per-queue", "5", "--batch-size", "5"),
-        *("--output", tmp_path),
+        *("--output", tmp_path, "--picture", "none"),
     )
     assert done.status == 0, done.stderr

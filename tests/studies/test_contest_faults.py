@@ -1,13 +1,15 @@
 """Workers that lie, fall silent, refuse or fail: what `adaptive` and `idle` promise, under seeds.
 
 `make test` strikes one worker with each fault, the smallest and the largest in turn; `make studies`
-strikes both. More seeds: `python -m studies.contest --faults --seeds 10`.
+strikes both, and also the measuring of workers under `idle`. More seeds:
+`python -m studies.contest --faults --seeds 10`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 from studies.contest import (
@@ -29,27 +31,38 @@ from tests.thorough import THOROUGH, first
 from maitred.balancing.workers import LoadReport
 from maitred.errors import UnknownAlgorithm
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SMALLEST, LARGEST = 0, 2
 """The smallest is the fastest as well; the largest can do half of all."""
 
-WHOM = [
-    (policy, name, victim, seed)
-    for policy, promises, cases in (
-        ("adaptive", PROMISES, ((SMALLEST, 1), (LARGEST, 3))),
-        ("idle", IDLE_PROMISES, ((LARGEST, 42), (SMALLEST, 41))),
-    )
-    for number, name in enumerate(promises)
-    for victim, seed in (
-        cases[:1] if FAULTS[name].everybody else cases if THOROUGH else [cases[number % 2]]
-    )
-]
+MEASURING = {"reports-stop", "reports-out-of-order", "clocks-differ", "floor", "one-permit"}
+"""Faults of how workers measure themselves, which both policies leave to the same estimator."""
+TESTED_BELOW = {"fast-errors", "callers-fault"}
+"""Other tests strike the smallest worker, or all of them, with these, under both policies."""
 
 
-def run(
-    fault: str, victim: int, seed: int, policy: str = "adaptive", load: float = 0.7
-) -> ContestMeasures:
+def cases() -> Iterator[tuple[str, str, int, int]]:
+    """Policy, fault, victim and seed of each run."""
+    for first_number, policy, promises, seeds, left_out in (
+        (0, "adaptive", PROMISES, (1, 3), TESTED_BELOW),
+        (1, "idle", IDLE_PROMISES, (41, 42), TESTED_BELOW | MEASURING),
+    ):
+        for number, name in enumerate(promises, first_number):
+            victims = zip((SMALLEST, LARGEST), seeds, strict=True)
+            chosen = [(policy, name, *victim) for victim in victims]
+            if FAULTS[name].everybody:
+                del chosen[1]
+            elif not THOROUGH:
+                del chosen[number % 2]
+            if THOROUGH or name not in left_out:
+                yield from chosen
+
+
+def run(fault: str, victim: int, seed: int, policy: str = "adaptive") -> ContestMeasures:
     # That of `floor` is the model of them all, but for who hangs or vanishes in the study.
-    model = replace(SCENARIOS["floor"].model, fault=fault, policy=policy, victim=victim, load=load)
+    model = replace(SCENARIOS["floor"].model, fault=fault, policy=policy, victim=victim)
     return shared_run(model, seed)
 
 
@@ -64,7 +77,7 @@ def seen(measures: ContestMeasures) -> FaultMeasures:
     return measures.fault
 
 
-@pytest.mark.parametrize(("policy", "fault", "victim", "seed"), WHOM)
+@pytest.mark.parametrize(("policy", "fault", "victim", "seed"), [*cases()])
 def test_what_is_promised_is_kept(policy: str, fault: str, victim: int, seed: int) -> None:
     promised = promise(policy, fault)
     assert promised is not None
@@ -104,8 +117,9 @@ def test_fast_errors_attract_a_policy_that_only_counts_and_not_ours() -> None:
 @pytest.mark.parametrize("seed", first(1, [51, 52]))
 def test_errors_that_are_the_callers_fault_hold_nobody_back(policy: str, seed: int) -> None:
     """More is asked than can be done, so any slot that is kept back would be missed."""
-    measures = seen(run("callers-fault", SMALLEST, seed, policy, load=1.8))
-    assert measures.during_share > 0.95
+    model = SCENARIOS["callers-fault"].model
+    measures = run_contest(replace(model, policy=policy, load=1.8, phase_seconds=1.0), seed)
+    assert seen(measures).during_share > 0.95
 
 
 def test_who_boasts_takes_everything_from_a_policy_that_believes_it() -> None:
@@ -131,8 +145,8 @@ def test_who_boasts_and_refuses_takes_nothing_from_others_when_they_are_nearly_f
 
 def test_overload_is_no_worse_for_one_that_boasts() -> None:
     """Nobody else has room, so whatever is believed of it is tried at once."""
-    model = replace(SCENARIOS["liar-huge"].model, policy="adaptive", load=1.2)
-    measures = run_contest(model, 1)
+    model = SCENARIOS["liar-huge"].model
+    measures = run_contest(replace(model, policy="adaptive", load=1.2, phase_seconds=1.0), 1)
     assert seen(measures).during_share > 0.93
     assert measures.timeouts == 0
     assert measures.worker_full < 0.01 * measures.gateway_refused
@@ -158,7 +172,7 @@ def test_a_run_with_a_fault_is_the_same_for_the_same_seed(fault: str) -> None:
 
 
 def test_who_vanishes_from_the_whole_contest_is_not_judged_by_a_tenth_of_it() -> None:
-    settings = ContestSettings(scenarios=("vanished",), variant_seeds=1, stretch=0.1)
+    settings = ContestSettings(("vanished",), ("adaptive", "idle"), variant_seeds=1, stretch=0.1)
     assert not any("kept" in one for one in contest_study(settings, lambda *_: None).findings())
 
 

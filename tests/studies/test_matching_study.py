@@ -128,7 +128,7 @@ def test_the_bound_holds_for_other_limits(offers: int, tasks: int, wait: float) 
         SCENARIOS["burst"].model,
         SCENARIOS["more-read-partitions"].model,
     ):
-        run_matching(replace(model, tasks=200, forwarding=forwarding), 1)
+        run_matching(replace(model, tasks=TASKS // 4, forwarding=forwarding), 1)
 
 
 def test_the_bound_does_not_hold_without_the_tree() -> None:
@@ -250,6 +250,7 @@ def small_study() -> MatchingStudy:
             if name in ("backlog", "few-pollers")
         }
         patch.setattr(study_module, "SWEPT", swept)
+        patch.setattr(study_module, "BACKLOGS", (5, 10, 20))
         patch.setattr(study_module, "BUSY", replace(BUSY, tasks=20))
         settings = MatchingSettings(tasks=30, seeds=2, sweep_seeds=1)
         return matching_study(settings, silent)

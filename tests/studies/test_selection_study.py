@@ -39,7 +39,7 @@ def silent(_done: int, _total: int, _what: str) -> None:
 def study() -> SelectionStudy:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study_module, "SKEWS", (10, 100))
-        return selection_study(SelectionSettings(tasks=60, seeds=2, sweep_seeds=1), silent)
+        return selection_study(SelectionSettings(tasks=30, seeds=2, sweep_seeds=1), silent)
 
 
 def test_there_is_a_row_for_everything(study: SelectionStudy) -> None:
