@@ -10,6 +10,7 @@ import ast
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -85,8 +86,7 @@ def imports_of(tree: ast.AST) -> set[str]:
     return found
 
 
-def violations(layer: Layer, text: str) -> list[str]:
-    tree = ast.parse(text)
+def violations(layer: Layer, tree: ast.Module) -> list[str]:
     found = []
     for name in sorted(imports_of(tree)):
         top, _, rest = name.partition(".")
@@ -111,15 +111,23 @@ ENTRANCES = {SOURCE / "__init__.py", SOURCE / "__main__.py"}
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path not in ENTRANCES)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_follow_the_page(module: Path) -> None:
-    assert violations(LAYERS[layer_of(module)], module.read_text()) == []
+@cache
+def parsed(module: Path) -> ast.Module:
+    return ast.parse(module.read_text())
+
+
+def test_imports_follow_the_page() -> None:
+    found = {
+        str(module.relative_to(SOURCE)): violations(LAYERS[layer_of(module)], parsed(module))
+        for module in MODULES
+    }
+    assert {module: problems for module, problems in found.items() if problems} == {}
 
 
 def test_a_class_name_occurs_once() -> None:
     found: dict[str, list[str]] = {}
     for module in MODULES:
-        for node in ast.parse(module.read_text()).body:
+        for node in parsed(module).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(str(module.relative_to(SOURCE)))
     repeated = {name: where for name, where in found.items() if len(where) > 1}
@@ -134,7 +142,7 @@ def test_no_chain_of_classes_is_longer_than_a_reader_can_follow() -> None:
     bases: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for path in [*MODULES, SOURCE / "__init__.py"]:
         module = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         imported = {
             alias.asname or alias.name: (node.module or "", alias.name)
             for node in ast.walk(tree)
@@ -186,7 +194,7 @@ def test_no_two_layers_import_each_other() -> None:
     ],
 )
 def test_the_check_can_fail(text: str, problem: str) -> None:
-    assert any(problem in found for found in violations(LAYERS["routing"], text))
+    assert any(problem in found for found in violations(LAYERS["routing"], ast.parse(text)))
 
 
 def test_pure_layers_load_nothing_of_the_outside_world() -> None:

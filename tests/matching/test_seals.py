@@ -52,10 +52,13 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
                 read(trusting)
 
 
-@pytest.mark.parametrize("length", range(len(SEGMENT.body)))
-def test_a_row_that_is_cut_off_is_refused(length: int) -> None:
-    with pytest.raises(RowDamagedError):
-        decode_records(SEGMENT._replace(body=SEGMENT.body[:length]))
+def test_a_row_that_is_cut_off_is_refused() -> None:
+    for length in range(len(SEGMENT.body)):
+        try:
+            decode_records(SEGMENT._replace(body=SEGMENT.body[:length]))
+        except RowDamagedError:
+            continue
+        pytest.fail(f"its first {length} bytes were read")
 
 
 def test_rows_of_earlier_versions_have_no_checksum_and_are_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ INT64 = (-(2**63), 2**63 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 
 
+@cache  # to make a strategy takes longer than to draw an example of it
 def values(kind: type[Struct]) -> st.SearchStrategy[Any]:
     """Everything that the decoder of that message takes."""
     return _values(inspect.type_info(kind))

@@ -261,11 +261,11 @@ def test_a_field_that_is_missing(opcode: int) -> None:
     decoded(opcode, msgpack.encode(WHOLE[opcode][:needed]))
 
 
-@pytest.mark.parametrize("opcode", REQUESTS)
 @pytest.mark.parametrize("value", [{}, {"namespace": "n"}, None, 1, "text", b""])
-def test_no_array_at_all(opcode: int, value: object) -> None:
-    with pytest.raises(InvalidArgument, match=Opcode(opcode).name):
-        decoded(opcode, msgpack.encode(value))
+def test_no_array_at_all(value: object) -> None:
+    for opcode in REQUESTS:
+        with pytest.raises(InvalidArgument, match=Opcode(opcode).name):
+            decoded(opcode, msgpack.encode(value))
 
 
 @pytest.mark.parametrize("opcode", REQUESTS)
@@ -276,11 +276,11 @@ def test_a_request_that_ends_early(opcode: int) -> None:
             decoded(opcode, body[:size])
 
 
-@pytest.mark.parametrize("opcode", REQUESTS)
 @pytest.mark.parametrize("rubbish", [b"\xc1", b"\xdd\xff\xff\xff\xff", b"\x90\x90"])
-def test_a_request_that_is_no_msgpack(opcode: int, rubbish: bytes) -> None:
-    with pytest.raises(MaitredError, match=Opcode(opcode).name):
-        decoded(opcode, rubbish)
+def test_a_request_that_is_no_msgpack(rubbish: bytes) -> None:
+    for opcode in REQUESTS:
+        with pytest.raises(MaitredError, match=Opcode(opcode).name):
+            decoded(opcode, rubbish)
 
 
 def test_numbers_as_large_as_msgpack_has() -> None:
@@ -315,16 +315,16 @@ def test_any_body_is_read_or_refused(body: bytes) -> None:
                 pytest.fail(f"nobody learns that it was {name}")
 
 
-@pytest.mark.parametrize("opcode", ANSWERS)
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x90", b"\x80", b"\x92\xa1p\x01", b"\x00"])
-def test_an_answer_that_is_none(opcode: int, body: bytes) -> None:
-    there_are = fields(ANSWERS[opcode])
-    all_optional = not any(field.required for field in there_are)
-    if all_optional and (body == b"\x90" or (not there_are and body[:1] == b"\x92")):
-        decode_answer(opcode, body)  # all of it may be left out, and what is more is skipped
-        return
-    with pytest.raises(ProtocolViolation, match=Opcode(opcode).name):
-        decode_answer(opcode, body)
+def test_an_answer_that_is_none(body: bytes) -> None:
+    for opcode, kind in ANSWERS.items():
+        there_are = fields(kind)
+        all_optional = not any(field.required for field in there_are)
+        if all_optional and (body == b"\x90" or (not there_are and body[:1] == b"\x92")):
+            decode_answer(opcode, body)  # all of it may be left out, and what is more is skipped
+            continue
+        with pytest.raises(ProtocolViolation, match=Opcode(opcode).name):
+            decode_answer(opcode, body)
 
 
 def test_an_answer_that_is_not_utf_8() -> None:

@@ -65,8 +65,10 @@ def test_a_body_that_ends_early_is_refused_wherever_it_ends(name: str, data: st.
     values, write, read = NOTATIONS[name]
     whole = write(data.draw(values))
     for size in range(len(whole)):
-        with pytest.raises(ProtocolViolation, match=f"ends after {size} bytes"):
+        with pytest.raises(ProtocolViolation) as refused:
             read(Reader(whole[:size]))
+        # `match` would compile an expression for each size.
+        assert f"ends after {size} bytes" in str(refused.value)
 
 
 @EACH
