@@ -330,11 +330,10 @@ def test_killed_between_any_two_writes(tmp_path: Path, *, fresh: bool) -> None:
     if not fresh:
         filled(tmp_path)
     program = """
-import os, signal, sys
+import os, shutil, signal, sys
 from pathlib import Path
 from maitred.store import manifest, sqlite_directory
 from maitred.store.sqlite_file import SqliteFile
-left = int(sys.argv[2])
 def counted(function):
     def call(*arguments):
         global left
@@ -349,23 +348,34 @@ def counted(function):
 sqlite_directory.write_manifest = counted(sqlite_directory.write_manifest)
 for name in ("identify", "next_generation", "carry_over", "close"):
     setattr(SqliteFile, name, counted(getattr(SqliteFile, name)))
-store = sqlite_directory.SqliteDirectory(Path(sys.argv[1]), 0, 5.0)
-store.close()
+for left in range(1, 40):
+    copy = f"{sys.argv[1]}-{left}"
+    shutil.copytree(sys.argv[1], copy)
+    child = os.fork()
+    if not child:
+        sqlite_directory.SqliteDirectory(Path(copy), 0, 5.0).close()
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(status)
+    if not status:
+        break
 """
-    for at in range(1, 40):
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    *killed, ended = map(int, done.stdout.split())
+    assert set(killed) == {-9}
+    assert len(killed) >= 6, "it was hardly ever killed"
+    assert ended == 0, "it never came to its end"
+    for at in range(1, len(killed) + 2):
         copy = tmp_path.parent / f"{tmp_path.name}-{at}"
-        shutil.copytree(tmp_path, copy)
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(copy), str(at)], cwd=ROOT, check=False, timeout=60
-        )
         prepare(copy, (), RecordedLog())
-        expected = [0, 0] if fresh else [4, 4]
-        assert backlogs(copy) == expected
-        if done.returncode == 0:
-            assert at > 6, "it was never killed"
-            return
-        assert done.returncode == -9
-    raise AssertionError("it never came to its end")
+        assert backlogs(copy) == ([0, 0] if fresh else [4, 4])
 
 
 def test_several_processes_close_in_any_order(tmp_path: Path) -> None:
