@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from maitred.app.app import App
 from maitred.app.signature import Signature, encode
 from maitred.errors import InvalidArguments, InvalidHandler, InvalidResult
 
@@ -321,3 +322,17 @@ def test_plain_values_survive(url: str, size: int) -> None:
 def test_no_payload_breaks_a_worker(payload: bytes) -> None:
     with contextlib.suppress(InvalidArguments):
         Signature(keyword).read(payload)
+
+
+def test_all_queues_that_a_function_serves_share_its_signature() -> None:
+    app = App("shop")
+
+    def handle(number: int) -> int:
+        return number
+
+    def other(number: int) -> int:
+        return number
+
+    first, second = app.handler("orders")(handle), app.handler("returns")(handle)
+    assert first.signature is second.signature
+    assert app.handler("others")(other).signature is not first.signature

@@ -143,7 +143,7 @@ class App:
             made: Handler[Any, Any, Any] = Handler(
                 self,
                 of,
-                Signature(function),
+                self._signature(function),
                 wanted,
                 selection,
                 idempotent=idempotent,
@@ -154,6 +154,13 @@ class App:
             return made
 
         return decorate
+
+    def _signature(self, function: Callable[..., Any]) -> Signature:
+        """Return the function's signature, which all queues that it serves share."""
+        for made in self.handlers.values():
+            if made.signature.function is function:
+                return made.signature
+        return Signature(function)
 
     def task(self, id: str) -> Task[Any]:  # noqa: A002 - users' word
         """Return the handle of a task that was added earlier; `handler.task` knows its type as
