@@ -267,9 +267,9 @@ class Backlog:
     def wanted(self) -> Reading | None:
         """What to read next, if a line runs short; asked once until it is answered."""
         for priority, line in enumerate(self.lines):
-            if line.reading or line.waiting > self._buffer // 2:
+            if line.known <= line.cursor:  # first, since it is so of most lines most of the time
                 continue
-            if line.known <= line.cursor:
+            if line.reading or line.waiting > self._buffer // 2:
                 continue
             most_bytes = self._most_bytes(line)
             if line.bytes <= most_bytes // 2:

@@ -73,6 +73,8 @@ class LaterTasks:
         """Who is due first, of those whose line has room."""
         found: Entry | None = None
         for priority, heap in enumerate(self._heaps):
+            if not heap:
+                continue
             while heap and not _waits(heap[0]):
                 self._count(-len(heappop(heap)[2].payload))
             if heap and (found is None or heap[0] < found) and room(priority):
