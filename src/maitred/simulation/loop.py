@@ -99,17 +99,8 @@ class SimulatedTask(asyncio.Task[Any]):
     run to run.
     """
 
-    def __init__(
-        self,
-        coroutine: Coroutine[Any, Any, Any],
-        number: int,
-        **options: Any,  # noqa: ANN401
-    ) -> None:
-        self.number = number
-        self.process: Process | None = (options.get("context") or contextvars.copy_context()).get(
-            PROCESS
-        )
-        super().__init__(coroutine, **options)
+    number: int
+    process: Process | None
 
     def __hash__(self) -> int:
         return self.number
@@ -208,7 +199,13 @@ class SimulatedLoop(Refusals):
         if options.get("name") is None:
             # asyncio's own numbers go on from run to run, and errors would differ by them.
             options["name"] = f"task-{number}"
-        task = SimulatedTask(coro, number, loop=self, **options)  # type: ignore[arg-type]
+        # asyncio's __init__ puts the task into a set, so it needs its number before. An __init__ of
+        # our own would take as long as asyncio's.
+        task = SimulatedTask.__new__(SimulatedTask)
+        task.number = number
+        context = options.get("context")
+        task.process = PROCESS.get(None) if context is None else context.get(PROCESS)
+        asyncio.Task.__init__(task, coro, loop=self, **options)
         self._tasks.append(task)
         if len(self._tasks) > self._tasks_cleaned_at:
             self._tasks = [task for task in self._tasks if not task.done()]

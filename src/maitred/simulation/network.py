@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import DuplicateHost, InvalidArgument, UnknownHost
@@ -188,6 +189,7 @@ class Network:
         return names
 
 
+@lru_cache  # each connection asks, and there are few names
 def _is_address(name: str) -> bool:
     try:
         ipaddress.IPv4Address(name)

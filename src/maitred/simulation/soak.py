@@ -112,6 +112,15 @@ def scenario_named(name: str, scenarios: Mapping[str, Scenario]) -> Scenario:
 
 def run_seed(scenario: Scenario, seed: int, *, name: str | None = None) -> RunOutcome:
     """Run a scenario once; an error inside the world becomes part of the outcome."""
+    with collector_tamed():  # else it would look through the world once more before its end
+        outcome = _outcome(scenario, seed, name)
+        # The world is full of cycles. Collected at once, its memory is used again while the
+        # processor still has it in its cache; collecting ten worlds later takes twice as long.
+        gc.collect(0)
+    return outcome
+
+
+def _outcome(scenario: Scenario, seed: int, name: str | None) -> RunOutcome:
     random = World.stream(seed, "faults")
     world = World(seed, faults=Faults.drawn(random), limits=LIMITS)
     error: str | None = None
@@ -229,12 +238,7 @@ def _follow_parent() -> None:
 
 def _run_job(job: tuple[Scenario, int, str]) -> RunOutcome:
     scenario, seed, name = job
-    with collector_tamed():  # else it would look through the world once more before its end
-        outcome = run_seed_proved(scenario, seed, name=name)
-        # The world is full of cycles. Collected at once, its memory is used again while the
-        # processor still has it in its cache; collecting ten worlds later takes twice as long.
-        gc.collect(0)
-    return outcome
+    return run_seed_proved(scenario, seed, name=name)
 
 
 async def _main(scenario: Scenario, world: World) -> None:
