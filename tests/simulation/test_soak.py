@@ -21,16 +21,16 @@ from maitred.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-CHUNK = 5
+CHUNK = 3
 SEEDS = {
-    "streams": 20,
-    "connections": 20,
-    "backpressure": 20,
-    "servers": 20,
-    "nodes": 10,
-    "tasks": 5,
-    "many-queues": 5,
-    "queries": 5,
+    "streams": 12,
+    "connections": 12,
+    "backpressure": 12,
+    "servers": 12,
+    "nodes": 6,
+    "tasks": 3,
+    "many-queues": 3,
+    "queries": 3,
 }
 """The last four are large; each kind of trouble of theirs has seeds of its own in its own tests.
 `make soak` has a thousand of each."""

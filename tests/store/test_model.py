@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from maitred.matching.records import ROW_BYTES, Acquired, Changes, PartitionKey, Segment, StoredUse
 from maitred.store.interface import SegmentRead
-from tests.store.engines import Engine, Postgres, Sqlite, opened
+from tests.store.engines import Engine, Postgres, opened
 from tests.store.samples import acquire, dead, everything, gone, later, result
 
 if TYPE_CHECKING:
@@ -108,38 +108,35 @@ forget = st.tuples(st.just("forget"), moments, st.integers(0, 3))
 histories = st.lists(st.one_of(acquiring, commit, commit, commit, forget), max_size=12)
 
 
-async def play(engine: Engine, history: list[Any]) -> None:
+async def play(two: list[Store], history: list[Any]) -> None:
     namespace = f"n{next(_namespaces)}"
     keys = [PartitionKey(namespace, "queue", 1, n) for n in range(PARTITIONS)]
     models = [Model() for _ in keys]
     held: list[dict[int, int]] = [{}, {}]
-    async with opened(engine, 0, 1) as two:
-        await two[0].forget_results(float("inf"), 10**9)  # of the example before
-        # Most commits should find an owner.
-        for what, *how in [*(("acquire", n % 2, n) for n in range(PARTITIONS)), *history]:
-            if what == "acquire":
-                store, n = how
-                acquired = await acquire(two[store], keys[n])
-                model = models[n]
-                assert acquired == Acquired(model.range_id + 1, None, model.backlog, model.clean)
-                held[store][n] = model.range_id = acquired.range_id
-                model.clean = False
-            elif what == "commit":
-                store, wanted = how
-                group = [
-                    Changes(keys[n], held[store].get(n, 0), **one) for n, one in wanted.items()
-                ]
-                good = {n for n in wanted if held[store].get(n) == models[n].range_id}
-                overtaken = await two[store].commit(group)
-                assert set(overtaken) == {keys[n] for n in wanted if n not in good}
-                for one in group:
-                    if one.key not in overtaken:
-                        models[one.key.partition].write(one)
-            else:
-                await forget_some(two[0], models, *how)
-        for key, model in zip(keys, models, strict=True):
-            await check(two[1], key, model)
-        await check_use(two, namespace, models)
+    await two[0].forget_results(float("inf"), 10**9)  # of the example before
+    # Most commits should find an owner.
+    for what, *how in [*(("acquire", n % 2, n) for n in range(PARTITIONS)), *history]:
+        if what == "acquire":
+            store, n = how
+            acquired = await acquire(two[store], keys[n])
+            model = models[n]
+            assert acquired == Acquired(model.range_id + 1, None, model.backlog, model.clean)
+            held[store][n] = model.range_id = acquired.range_id
+            model.clean = False
+        elif what == "commit":
+            store, wanted = how
+            group = [Changes(keys[n], held[store].get(n, 0), **one) for n, one in wanted.items()]
+            good = {n for n in wanted if held[store].get(n) == models[n].range_id}
+            overtaken = await two[store].commit(group)
+            assert set(overtaken) == {keys[n] for n in wanted if n not in good}
+            for one in group:
+                if one.key not in overtaken:
+                    models[one.key.partition].write(one)
+        else:
+            await forget_some(two[0], models, *how)
+    for key, model in zip(keys, models, strict=True):
+        await check(two[1], key, model)
+    await check_use(two, namespace, models)
 
 
 async def forget_some(store: Store, models: list[Model], before: float, most: int) -> None:
@@ -182,9 +179,17 @@ async def check_use(stores: list[Store], namespace: str, models: list[Model]) ->
 
 
 def test_engines_do_as_the_model_does(engine: Engine) -> None:
-    @settings(max_examples={Postgres: 10, Sqlite: 20}.get(type(engine), 40))
-    @given(history=histories)
-    def run(history: list[Any]) -> None:
-        asyncio.run(play(engine, history))
+    with asyncio.Runner() as runner:
+        # To open a store takes longer than an example, and each example has a namespace of its own.
+        opening = opened(engine, 0, 1)
+        two = runner.run(opening.__aenter__())
 
-    run()
+        @settings(max_examples=10 if isinstance(engine, Postgres) else 20)
+        @given(history=histories)
+        def run(history: list[Any]) -> None:
+            runner.run(play(two, history))
+
+        try:
+            run()
+        finally:
+            runner.run(opening.__aexit__(None, None, None))

@@ -138,8 +138,7 @@ class StarvedMachine:
         await asyncio.sleep(seconds)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize(("seed", "tells"), [(0, True), (1, False), (2, True)])
 def test_a_starved_machine_is_no_small_one(seed: int, tells: bool) -> None:
     machine = StarvedMachine(seed=seed, tells=tells)
     machine.run(machine.others(15.0))
@@ -289,11 +288,11 @@ def test_the_usual_reason_is_said_once_and_single_windows_change_nothing() -> No
     assert said[1][0] - said[0][0] > QUIET_SECONDS
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_reasons_that_change_all_the_time_are_bounded_lines(seed: int) -> None:
     report, random = LimitReport(), Random(seed)
     lines, now = 0, 0.0
-    for _ in range(2_000):
+    for _ in range(1_000):
         cause = random.choice(["waiting", "slots", "late", "unused", "knee"])
         for _ in range(random.randrange(100)):
             now += TICK_SECONDS
