@@ -62,7 +62,9 @@ def connection_lost_comes_twice(patch: Patch) -> None:
 
 
 def silence_lasts_for_ever(patch: Patch) -> None:
-    patch.setattr("maitred.simulation.scenarios.pipelined.Client.connect_timeout_seconds", 1e6)
+    patch.setattr(
+        "maitred.simulation.scenarios.pipelined.PipelinedClient.connect_timeout_seconds", 1e6
+    )
     patch.setattr(SimulatedTransport, "abort", lambda _transport: None)
 
 
