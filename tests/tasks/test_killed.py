@@ -33,7 +33,7 @@ SEED = int(os.environ.get("KILL_SEED", "4711"))
 WORKERS, SLOTS, PRODUCERS, SHARDS = 2, 8, 2, 2
 SETTINGS = """
 [queues."*"]
-lease_seconds = 2
+lease_seconds = 6
 partitions = 3
 [restarts]
 give_up_after = 1000
