@@ -12,6 +12,7 @@ from msgspec import msgpack
 from maitred.balancing.workers import QueryOutcome
 from maitred.balancing.workers import worker_policy as real_policy
 from maitred.client.query_gateway import QueryGateway, Rows, Whole
+from maitred.dispatch import queue_dispatcher
 from maitred.dispatch.ask import Ask
 from maitred.errors import (
     AtCapacity,
@@ -437,7 +438,11 @@ def test_a_stream_is_in_flight_to_its_end(run: Run) -> None:
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_a_worker_that_vanishes(run: Run, *, idempotent: bool) -> None:
+def test_a_worker_that_vanishes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, *, idempotent: bool
+) -> None:
+    monkeypatch.setattr(queue_dispatcher, "AWAY_FIRST_SECONDS", 60.0)  # three queries take less
+
     async def main() -> None:
         async with scene(2, policy="round-robin") as here:
             await here.known()
