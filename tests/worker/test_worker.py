@@ -151,13 +151,14 @@ async def test_what_becomes_free_is_offered_unless_plenty_is() -> None:
         shop.go_on.set()
         for task in first:
             await task.result(timeout=10)
-        await node.until(lambda: sum(offer.slots for offer in node.held(Offer)) >= 3)
-        # One is taken and given back while three are on offer: that is worth no message.
+        # Half of them at least; whether more are on offer depends on which became free together.
+        await node.until(lambda: sum(offer.slots for offer in node.held(Offer)) >= 2)
+        # One is taken and given back while as many are on offer: that is worth no message.
         said = len(node.heard(Offer))
         await (await shop.holding.enqueue(3)).result(timeout=10)
-        await node.until(lambda: sum(offer.slots for offer in node.held(Offer)) >= 3)
+        await node.until(lambda: sum(offer.slots for offer in node.held(Offer)) >= 2)
         await (await shop.holding.enqueue(4)).result(timeout=10)
-        await node.until(lambda: sum(offer.slots for offer in node.held(Offer)) >= 3)
+        await node.until(lambda: sum(offer.slots for offer in node.held(Offer)) >= 2)
         assert len(node.heard(Offer)) - said <= 2
 
 
