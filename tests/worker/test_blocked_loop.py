@@ -144,7 +144,7 @@ async def test_leases_are_renewed_while_a_handler_blocks_the_loop() -> None:
     shop = Blocking()
     async with (
         FakeNode(lease_seconds=0.6) as node,
-        a_worker_thread(node, shop, blocked_seconds=0.2) as made,
+        a_worker_thread(node, shop, blocked_seconds=1.0) as made,
     ):
         task = await shop.blocking.enqueue(0)
         await node.until(lambda: shop.begun)
