@@ -1,6 +1,6 @@
 """What a program says to ask a query: a queue, arguments, how long it may take.
 
-Arguments are written as msgpack here and results read; everything between is `querying`.
+Arguments are written as msgpack here and results read; `query_gateway.py` does everything between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many slots to offer where, if queues do not share them. Pure.
 
 With one queue it is simple: whatever is free and not on offer yet. Several queues share all slots
-(`shared_offering.py`), but not at a node of an older release, and not while a queue is offered few
+(`shared_offers.py`), but not at a node of an older release, and not while a queue is offered few
 because its queries fail. An offer to one queue must not keep a slot from the others then, so the
 same slot may be on offer in several places: each queue gets its share of the free slots, and at
 least one, as long as any is free. If more tasks come than there is room for, they are given back;
