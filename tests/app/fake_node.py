@@ -124,7 +124,7 @@ class FakeNode(RunningNode):
         """Of these, what is not answered yet."""
         return [message for message in self.under_way if type(message) is kind]
 
-    async def until(self, condition: Callable[[], object], seconds: float = 10) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 30) -> None:
         """Look until the condition holds, whether it is of the node or of who talks to it.
 
         Waiting for the next request or answer would not do: a worker acts on an answer after the

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HUGE: int = 250 * 2**20
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 
 def header(version: int, opcode: int, size: int = HUGE) -> bytes:

@@ -158,7 +158,7 @@ async def refusal(url: str, **settings: Any) -> MaitredError:  # noqa: ANN401 - 
         assert seconds < 60, caught.value
 
 
-async def until(client: AsyncClient, condition: Callable[[], object], seconds: float = 10) -> None:
+async def until(client: AsyncClient, condition: Callable[[], object], seconds: float = 30) -> None:
     """Wait for news of the client's connections until the condition holds."""
     async with asyncio.timeout(seconds):
         while not condition():

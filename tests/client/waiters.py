@@ -197,7 +197,7 @@ class FakeWorker:
         self.news.set()
         self.news = asyncio.Event()
 
-    async def until(self, condition: Callable[[], object], seconds: float = 10) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 30) -> None:
         async with asyncio.timeout(seconds):
             while not condition():
                 await self.news.wait()
@@ -357,7 +357,7 @@ async def expired(
         seconds *= 2
 
 
-async def until(condition: Callable[[], object], seconds: float = 10, pause: float = 0.001) -> None:
+async def until(condition: Callable[[], object], seconds: float = 30, pause: float = 0.001) -> None:
     """Looks again and again, for what tells nobody; without a pause, in every turn of the loop."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - there is no event

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from maitred.node.shard import Shard
     from maitred.protocol.tasks import PartitionDescription
 
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = 30
 
 
 class House(RunningNode):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from maitred.worker.pools import Caller, PooledCall
     from maitred.worker.worker import Worker
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 
 class Nowhere:
