@@ -239,7 +239,7 @@ class Contest:
     def _leave(self, query: Query, now: float) -> None:
         attempt = query.attempt
         if attempt is not None:
-            attempt.leaving = QueryOutcome.LOST
+            attempt.abandon(QueryOutcome.LOST, now)
             attempt.queue.leave(attempt, now)
 
     # Answers

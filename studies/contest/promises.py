@@ -83,12 +83,10 @@ _CALLERS = Promise(
     during=0.95,
 )
 _HUNG = Promise(
-    "it costs what it had, since nobody repeats what may have been done; the others do the rest. "
-    "What it had counts as lost when it speaks again, so it is trusted again later",
+    "it costs what it had, since nobody repeats what may have been done; the others do the rest",
     during=0.95,
     timeouts=80,
     recovered_seconds=1.2,
-    after_failures=_LATE_REFUSALS,
 )
 _VANISHED = Promise("the others do what they can, and it is used when it is back", during=0.95)
 _FLOOR = Promise("from the floor a limit doubles while it is used", recovered_seconds=1.2)

@@ -164,6 +164,38 @@ def test_silence_halves_the_limit_down_to_one_and_an_answer_brings_it_back() -> 
     assert len(fill(policy, 70.1)) > 10
 
 
+def test_an_overdue_query_keeps_its_slot_and_is_one_loss_whenever_it_ends() -> None:
+    policy = Adaptive(Random(1))
+    for name in ("hangs", "works"):
+        policy.joined(name, 10, 0.0)
+        policy.reported(name, report(1, 10), 0.0)
+    sent = fill(policy, 0.0)
+    hung = [one for one in sent if one.worker.name == "hangs"]
+    for dispatch in hung:
+        policy.overdue(dispatch, 1.0)
+        policy.overdue(dispatch, 1.0)  # a second call does nothing
+    assert policy.in_flight("hangs") == 10
+    good = policy._known["hangs"].health.good
+    assert good == pytest.approx(0.98**10)
+    assert policy.pick(2.9) is None
+    policy.reported("hangs", report(2, 10), 3.0)
+    for dispatch in hung:
+        policy.ended(dispatch, QueryOutcome.LOST, 3.0)
+    assert policy._known["hangs"].health.good == good
+    assert len(fill(policy, 3.0)) == 10, "the pauses were over long before"
+
+
+def test_an_overdue_query_that_ends_at_once_holds_its_slot_for_its_pause() -> None:
+    policy = Adaptive(Random(1))
+    policy.joined("late", 1, 0.0)
+    policy.reported("late", report(1, 1, 0.05), 0.0)
+    (dispatch,) = fill(policy, 0.0)
+    policy.overdue(dispatch, 1.0)
+    policy.ended(dispatch, QueryOutcome.LOST, 1.001)
+    assert policy.pick(1.04) is None
+    assert policy.pick(1.06) == "late"
+
+
 def test_a_refusal_lowers_the_limit_and_holds_its_slot() -> None:
     policy = Adaptive(Random(1))
     policy.joined("a", 50, 0.0)

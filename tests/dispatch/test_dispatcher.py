@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maitred.balancing.workers import QueryOutcome
+from maitred.dispatch.query_states import Stage
 from maitred.dispatch.warm_slots import SHARE
 from maitred.errors import (
     AtCapacity,
@@ -418,6 +419,28 @@ def test_a_worker_is_busy_until_its_last_word_and_a_deadline_counts_as_lost(
     end(link, [*link.streams][-1], STOPPED)
     assert policy.in_flight(FIRST.hex()) == 0
     assert ends == [outcome]
+
+
+def test_a_worker_that_hung_is_asked_as_soon_as_it_speaks_again() -> None:
+    """Its queries were lost at their deadlines: what follows from that is over by then."""
+    world = RecordedEffects()
+    world.link(FIRST)
+    world.ask()
+    (request,) = world.requests
+    world.answer(request, Allocated([world.allocation(FIRST)], policy="adaptive"))
+    (subscription,) = world.requests
+    world.answer(subscription, Roster(1, "adaptive", [Member(FIRST, "w", "h:1", 4, FIRST)]))
+    link = world.links[FIRST]
+    end(link, [*link.streams][-1], DONE)
+    hung = [world.ask(seconds=1.0) for _ in range(4)]
+    world.advance(1.0)
+    assert all(query.over for query in hung)
+    waiting = world.ask(seconds=1.0)
+    assert waiting.stage is Stage.WAITING, "nothing more goes to a worker that does not answer"
+    world.advance(1.5)
+    for stream in [*link.streams]:
+        end(link, stream, STOPPED)
+    assert world.ask(seconds=1.0).stage is Stage.SENT
 
 
 # Everything, in any order

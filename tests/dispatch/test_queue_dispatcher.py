@@ -103,7 +103,7 @@ class FakeQuery:
     def left(self, outcome: QueryOutcome) -> None:
         """The caller left, and the worker has the query still."""
         assert self.attempt is not None
-        self.attempt.leaving = outcome
+        self.attempt.abandon(outcome, self.house.clock.now)
         self.house.leaving.append(self.attempt)
         self._over("left")
 

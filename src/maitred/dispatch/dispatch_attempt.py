@@ -170,6 +170,13 @@ class DispatchAttempt:
         if self.link is not None:
             self.link.hand_over(stream, receiver, self)
 
+    def abandon(self, outcome: QueryOutcome, now: float) -> None:
+        """Record how the attempt ends if the worker stops it, now that its caller leaves. A loss is
+        counted at once: a worker that hangs says nothing, perhaps for long."""
+        self.leaving = outcome
+        if outcome is QueryOutcome.LOST and self.dispatch is not None and self.link is not None:
+            self.policy.overdue(self.dispatch, now)
+
     # In place of the query, after that
 
     def rows_came(self, chunk: bytes, now: float) -> None:

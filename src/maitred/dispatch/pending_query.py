@@ -474,7 +474,7 @@ class PendingQuery:
         if self.attempt is None:
             carrier.stop(self._stream, self, now)
         else:
-            self.attempt.leaving = outcome
+            self.attempt.abandon(outcome, now)
             self.attempt.stop(self._stream, self)
 
     def _finish(

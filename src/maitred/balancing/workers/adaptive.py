@@ -20,10 +20,12 @@ limit halves with each further half second, down to one query, whose answer rest
 **Refusals and errors never count as fast successes.** A worker that fails clearly more than the
 others gets one query at a time until it recovers (`health`); failures that all workers share count
 against none of them. The slot of a refused or lost query stays taken for as long as the work would
-have taken, and twice as long with each further one in a row. A refusal lowers the limit to the one
-that the worker states. Whatever the worker states, it had no room for one more than this gateway
-had in flight: that bound holds until the worker reports a limit below it. The bound doubles with
-time, more slowly the more often the worker refused at about the same number.
+have taken, and twice as long with each further one in a row. A query is lost at its deadline, even
+while the worker still has it: a worker that hung has its pauses behind it when it answers again. A
+refusal lowers the limit to the one that the worker states. Whatever the worker states, it had no
+room for one more than this gateway had in flight: that bound holds until the worker reports a limit
+below it. The bound doubles with time, more slowly the more often the worker refused at about the
+same number.
 
 At least one query may always be in flight to every worker, so every worker is tried again.
 """
@@ -175,6 +177,13 @@ class Adaptive(CountingPolicy[Seen]):
             seen.room -= 1.0
         return super().sent(worker, now)
 
+    def overdue(self, dispatch: Dispatch, now: float) -> None:
+        seen = dispatch.worker
+        if dispatch.open and dispatch.held_until is None and isinstance(seen, Seen):
+            dispatch.held_until = self._pause(seen, now)
+            if self._failed(seen, now):
+                self._reckon(seen, now)
+
     def ended(
         self, dispatch: Dispatch, outcome: QueryOutcome, now: float, limit: int | None = None
     ) -> None:
@@ -195,10 +204,16 @@ class Adaptive(CountingPolicy[Seen]):
         elif outcome is QueryOutcome.REFUSED:
             changed = True
             self._refused(seen, dispatch.sent_at, now, limit)
-            self._hold(seen, now)
+            self._hold(seen, self._pause(seen, now))
+        elif dispatch.held_until is not None:
+            changed = False  # the loss was counted when it became overdue
+            if dispatch.held_until > now:
+                self._hold(seen, dispatch.held_until)
+            else:
+                seen.room += 1.0
         else:
             changed = self._failed(seen, now)
-            self._hold(seen, now)
+            self._hold(seen, self._pause(seen, now))
         super().ended(dispatch, outcome, now, limit)
         if changed:
             self._reckon(seen, now)
@@ -238,10 +253,14 @@ class Adaptive(CountingPolicy[Seen]):
             seen.patience = min(2.0 * seen.patience, PATIENCE_SECONDS_MAX)
         seen.ceiling, seen.ceiling_at = max(1.0, float(had)), now
 
-    def _hold(self, seen: Seen, now: float) -> None:
-        """Keep the slot of a refused or lost query taken for a while."""
+    def _pause(self, seen: Seen, now: float) -> float:
+        """Return until when the slot of a query that is refused or lost now stays taken."""
         until = now + pause_seconds(seen.service, seen.streak)
         seen.streak += 1
+        return until
+
+    def _hold(self, seen: Seen, until: float) -> None:
+        """Keep the slot of a query that ended taken until then."""
         if seen.held and seen.held[-1] > until:
             until = seen.held[-1]
         seen.held.append(until)

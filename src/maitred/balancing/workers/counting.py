@@ -63,6 +63,9 @@ class CountingPolicy(Generic[AnyWorker]):
         known.in_flight += 1
         return Dispatch(known, now)
 
+    def overdue(self, dispatch: Dispatch, now: float) -> None:
+        """Ignore it; most policies judge a query when it ends."""
+
     def ended(
         self, dispatch: Dispatch, outcome: QueryOutcome, now: float, limit: int | None = None
     ) -> None:

@@ -72,12 +72,15 @@ class PolicyWorker:
 class Dispatch:
     """One query in flight: its worker, when it was sent, and whether it is still open."""
 
-    __slots__ = ("open", "sent_at", "worker")
+    __slots__ = ("held_until", "open", "sent_at", "worker")
 
     def __init__(self, worker: PolicyWorker, sent_at: float) -> None:
         self.worker = worker
         self.sent_at = sent_at
         self.open = True
+        self.held_until: float | None = None
+        """Until when a policy keeps the slot taken whenever the query ends; None unless the query
+        is overdue."""
 
     def __repr__(self) -> str:
         return f"<Dispatch to {self.worker.name!r}, {'open' if self.open else 'ended'}>"
@@ -104,6 +107,11 @@ class WorkerPolicy(Protocol):
 
     def sent(self, worker: str, now: float) -> Dispatch:
         """Count a query that is sent to the worker; give the result to `ended` once it ends."""
+        ...
+
+    def overdue(self, dispatch: Dispatch, now: float) -> None:
+        """Count a loss: the query's deadline passed. The worker has the query until it ends, which
+        is not counted as a second loss."""
         ...
 
     def ended(
