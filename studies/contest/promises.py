@@ -58,11 +58,6 @@ _LATE_REFUSALS = 250
 """In the last second of a run: the smaller two workers lack a third of 1,250 a second, for the 0.6
 s that a worker may be late, and a tenth of a second more by chance."""
 
-_FIRST_LINE = 300
-"""Without an answer in the 2 s of a fault that strikes all. Before it every query found room, so
-the line does not know how fast slots become free, and lets 256 in (`length_first`); they wait to
-their deadlines. The rest is for those in flight, and for those that a worker sent back."""
-
 _ERRORS = Promise(
     "errors are no fast successes: hardly anything goes there after a second, and a probe now and "
     "then finds out that it can work again; until then what the others cannot do is refused",
@@ -94,8 +89,8 @@ _AS_KNOWN = Promise("what was known still holds, and answers still tell", during
 _NEWEST = Promise("the newest counts, whatever comes after it", during=0.95)
 _CLOCKS = Promise("only durations count, each by one clock", during=0.95)
 _ONE_PERMIT = Promise(
-    "as from the floor; what was in flight or in the first line may come too late",
-    timeouts=_FIRST_LINE,
+    "as from the floor; what was in flight may come too late",
+    timeouts=60,
     recovered_seconds=1.2,
 )
 
@@ -124,9 +119,9 @@ PROMISES: Mapping[str, Promise] = {
     ),
     "clocks-differ": _CLOCKS,
     "all-refuse": Promise(
-        "nobody can be served, and everybody is told so at once but for those in the first line; "
-        "afterwards each is tried within a second",
-        timeouts=_FIRST_LINE,
+        "nobody can be served, but everybody is told so at once, but for one in the line now and "
+        "then; afterwards each is tried within a second",
+        timeouts=10,
         recovered_seconds=1.0,
     ),
     "fast-errors": _ERRORS,

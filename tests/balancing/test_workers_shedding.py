@@ -82,7 +82,7 @@ def test_when_to_try_again_follows_from_the_drain() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["offer", "take", "freed"]),
+            st.sampled_from(["offer", "again", "take", "freed", "hopeless"]),
             st.integers(-3, 9),
             st.floats(-0.05, 0.2),
             st.floats(0.0, 0.3),
@@ -99,16 +99,21 @@ def test_everybody_who_was_let_in_comes_out_once_and_the_line_is_bounded(
     now = 0.0
     for number, (kind, priority, elapsed, patience) in enumerate(steps):
         now += elapsed
-        if kind == "offer":
-            if line.offer(number, now, deadline=now + patience, priority=priority) is None:
+        if kind in ("offer", "again"):
+            deadline, again = now + patience, kind == "again"
+            if line.offer(number, now, deadline=deadline, priority=priority, again=again) is None:
                 inside.add(number)
+        elif kind == "hopeless":
+            before = len(inside)
+            inside.difference_update(line.hopeless(now))
+            assert bool(inside) == bool(before), "the next one may have its turn at any moment"
         elif kind == "take":
             item, late = line.take(now)
             for one in [*late, *([] if item is None else [item])]:
                 inside.remove(one)
         else:
             line.freed(now)
-        assert len(line) == len(inside) <= 30
+        assert len(line) == len(inside) <= 60, "twice the bound, for those that were sent back"
         assert 0.0 < line.retry_after_seconds(now) <= settings.retry_after_seconds_max
 
 
@@ -183,4 +188,46 @@ def test_one_that_a_worker_sent_back_is_the_next_of_its_priority() -> None:
     assert line.offer("back", 0.0, priority=1, again=True) is None
     assert line.offer("late", 0.0, priority=1, deadline=0.0, again=True) is Shed.TOO_LATE
     assert line.offer("now", 0.0, do_not_queue=True, again=True) is Shed.DO_NOT_QUEUE
-    assert [line.take(0.0)[0] for _ in range(3)] == ["back", "one", "two"]
+    assert line.offer("too", 0.0, again=True) is None
+    assert line.offer("many", 0.0, again=True) is Shed.LINE_FULL, "twice the bound"
+    assert [line.take(0.0)[0] for _ in range(4)] == ["too", "back", "one", "two"]
+
+
+def test_queries_whose_deadline_passes_before_their_turn_are_refused_once_that_is_known() -> None:
+    line: SheddingLine[int] = SheddingLine(0.0)
+    for number in range(200):
+        assert line.offer(number, 0.0, deadline=1.0) is None
+    line.remove(7)
+    assert line.hopeless(0.05) == [], "it is not known yet how fast slots become free"
+    for number in range(10):
+        line.freed(0.01 * number)
+    found = line.hopeless(0.1)
+    assert found == list(range(91, 200)), "a hundred a second, for nine tenths of a second"
+    assert len(line) == 90
+    assert line.hopeless(0.1) == []
+    assert [line.take(0.1)[0] for _ in range(91)] == [*range(7), *range(8, 91), None]
+
+
+def test_higher_priorities_are_counted_before_lower_ones() -> None:
+    line: SheddingLine[int] = SheddingLine(0.0)
+    for number in range(5):
+        assert line.offer(10 + number, 0.0, deadline=0.22, priority=1) is None
+    for number in range(10):
+        assert line.offer(number, 0.0, deadline=0.22) is None
+    for _ in range(10):
+        line.freed(0.0)
+    assert line.hopeless(0.1) == [12, 13, 14], "0.12 s are left, at a hundred a second"
+
+
+def test_slow_queries_do_not_look_as_if_they_never_ended() -> None:
+    """One slot, a second each: most windows are empty, and whoever waits has time enough."""
+    line: SheddingLine[int] = SheddingLine(0.0)
+    for number in range(5):
+        assert line.offer(number, 0.0, deadline=30.0) is None
+    for step in range(1, 200):
+        now = step / 10
+        if step % 10 == 0:
+            line.freed(now)
+        assert line.hopeless(now) == []
+        if now > 2.0:
+            assert 0.5 < line.wait_seconds(now) / 5 < 1.6

@@ -342,3 +342,26 @@ def test_if_all_refuse_retries_stay_within_the_budget(policy: str, seed: int, co
     assert house.sends - house.first <= RETRIES_PER_SECOND + 0.2 * house.first + 1
     assert all(one.where == "refused" for one in house.queries)
     assert house.under_way == []
+
+
+def test_if_all_workers_begin_to_refuse_queries_are_refused_before_their_deadlines() -> None:
+    """After a quiet time it is not known how fast slots become free, and many queries are queued:
+    they are told as soon as it is known, and do not wait to their deadlines."""
+    house = House("adaptive", 1)
+    for _ in range(200):
+        house.ask(1.0, 0, now_only=False)
+        house.pass_time(0.01)
+        house.seated(0, DONE, 2)
+    queued = 0
+    for step in range(1_500):
+        if step < 300:
+            house.ask(1.0, 0, now_only=False)
+        while house.sent(0) is not None:
+            house.refused(0, known=True)
+        queued = max(queued, len(house.queue.line))
+        house.pass_time(0.001)
+        house.check()
+    ends = [one.where for one in house.queries[200:]]
+    assert queued > 100
+    assert ends.count("late") + ends.count("left") <= 3
+    assert ends.count("refused") >= 297

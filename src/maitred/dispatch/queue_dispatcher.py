@@ -294,7 +294,10 @@ class QueueDispatcher:
         self._alarm = None
         if self.line:
             self.serve(now)
-        if self.line:
+        for attempt in self.line.hopeless(now):
+            attempt.queued = False
+            self._shed(attempt, "No worker of {} will have room before the deadline.", now)
+        if self.line and self._alarm is None:
             self._alarm = self._effects.wake_at(now + LOOK_SECONDS, self._look)
 
     def give_back(self, now: float) -> None:

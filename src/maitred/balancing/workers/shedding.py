@@ -10,7 +10,9 @@ only use a smaller part of the target, so the lowest are refused first and the h
 queue.
 
 The gateway checks a query's deadline when its turn comes, and does not send a query that is too
-late.
+late. A queued query whose deadline would pass before its turn is refused as soon as that is known:
+the rate may fall, and after a quiet time it is unknown, so that a named number of queries is
+admitted. A refusal tells the caller more than the end of its time, and sooner.
 """
 
 from __future__ import annotations
@@ -77,6 +79,9 @@ class SheddingSettings:
 RATE_WINDOW_SECONDS = 0.1
 RATE_WEIGHT = 0.3
 """The weight of the last window in the moving average of the rate."""
+FREED_REMEMBERED_MIN = 16.0
+"""However old they are, this many freed slots stay in the average: where queries take longer than a
+window, most windows are empty, and the rate would fall to nothing between two ends."""
 RETRY_AFTER_SECONDS_MIN = 0.001
 LEFT_MAX = 64
 """This many removed queries, and two per queued one, may stay in the queue before it is rebuilt."""
@@ -89,12 +94,15 @@ class DrainRate:
     that, and perhaps much more. Such a window can only raise the rate.
     """
 
-    __slots__ = ("_began", "_count", "_slack", "per_second")
+    __slots__ = ("_began", "_count", "_freed", "_seconds", "_slack", "per_second")
 
     def __init__(self, now: float) -> None:
         self._began = now
         self._count = 0
         self._slack = False
+        self._freed = 0.0
+        self._seconds = 0.0
+        """Moving sums of the freed slots and the lengths of the windows that count."""
         self.per_second: float | None = None
         """The rate; None until the first window is over in which no worker had room."""
 
@@ -113,18 +121,25 @@ class DrainRate:
         if 0.0 <= length < RATE_WINDOW_SECONDS:
             return
         if length > 0.0:
-            rate = self._count / length
-            if self._slack:
-                if self.per_second is not None and rate > self.per_second:
-                    self.per_second = rate
-            elif self.per_second is None:
-                self.per_second = rate
-            else:
-                kept = (1.0 - RATE_WEIGHT) ** min(length / RATE_WINDOW_SECONDS, 100.0)
-                self.per_second = kept * self.per_second + (1.0 - kept) * rate
+            self._add(self._count, length)
         self._began = now
         self._count = 0
         self._slack = False
+
+    def _add(self, count: int, length: float) -> None:
+        rate = self.per_second
+        if self._slack:
+            if rate is None or count <= rate * length:
+                return
+            self._freed, self._seconds = float(count), length
+        else:
+            kept = (1.0 - RATE_WEIGHT) ** min(length / RATE_WINDOW_SECONDS, 100.0)
+            if self._freed:
+                kept = max(kept, min(1.0, FREED_REMEMBERED_MIN / self._freed))
+            self._freed = kept * self._freed + count
+            self._seconds = kept * self._seconds + length
+        # Before the first slot became free, it may do so at any moment.
+        self.per_second = max(1.0, self._freed) / self._seconds
 
 
 class SheddingLine(Generic[Item]):
@@ -159,7 +174,7 @@ class SheddingLine(Generic[Item]):
         """Admit a query for which no worker has room, and return None; or return why not.
 
         `again`: the query was admitted before, and a worker refused it. Later queries do not take
-        its place: it is the next of its priority, however long the queue is.
+        its place: it is the next of its priority, and the queue may be twice as long for it.
         """
         if do_not_queue:
             return Shed.DO_NOT_QUEUE
@@ -167,6 +182,8 @@ class SheddingLine(Generic[Item]):
         if again:
             if deadline <= now:
                 return Shed.TOO_LATE
+            if self._length >= 2.0 * self._room(0, now):
+                return Shed.LINE_FULL
             self._lines[level].appendleft((deadline, item))
             self._length += 1
             return None
@@ -202,6 +219,28 @@ class SheddingLine(Generic[Item]):
                     return item, late
                 late.append(item)
         return None, late
+
+    def hopeless(self, now: float) -> list[Item]:
+        """Remove the queries whose deadline will pass before their turn, and return them; none
+        while the rate is unknown, nor while the queue is about as long as it may be."""
+        rate = self._drain(now)
+        if rate is None or self._length <= 2.0 * self._room(0, now):
+            return []
+        found: list[Item] = []
+        before = 0
+        for number, line in enumerate(self._lines):
+            kept: deque[tuple[float, Item]] = deque()
+            for deadline, item in line:
+                if self._left and id(item) in self._left:
+                    del self._left[id(item)]
+                elif before and deadline <= now + before / rate:
+                    found.append(item)
+                else:
+                    kept.append((deadline, item))
+                    before += 1
+            self._lines[number] = kept
+        self._length -= len(found)
+        return found
 
     def freed(self, now: float) -> None:
         """Count a slot that became free because a query ended; the rate is measured by these."""
