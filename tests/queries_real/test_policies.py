@@ -11,6 +11,7 @@ import pytest
 
 from maitred import App
 from maitred.balancing.workers import WORKER_POLICIES
+from maitred.balancing.workers import shedding as shedding_module
 from maitred.errors import AtCapacity, Overloaded, QueryFailed, WorkerLost
 from maitred.settings import QuerySettings, Queue, Shedding
 from tests.client.waiters import until
@@ -138,7 +139,11 @@ def test_every_policy_answers(run: Run, policy: str) -> None:
     run(main())
 
 
-def test_workers_are_filled_and_no_further_and_the_rest_waits_or_is_refused(run: Run) -> None:
+def test_workers_are_filled_and_no_further_and_the_rest_waits_or_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shedding_module, "RATE_WINDOW_SECONDS", 3600.0)  # the length alone decides
+
     async def main() -> None:
         bar = Bar()
         bar.gate.set()
@@ -163,7 +168,9 @@ def test_workers_are_filled_and_no_further_and_the_rest_waits_or_is_refused(run:
     run(main())
 
 
-def test_low_priority_is_refused_first(run: Run) -> None:
+def test_low_priority_is_refused_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shedding_module, "RATE_WINDOW_SECONDS", 3600.0)  # the length alone decides
+
     async def main() -> None:
         bar = Bar()
         bar.gate.set()
