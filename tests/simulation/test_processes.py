@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 from typing import Any
 
 import pytest
@@ -35,6 +36,25 @@ def test_tasks_belong_to_the_process_that_made_them() -> None:
 
 async def _all(*awaitables: Any) -> None:  # noqa: ANN401
     await asyncio.gather(*awaitables)
+
+
+def test_a_task_that_is_created_while_the_world_ends_is_closed_too() -> None:
+    created: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.sleep(100)
+        finally:
+            created.append(loop.create_task(asyncio.sleep(1)))
+
+    with World(1) as world:
+        world.host("a").spawn(main, name="one")
+        world.run(asyncio.sleep(1))
+    (late,) = created
+    coroutine = late.get_coro()
+    assert inspect.iscoroutine(coroutine)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
 def test_there_is_no_network_outside_a_process() -> None:

@@ -143,8 +143,12 @@ class World:
         self.network.discard()
         # What the garbage collector finds from now on happened after the end of the world.
         self.loop.set_exception_handler(lambda _loop, _context: None)
-        for task in self.loop.known_tasks():
-            _close_coroutine(task)
+        # Closing a coroutine runs its `finally` blocks, and these may create further tasks.
+        closed: set[SimulatedTask] = set()
+        while left := [task for task in self.loop.known_tasks() if task not in closed]:
+            for task in left:
+                _close_coroutine(task)
+            closed.update(left)
         self.loop.close()
 
     def _dispose_task(self, task: SimulatedTask) -> None:
