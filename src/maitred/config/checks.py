@@ -229,14 +229,14 @@ def _check_open(node: Node, origin: _Origins) -> None:
     if node.gateway.enabled and not is_loopback(node.gateway.host):
         raise InvalidSetting(
             f"{origin('gateway.host')} is {node.gateway.host!r}, where others can reach it, and "
-            "there are no users: whoever connects could do anything.",
+            "there are no users: any caller that connects could do anything.",
             remedy="Configure users (`maitred hash-secret` makes their secrets), or accept it with "
             "public_without_auth = true or `--public-without-auth`.",
         )
     if not is_loopback(node.host):
         raise InvalidSetting(
             f"{origin('host')} is {node.host!r}, where others can reach it, and there are no "
-            "users: whoever connects could do anything.",
+            "users: any caller that connects could do anything.",
             remedy="Configure users (`maitred hash-secret` makes their secrets), or accept it with "
             "public_without_auth = true or `--public-without-auth`.",
         )

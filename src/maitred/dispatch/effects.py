@@ -88,10 +88,10 @@ class NodeRequest(Protocol):
 
 
 class Wakeup(Protocol):
-    """A call that is due later."""
+    """A moment at which the shell will call the dispatcher."""
 
     def cancel(self) -> None:
-        """Cancel the call."""
+        """Do not wake the dispatcher at that moment after all."""
 
 
 class PartitionView(Protocol):
