@@ -50,7 +50,7 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
     assert re.search(rf"^ +0 +\d+  127\.0\.0\.1:{port + 1}$", text, re.MULTILINE)
     assert re.search(rf"^ +1 +\d+  127\.0\.0\.1:{port + 2}$", text, re.MULTILINE)
     assert f"data     {tmp_path}" in text
-    assert "auth     none: whoever connects may do anything" in text
+    assert "auth     none: every caller may do anything" in text
     assert "TLS      off" in text
     # The command as it can be typed here, on the path or not.
     assert f"maitred status --url maitred://127.0.0.1:{port}" in text

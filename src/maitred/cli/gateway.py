@@ -55,7 +55,7 @@ def gateway(
     SIGTERM stops it: no new requests are taken, what is under way is finished. A second one ends it
     at once.
     """
-    from maitred.cli.up import flags
+    from maitred.cli.up import HOW_TO_STOP, flags
     from maitred.client.address import parse_address
     from maitred.config import load
     from maitred.gateway.process import stand_alone
@@ -76,7 +76,7 @@ def gateway(
             click.echo(json.dumps({"http": address, "pid": os.getpid()}))
         else:
             click.echo(f"http     {address}")
-            click.echo("\nCtrl-C stops it, and lets it finish what is under way; twice: at once.")
+            click.echo(HOW_TO_STOP)
         sys.stdout.flush()
 
     source = SettingsSource(read, file)

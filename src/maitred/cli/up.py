@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to try it out, then
 
-_LAST_WORDS = "\nCtrl-C stops it, and lets it finish what is under way; twice: at once."
+HOW_TO_STOP = (
+    "\nCtrl-C stops it when the work in flight is finished; a second Ctrl-C stops it at once."
+)
 
 _EPILOG = (
     "\b\nExit status:\n"
@@ -205,9 +207,7 @@ def _print(running: StartedNode, settings: Node, *, with_example: bool) -> None:
     click.echo()
     click.echo(f"data     {running.data}")
     click.echo(f"node     {running.node}")
-    users = (
-        "users must log in" if settings.authenticates else "none: whoever connects may do anything"
-    )
+    users = "users must log in" if settings.authenticates else "none: every caller may do anything"
     click.echo(f"auth     {users}")
     click.echo(f"TLS      {'on' if settings.tls else 'off'}")
     none = "the gateway does not reach the node: see the log" if running.gateway_pid else "off"
@@ -233,7 +233,7 @@ def _print_next_steps(
         from maitred.cli.up_example import print_next_steps
 
         print_next_steps(url, option, command, http_api)
-        click.echo(_LAST_WORDS)
+        click.echo(HOW_TO_STOP)
         return
     click.echo("\nTry, in another terminal:\n")
     click.echo(f"  {command} status{option}")
@@ -250,4 +250,4 @@ def _print_next_steps(
             "\nA certificate of your own authority needs ?ca=FILE at the end of the address,"
         )
         click.echo("and clients that have to show one &cert=FILE&key=FILE.")
-    click.echo(_LAST_WORDS)
+    click.echo(HOW_TO_STOP)

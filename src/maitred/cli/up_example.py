@@ -156,7 +156,7 @@ def print_next_steps(url: str, option: str, command: str, http_api: str | None) 
         f"\n{WORKERS} workers with {SLOTS} slots each serve quotes and trades: {', '.join(QUEUES)}."
     )
     click.echo(
-        "Try, in another terminal, a query, a stream, a queue that is none, and the table:\n"
+        "Try in another terminal: a query, a stream, a queue that does not exist, the tables.\n"
     )
     if http_api is not None:
         path = f"{http_api}/v1/default/queues"

@@ -71,7 +71,7 @@ class TokenRequests:
     def _check(self, message: CreateToken) -> None:
         if not self._shard.users.required:
             raise InvalidArgument(
-                "This node has no users, so whoever connects may do anything without a token.",
+                "This node has no users, so every caller may do anything without a token.",
                 remedy="Configure users first: `maitred hash-secret` makes their secrets.",
             )
         if self._shard.users.user(message.user) is None:
