@@ -39,23 +39,23 @@ from maitred.protocol.frames import (
     encode_frame,
 )
 from maitred.protocol.queries import Allocate, Allocated, Allocation
-from maitred.protocol.refusals import decode_error, encode_error
-from maitred.protocol.seats import (
+from maitred.protocol.query_link import (
     HELLO_BYTES,
     Greeting,
     Hello,
     Load,
     Proof,
-    Seat,
-    Seated,
+    QueryEnd,
+    RunQuery,
     encode_greeting,
     encode_hello,
     encode_load,
     encode_proof,
-    encode_seat,
-    encode_seated,
+    encode_query_end,
+    encode_run,
     session_proof,
 )
+from maitred.protocol.refusals import decode_error, encode_error
 from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import DONE, FAILED, Failure, Reserved
 from maitred.settings import Querying as QueryingSettings
@@ -103,10 +103,10 @@ GREETING: Final = _answer(
 
 GATEWAY_SAYS: Final[tuple[tuple[int, bytes], ...]] = (
     *(
-        (Opcode.SEAT, encode_seat(Seat(token, 1, 1_000, 64, b"\x91\xa1x")))
+        (Opcode.RUN, encode_run(RunQuery(token, 1, 1_000, 64, b"\x91\xa1x")))
         for token in (*TOKENS, bytes(16))
     ),
-    (Opcode.SEAT, encode_seat(Seat(TOKENS[1], 1, 0, 0, b"\x90", rows=False))),
+    (Opcode.RUN, encode_run(RunQuery(TOKENS[1], 1, 0, 0, b"\x90", rows=False))),
     (Opcode.CREDIT, b"\0\0\0\x40"),
     (Opcode.CANCEL, b""),
     (Opcode.RELEASE, TOKENS[2]),
@@ -119,16 +119,16 @@ GATEWAY_SAYS: Final[tuple[tuple[int, bytes], ...]] = (
 _LOAD: Final = Load(1, 4, 1, 0, 0.01, 1)
 
 WORKER_SAYS: Final[tuple[tuple[int, bytes], ...]] = (
-    (Opcode.SEAT + ANSWER, encode_seated(Seated(DONE, b"\x01"))),
-    (Opcode.SEAT + ANSWER, encode_seated(Seated(DONE, b"\xc0", streamed=True, rows=2))),
+    (Opcode.RUN + ANSWER, encode_query_end(QueryEnd(DONE, b"\x01"))),
+    (Opcode.RUN + ANSWER, encode_query_end(QueryEnd(DONE, b"\xc0", streamed=True, rows=2))),
     (
-        Opcode.SEAT + ANSWER,
-        encode_seated(Seated(FAILED, encode_seated(Failure("KeyError", "x", "")))),
+        Opcode.RUN + ANSWER,
+        encode_query_end(QueryEnd(FAILED, encode_query_end(Failure("KeyError", "x", "")))),
     ),
-    (Opcode.SEAT + ANSWER, encode_seated(Seated(DONE, b"\x01", load=_LOAD))),
+    (Opcode.RUN + ANSWER, encode_query_end(QueryEnd(DONE, b"\x01", load=_LOAD))),
     (
-        Opcode.SEAT + ANSWER,
-        encode_seated(Seated(DONE, b"\x01", again=TOKENS[0], again_seconds=1.0)),
+        Opcode.RUN + ANSWER,
+        encode_query_end(QueryEnd(DONE, b"\x01", again=TOKENS[0], again_seconds=1.0)),
     ),
     (Opcode.ROWS + ANSWER, b"\x01\x02\xa1x"),
     (Opcode.ERROR, encode_error(Unavailable("This worker takes no more queries."))),
@@ -304,7 +304,8 @@ def _check_said(transport: FakeTransport, data: bytes, *, ready: bool) -> None:
     ends = Counter(
         answer.stream
         for answer in answers
-        if answer.opcode == _SEATED or (answer.opcode == _ERROR and answer.stream != EVENT_STREAM)
+        if answer.opcode == _QUERY_END
+        or (answer.opcode == _ERROR and answer.stream != EVENT_STREAM)
     )
     asked = Counter(request.stream for request in frames_of(data, REQUEST, FRAME_BYTES))
     asked[0] += 1  # where a stranger is refused
@@ -314,7 +315,7 @@ def _check_said(transport: FakeTransport, data: bytes, *, ready: bool) -> None:
 
 _HELLO: Final = Opcode.HELLO + ANSWER
 _ERROR: Final = int(Opcode.ERROR)
-_SEATED: Final = Opcode.SEAT + ANSWER
+_QUERY_END: Final = Opcode.RUN + ANSWER
 
 
 def _frames(transport: FakeTransport) -> list[Frame]:

@@ -28,9 +28,9 @@ from maitred.protocol.queries import (
     SheddingTerms,
     WorkerRow,
 )
+from maitred.protocol.query_link import Greeting, Hello, Load, Proof, QueryEnd, RunQuery
 from maitred.protocol.refusals import encode_error
 from maitred.protocol.requests import PartitionRequest, ShardRequest
-from maitred.protocol.seats import Greeting, Hello, Load, Proof, Seat, Seated
 from maitred.protocol.shared_offers import SetMember
 from maitred.protocol.tasks import (
     Counts,
@@ -191,8 +191,8 @@ def test_every_key_of_a_map_is_named(kind: type[Struct]) -> None:
         (Opcode.HELLO, Hello),
         (Opcode.HELLO + ANSWER, Greeting),
         (Opcode.PROVE, Proof),
-        (Opcode.SEAT, Seat),
-        (Opcode.SEAT + ANSWER, Seated),
+        (Opcode.RUN, RunQuery),
+        (Opcode.RUN + ANSWER, QueryEnd),
         (Opcode.LOAD + ANSWER, Load),
     ],
 )

@@ -13,7 +13,7 @@ from maitred.balancing.workers import worker_policy
 from maitred.dispatch.known_workers import KnownWorkers
 from maitred.dispatch.queue_dispatcher import DispatchTotals, QueueDispatcher
 from maitred.protocol.queries import Allocation, Member, Roster, SheddingTerms
-from maitred.protocol.seats import Load
+from maitred.protocol.query_link import Load
 from studies.contest.central import CentralLine
 
 if TYPE_CHECKING:

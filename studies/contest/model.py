@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.balancing.workers import QueryOutcome
 from maitred.errors import AtCapacity
-from maitred.protocol.seats import Seated, encode_seated
+from maitred.protocol.query_link import QueryEnd, encode_query_end
 from maitred.protocol.tasks import DONE, FAILED, STOPPED
 from studies.contest.faults import (
     ERROR_SECONDS,
@@ -264,12 +264,12 @@ class Contest:
             if query.open:
                 attempt.queue.retry(attempt, now)
         else:
-            seated = Seated(_HOWS[outcome], b"")
-            seated.load = None if report is None else load_of(report)
+            end = QueryEnd(_HOWS[outcome], b"")
+            end.load = None if report is None else load_of(report)
             if not query.open:
-                attempt.finished(encode_seated(seated), now)
+                attempt.finished(encode_query_end(end), now)
                 return
-            attempt.answered(seated, now)
+            attempt.answered(end, now)
             if outcome is QueryOutcome.DONE and provider.struck:
                 self.tally.struck_done[int(now / BUCKET_SECONDS)] += 1
             self._over(query, now, None if outcome is QueryOutcome.DONE else "error")

@@ -114,7 +114,7 @@ class Gauge:
         self.waiting.add(number)
         heappush(self._line, (self._began.setdefault(number, now), number))
 
-    def task_seated(self, number: int, now: float) -> None:
+    def task_matched(self, number: int, now: float) -> None:
         if number not in self.waiting:
             return
         self.waiting.remove(number)

@@ -209,10 +209,10 @@ class Model:
 
     # What happens to tasks
 
-    def seated(self, task: Foreign, now: float) -> None:
+    def matched(self, task: Foreign, now: float) -> None:
         """An offer has got it, here or at a parent."""
         number = int.from_bytes(task.payload)
-        self.gauge.task_seated(number, now)
+        self.gauge.task_matched(number, now)
         if number not in self._sync:
             known = self._places[task.partition].partition.own_tasks.tasks.get(task.sequence)
             self._sync[number] = known is not None and not (known.stored or known.writing)

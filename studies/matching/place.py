@@ -220,7 +220,7 @@ class Place:
         token, version = offer.token
         now = self._clock.now
         for task in found:
-            self.model.seated(task, now)
+            self.model.matched(task, now)
         if isinstance(token, Passed):
             if not token.answered:
                 token.answered = True

@@ -76,7 +76,7 @@ async def test_who_waits_for_a_semaphore_counts_as_waiting() -> None:
         a_worker(node, app, slots=4) as worker,
         a_gateway(worker) as gateway,
     ):
-        streams = [gateway.seat(node.reserve("held")) for _ in range(3)]
+        streams = [gateway.run(node.reserve("held")) for _ in range(3)]
         await until(lambda: counted(worker) == (1, 2))
         go_on.set()
         for stream in streams:
@@ -104,7 +104,7 @@ async def test_the_same_in_threads() -> None:
         a_worker(node, app, slots=4) as worker,
         a_gateway(worker) as gateway,
     ):
-        streams = [gateway.seat(node.reserve("held")) for _ in range(3)]
+        streams = [gateway.run(node.reserve("held")) for _ in range(3)]
         await until(lambda: counted(worker) == (1, 2))
         go_on.set()
         for stream in streams:
@@ -123,7 +123,7 @@ async def test_who_is_cancelled_while_it_waits_waits_no_more() -> None:
 
     async with ReservingNode() as node, a_worker(node, app, slots=4) as worker:
         async with a_gateway(worker) as gateway:
-            gateway.seat(node.reserve("never"))
+            gateway.run(node.reserve("never"))
             await until(lambda: counted(worker) == (0, 1))
         await until(lambda: counted(worker) == (0, 0))
 
@@ -148,7 +148,7 @@ async def test_what_is_beyond_the_workers_of_a_pool_waits() -> None:
             a_worker(node, app, slots=8) as worker,
             a_gateway(worker) as gateway,
         ):
-            streams = [gateway.seat(node.reserve("render"), number) for number in range(5)]
+            streams = [gateway.run(node.reserve("render"), number) for number in range(5)]
             await until(lambda: counted(worker) == (2, 3))
             go_on.set()
             assert [await gateway.result(stream) for stream in streams] == [
@@ -175,13 +175,13 @@ async def test_a_call_that_was_not_begun_is_taken_back_with_its_query() -> None:
 
         async with ReservingNode() as node, a_worker(node, app, slots=8) as worker:
             async with a_gateway(worker) as stays, a_gateway(worker) as leaves:
-                first = stays.seat(node.reserve("render"), 1)
+                first = stays.run(node.reserve("render"), 1)
                 await until(lambda: ran == [1])
-                leaves.seat(node.reserve("render"), 2)
+                leaves.run(node.reserve("render"), 2)
                 await until(lambda: counted(worker) == (1, 1))
                 leaves.transport.abort()
                 await until(lambda: counted(worker) == (1, 0))
-                last = stays.seat(node.reserve("render"), 3)
+                last = stays.run(node.reserve("render"), 3)
                 await until(lambda: counted(worker) == (1, 1))
                 go_on.set()
                 for stream in (first, last):
@@ -210,9 +210,9 @@ async def test_one_attempt_with_many_calls_is_served_while_one_of_them_runs() ->
             a_worker(node, app, slots=8) as worker,
             a_gateway(worker) as gateway,
         ):
-            first = gateway.seat(node.reserve("pages"), 6)
+            first = gateway.run(node.reserve("pages"), 6)
             await until(lambda: counted(worker) == (1, 0))
-            second = gateway.seat(node.reserve("pages"), 2)
+            second = gateway.run(node.reserve("pages"), 2)
             await until(lambda: counted(worker) == (1, 1))
             go_on.set()
             assert [await gateway.result(first), await gateway.result(second)] == [15, 1]
@@ -233,6 +233,6 @@ async def test_processes() -> None:
             a_worker(node, app, slots=8) as worker,
             a_gateway(worker) as gateway,
         ):
-            streams = [gateway.seat(node.reserve("power"), base) for base in range(4)]
+            streams = [gateway.run(node.reserve("power"), base) for base in range(4)]
             assert [await gateway.result(stream) for stream in streams] == [0, 1, 4, 9]
             await until(lambda: counted(worker) == (0, 0))

@@ -46,11 +46,11 @@ async def test_a_namespace_fills_its_own_share_of_the_relays(
         shard: Any = here.node.shard
         table = shard.holders[Opcode.FETCH].__self__._table
         await until(lambda: len(table) == 4)
-        more = replace(here.relay(b"m" * 16, seat=b"x"), namespace="evil")
+        more = replace(here.relay(b"m" * 16, query=b"x"), namespace="evil")
         with pytest.raises(Overloaded, match="'evil' already"):
             await mallory.hold(more, SECONDS).answer()
         # The others still are relayed, and nobody fetches or answers them in their stead.
-        relayed = ann.hold(here.relay(TOKEN, seat=b"a query"), SECONDS)
+        relayed = ann.hold(here.relay(TOKEN, query=b"a query"), SECONDS)
         await until(lambda: len(table) == 5)
         stolen = mallory.hold(replace(here.fetch(TOKEN), namespace="evil"), SECONDS)
         with pytest.raises(Overloaded):

@@ -14,7 +14,7 @@ from maitred.client.query_gateway import QueryGateway
 from maitred.client.worker_link import WorkerLink
 from maitred.errors import CannotStart, Unavailable
 from maitred.protocol.frames import REQUEST, Opcode, encode_frame
-from maitred.protocol.seats import Hello, encode_hello
+from maitred.protocol.query_link import Hello, encode_hello
 from maitred.protocol.worker_address import parse_worker_address
 from maitred.security.tls import server_context
 from maitred.security.worker_tls import worker_identity
@@ -60,13 +60,13 @@ async def test_neither_arguments_nor_tokens_can_be_read_on_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[bytes] = []
-    seat = WorkerLink.seat
+    run = WorkerLink.run
 
     def spied(self: WorkerLink, receiver: AnswerReceiver, body: bytes, now: float) -> int:
         sent.append(body)
-        return seat(self, receiver, body, now)
+        return run(self, receiver, body, now)
 
-    monkeypatch.setattr(WorkerLink, "seat", spied)
+    monkeypatch.setattr(WorkerLink, "run", spied)
     async with Between() as between, tls_scene(an_app(), tmp_path) as one:
         divert(monkeypatch, between)
         serving = await one.worker()

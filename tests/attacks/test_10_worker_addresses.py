@@ -16,7 +16,7 @@ from maitred.errors import InvalidAddress, InvalidSetting, MaitredError, Permiss
 from maitred.node.announced import admitted
 from maitred.protocol.frames import ANSWER, REQUEST, RESPONSE, FrameDecoder, Opcode, encode_frame
 from maitred.protocol.queries import Attend
-from maitred.protocol.seats import Greeting, decode_hello, encode_greeting, session_proof
+from maitred.protocol.query_link import Greeting, decode_hello, encode_greeting, session_proof
 from maitred.protocol.tasks import Offer
 from maitred.settings import Node, WorkerAddresses
 from tests.client.nodes import HOST

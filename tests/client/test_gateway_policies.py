@@ -26,11 +26,11 @@ from maitred.errors import (
     WorkerLost,
 )
 from maitred.protocol.queries import SheddingTerms
-from maitred.protocol.seats import Load
+from maitred.protocol.query_link import Load
 from maitred.protocol.tasks import DONE, STOPPED
 from maitred.settings import Querying as Settings
 from maitred.surroundings import Surroundings
-from tests.client.waiters import FakeFloor, FakeWorker, Seating, floor, until
+from tests.client.waiters import FakeFloor, FakeRun, FakeWorker, floor, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -118,8 +118,8 @@ class Scene:
         return made
 
     @property
-    def seats(self) -> list[Seating]:
-        return [seating for worker in self.workers for seating in worker.seats]
+    def runs(self) -> list[FakeRun]:
+        return [fake_run for worker in self.workers for fake_run in worker.runs]
 
     def ask(self, *args: object, seconds: float = 10, **fields: Any) -> Ask:  # noqa: ANN401
         deadline = asyncio.get_running_loop().time() + seconds
@@ -147,7 +147,7 @@ class Scene:
             )
         )
         for worker in self.workers:
-            worker.seats.clear()
+            worker.runs.clear()
         self.node.asked.clear()
 
 
@@ -188,9 +188,9 @@ def test_after_the_first_query_nobody_asks_the_node(run: Run, policy: str) -> No
             for number in range(20):
                 assert await here.answer(number) == [number]
             assert here.node.asked == []
-            assert len(here.seats) == 20
+            assert len(here.runs) == 20
             for worker in here.workers:
-                assert all(one.seat.token == here.node.token(worker) for one in worker.seats)
+                assert all(one.message.token == here.node.token(worker) for one in worker.runs)
                 assert worker.released == []
             assert here.ledger.ends == [QueryOutcome.DONE] * 20
 
@@ -203,16 +203,16 @@ def test_the_gateway_says_what_it_has_in_flight_and_whether_others_wait(run: Run
             await here.known()
             here.hold()
             asked = [here.querying.begin(here.ask(number)) for number in range(3)]
-            await until(lambda: len(here.seats) == 2)
+            await until(lambda: len(here.runs) == 2)
             assert here.queues.queued == 1
-            assert [one.seat.in_flight for one in here.seats] == [1, 2]
-            assert not any(one.seat.pressed for one in here.seats)
+            assert [one.message.in_flight for one in here.runs] == [1, 2]
+            assert not any(one.message.pressed for one in here.runs)
             fourth = here.querying.begin(here.ask(4))
-            here.seats[0].end(DONE, 0)
-            await until(lambda: len(here.seats) == 3)
-            assert here.seats[2].seat.pressed, "the fourth waits still"
+            here.runs[0].end(DONE, 0)
+            await until(lambda: len(here.runs) == 3)
+            assert here.runs[2].message.pressed, "the fourth waits still"
             here.workers[0].serve = lambda one: one.end(DONE, 0)  # the fourth
-            for one in here.seats[1:]:
+            for one in here.runs[1:]:
                 one.end(DONE, 0)
             for running in (*asked, fourth):
                 await running.answer()
@@ -233,8 +233,8 @@ def test_who_finds_no_room_waits_in_the_line_the_important_first(run: Run) -> No
                 asked.append(one)
             assert here.queues.queued == 3
             for count in range(1, 5):
-                await until(lambda count=count: len(here.seats) == count)  # type: ignore[misc]
-                here.seats[-1].end(DONE, None)
+                await until(lambda count=count: len(here.runs) == count)  # type: ignore[misc]
+                here.runs[-1].end(DONE, None)
             for one in asked:
                 await one.answer()
             assert order == [0, 3, 2, 1]
@@ -271,7 +271,7 @@ def test_one_that_is_not_to_wait_is_refused_at_once(run: Run) -> None:
             await here.known()
             here.hold()
             first = here.querying.begin(here.ask(do_not_queue=True))
-            await until(lambda: here.seats)
+            await until(lambda: here.runs)
             with pytest.raises(Overloaded) as refused:
                 await here.answer(do_not_queue=True)
             assert refused.value.retry_after is not None
@@ -323,7 +323,7 @@ def test_all_refuse(run: Run) -> None:
             with pytest.raises(Overloaded) as refused:
                 await here.answer()
             assert refused.value.retry_after is not None
-            assert len(here.seats) == 3, "each was asked once"
+            assert len(here.runs) == 3, "each was asked once"
             assert here.ledger.ends == [QueryOutcome.REFUSED] * 3
             assert here.node.asked == []
 
@@ -342,7 +342,7 @@ def test_retries_have_a_budget(run: Run) -> None:
                 with pytest.raises(Overloaded):
                     await here.answer()
             elapsed = here.querying.loop.time() - before
-            retries = len(here.seats) - 100
+            retries = len(here.runs) - 100
             assert 1 <= retries <= 1 + elapsed + 0.2 * 100
 
     run(main())
@@ -356,10 +356,10 @@ def test_a_refusal_after_the_last_moment_is_a_deadline(run: Run) -> None:
             asked = here.querying.begin(here.ask(seconds=0.05))
             with pytest.raises(DeadlineExceeded):
                 await asked.answer()
-            (seating,) = here.seats
-            await until(lambda: seating.cancelled)
+            (fake_run,) = here.runs
+            await until(lambda: fake_run.cancelled)
             assert here.ledger.ends == [], "the worker is busy until it says that it is not"
-            seating.refuse(AtCapacity("Full.", limit=2))
+            fake_run.refuse(AtCapacity("Full.", limit=2))
             await until(lambda: here.ledger.ends)
             assert here.ledger.ends == [QueryOutcome.REFUSED]
 
@@ -403,16 +403,16 @@ def test_who_leaves_is_counted_until_the_worker_is_done(run: Run) -> None:
             await here.known()
             here.hold()
             asked = here.querying.begin(here.ask(1))
-            await until(lambda: here.seats)
+            await until(lambda: here.runs)
             second = here.querying.begin(here.ask(2))
             asked.cancel()
             with pytest.raises(Cancelled):
                 await asked.answer()
-            await until(lambda: here.seats[0].cancelled)
+            await until(lambda: here.runs[0].cancelled)
             assert here.queues.queued == 1, "the slot is still taken"
-            here.seats[0].end(STOPPED)
-            await until(lambda: len(here.seats) == 2)
-            here.seats[1].end(DONE, 2)
+            here.runs[0].end(STOPPED)
+            await until(lambda: len(here.runs) == 2)
+            here.runs[1].end(DONE, 2)
             await second.answer()
             assert here.ledger.ends == [QueryOutcome.CANCELLED, QueryOutcome.DONE]
 
@@ -425,12 +425,12 @@ def test_a_stream_is_in_flight_to_its_end(run: Run) -> None:
             await here.known()
             here.hold()
             asked = here.querying.begin(here.ask(1))
-            await until(lambda: here.seats)
-            here.seats[0].rows(1, 2)
+            await until(lambda: here.runs)
+            here.runs[0].rows(1, 2)
             rows = await asked.answer()
             assert isinstance(rows, Rows)
             assert here.ledger.ends == []
-            here.seats[0].end(DONE, None, streamed=True)
+            here.runs[0].end(DONE, None, streamed=True)
             assert [chunk async for chunk in rows] == [b"\x01\x02"]
             assert here.ledger.ends == [QueryOutcome.DONE]
 
@@ -488,13 +488,13 @@ def test_the_last_one_is_gone_and_the_node_is_asked(run: Run) -> None:
             here.hold()
             asked = [here.querying.begin(here.ask(number)) for number in range(20)]
             assert here.queues.queued == 12
-            await until(lambda: len(here.seats) == 8)
+            await until(lambda: len(here.runs) == 8)
             here.node.absent += here.workers
             here.node.change()
             await until(lambda: not here.queues.queued)
-            await until(lambda: len(here.seats) == 20)
+            await until(lambda: len(here.runs) == 20)
             assert sum(one.slots for one in here.node.asked) == 12
-            for one in here.seats:
+            for one in here.runs:
                 one.end(DONE, None)
             for running in asked:
                 await running.answer()
@@ -528,17 +528,17 @@ def test_reports_raise_and_lower_what_is_sent(run: Run) -> None:
             await here.answer()
             (worker,) = here.workers
             here.hold()
-            worker.seats.clear()
+            worker.runs.clear()
             worker.report(Load(1, 2, 0, 0, 0.01, 0))
             await until(lambda: here.ledger.reports)
             asked = [here.querying.begin(here.ask(number)) for number in range(6)]
-            await until(lambda: len(here.seats) == 2)
+            await until(lambda: len(here.runs) == 2)
             assert here.queues.queued == 4
             worker.report(Load(2, 4, 2, 0, 0.01, 2))
-            await until(lambda: len(here.seats) == 4)
-            here.seats[0].end(DONE, 0, load=Load(3, 6, 4, 0, 0.01, 4))
-            await until(lambda: len(here.seats) == 6)
-            for one in here.seats[1:]:
+            await until(lambda: len(here.runs) == 4)
+            here.runs[0].end(DONE, 0, load=Load(3, 6, 4, 0, 0.01, 4))
+            await until(lambda: len(here.runs) == 6)
+            for one in here.runs[1:]:
                 one.end(DONE, 0)
             for running in asked:
                 await running.answer()
@@ -598,13 +598,13 @@ def test_another_policy_and_another_line(run: Run) -> None:
             await here.known()
             here.hold()
             asked = [here.querying.begin(here.ask(number)) for number in range(4)]
-            await until(lambda: here.seats)
+            await until(lambda: here.runs)
             here.node.policy = "two-phase"
             here.node.slots = 3
             here.node.shedding = SheddingTerms(length=2)
             here.node.change()
-            await until(lambda: len(here.seats) == 4)
-            for one in here.seats:
+            await until(lambda: len(here.runs) == 4)
+            for one in here.runs:
                 one.end(DONE, None)
             for running in asked:
                 await running.answer()
@@ -618,7 +618,7 @@ def test_each_user_has_passes_of_his_own(run: Run) -> None:
             for user in ("alice", "bob"):
                 await here.known(user)
                 assert await here.answer(user, user=user) == [user]
-                assert here.seats[-1].seat.token == here.node.token(here.workers[0], user)
+                assert here.runs[-1].message.token == here.node.token(here.workers[0], user)
             assert {one.user for one in here.node.subscribed} == {"alice", "bob"}
             here.node.roster_problems = [PermissionDenied("No."), PermissionDenied("No.")]
             here.node.change()

@@ -35,7 +35,7 @@ from maitred.errors import (
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import STOPPED, TIMED_OUT
 from tests.client.tables import hold, table
-from tests.client.waiters import SEATED, Seating, until
+from tests.client.waiters import QUERY_END, FakeRun, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ def test_fewer_slots_than_wanted_are_asked_for_again_with_their_age(run: Run) ->
             waited = [message.waited for message in scene.node.asked]
             # By a clock of milliseconds it may all be one moment; test_slot_demand has the ages.
             assert waited == sorted(waited)
-            assert [seat.arguments for seat in scene.worker.seats] == [[n] for n in range(5)]
+            assert [message.arguments for message in scene.worker.runs] == [[n] for n in range(5)]
 
     run(main())
 
@@ -121,10 +121,10 @@ def test_lines_are_by_queue_priority_and_user(run: Run) -> None:
 
 
 def test_a_stream(run: Run) -> None:
-    def serve(seating: Seating) -> None:
-        seating.rows(1, "two")
-        seating.rows([3])
-        seating.end(streamed=True)
+    def serve(fake_run: FakeRun) -> None:
+        fake_run.rows(1, "two")
+        fake_run.rows([3])
+        fake_run.end(streamed=True)
 
     async def main() -> None:
         async with table() as scene:
@@ -136,11 +136,11 @@ def test_a_stream(run: Run) -> None:
             assert isinstance(rows, Rows)
             assert [chunk async for chunk in rows] == [b"\x01\xa3two", b"\x91\x03"]
             assert await running.answer() is rows
-            scene.worker.serve = lambda seating: seating.end(streamed=True)
+            scene.worker.serve = lambda fake_run: fake_run.end(streamed=True)
             assert [row async for row in scene.client.stream("q")] == [], "without rows"
-            scene.worker.serve = lambda seating: seating.end(value=[1, 2])
+            scene.worker.serve = lambda fake_run: fake_run.end(value=[1, 2])
             assert [row async for row in scene.client.stream("q")] == [1, 2], "a list"
-            scene.worker.serve = lambda seating: seating.end(value={"a": 1})
+            scene.worker.serve = lambda fake_run: fake_run.end(value={"a": 1})
             assert [row async for row in scene.client.stream("q")] == [{"a": 1}]
 
     run(main())
@@ -152,16 +152,16 @@ def test_a_stream_is_as_fast_as_it_is_taken(run: Run) -> None:
             hold(scene)
             stream = scene.client.stream("q")
             first = asyncio.create_task(anext(stream))
-            await scene.worker.until(lambda: scene.worker.seats)
-            (seating,) = scene.worker.seats
-            assert seating.seat.window_bytes == 65536
+            await scene.worker.until(lambda: scene.worker.runs)
+            (fake_run,) = scene.worker.runs
+            assert fake_run.message.window_bytes == 65536
             chunk = msgpack.encode(b"x" * 20_000)
             for _ in range(3):
-                seating.chunk(chunk)
+                fake_run.chunk(chunk)
             assert await first == b"x" * 20_000
             assert [await anext(stream) for _ in range(2)]
-            await scene.worker.until(lambda: seating.credit == 3 * len(chunk))
-            seating.end(streamed=True)
+            await scene.worker.until(lambda: fake_run.credit == 3 * len(chunk))
+            fake_run.end(streamed=True)
             with pytest.raises(StopAsyncIteration):
                 await anext(stream)
 
@@ -174,12 +174,12 @@ def test_more_rows_than_allowed_end_the_stream(run: Run) -> None:
             hold(scene)
             scene.querying.dispatcher.frame_bytes = 1000
             running = scene.querying.begin(scene.ask())
-            await scene.worker.until(lambda: scene.worker.seats)
+            await scene.worker.until(lambda: scene.worker.runs)
             for _ in range(5):
-                scene.worker.seats[0].chunk(msgpack.encode(b"x" * 20_000))
+                scene.worker.runs[0].chunk(msgpack.encode(b"x" * 20_000))
             rows = await running.answer()
             assert isinstance(rows, Rows)
-            await scene.worker.until(lambda: scene.worker.seats[0].cancelled)
+            await scene.worker.until(lambda: scene.worker.runs[0].cancelled)
             with pytest.raises(ProtocolViolation):
                 await anext(rows)
 
@@ -192,7 +192,7 @@ def test_more_rows_than_allowed_end_the_stream(run: Run) -> None:
 def test_a_handlers_own_error(run: Run) -> None:
     async def main() -> None:
         async with table() as scene:
-            scene.worker.serve = lambda seating: seating.fail("KeyError", "'x'", "Traceback ...")
+            scene.worker.serve = lambda fake_run: fake_run.fail("KeyError", "'x'", "Traceback ...")
             with pytest.raises(QueryFailed) as failed:
                 await scene.client.query("q")
             assert (failed.value.kind, failed.value.message) == ("KeyError", "'x'")
@@ -211,13 +211,13 @@ def test_a_handlers_own_error(run: Run) -> None:
         (lambda one: one.end(TIMED_OUT), DeadlineExceeded, "late"),
         (lambda one: one.end(STOPPED), Cancelled, "cancelled"),
         (lambda one: one.refuse(PayloadTooLarge("No.")), PayloadTooLarge, "refused"),
-        (lambda one: one.link.send(0, one.stream, SEATED, b"\xc1"), ProtocolViolation, "lost"),
+        (lambda one: one.link.send(0, one.stream, QUERY_END, b"\xc1"), ProtocolViolation, "lost"),
         (lambda one: one.link.abort(), WorkerLost, "lost"),
         (lambda one: one.link.write(b"garbage!" * 4), WorkerLost, "lost"),
     ],
 )
 def test_other_ends(
-    run: Run, serve: Callable[[Seating], None], kind: type[MaitredError], status: str
+    run: Run, serve: Callable[[FakeRun], None], kind: type[MaitredError], status: str
 ) -> None:
     async def main() -> None:
         async with table() as scene:
@@ -230,14 +230,14 @@ def test_other_ends(
 
 
 def test_an_error_in_the_middle_of_a_stream_comes_after_its_rows(run: Run) -> None:
-    def serve(seating: Seating) -> None:
-        seating.rows(1)
-        seating.fail("ValueError", "enough")
+    def serve(fake_run: FakeRun) -> None:
+        fake_run.rows(1)
+        fake_run.fail("ValueError", "enough")
 
-    def vanish(seating: Seating) -> None:
-        seating.rows(1)
-        seating.link.flush()
-        asyncio.get_running_loop().call_later(0.02, seating.link.abort)
+    def vanish(fake_run: FakeRun) -> None:
+        fake_run.rows(1)
+        fake_run.link.flush()
+        asyncio.get_running_loop().call_later(0.02, fake_run.link.abort)
 
     async def main() -> None:
         async with table() as scene:
@@ -252,19 +252,19 @@ def test_an_error_in_the_middle_of_a_stream_comes_after_its_rows(run: Run) -> No
 
 
 def test_rows_that_are_no_rows(run: Run) -> None:
-    def serve(seating: Seating) -> None:
-        seating.chunk(b"\xa9cut")
+    def serve(fake_run: FakeRun) -> None:
+        fake_run.chunk(b"\xa9cut")
 
-    def serve_rows(seating: Seating) -> None:
-        seating.rows(1)
-        seating.end()
+    def serve_rows(fake_run: FakeRun) -> None:
+        fake_run.rows(1)
+        fake_run.end()
 
     async def main() -> None:
         async with table() as scene:
             scene.worker.serve = serve
             with pytest.raises(ProtocolViolation):
                 await anext(scene.client.stream("q"))
-            await scene.worker.until(lambda: scene.worker.seats[0].cancelled)
+            await scene.worker.until(lambda: scene.worker.runs[0].cancelled)
             scene.worker.serve = serve_rows
             with pytest.raises(InvalidResult):
                 await scene.client.query("q")
@@ -330,18 +330,18 @@ def test_nothing_begun_means_another_slot(run: Run) -> None:
                 InvalidReservation("Over."),
             ]
 
-            def serve(seating: Seating) -> None:
+            def serve(fake_run: FakeRun) -> None:
                 if refusals:
-                    seating.refuse(refusals.pop(0))
+                    fake_run.refuse(refusals.pop(0))
                 else:
-                    seating.end(value="done")
+                    fake_run.end(value="done")
 
             scene.worker.serve = serve
             assert await scene.client.query("q") == "done"
             (row,) = scene.querying.table.rows()
             # A slot that was taken by something else was no attempt.
             assert (row.attempts, row.status) == (3, "done")
-            assert len({seat.seat.token for seat in scene.worker.seats}) == 4
+            assert len({message.message.token for message in scene.worker.runs}) == 4
 
     run(main())
 
@@ -351,13 +351,13 @@ def test_a_slot_that_was_taken_costs_neither_an_attempt_nor_a_pause(run: Run) ->
         async with table() as scene:
             left = TAKEN_MAX + 2
 
-            def serve(seating: Seating) -> None:
+            def serve(fake_run: FakeRun) -> None:
                 nonlocal left
                 if left:
                     left -= 1
-                    seating.refuse(SlotTaken("Gone."))
+                    fake_run.refuse(SlotTaken("Gone."))
                 else:
-                    seating.end(value="done")
+                    fake_run.end(value="done")
 
             scene.worker.serve = serve
             running = scene.querying.begin(scene.ask())
@@ -372,7 +372,7 @@ def test_a_slot_that_was_taken_costs_neither_an_attempt_nor_a_pause(run: Run) ->
 def test_a_lost_worker_and_idempotent_queries(run: Run) -> None:
     async def main() -> None:
         async with table(2) as scene:
-            scene.workers[0].serve = lambda seating: seating.link.abort()
+            scene.workers[0].serve = lambda fake_run: fake_run.link.abort()
             with pytest.raises(WorkerLost):
                 await scene.client.query("q")
             scene.node.tokens = 0
@@ -387,8 +387,8 @@ def test_another_worker_at_the_same_address(run: Run) -> None:
         async with table(2) as scene:
             scene.workers[0].greets_as = b"x" * 16
             assert await scene.client.query("q", 1) == [1]
-            assert scene.workers[0].seats == []
-            assert len(scene.workers[1].seats) == 1
+            assert scene.workers[0].runs == []
+            assert len(scene.workers[1].runs) == 1
 
     run(main())
 
@@ -408,7 +408,7 @@ def test_a_hung_worker_is_found_out(run: Run) -> None:
             well.serve = lambda _: None
             waiting = asyncio.create_task(scene.client.query("q"))
             await well.until(lambda: well.pings >= 4)
-            well.seats[0].end(value="slow")
+            well.runs[0].end(value="slow")
             assert await waiting == "slow"
 
     run(main())
@@ -430,7 +430,7 @@ def test_a_client_that_stood_still_takes_no_worker_for_hung(run: Run) -> None:
             worker.frame = blocked  # type: ignore[method-assign]
             waiting = asyncio.create_task(scene.client.query("q"))
             await worker.until(lambda: worker.pings >= 3)
-            worker.seats[0].end(value="slow")
+            worker.runs[0].end(value="slow")
             assert await waiting == "slow"
 
     run(main())
@@ -446,16 +446,16 @@ def test_others_who_give_a_hung_workers_slots_away_hear_of_it_once(run: Run) -> 
                 await scene.client.query("q")
             await until(lambda: len(scene.node.suspected) == 1)
             # Another queue gives us its slots: the next worker's is taken, and at once.
-            seats = len(hung.seats)
+            runs = len(hung.runs)
             scene.node.tokens = 0
             assert await scene.client.query("other", 1) == [1]
             await until(lambda: len(scene.node.suspected) == 2)
-            assert len(hung.seats) == seats
+            assert len(hung.runs) == runs
             # Whoever gives them away after that may know better: it woke up.
             hung.serve, hung.answers_pings = serve, True
             scene.node.tokens = 0
             assert await scene.client.query("other", 2) == [2]
-            assert len(hung.seats) == seats + 1
+            assert len(hung.runs) == runs + 1
             assert scene.node.suspected == [hung.session] * 2
 
     run(main())
@@ -469,7 +469,7 @@ def test_closing_ends_everything(run: Run) -> None:
         async with table() as scene:
             hold(scene)
             running = asyncio.create_task(scene.client.query("q"))
-            await scene.worker.until(lambda: scene.worker.seats)
+            await scene.worker.until(lambda: scene.worker.runs)
             await scene.client.close()
             with pytest.raises(Closed):
                 await running
@@ -491,10 +491,10 @@ def test_closing_waits_a_little(run: Run) -> None:
         async with table() as scene:
             hold(scene)
             running = asyncio.create_task(scene.client.query("q"))
-            await scene.worker.until(lambda: scene.worker.seats)
+            await scene.worker.until(lambda: scene.worker.runs)
             closing = asyncio.create_task(scene.querying.close(5))
             await asyncio.sleep(0)
-            scene.worker.seats[0].end(value=1)
+            scene.worker.runs[0].end(value=1)
             assert await running == 1
             await closing
 

@@ -30,7 +30,7 @@ def test_cancelled_while_it_waits(run: Run) -> None:
                 await waiting
             assert scene.status() == "cancelled"
             await until(lambda: scene.node.stopped)
-            assert scene.worker.seats == []
+            assert scene.worker.runs == []
 
     run(main())
 
@@ -40,19 +40,19 @@ def test_cancelled_while_it_runs(run: Run) -> None:
         async with table() as scene:
             hold(scene)
             running = scene.querying.begin(scene.ask())
-            await scene.worker.until(lambda: scene.worker.seats)
+            await scene.worker.until(lambda: scene.worker.runs)
             assert scene.querying.cancel(running.sequence)
             assert not scene.querying.cancel(running.sequence)
             assert not scene.querying.cancel(99)
             running.cancel()
             with pytest.raises(Cancelled):
                 await running.answer()
-            (seating,) = scene.worker.seats
-            await scene.worker.until(lambda: seating.cancelled)
+            (fake_run,) = scene.worker.runs
+            await scene.worker.until(lambda: fake_run.cancelled)
             (link,) = scene.querying.links.open.values()
-            assert seating.stream in link.streams, "taken until the last frame"
-            seating.end(STOPPED)
-            scene.worker.serve = lambda seating: seating.end(value=1)
+            assert fake_run.stream in link.streams, "taken until the last frame"
+            fake_run.end(STOPPED)
+            scene.worker.serve = lambda fake_run: fake_run.end(value=1)
             assert await scene.client.query("q") == 1
             assert link.streams == {}
 
@@ -62,20 +62,20 @@ def test_cancelled_while_it_runs(run: Run) -> None:
 def test_leaving_a_stream_early_cancels_it(run: Run) -> None:
     async def main() -> None:
         async with table() as scene:
-            scene.worker.serve = lambda seating: seating.rows(1, 2, 3)
+            scene.worker.serve = lambda fake_run: fake_run.rows(1, 2, 3)
             async for row in scene.client.stream("q"):
                 assert row == 1
                 break
-            await scene.worker.until(lambda: scene.worker.seats[0].cancelled)
+            await scene.worker.until(lambda: scene.worker.runs[0].cancelled)
             async with scene.client.stream("q") as stream:
                 assert await anext(stream) == 1
-            await scene.worker.until(lambda: scene.worker.seats[1].cancelled)
+            await scene.worker.until(lambda: scene.worker.runs[1].cancelled)
             stream = scene.client.stream("q")
             assert [await anext(stream) for _ in range(3)] == [1, 2, 3]
             more = asyncio.create_task(anext(stream))
             await asyncio.sleep(0)
             more.cancel()
-            await scene.worker.until(lambda: scene.worker.seats[2].cancelled)
+            await scene.worker.until(lambda: scene.worker.runs[2].cancelled)
 
     run(main())
 
@@ -91,14 +91,14 @@ def test_the_deadline(run: Run) -> None:
                 await scene.client.query("q", timeout=seconds)
 
             await expired(ask, lambda told: "told to stop" in told.sentence)
-            await scene.worker.until(lambda: scene.worker.seats[-1].cancelled)
-            seat = scene.worker.seats[-1].seat
-            assert 0 < seat.timeout_milliseconds <= 1000 * allowed[-1]
+            await scene.worker.until(lambda: scene.worker.runs[-1].cancelled)
+            message = scene.worker.runs[-1].message
+            assert 0 < message.timeout_milliseconds <= 1000 * allowed[-1]
             scene.node.open.clear()
             with pytest.raises(DeadlineExceeded, match="no worker was free"):
                 await scene.client.query("q", timeout=0.05)
             scene.node.open.set()
-            scene.worker.serve = lambda seating: seating.rows(1)
+            scene.worker.serve = lambda fake_run: fake_run.rows(1)
             rows = []
 
             async def read(seconds: float) -> None:
@@ -148,7 +148,7 @@ def test_surplus_slots_are_given_back_at_once(run: Run) -> None:
             assert await tasks[1] == [1]
             # Both, unless this machine took so long that they were asked for one by one.
             await scene.worker.until(lambda: len(scene.worker.released) == scene.node.tokens - 1)
-            used = {seat.seat.token for seat in scene.worker.seats}
+            used = {message.message.token for message in scene.worker.runs}
             assert used.isdisjoint(scene.worker.released)
 
     run(main())
@@ -163,6 +163,6 @@ def test_cancelled_while_its_worker_is_dialled(run: Run) -> None:
             with pytest.raises(Cancelled):
                 await running.answer()
             await scene.worker.until(lambda: scene.worker.released)
-            assert scene.worker.seats == []
+            assert scene.worker.runs == []
 
     run(main())

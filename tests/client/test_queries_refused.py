@@ -24,7 +24,7 @@ from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import DONE
 from maitred.settings import QueryLimits
 from tests.client.tables import hold, table
-from tests.client.waiters import SEATED, Seating, until
+from tests.client.waiters import QUERY_END, FakeRun, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -101,7 +101,7 @@ def test_limits_of_users(run: Run) -> None:
             with pytest.raises(PermissionDenied):
                 begin(scene.ask(user="ann", queue="other"))
             other = begin(scene.ask(user="bob"))
-            await scene.worker.until(lambda: len(scene.worker.seats) == 2)
+            await scene.worker.until(lambda: len(scene.worker.runs) == 2)
             first.cancel()
             again = begin(scene.ask(user="ann"))
             for one in (other, again):
@@ -169,10 +169,10 @@ def test_a_hook_may_send_it_elsewhere(run: Run) -> None:
 
 
 def test_answers_that_nobody_asked_for(run: Run) -> None:
-    def twice(seating: Seating) -> None:
-        seating.end(DONE, "first")
-        seating.end(DONE, "second")
-        seating.link.send(0, 4711, SEATED, b"")
+    def twice(fake_run: FakeRun) -> None:
+        fake_run.end(DONE, "first")
+        fake_run.end(DONE, "second")
+        fake_run.link.send(0, 4711, QUERY_END, b"")
 
     async def main() -> None:
         async with table() as scene:
@@ -188,12 +188,12 @@ def test_answers_that_nobody_asked_for(run: Run) -> None:
 def test_a_frame_that_makes_no_sense_ends_the_link(run: Run) -> None:
     async def main() -> None:
         async with table() as scene:
-            scene.worker.serve = lambda seating: seating.link.send(
-                0, seating.stream, Opcode.ECHO, b""
+            scene.worker.serve = lambda fake_run: fake_run.link.send(
+                0, fake_run.stream, Opcode.ECHO, b""
             )
             with pytest.raises(WorkerLost):
                 await scene.client.query("q")
-            scene.worker.serve = lambda seating: seating.end(value=1)
+            scene.worker.serve = lambda fake_run: fake_run.end(value=1)
             assert await scene.client.query("q") == 1
             assert len(scene.worker.links) == 2
 
@@ -205,25 +205,25 @@ def test_whoever_gave_a_slot_hears_that_it_was_refused(run: Run) -> None:
         async with table(workers=2) as scene:
             hold(scene)
             begun = [scene.querying.begin(scene.ask()) for _ in range(6)]
-            seats = scene.worker.seats
-            await scene.worker.until(lambda: len(seats) == 3)
+            runs = scene.worker.runs
+            await scene.worker.until(lambda: len(runs) == 3)
             scene.node.open.clear()
-            seats[0].refuse(SlotTaken("Gone."))
+            runs[0].refuse(SlotTaken("Gone."))
             await until(lambda: len(scene.node.refused) == 1)
-            for seating in seats[1:]:
-                seating.refuse(Overloaded("Full."))
-            seats_of_both = [*seats, *scene.workers[1].seats]
+            for fake_run in runs[1:]:
+                fake_run.refuse(Overloaded("Full."))
+            runs_of_both = [*runs, *scene.workers[1].runs]
             for worker in scene.workers:
-                worker.serve = Seating.end
+                worker.serve = FakeRun.end
             await until(lambda: scene.querying.waiting == 3)
             scene.node.open.set()
             await until(lambda: len(scene.node.refused) == 2)
-            for seating in seats_of_both[3:]:
-                seating.end()
+            for fake_run in runs_of_both[3:]:
+                fake_run.end()
             for one in begun:
                 await one.answer()
             told = [(one.worker_session, one.refused) for one in scene.node.refused]
-            tokens = [one.seat.token for one in seats_of_both[:3]]
+            tokens = [one.message.token for one in runs_of_both[:3]]
             session = scene.worker.session
             assert told == [(session, tokens[:1]), (session, tokens[1:])]
             assert scene.node.suspected == []
@@ -237,9 +237,9 @@ def test_what_is_refused_for_what_it_is_is_not_told(run: Run, how: str) -> None:
         async with table() as scene:
             hold(scene)
             scene.worker.serve = (
-                (lambda seating: seating.fail("ValueError", "no"))
+                (lambda fake_run: fake_run.fail("ValueError", "no"))
                 if how == "failed"
-                else (lambda seating: seating.refuse(PayloadTooLarge("No.")))
+                else (lambda fake_run: fake_run.refuse(PayloadTooLarge("No.")))
             )
             with pytest.raises(MaitredError):
                 await scene.client.query("q")
@@ -256,16 +256,16 @@ def test_a_slot_that_the_worker_kept_and_gave_up_is_no_refusal(run: Run) -> None
         async with table() as scene:
             kept = b"kept by a worker"
 
-            def serve(seating: Seating) -> None:
-                if seating.seat.token == kept:
-                    seating.refuse(SlotTaken("On offer again."))
+            def serve(fake_run: FakeRun) -> None:
+                if fake_run.message.token == kept:
+                    fake_run.refuse(SlotTaken("On offer again."))
                 else:
-                    seating.end(value=1, again=kept)
+                    fake_run.end(value=1, again=kept)
 
             scene.worker.serve = serve
             assert await scene.client.query("q") == 1
             assert await scene.client.query("q") == 1
-            tokens = [one.seat.token for one in scene.worker.seats]
+            tokens = [one.message.token for one in scene.worker.runs]
             assert len(tokens) == 3
             assert tokens[1] == kept
             await scene.querying.close(1.0)

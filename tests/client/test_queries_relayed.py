@@ -21,7 +21,7 @@ from maitred.errors import (
 from maitred.protocol.frames import Opcode
 from maitred.protocol.messages import encode
 from maitred.protocol.queries import Order, QueryFilter, Relay, Relayed
-from maitred.protocol.seats import Seated, decode_seat
+from maitred.protocol.query_link import QueryEnd, decode_run
 from maitred.protocol.tasks import DONE
 from tests.client.tables import hold, table
 from tests.client.waiters import until
@@ -34,17 +34,17 @@ def test_a_worker_that_says_nothing_is_relayed_to(run: Run) -> None:
     async def main() -> None:
         async with table(dial_seconds=0.05) as scene:
             scene.worker.greets = False
-            pieces = encode(Seated(DONE, msgpack.encode("far")))
+            pieces = encode(QueryEnd(DONE, msgpack.encode("far")))
 
             async def in_two(message: Relay) -> Relayed:
                 half = len(pieces) // 2
                 part = pieces[half:] if message.ordinal else pieces[:half]
-                return Relayed(Opcode.SEAT, part, more=not message.ordinal)
+                return Relayed(Opcode.RUN, part, more=not message.ordinal)
 
             scene.node.relay = in_two
             assert await scene.client.query("q", 1) == "far"
             assert [one.ordinal for one in scene.node.relayed] == [0, 1]
-            assert decode_seat(scene.node.relayed[0].seat).payload == b"\x91\x01"
+            assert decode_run(scene.node.relayed[0].query).payload == b"\x91\x01"
             assert await scene.client.query("q", 2) == "far"
             assert len(scene.worker.links) == 1, "not dialled again"
             assert all(row.relayed for row in scene.querying.table.rows())
@@ -101,7 +101,7 @@ def test_relays_that_fail(
             async def relay(_: Relay) -> Relayed:
                 if problems:
                     raise problems.pop()
-                return Relayed(Opcode.SEAT, encode(Seated(DONE, b"\x01")), more=False)
+                return Relayed(Opcode.RUN, encode(QueryEnd(DONE, b"\x01")), more=False)
 
             scene.node.relay = relay
             if kind is None:
@@ -127,7 +127,7 @@ def test_a_refusal_after_the_first_piece_does_not_run_the_query_again(
             async def relay(message: Relay) -> Relayed:
                 if message.ordinal:
                     raise problem
-                return Relayed(Opcode.SEAT, encode(Seated(DONE, b"\x01"))[:1], more=True)
+                return Relayed(Opcode.RUN, encode(QueryEnd(DONE, b"\x01"))[:1], more=True)
 
             scene.node.relay = relay
             with pytest.raises(WorkerLost):
@@ -146,7 +146,7 @@ def test_a_worker_that_does_not_even_fetch_its_query_is_suspected(run: Run) -> N
             async def relay(_: Relay) -> Relayed:
                 if problems:
                     raise problems.pop()
-                return Relayed(Opcode.SEAT, encode(Seated(DONE, b"\x01")), more=False)
+                return Relayed(Opcode.RUN, encode(QueryEnd(DONE, b"\x01")), more=False)
 
             scene.node.relay = relay
             assert await scene.client.query("q") == 1

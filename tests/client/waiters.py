@@ -39,17 +39,17 @@ from maitred.protocol.queries import (
     Watch,
     Watched,
 )
-from maitred.protocol.refusals import encode_error
-from maitred.protocol.seats import (
+from maitred.protocol.query_link import (
     Greeting,
     Load,
-    Seat,
-    Seated,
+    QueryEnd,
+    RunQuery,
     decode_hello,
     decode_proof,
-    decode_seat,
+    decode_run,
     session_proof,
 )
+from maitred.protocol.refusals import encode_error
 from maitred.protocol.tasks import DONE, FAILED, Failure
 from maitred.wire.link import Link
 from tests.client.nodes import HOST, RunningNode
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from maitred.errors import MaitredError
 
-SEATED = Opcode.SEAT + ANSWER
+QUERY_END = Opcode.RUN + ANSWER
 ROWS = Opcode.ROWS + ANSWER
 
 
@@ -86,19 +86,19 @@ class FakeDoor(Link):
         self.worker.tell()
 
 
-class Seating:
+class FakeRun:
     """A query that a fake worker has."""
 
-    def __init__(self, link: FakeDoor, stream: int, seat: Seat) -> None:
+    def __init__(self, link: FakeDoor, stream: int, message: RunQuery) -> None:
         self.link = link
         self.stream = stream
-        self.seat = seat
+        self.message = message
         self.cancelled = False
         self.credit = 0
 
     @property
     def arguments(self) -> Any:  # noqa: ANN401
-        return msgpack.decode(self.seat.payload)
+        return msgpack.decode(self.message.payload)
 
     def rows(self, *rows: object) -> None:
         self.link.send(0, self.stream, ROWS, b"".join(map(msgpack.encode, rows)))
@@ -115,9 +115,9 @@ class Seating:
         load: Load | None = None,
         again: bytes = b"",
     ) -> None:
-        seated = Seated(how, msgpack.encode(value), streamed, load=load, again=again)
-        seated.again_seconds = 60.0 if again else 0.0
-        self.link.send(0, self.stream, SEATED, encode(seated))
+        query_end = QueryEnd(how, msgpack.encode(value), streamed, load=load, again=again)
+        query_end.again_seconds = 60.0 if again else 0.0
+        self.link.send(0, self.stream, QUERY_END, encode(query_end))
 
     def fail(self, kind: str, message: str, traceback: str = "") -> None:
         self.end(FAILED, Failure(kind, message, traceback))
@@ -135,13 +135,15 @@ class FakeWorker:
         self.address = ""
         self.links: list[FakeDoor] = []
         self.lost: list[FakeDoor] = []
-        self.seats: list[Seating] = []
+        self.runs: list[FakeRun] = []
         self.released: list[bytes] = []
         self.pings = 0
         self.answers_pings = True
         self.greets_as = self.session
         self.greets = True
-        self.serve: Callable[[Seating], None] = lambda seating: seating.end(DONE, seating.arguments)
+        self.serve: Callable[[FakeRun], None] = lambda fake_run: fake_run.end(
+            DONE, fake_run.arguments
+        )
         self.news = asyncio.Event()
         self._server: asyncio.Server | None = None
 
@@ -172,10 +174,10 @@ class FakeWorker:
         elif frame.opcode == Opcode.PROVE:
             proof = session_proof("gateway", self.session, bytes(16))
             assert decode_proof(frame.body).proof == proof
-        elif frame.opcode == Opcode.SEAT:
-            seating = Seating(link, frame.stream, decode_seat(frame.body))
-            self.seats.append(seating)
-            self.serve(seating)
+        elif frame.opcode == Opcode.RUN:
+            fake_run = FakeRun(link, frame.stream, decode_run(frame.body))
+            self.runs.append(fake_run)
+            self.serve(fake_run)
         elif frame.opcode == Opcode.PING:
             self.pings += 1
             if self.answers_pings:
@@ -188,9 +190,9 @@ class FakeWorker:
             self._of(link, frame).credit += int.from_bytes(frame.body)
         self.tell()
 
-    def _of(self, link: FakeDoor, frame: Frame) -> Seating:
+    def _of(self, link: FakeDoor, frame: Frame) -> FakeRun:
         return next(
-            one for one in reversed(self.seats) if one.link is link and one.stream == frame.stream
+            one for one in reversed(self.runs) if one.link is link and one.stream == frame.stream
         )
 
     def tell(self) -> None:

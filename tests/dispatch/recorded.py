@@ -12,7 +12,7 @@ from maitred.dispatch.dispatcher import Dispatcher
 from maitred.dispatch.pending_query import PendingQuery
 from maitred.errors import Cancelled, MaitredError, Unavailable
 from maitred.protocol.queries import Allocation
-from maitred.protocol.seats import Seat, decode_seat
+from maitred.protocol.query_link import RunQuery, decode_run
 from maitred.settings import Querying
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ class WorkerLink:
         self.streams: dict[int, AnswerReceiver | None] = {}
         self.closed = False
 
-    def seat(self, receiver: AnswerReceiver, body: bytes, now: float) -> int:
+    def run(self, receiver: AnswerReceiver, body: bytes, now: float) -> int:
         if self.closed:
             raise Unavailable("The connection to the worker is closed.")
-        seat = decode_seat(body)
-        self.world.seat(receiver, seat, now)
-        stream = len(self.world.seats)
+        message = decode_run(body)
+        self.world.run(receiver, message, now)
+        stream = len(self.world.runs)
         self.streams[stream] = receiver
         return stream
 
@@ -127,7 +127,7 @@ class RecordedEffects:
         self.tokens = 0
         self.used: dict[bytes, str] = {}
         """By reservation: how it was used, once."""
-        self.seats: list[tuple[AnswerReceiver, Seat]] = []
+        self.runs: list[tuple[AnswerReceiver, RunQuery]] = []
         self.stopped: list[int] = []
         self.hanging: list[bytes] = []
         self.drains = 0
@@ -212,9 +212,9 @@ class RecordedEffects:
         """Queries that workers have."""
         return [(link, stream) for link in self.links.values() for stream in link.streams]
 
-    def seat(self, receiver: AnswerReceiver, seat: Seat, now: float) -> None:
+    def run(self, receiver: AnswerReceiver, message: RunQuery, now: float) -> None:
         assert now == self.now
-        self.seats.append((receiver, seat))
+        self.runs.append((receiver, message))
 
     def use(self, token: bytes, how: str) -> None:
         assert token not in self.used, f"{how}, and {self.used[token]} before"

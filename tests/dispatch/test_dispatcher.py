@@ -39,7 +39,7 @@ from maitred.protocol.queries import (
     Subscribe,
     Suspect,
 )
-from maitred.protocol.seats import Seated, encode_seated
+from maitred.protocol.query_link import QueryEnd, encode_query_end
 from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT
 from maitred.settings import QueryLimits
 from tests.dispatch.recorded import NodeRequest, RecordedEffects, RecordedQuery, WorkerLink
@@ -57,7 +57,7 @@ def allocate(world: RecordedEffects, *sessions: bytes) -> None:
 def end(link: WorkerLink, stream: int, how: int = DONE, body: bytes = b"\x01", **more: Any) -> None:  # noqa: ANN401
     receiver = link.streams.pop(stream)
     if receiver is not None:
-        receiver.finished(encode_seated(Seated(how, body, **more)), link.world.now)
+        receiver.finished(encode_query_end(QueryEnd(how, body, **more)), link.world.now)
     link.world.settle()
 
 
@@ -181,7 +181,7 @@ def test_a_lost_link_runs_only_an_idempotent_query_again(*, idempotent: bool, hu
         return
     second = world.link(SECOND)
     allocate(world, SECOND)
-    assert world.seats[-1][1].lost == [(1).to_bytes(16)], "the worker hears of the lost attempt"
+    assert world.runs[-1][1].lost == [(1).to_bytes(16)], "the worker hears of the lost attempt"
     end(second, [*second.streams][-1])
     assert query.outcome == b"\x01"
 
@@ -242,7 +242,7 @@ def test_a_warm_slot_is_used_without_the_node_for_a_moment() -> None:
     end(link, stream, again=b"w" * 16, again_seconds=1.0)
     query = world.ask()
     assert not world.requests
-    assert world.seats[-1][1].token == b"w" * 16
+    assert world.runs[-1][1].token == b"w" * 16
     end(link, [*link.streams][-1], again=b"v" * 16, again_seconds=1.0)
     assert query.outcome == b"\x01"
     world.advance(SHARE)
@@ -314,8 +314,8 @@ def test_a_worker_out_of_reach_is_reached_through_the_node() -> None:
     (request,) = world.requests
     assert isinstance(request.message, Relay)
     assert query.entry.relayed
-    body = encode_seated(Seated(DONE, b"\x07"))
-    world.answer(request, Relayed(Opcode.SEAT + ANSWER, body, more=False))
+    body = encode_query_end(QueryEnd(DONE, b"\x07"))
+    world.answer(request, Relayed(Opcode.RUN + ANSWER, body, more=False))
     assert query.outcome == b"\x07"
 
 
@@ -494,9 +494,9 @@ class World:
         """By query: whether what it was sent last was answered or may have been run."""
         self.version = 0
         self.warm = 0
-        record = self.effects.seat
+        record = self.effects.run
 
-        def seat(receiver: Any, body: Any, now: float) -> None:  # noqa: ANN401
+        def run(receiver: Any, body: Any, now: float) -> None:  # noqa: ANN401
             assert isinstance(receiver, RecordedQuery)
             assert not self.done.get(receiver.sequence) or receiver.ask.idempotent, "run twice"
             assert not receiver.rows
@@ -505,7 +505,7 @@ class World:
             self.done[receiver.sequence] = True
             record(receiver, body, now)
 
-        self.effects.seat = seat  # type: ignore[method-assign, assignment]
+        self.effects.run = run  # type: ignore[method-assign, assignment]
 
     def ask(self, queue: str, seconds: float, idempotent: bool, now_only: bool) -> None:
         self.queries.append(

@@ -32,7 +32,7 @@ def test_deadline_cancel_and_refusal_always_end_it() -> None:
 def test_what_was_not_sent_is_asked_for_again() -> None:
     for accident in (Accident.NOTHING_DONE, Accident.LINK_LOST, Accident.HUNG):
         for idempotent in (False, True):
-            assert after(accident, Stage.SEATING, idempotent=idempotent) is Verdict.AGAIN
+            assert after(accident, Stage.CONNECTING, idempotent=idempotent) is Verdict.AGAIN
 
 
 def test_what_may_have_run_runs_again_only_if_that_does_no_harm() -> None:

@@ -18,7 +18,7 @@ from maitred.dispatch.known_workers import KnownWorkers
 from maitred.dispatch.queue_dispatcher import DispatchTotals, QueueDispatcher
 from maitred.errors import AtCapacity, InvalidReservation
 from maitred.protocol.queries import Allocation, Member, Roster, SheddingTerms
-from maitred.protocol.seats import Load, Seated, encode_seated
+from maitred.protocol.query_link import Load, QueryEnd, encode_query_end
 from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class House:
         found = [one for one in self.queries if one.where == "sent"]
         return found[which % len(found)] if found else None
 
-    def seated(self, which: int, how: int, limit: int) -> None:
+    def query_end(self, which: int, how: int, limit: int) -> None:
         query = self.sent(which)
         if query is None:
             return
@@ -208,7 +208,7 @@ class House:
         self.number += 1
         load = Load(self.number, limit, 1, 0, 0.01, 1)
         query.where = "over"
-        query.attempt.answered(Seated(how, b"", load=load), self.clock.now)
+        query.attempt.answered(QueryEnd(how, b"", load=load), self.clock.now)
 
     def refused(self, which: int, *, known: bool) -> None:
         query = self.sent(which)
@@ -262,7 +262,7 @@ class House:
     def last_word(self, which: int, how: int) -> None:
         if self.leaving:
             attempt = self.leaving.pop(which % len(self.leaving))
-            attempt.finished(encode_seated(Seated(how, b"")), self.clock.now)
+            attempt.finished(encode_query_end(QueryEnd(how, b"")), self.clock.now)
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -288,7 +288,7 @@ ACTIONS = st.one_of(
         st.sampled_from((True, False, False, False)),
         st.sampled_from((1, 3, 12)),
     ),
-    st.tuples(st.just("seated"), WHICH, HOWS, st.integers(-1, 9)),
+    st.tuples(st.just("query_end"), WHICH, HOWS, st.integers(-1, 9)),
     st.tuples(st.just("refused"), WHICH, st.booleans()),
     st.tuples(st.just("lost"), WHICH),
     st.tuples(st.just("cancel"), WHICH),
@@ -317,7 +317,7 @@ def test_whatever_happens_every_query_is_somewhere_and_ends_once(
     for _ in range(500):
         if not house.under_way:
             break
-        house.seated(0, DONE, 5)
+        house.query_end(0, DONE, 5)
         house.last_word(0, DONE)
     house.pass_time(100.0)
     for _ in range(500):
@@ -351,7 +351,7 @@ def test_if_all_workers_begin_to_refuse_queries_are_refused_before_their_deadlin
     for _ in range(200):
         house.ask(1.0, 0, now_only=False)
         house.pass_time(0.01)
-        house.seated(0, DONE, 2)
+        house.query_end(0, DONE, 2)
     queued = 0
     for step in range(1_500):
         if step < 300:

@@ -87,7 +87,7 @@ def test_queries_wait_neither_for_the_store_nor_for_a_rate_nor_for_those_who_com
 # Nobody waits any more
 
 
-def test_a_query_that_leaves_in_the_turn_in_which_it_was_seated_gives_its_slot_back() -> None:
+def test_a_query_that_leaves_in_the_turn_in_which_it_was_matched_gives_its_slot_back() -> None:
     driver = Driver()
     offer = driver.offer(slots=1)
     query = driver.want(turn=False)

@@ -40,17 +40,17 @@ class Line:
     def urgency(self) -> int | None:
         return self.level if self.tasks else None
 
-    def seat_some(self, most: int, now: float) -> int:
+    def match_some(self, most: int, now: float) -> int:
         assert now == NOW
-        seated = 0
-        while self.tasks and seated < most and not self.closed:
+        query_end = 0
+        while self.tasks and query_end < most and not self.closed:
             supply = self.supplies.first(self.there)
             if supply is None:
                 break
             self.got.append(self.supplies.draw(supply, self.there))
             self.tasks -= 1
-            seated += 1
-        return seated
+            query_end += 1
+        return query_end
 
 
 def named(
@@ -136,7 +136,7 @@ def test_workers_with_free_slots_take_turns() -> None:
     for worker in workers:
         offered(supplies, worker, 4)
     line.tasks = 6
-    line.seat_some(6, NOW)
+    line.match_some(6, NOW)
     assert Counter(offer.supply for offer in line.got) == dict.fromkeys(workers, 2)
 
 

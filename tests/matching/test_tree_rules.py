@@ -113,7 +113,7 @@ def test_a_failure_told_before_its_taking_counts() -> None:
     assert home.attempts.failed == 1
 
 
-def test_a_visitor_seated_at_an_offer_that_is_withdrawn_waits_for_another() -> None:
+def test_a_visitor_matched_with_an_offer_that_is_withdrawn_waits_for_another() -> None:
     # In one turn: its owner must not hear that somebody has it.
     root = partition(0)
     child, task = offer(hops=1), visitor()

@@ -97,8 +97,8 @@ class Stage:
     def subscribe(self, version: int = 0, *, user: str = "", partition: int = 0) -> Subscribe:
         return Subscribe(*self._at(partition), GATEWAY, version, user)
 
-    def relay(self, token: bytes, ordinal: int = 0, seat: bytes = b"") -> Relay:
-        return Relay(*self._at(), token, ordinal, seat)
+    def relay(self, token: bytes, ordinal: int = 0, query: bytes = b"") -> Relay:
+        return Relay(*self._at(), token, ordinal, query)
 
     def fetch(self, token: bytes, *, running: bool = False) -> Fetch:
         return Fetch(*self._at(), token, running)

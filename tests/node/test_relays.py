@@ -39,7 +39,7 @@ def table(one: Stage) -> dict[Any, Any]:
 
 async def begun(one: Stage, gateway: AsyncClient, worker: AsyncClient) -> LongPoll:
     """The worker has the query; what the gateway waits for."""
-    asked = gateway.hold(one.relay(TOKEN, seat=b"query"), SECONDS)
+    asked = gateway.hold(one.relay(TOKEN, query=b"query"), SECONDS)
     assert await worker.request(one.fetch(TOKEN), SECONDS) == Fetched(b"query")
     return asked
 
@@ -53,13 +53,13 @@ async def test_a_query_and_its_answer_pass_in_pieces(
     async with stage(tmp_path, shards=shards) as one:
         gateway, worker = await one.client(), await one.client()
         if first == "gateway":
-            asked = gateway.hold(one.relay(TOKEN, seat=b"query"), SECONDS)
+            asked = gateway.hold(one.relay(TOKEN, query=b"query"), SECONDS)
             await until(lambda: len(table(one)) == 1)
             fetching = worker.hold(one.fetch(TOKEN), SECONDS)
         else:
             fetching = worker.hold(one.fetch(TOKEN), SECONDS)
             await until(lambda: len(table(one)) == 1)
-            asked = gateway.hold(one.relay(TOKEN, seat=b"query"), SECONDS)
+            asked = gateway.hold(one.relay(TOKEN, query=b"query"), SECONDS)
         assert await fetching.answer() == Fetched(b"query")
         watching = worker.hold(one.fetch(TOKEN, running=True), SECONDS)
         for ordinal in range(3):
@@ -121,7 +121,7 @@ async def test_a_gateway_that_leaves_while_a_piece_waits_stops_the_worker(tmp_pa
 async def test_a_gateway_that_leaves_before_the_worker_came_leaves_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path) as one:
         gateway, worker = await one.client(), await one.client()
-        asked = gateway.hold(one.relay(TOKEN, seat=b"query"), SECONDS)
+        asked = gateway.hold(one.relay(TOKEN, query=b"query"), SECONDS)
         await until(lambda: len(table(one)) == 1)
         asked.take_back()
         with pytest.raises(Cancelled):
@@ -140,7 +140,7 @@ async def test_a_query_that_no_worker_fetches_was_not_run(tmp_path: Path) -> Non
     async with stage(tmp_path, queues=SHORT) as one:
         gateway = await one.client()
         with pytest.raises(InvalidReservation):
-            await gateway.hold(one.relay(TOKEN, seat=b"query"), SECONDS).answer()
+            await gateway.hold(one.relay(TOKEN, query=b"query"), SECONDS).answer()
         assert not table(one)
 
 
@@ -173,7 +173,7 @@ async def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         assert await worker.request(one.deliver(TOKEN, 3, b""), SECONDS) == Delivered(stop=True)
         asked = await begun(one, gateway, worker)
         with pytest.raises(InvalidReservation, match="already"):
-            await gateway.hold(one.relay(TOKEN, seat=b"again"), SECONDS).answer()
+            await gateway.hold(one.relay(TOKEN, query=b"again"), SECONDS).answer()
         with pytest.raises(InvalidReservation, match="already"):
             await worker.hold(one.fetch(TOKEN), SECONDS).answer()
         with pytest.raises(InvalidArgument):

@@ -109,7 +109,7 @@ WHOLE: dict[int, list[Any]] = {
     Opcode.INTROSPECT: [*STATUS, "mtd_0_0"],
     Opcode.RELOAD: STATUS,
     Opcode.WORKERS: [*PARTITION, "offline", "worker"],
-    Opcode.RELAY: [*PARTITION, SESSION, 1, b"seat", True],
+    Opcode.RELAY: [*PARTITION, SESSION, 1, b"message", True],
     Opcode.FETCH: [*PARTITION, SESSION, True],
     Opcode.DELIVER: [*PARTITION, SESSION, 1, 0x61, b"piece", True],
     Opcode.WATCH: [*STATUS, SESSION, "gateway", "ann", ["namespace"], "10.0.0.1"],

@@ -36,29 +36,29 @@ from maitred.protocol.queries import (
     Subscribe,
     WorkerRow,
 )
-from maitred.protocol.requests import PartitionRequest, ShardRequest
-from maitred.protocol.seats import (
+from maitred.protocol.query_link import (
     CREDIT,
-    SEATS_VERSION,
+    QUERY_LINK_VERSION,
     Greeting,
     Hello,
     Load,
     Proof,
-    Seat,
-    Seated,
+    QueryEnd,
+    RunQuery,
     decode_greeting,
     decode_hello,
     decode_load,
     decode_proof,
-    decode_seat,
-    decode_seated,
+    decode_query_end,
+    decode_run,
     encode_greeting,
     encode_hello,
     encode_load,
     encode_proof,
-    encode_seat,
-    encode_seated,
+    encode_query_end,
+    encode_run,
 )
+from maitred.protocol.requests import PartitionRequest, ShardRequest
 from maitred.protocol.tasks import DONE, NEVER, STOPPED
 from tests.protocol.strategies import values
 from tests.protocol.test_tasks import names
@@ -73,8 +73,10 @@ ORDER: dict[type[Struct], str] = {
     Hello: "challenge version",
     Greeting: "proof challenge version frame_bytes",
     Proof: "proof name frame_bytes",
-    Seat: "token sequence timeout_milliseconds window_bytes payload rows in_flight pressed lost",
-    Seated: "how body streamed rows run_seconds load again again_seconds",
+    RunQuery: (
+        "token sequence timeout_milliseconds window_bytes payload rows in_flight pressed lost"
+    ),
+    QueryEnd: "how body streamed rows run_seconds load again again_seconds",
     Load: "number limit serving waiting mean_service_seconds yours senders",
 }
 """The fields of what is inside of messages, or on the link to a worker."""
@@ -88,7 +90,7 @@ REQUEST_ORDER: dict[int, str] = {
     Opcode.RUNNING: "session running ended",
     Opcode.COUNT: "held over name limit wanted",
     Opcode.WORKERS: "action worker",
-    Opcode.RELAY: "token ordinal seat stop",
+    Opcode.RELAY: "token ordinal query stop",
     Opcode.FETCH: "token running",
     Opcode.DELIVER: "token ordinal kind body more",
     Opcode.WATCH: "session name user within network",
@@ -104,7 +106,7 @@ ANSWER_ORDER: dict[int, str] = {
     Opcode.COUNT: "granted",
     Opcode.WORKERS: "workers",
     Opcode.RELAY: "kind body more",
-    Opcode.FETCH: "seat stop",
+    Opcode.FETCH: "query stop",
     Opcode.DELIVER: "stop",
     Opcode.WATCH: "orders",
     Opcode.REPORT: "",
@@ -235,7 +237,7 @@ def test_what_may_be_left_out_has_its_default() -> None:
 def test_who_does_not_know_the_newer_fields_is_understood_and_understands() -> None:
     assert decode_answer(Opcode.ALLOCATE, msgpack.encode([[], None])) == Allocated([])
     assert decode_answer(Opcode.ATTEND, msgpack.encode(["offline", None])) == Attended("offline")
-    assert decode_seated(msgpack.encode([DONE, b""])).load is None
+    assert decode_query_end(msgpack.encode([DONE, b""])).load is None
     roster = decode_answer(Opcode.SUBSCRIBE, msgpack.encode([7, "adaptive", []]))
     assert roster == Roster(7, "adaptive", [], SheddingTerms())
 
@@ -253,8 +255,8 @@ LINK: list[tuple[Any, Any, type[Struct]]] = [
     (encode_hello, decode_hello, Hello),
     (encode_greeting, decode_greeting, Greeting),
     (encode_proof, decode_proof, Proof),
-    (encode_seat, decode_seat, Seat),
-    (encode_seated, decode_seated, Seated),
+    (encode_run, decode_run, RunQuery),
+    (encode_query_end, decode_query_end, QueryEnd),
     (encode_load, decode_load, Load),
 ]
 LINKED = [kind.__name__.lower() for *_, kind in LINK]
@@ -281,13 +283,13 @@ def test_what_is_no_message_is_refused(encode: Any, decode: Any, kind: type[Stru
 
 
 def test_the_ends_of_ranges_on_the_link() -> None:
-    seat = [TOKEN, 1, 0, 0, b""]
-    decode_seat(msgpack.encode(seat))
+    message = [TOKEN, 1, 0, 0, b""]
+    decode_run(msgpack.encode(message))
     for at, wrong in ((0, bytes(15)), (1, -1), (2, -1), (3, -1), (4, "text")):
         with pytest.raises(ValidationError, match=rf"\$\[{at}\]"):
-            decode_seat(msgpack.encode([*seat[:at], wrong, *seat[at + 1 :]]))
+            decode_run(msgpack.encode([*message[:at], wrong, *message[at + 1 :]]))
     for how in (DONE - 1, STOPPED + 1):
         with pytest.raises(ValidationError):
-            decode_seated(msgpack.encode([how, b""]))
-    assert decode_hello(msgpack.encode([TOKEN])).version == SEATS_VERSION == 2
+            decode_query_end(msgpack.encode([how, b""]))
+    assert decode_hello(msgpack.encode([TOKEN])).version == QUERY_LINK_VERSION == 2
     assert CREDIT.pack(2**32 - 1) == b"\xff" * 4

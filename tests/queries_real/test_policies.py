@@ -77,7 +77,7 @@ def dispatcher_of(client: AsyncClient, queue: str = "drink") -> QueueDispatcher 
     return None if found is None else found.dispatcher
 
 
-async def seated(client: AsyncClient, workers: int, queue: str = "drink") -> QueueDispatcher:
+async def query_end(client: AsyncClient, workers: int, queue: str = "drink") -> QueueDispatcher:
     """Asks until the gateway has a roster with so many workers."""
     argument: object = 0 if queue != "spill" else "first"
     queue_dispatcher = dispatcher_of(client, queue)
@@ -112,9 +112,9 @@ def test_every_policy_answers(run: Run, policy: str) -> None:
                 await made.worker(name, slots=2)
             client = await made.client()
             if policy != "idle":
-                await seated(client, 2)
-                await seated(client, 2, "count")
-                await seated(client, 2, "spill")
+                await query_end(client, 2)
+                await query_end(client, 2, "count")
+                await query_end(client, 2, "spill")
             asked = client.querying.table.counts["waiting"]
             for number in range(10):
                 assert await client.query("bar/drink", number) == number
@@ -151,7 +151,7 @@ def test_workers_are_filled_and_no_further_and_the_rest_waits_or_is_refused(
             for name in ("one", "two"):
                 await made.worker(name, slots=2)
             client = await made.client()
-            queue_dispatcher = await seated(client, 2)
+            queue_dispatcher = await query_end(client, 2)
             bar.gate.clear()
             asked = [
                 asyncio.create_task(outcome(client.query("bar/drink", number, priority=0)))
@@ -177,7 +177,7 @@ def test_low_priority_is_refused_first(run: Run, monkeypatch: pytest.MonkeyPatch
         async with opened(bar, shedding=Shedding(length=10)) as made:
             await made.worker("one", slots=1)
             client = await made.client()
-            await seated(client, 1)
+            await query_end(client, 1)
             bar.gate.clear()
             first = asyncio.create_task(client.query("bar/drink", 0))
             await until(lambda: bar.running == 1)
@@ -209,7 +209,7 @@ def test_who_does_not_want_to_wait(run: Run, policy: str) -> None:
             await made.worker("one", slots=1)
             client = await made.client()
             if policy != "idle":
-                await seated(client, 1)
+                await query_end(client, 1)
             assert await client.query("bar/drink", 1, do_not_queue=True) == 1
             bar.gate.clear()
             first = asyncio.create_task(client.query("bar/drink", 2))
@@ -233,7 +233,7 @@ def test_a_full_worker_refuses_and_the_other_serves(run: Run) -> None:
             await made.worker("small", slots=1)
             await made.worker("large", slots=20)
             client = await made.client()
-            await seated(client, 2)
+            await query_end(client, 2)
             bar.gate.clear()
             asked = [
                 asyncio.create_task(outcome(client.query("bar/drink", number)))
@@ -255,7 +255,7 @@ def test_all_refuse(run: Run) -> None:
             for name in ("one", "two"):
                 await made.worker(name, slots=1)
             client = await made.client()
-            await seated(client, 2)
+            await query_end(client, 2)
             bar.gate.clear()
             asked = [asyncio.create_task(client.query("bar/drink", number)) for number in (1, 2)]
             await until(lambda: bar.running == 2)
@@ -277,7 +277,7 @@ def test_a_worker_vanishes_and_another_comes(run: Run) -> None:
         async with opened(bar) as made:
             first = await made.worker("first", slots=1)
             client = await made.client()
-            queue_dispatcher = await seated(client, 1)
+            queue_dispatcher = await query_end(client, 1)
             bar.gate.clear()
             plain = asyncio.create_task(client.query("bar/drink", 1))
             await until(lambda: bar.running == 1)
@@ -307,7 +307,7 @@ def test_two_gateways_share_the_workers(run: Run) -> None:
                 await made.worker(name, slots=3)
             clients = [await made.client() for _ in range(2)]
             for client in clients:
-                await seated(client, 2)
+                await query_end(client, 2)
             bar.began.clear()
             bar.ended.clear()
             bar.most = 0
@@ -336,7 +336,7 @@ def test_the_shard_is_started_again(run: Run) -> None:
         async with opened(bar) as made:
             await made.worker("one", slots=2)
             client = await made.client()
-            await seated(client, 1)
+            await query_end(client, 1)
             bar.gate.clear()
             running = asyncio.create_task(client.query("bar/drink", 1))
             await until(lambda: bar.running == 1)
@@ -349,7 +349,7 @@ def test_the_shard_is_started_again(run: Run) -> None:
             queue = client.querying.dispatcher.queues.by_place["bar", "drink"]
             await until(lambda: queue.subscriptions[""].roster is not None)
             assert await client.query("bar/drink", 3) == 3
-            await seated(client, 1)
+            await query_end(client, 1)
 
     run(main())
 

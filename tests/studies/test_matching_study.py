@@ -152,15 +152,15 @@ def test_the_gauge_counts_what_overlaps() -> None:
     gauge.offer_opens("b", 5.0)
     gauge.offer_opens("c", 5.5)
     gauge.task_waits(8, 6.0)
-    gauge.task_seated(7, 7.0)
+    gauge.task_matched(7, 7.0)
     assert gauge.longest == 2.0
-    gauge.task_seated(7, 9.0)
-    gauge.task_seated(8, 8.0)
+    gauge.task_matched(7, 9.0)
+    gauge.task_matched(8, 8.0)
     assert gauge.longest == 2.0
     gauge.task_waits(8, 9.0)  # given back: it has waited all the time
     gauge.offer_ends("b", 10.0)
     assert gauge.longest == 4.0
-    gauge.task_seated(8, 11.0)
+    gauge.task_matched(8, 11.0)
     assert gauge.longest == 5.0
     gauge.offer_ends("c", 20.0)
     assert gauge.longest == 5.0

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from maitred.protocol.frames import ANSWER, REQUEST, RESPONSE, Frame, FrameDecoder, Opcode
-from maitred.protocol.seats import (
+from maitred.protocol.query_link import (
     CREDIT,
     Greeting,
     Hello,
     Proof,
-    Seat,
-    Seated,
+    QueryEnd,
+    RunQuery,
     decode_greeting,
-    decode_seated,
+    decode_query_end,
     encode_hello,
     encode_proof,
-    encode_seat,
+    encode_run,
     session_proof,
 )
 from maitred.protocol.tasks import Failure, Offer, Offered, Reserved
@@ -150,7 +150,7 @@ class RawGateway(Link):
         self.say(0, Opcode.PROVE, encode_proof(Proof(proof, **fields)))
         return greeting
 
-    def seat(
+    def run(
         self,
         token: bytes,
         *args: object,
@@ -166,25 +166,25 @@ class RawGateway(Link):
         self.next_stream += 1
         if payload is None:
             payload = encode(args if named is None else named)
-        seat = Seat(token, sequence, round(timeout * 1000), window, payload, rows, lost=lost)
-        self.say(self.next_stream, Opcode.SEAT, encode_seat(seat))
+        message = RunQuery(token, sequence, round(timeout * 1000), window, payload, rows, lost=lost)
+        self.say(self.next_stream, Opcode.RUN, encode_run(message))
         return self.next_stream
 
     def credit(self, stream: int, size: int) -> None:
         self.say(stream, Opcode.CREDIT, CREDIT.pack(size))
 
-    async def over(self, stream: int) -> Seated:
+    async def over(self, stream: int) -> QueryEnd:
         """The last frame; raises the error if it is one. Rows before it are a mistake."""
         frame = await self.hear(stream)
         if frame.opcode == Opcode.ERROR:
             raise error_of(frame)
-        assert frame.opcode == Opcode.SEAT + ANSWER, frame
-        return decode_seated(frame.body)
+        assert frame.opcode == Opcode.RUN + ANSWER, frame
+        return decode_query_end(frame.body)
 
     async def result(self, stream: int) -> Any:  # noqa: ANN401 - what the handler returned
-        seated = await self.over(stream)
-        assert seated.how == 0, read_failure(seated.body)
-        return decode(seated.body)
+        query_end = await self.over(stream)
+        assert query_end.how == 0, read_failure(query_end.body)
+        return decode(query_end.body)
 
     async def failure(self, stream: int) -> Failure:
         return read_failure((await self.over(stream)).body)

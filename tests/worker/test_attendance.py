@@ -54,7 +54,7 @@ async def test_the_root_of_every_queue_hears_of_the_worker_again_and_again() -> 
         assert (first.address, first.slots, first.busy) == (worker.address, 3, 0)
         assert (first.limit, first.limit_reason, first.blocked) == (3, "slots", 0)
         assert first.state == "online"
-        stream = gateway.seat(node.reserve("holding"))
+        stream = gateway.run(node.reserve("holding"))
         await until(lambda: said(node, "echo")[-1].busy == 1)
         go_on.set()
         assert await gateway.result(stream) == "held"
@@ -89,7 +89,7 @@ async def test_taken_offline_it_drains_and_put_back_it_offers() -> None:
         a_worker(node, app, log=log) as worker,
         a_gateway(worker) as gateway,
     ):
-        running = gateway.seat(node.reserve("holding"))
+        running = gateway.run(node.reserve("holding"))
         await until(lambda: worker.statistics.queries == 1)
         token = node.reserve("echo")
         await until(lambda: worker.querying.reservations == 1)
@@ -100,7 +100,7 @@ async def test_taken_offline_it_drains_and_put_back_it_offers() -> None:
             lambda: all(said(node, one)[-1].state == "draining" for one in ("echo", "holding"))
         )
         # What was promised is kept, and what is new goes elsewhere.
-        assert await gateway.result(gateway.seat(token, "a")) == "a"
+        assert await gateway.result(gateway.run(token, "a")) == "a"
         task = await app.handlers["echo"].enqueue("later")
         go_on.set()
         assert await gateway.result(running) == "held"
@@ -113,7 +113,7 @@ async def test_taken_offline_it_drains_and_put_back_it_offers() -> None:
         order(node, "holding", "online")
         assert await task.result(timeout=10) == "later"
         await until(lambda: said(node, "echo")[-1].state == "online")
-        assert await gateway.result(gateway.seat(node.reserve("echo"), "b")) == "b"
+        assert await gateway.result(gateway.run(node.reserve("echo"), "b")) == "b"
     told = log.events("info")
     assert [told.count(line) for line in ("taken offline", "put back online")] == [1, 1]
     assert "offline; waiting to be put back" in told
@@ -137,7 +137,7 @@ async def test_a_stopping_worker_says_so() -> None:
         a_worker(node, app) as worker,
         a_gateway(worker) as gateway,
     ):
-        gateway.seat(node.reserve("holding"))
+        gateway.run(node.reserve("holding"))
         await until(lambda: worker.statistics.queries == 1)
         worker.stop()
         await until(lambda: said(node, "echo")[-1].state == "draining")

@@ -387,13 +387,13 @@ async def test_a_reservation_that_is_over_when_it_is_read_takes_no_slot() -> Non
         late = worker.querying.pulse = LatePulse(asyncio.get_running_loop())
         late.seconds = 6.0
         token = node.token()
-        stream = gateway.seat(token, 1)
+        stream = gateway.run(token, 1)
         await node.until(lambda: token in worker.querying._book.early)
         node.reserve("async", token, reservation_seconds=5.0)
         assert isinstance(await gateway.error(stream), Unavailable)
         assert worker.statistics.busy == 0
         late.seconds = 0.0
-        stream = gateway.seat(node.reserve("async", reservation_seconds=5.0), 2)
+        stream = gateway.run(node.reserve("async", reservation_seconds=5.0), 2)
         assert await gateway.result(stream) == 2
         assert begun == [2]
 
@@ -410,7 +410,7 @@ async def test_a_query_for_a_reservation_whose_end_nobody_has_noticed_yet_is_ref
         await node.until(lambda: worker.querying.is_known(token))
         worker.querying._alarm.stop()  # as a blocked loop does
         worker.querying._book.known[token].expires_at = 0.0
-        stream = gateway.seat(token, 1)
+        stream = gateway.run(token, 1)
         assert isinstance(await gateway.error(stream), InvalidReservation)
         assert (worker.statistics.busy, worker.statistics.unused) == (0, 1)
         assert not begun
@@ -429,7 +429,7 @@ async def test_a_query_whose_time_was_over_before_it_was_read_does_not_begin(que
         await node.until(lambda: worker.querying.is_known(token))
         late = worker.querying.pulse = LatePulse(asyncio.get_running_loop())
         late.seconds = 10.0
-        failure = await gateway.failure(gateway.seat(token, 1, timeout=5.0))
+        failure = await gateway.failure(gateway.run(token, 1, timeout=5.0))
         assert failure.kind == "timed-out"
         assert not begun
         await node.until(lambda: worker.statistics.busy == 0)

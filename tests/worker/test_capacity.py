@@ -24,7 +24,7 @@ from tests.worker.running import a_worker
 from tests.worker.test_passes import A, B, PassingNode, a_pass, known
 
 if TYPE_CHECKING:
-    from maitred.protocol.seats import Load
+    from maitred.protocol.query_link import Load
     from maitred.worker.pools import Caller, PooledCall
     from maitred.worker.worker import Worker
 
@@ -267,18 +267,18 @@ async def test_the_limit_bounds_what_is_taken_by_a_pass() -> None:
         node.hand_out(a_pass())
         await known(worker)
         told = with_limit(worker, 3)
-        held = [gateway.seat(A) for _ in range(3)]
-        problem = await gateway.error(gateway.seat(A))
+        held = [gateway.run(A) for _ in range(3)]
+        problem = await gateway.error(gateway.run(A))
         assert isinstance(problem, AtCapacity)
         assert problem.limit == 3
         told.set(worker, 4)
-        held.append(gateway.seat(A))
+        held.append(gateway.run(A))
         await until(lambda: worker.statistics.busy == 4)
         go_on.set()
         for stream in held:
-            seated = await gateway.over(stream)
-            assert seated.load is not None
-            assert seated.load.limit == 4
+            query_end = await gateway.over(stream)
+            assert query_end.load is not None
+            assert query_end.load.limit == 4
 
 
 @in_a_loop
@@ -296,9 +296,9 @@ async def test_a_large_limit_has_a_little_slack_and_slots_have_none() -> None:
         told.set(worker, 19)
         assert worker.capacity.most == 20
         for _ in range(20):
-            gateway.seat(A)
+            gateway.run(A)
         await until(lambda: worker.statistics.busy == 20)
-        assert isinstance(await gateway.error(gateway.seat(A)), AtCapacity)
+        assert isinstance(await gateway.error(gateway.run(A)), AtCapacity)
         go_on.set()
 
 
@@ -315,7 +315,7 @@ async def test_the_limit_bounds_what_is_on_offer_and_growth_is_offered() -> None
         node.hand_out(a_pass())
         await known(worker)
         told = with_limit(worker, 4)
-        held = [gateway.seat(A) for _ in range(4)]
+        held = [gateway.run(A) for _ in range(4)]
         # Nothing more can be taken, so what was on offer is taken back.
         await until(lambda: worker.statistics.busy == 4)
         worker._slot_freed()
@@ -342,8 +342,8 @@ async def test_what_waits_for_a_thread_waits() -> None:
     ):
         node.hand_out(a_pass())
         await known(worker)
-        streams = [gateway.seat(A) for _ in range(5)]
-        streams.append(gateway.seat(node.reserve("held")))
+        streams = [gateway.run(A) for _ in range(5)]
+        streams.append(gateway.run(node.reserve("held")))
         await until(lambda: worker.capacity.waiting == 4)
         assert worker.capacity.serving == 2
         go_on.set()
@@ -372,10 +372,10 @@ async def test_fewer_threads_than_slots_the_limit_is_found_and_what_is_beyond_it
     ):
         node.hand_out(a_pass())
         await known(worker)
-        streams = [gateway.seat(A) for _ in range(slots)]
+        streams = [gateway.run(A) for _ in range(slots)]
         # 62 wait, so the limit falls towards what runs in parallel, within a window or two.
         await until(lambda: worker.capacity.limit <= 8)
-        problem = await gateway.error(gateway.seat(A))
+        problem = await gateway.error(gateway.run(A))
         assert isinstance(problem, AtCapacity)
         assert problem.limit is not None
         assert 1 <= problem.limit <= 8
@@ -407,12 +407,12 @@ async def test_two_gateways_hear_their_own_numbers_with_their_answers() -> None:
     ):
         node.hand_out(a_pass(A), a_pass(B))
         await known(worker, B)
-        first = one.seat(A)
-        second = two.seat(B, timeout=0.05)
+        first = one.run(A)
+        second = two.run(B, timeout=0.05)
         stopped = await two.over(second)
         assert stopped.load is not None
         assert stopped.load.senders == 2
         go_on.set()
-        seated = await one.over(first)
-        assert seated.load is not None
-        assert (seated.load.yours, seated.load.senders) == (0, 2)
+        query_end = await one.over(first)
+        assert query_end.load is not None
+        assert (query_end.load.yours, query_end.load.senders) == (0, 2)

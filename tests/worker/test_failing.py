@@ -86,7 +86,7 @@ async def tell(
 async def ask(node: ReservingNode, gateway: RawGateway, times: int, queue: str = "sell") -> None:
     """One after the other."""
     for number in range(times):
-        await gateway.over(gateway.seat(node.reserve(queue), number))
+        await gateway.over(gateway.run(node.reserve(queue), number))
 
 
 @asynccontextmanager
@@ -209,16 +209,16 @@ async def test_what_counts_against_the_worker(why: str) -> None:
         a_gateway(worker) as gateway,
     ):
         if why == "arguments":
-            stream = gateway.seat(node.reserve("sell"), "no number")
+            stream = gateway.run(node.reserve("sell"), "no number")
             assert (await gateway.over(stream)).how == FAILED
         elif why == "cancelled":
-            stream = gateway.seat(node.reserve("hang"))
+            stream = gateway.run(node.reserve("hang"))
             await until(lambda: worker.statistics.queries == 1)
             gateway.transport.abort()
         else:
             own = 0.02 if why == "too long" else 60.0
             token = node.reserve("hang", run_seconds=own)
-            stream = gateway.seat(token, timeout=60.0 if why == "too long" else 0.02)
+            stream = gateway.run(token, timeout=60.0 if why == "too long" else 0.02)
             assert (await gateway.over(stream)).how == TIMED_OUT
         await until(lambda: worker.statistics.busy == 0)
         judged = [one.health.good for one in worker._served]
@@ -236,7 +236,7 @@ async def test_after_a_failure_no_slot_is_kept_for_the_gateway(works: bool) -> N
         a_worker(node, stall.app, slots=SLOTS, warm_seconds=30.0) as worker,
         a_gateway(worker) as gateway,
     ):
-        stream = gateway.seat(node.reserve("sell", again_seconds=60.0), 1)
+        stream = gateway.run(node.reserve("sell", again_seconds=60.0), 1)
         await until(lambda: worker.statistics.queries == 1 and served(worker).on_offer > 0)
         stall.open.set()
         again = (await gateway.over(stream)).again

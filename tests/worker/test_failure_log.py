@@ -138,15 +138,15 @@ async def test_a_query_that_fails_and_one_that_its_caller_gave_no_time() -> None
         a_worker(node, kitchen.app, log=log) as worker,
         a_gateway(worker) as gateway,
     ):
-        await gateway.over(gateway.seat(node.reserve("async"), "wait", timeout=0.01))
+        await gateway.over(gateway.run(node.reserve("async"), "wait", timeout=0.01))
         assert not failures(log), "the caller wanted less time than the handler may have"
-        await gateway.failure(gateway.seat(node.reserve("async"), "raise"))
+        await gateway.failure(gateway.run(node.reserve("async"), "raise"))
         (line,) = failures(log)
         assert line["queue"] == "shop/async"
         assert line["handler"].endswith("on_the_loop")
         assert line["query"]
         assert (line["error"], line["message"]) == ("ValueError", "too small")
-        await gateway.over(gateway.seat(node.reserve("async", run_seconds=0.01), "wait"))
+        await gateway.over(gateway.run(node.reserve("async", run_seconds=0.01), "wait"))
         assert failures(log)[1]["error"] == "timed-out"
 
 

@@ -11,7 +11,7 @@ from maitred import App
 from maitred.errors import AtCapacity, InvalidReservation
 from maitred.protocol.frames import ANSWER, EVENT_STREAM, Opcode
 from maitred.protocol.queries import Attend, Attended, Pass
-from maitred.protocol.seats import Load, decode_load
+from maitred.protocol.query_link import Load, decode_load
 from maitred.worker.passes import SECONDS_MAX, Passes
 from tests.node.in_process import RecordedLog, in_a_loop, until
 from tests.worker.querying import RawGateway, ReservingNode, a_gateway
@@ -176,15 +176,19 @@ async def test_many_queries_by_one_pass_and_each_answer_tells_the_load() -> None
         await known(worker)
         numbers = []
         for text in ("a", "b", "fail"):
-            seated = await gateway.over(gateway.seat(A, text))
-            assert seated.load is not None
-            assert seated.load.limit == 4
-            assert (seated.load.serving, seated.load.waiting, seated.load.yours) == (0, 0, 0)
-            assert seated.load.senders == 1
-            numbers.append(seated.load.number)
+            query_end = await gateway.over(gateway.run(A, text))
+            assert query_end.load is not None
+            assert query_end.load.limit == 4
+            assert (query_end.load.serving, query_end.load.waiting, query_end.load.yours) == (
+                0,
+                0,
+                0,
+            )
+            assert query_end.load.senders == 1
+            numbers.append(query_end.load.number)
         assert numbers == sorted(set(numbers))
         assert worker.statistics.busy == 0
-        reserved = await gateway.over(gateway.seat(node.reserve("echo"), "by reservation"))
+        reserved = await gateway.over(gateway.run(node.reserve("echo"), "by reservation"))
         assert reserved.load is None
 
 
@@ -199,14 +203,14 @@ async def test_a_full_worker_refuses_at_once_and_says_its_limit() -> None:
     ):
         node.hand_out(a_pass())
         await known(worker)
-        held = [gateway.seat(A, "hold") for _ in range(2)]
-        problem = await gateway.error(gateway.seat(A, "a"))
+        held = [gateway.run(A, "hold") for _ in range(2)]
+        problem = await gateway.error(gateway.run(A, "a"))
         assert isinstance(problem, AtCapacity)
         assert problem.limit == 2
         assert worker.statistics.full == 1
         go_on.set()
         assert [await gateway.result(stream) for stream in held] == ["hold", "hold"]
-        assert await gateway.result(gateway.seat(A, "b")) == "b"
+        assert await gateway.result(gateway.run(A, "b")) == "b"
         assert log.events("warning") == []
 
 
@@ -223,8 +227,8 @@ async def test_reports_come_while_there_are_queries_by_passes_and_tell_who_has_w
         node.hand_out(a_pass(A), a_pass(B))
         await known(worker, B)
         for _ in range(3):
-            one.seat(A, "hold")
-        two.seat(B, "hold")
+            one.run(A, "hold")
+        two.run(B, "hold")
         await until(lambda: worker.statistics.busy == 4)
         first, other = await hear_load(one), await hear_load(two)
         assert (first.serving, first.waiting, first.yours, first.senders) == (4, 0, 3, 2)
@@ -245,7 +249,7 @@ async def test_the_timer_rests_when_there_is_nothing_to_do() -> None:
         node.hand_out(a_pass())
         await known(worker)
         assert not ticking(worker)
-        assert await gateway.result(gateway.seat(A, "a")) == "a"
+        assert await gateway.result(gateway.run(A, "a")) == "a"
         assert ticking(worker)
         gateway.transport.abort()
         await until(lambda: not ticking(worker))
@@ -260,8 +264,8 @@ async def test_queries_that_are_earlier_than_their_pass_wait_for_it() -> None:
         a_worker(node, app, slots=8, early_seconds=10.0) as worker,
         a_gateway(worker) as gateway,
     ):
-        streams = [gateway.seat(A, text) for text in "abc"]
-        gone = gateway.seat(A, "taken back")
+        streams = [gateway.run(A, text) for text in "abc"]
+        gone = gateway.run(A, "taken back")
         await until(lambda: worker.querying._passes.early_count == 3)
         gateway.say(gone, Opcode.CANCEL)
         assert (await gateway.error(gone)).code == "cancelled"
@@ -278,11 +282,11 @@ async def test_a_pass_that_nobody_told_of_is_refused_after_a_moment() -> None:
         a_worker(node, app, early_seconds=0.05) as worker,
         a_gateway(worker) as gateway,
     ):
-        for stream in [gateway.seat(A, "a"), gateway.seat(A, "b")]:
+        for stream in [gateway.run(A, "a"), gateway.run(A, "b")]:
             assert isinstance(await gateway.error(stream), InvalidReservation)
         node.hand_out(a_pass())
         await known(worker)
-        assert await gateway.result(gateway.seat(A, "now")) == "now"
+        assert await gateway.result(gateway.run(A, "now")) == "now"
 
 
 @in_a_loop
@@ -291,11 +295,11 @@ async def test_a_link_that_is_lost_leaves_nothing_behind() -> None:
     async with PassingNode() as node, a_worker(node, app, early_seconds=30.0) as worker:
         async with a_gateway(worker) as gateway:
             for _ in range(3):
-                gateway.seat(B, "early")
+                gateway.run(B, "early")
             await until(lambda: worker.querying._passes.early_count == 2)
             node.hand_out(a_pass())
             await known(worker)
-            gateway.seat(A, "hold")
+            gateway.run(A, "hold")
             await until(lambda: worker.statistics.busy == 1)
         await until(lambda: worker.statistics.busy == 0)
         assert worker.querying._passes.early_count == 0
@@ -311,7 +315,7 @@ async def test_a_reservation_and_queries_that_show_it_twice() -> None:
         a_worker(node, app, early_seconds=10.0) as worker,
         a_gateway(worker) as gateway,
     ):
-        first, second = gateway.seat(A, "first"), gateway.seat(A, "second")
+        first, second = gateway.run(A, "first"), gateway.run(A, "second")
         await until(lambda: worker.querying._passes.early_count == 1)
         node.reserve("echo", A)
         assert await gateway.result(first) == "first"
@@ -328,11 +332,11 @@ async def test_a_worker_that_leaves_takes_no_more_by_a_pass() -> None:
     ):
         node.hand_out(a_pass())
         await known(worker)
-        held = gateway.seat(A, "hold")
+        held = gateway.run(A, "hold")
         await until(lambda: worker.statistics.busy == 1)
         worker.stop()
         await until(lambda: worker._slots.closed)
-        problem = await gateway.error(gateway.seat(A, "a"))
+        problem = await gateway.error(gateway.run(A, "a"))
         assert isinstance(problem, AtCapacity)
         assert problem.limit == 0
         go_on.set()
@@ -349,5 +353,5 @@ async def test_the_terms_of_the_pass_hold() -> None:
     ):
         node.hand_out(a_pass(A, run_seconds=0.05), a_pass(B, result_bytes=10))
         await known(worker, B)
-        assert (await gateway.failure(gateway.seat(A, "hold"))).kind == "timed-out"
-        assert (await gateway.failure(gateway.seat(B, "x" * 100))).kind == "result-too-large"
+        assert (await gateway.failure(gateway.run(A, "hold"))).kind == "timed-out"
+        assert (await gateway.failure(gateway.run(B, "x" * 100))).kind == "result-too-large"

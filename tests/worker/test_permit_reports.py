@@ -59,7 +59,7 @@ async def test_what_runs_is_said_again_and_again_and_its_end_at_once() -> None:
         first, second = node.reserve("holding"), node.reserve("holding", user="bob")
         running = {"ann": [first + PROOF], "bob": [second + PROOF]}
         await until(lambda: any(one.running == running for one in node.heard(Running)))
-        streams = [gateway.seat(first, "a"), gateway.seat(second, "b")]
+        streams = [gateway.run(first, "a"), gateway.run(second, "b")]
         assert {await desk.begun.get(), await desk.begun.get()} == {"a", "b"}
         before = len(node.heard(Running))
         await until(lambda: len(node.heard(Running)) > before + 2)
@@ -97,7 +97,7 @@ async def test_whatever_becomes_of_a_reservation_it_is_over() -> None:
         node.reserve("echo", early)
         await until(lambda: early in node.ended())
         misfit = node.reserve("echo")
-        await gateway.over(gateway.seat(misfit, payload=b"\xc1"))
+        await gateway.over(gateway.run(misfit, payload=b"\xc1"))
         await until(lambda: misfit in node.ended())
         # One slot that was on offer in two places.
         await until(lambda: len(node.held(Offer)) == 2)
@@ -123,7 +123,7 @@ async def test_what_the_node_did_not_hear_is_said_again() -> None:
 
         node.before[Running] = deaf
         token = node.reserve("echo")
-        assert await gateway.result(gateway.seat(token, "a")) == "a"
+        assert await gateway.result(gateway.run(token, "a")) == "a"
         await until(lambda: node.ended().count(token) > 1)
         del node.before[Running]
         await until(lambda: not worker._counted._places)
@@ -138,6 +138,6 @@ async def test_what_is_not_counted_is_not_spoken_of() -> None:
         a_gateway(worker) as gateway,
     ):
         token = node.reserve("echo", proof=b"")
-        assert await gateway.result(gateway.seat(token, "a")) == "a"
+        assert await gateway.result(gateway.run(token, "a")) == "a"
         assert not worker._counted._places
         assert not node.heard(Running)

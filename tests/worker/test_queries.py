@@ -83,15 +83,15 @@ async def test_queries_are_run_and_answered() -> None:
         a_worker(node, desk.app) as worker,
         a_gateway(worker) as gateway,
     ):
-        assert await gateway.result(gateway.seat(node.reserve("echo"), "a", 3)) == "aaa"
-        stream = gateway.seat(node.reserve("echo"), named={"times": 2, "text": "b"})
-        seated = await gateway.over(stream)
-        assert (seated.how, seated.body, seated.streamed) == (DONE, encode("bb"), False)
-        assert seated.run_seconds >= 0
-        stream = gateway.seat(node.reserve("plain", user="bob"), "c", sequence=12)
+        assert await gateway.result(gateway.run(node.reserve("echo"), "a", 3)) == "aaa"
+        stream = gateway.run(node.reserve("echo"), named={"times": 2, "text": "b"})
+        query_end = await gateway.over(stream)
+        assert (query_end.how, query_end.body, query_end.streamed) == (DONE, encode("bb"), False)
+        assert query_end.run_seconds >= 0
+        stream = gateway.run(node.reserve("plain", user="bob"), "c", sequence=12)
         assert await gateway.result(stream) == ["c", "bob", "gw/12", ""]
         tokens = [node.reserve("echo") for _ in range(60)]
-        streams = [gateway.seat(token, str(number)) for number, token in enumerate(tokens)]
+        streams = [gateway.run(token, str(number)) for number, token in enumerate(tokens)]
         found = [await gateway.result(stream) for stream in streams]
         assert found == [str(number) for number in range(60)]
         assert (worker.statistics.queries, worker.statistics.busy) == (63, 0)
@@ -111,7 +111,7 @@ async def test_a_query_that_has_ended_is_freed_without_the_garbage_collector() -
         gc.disable()
         try:
             before = instances(Query)
-            streams = [gateway.seat(node.reserve("echo"), "a") for _ in range(5)]
+            streams = [gateway.run(node.reserve("echo"), "a") for _ in range(5)]
             assert [await gateway.result(stream) for stream in streams] == ["a"] * 5
             await until(lambda: instances(Query) <= before)
         finally:
@@ -127,7 +127,7 @@ async def test_the_query_may_come_before_the_word_of_its_reservation() -> None:
         a_gateway(worker) as gateway,
     ):
         token = node.token()
-        stream = gateway.seat(token, "a")
+        stream = gateway.run(token, "a")
         await until(lambda: worker.querying._book.early_bytes > 0)
         node.reserve("echo", token)
         assert await gateway.result(stream) == "a"
@@ -142,24 +142,24 @@ async def test_reservations_that_are_not_good() -> None:
         a_worker(node, desk.app, early_seconds=0.02, log=log) as worker,
         a_gateway(worker) as gateway,
     ):
-        assert isinstance(await gateway.error(gateway.seat(b"?" * 16)), InvalidReservation)
+        assert isinstance(await gateway.error(gateway.run(b"?" * 16)), InvalidReservation)
         token = node.reserve("echo")
         await until(lambda: worker.querying.is_known(token))
-        assert await gateway.result(gateway.seat(token, "a")) == "a"
-        again = await gateway.error(gateway.seat(token, "a"))
+        assert await gateway.result(gateway.run(token, "a")) == "a"
+        again = await gateway.error(gateway.run(token, "a"))
         assert isinstance(again, InvalidReservation)
         assert "used" in again.sentence
         late = node.reserve("echo", reservation_seconds=0.02)
         await until(lambda: worker.statistics.unused == 1)
-        assert "too late" in (await gateway.error(gateway.seat(late, "a"))).sentence
+        assert "too late" in (await gateway.error(gateway.run(late, "a"))).sentence
         released = node.reserve("echo")
         await until(lambda: worker.querying.reservations == 1)
         gateway.say(0, Opcode.RELEASE, released)
-        assert "given back" in (await gateway.error(gateway.seat(released, "a"))).sentence
+        assert "given back" in (await gateway.error(gateway.run(released, "a"))).sentence
         assert (worker.statistics.refused, worker.statistics.busy) == (4, 0)
         last = node.reserve("echo")
         await until(lambda: worker.querying.is_known(last))
-        assert await gateway.result(gateway.seat(last, "b")) == "b"
+        assert await gateway.result(gateway.run(last, "b")) == "b"
     assert log.events("warning").count("a query was refused") == 1
 
 
@@ -177,7 +177,7 @@ async def test_a_reserved_slot_is_nobody_elses() -> None:
         await until(lambda: worker.querying.reservations == 1)
         await until(lambda: not node.held(Offer))
         assert worker.statistics.busy == 1
-        streams = [gateway.seat(token, "a"), gateway.seat(other, "b")]
+        streams = [gateway.run(token, "a"), gateway.run(other, "b")]
         assert isinstance(await gateway.error(streams[1]), SlotTaken)
         desk.go_on.set()
         assert await gateway.result(streams[0]) == "a"
@@ -195,7 +195,7 @@ async def test_tasks_find_no_room_where_slots_are_reserved() -> None:
         await until(lambda: len(node.held(Offer)) == 2)
         token = node.reserve("holding")
         task = await desk.app.handlers["echo"].enqueue("t")
-        stream = gateway.seat(token, "a")
+        stream = gateway.run(token, "a")
         desk.go_on.set()
         assert await gateway.result(stream) == "a"
         assert await task.result(timeout=10) == "t"
@@ -220,7 +220,7 @@ async def test_a_handler_that_fails(what: str, kind: str) -> None:
         a_worker(node, desk.app) as worker,
         a_gateway(worker) as gateway,
     ):
-        stream = gateway.seat(node.reserve("failing", result_bytes=1_000), what)
+        stream = gateway.run(node.reserve("failing", result_bytes=1_000), what)
         assert (await gateway.failure(stream)).kind == kind
         assert (worker.statistics.failed, worker.statistics.busy) == (1, 0)
 
@@ -236,10 +236,10 @@ async def test_arguments_that_do_not_fit(payload: bytes) -> None:
         a_worker(node, desk.app) as worker,
         a_gateway(worker) as gateway,
     ):
-        seated = await gateway.over(gateway.seat(node.reserve("echo"), payload=payload))
-        assert seated.how == FAILED
-        assert b"invalid-arguments" in seated.body
-        assert await gateway.result(gateway.seat(node.reserve("echo"), "b")) == "b"
+        query_end = await gateway.over(gateway.run(node.reserve("echo"), payload=payload))
+        assert query_end.how == FAILED
+        assert b"invalid-arguments" in query_end.body
+        assert await gateway.result(gateway.run(node.reserve("echo"), "b")) == "b"
         assert worker.statistics.busy == 0
 
 
@@ -262,7 +262,7 @@ async def test_a_query_whose_time_is_over(whose: str) -> None:
                 tries += 1
                 short, long = (seconds, 60.0) if whose == "the caller" else (60.0, seconds)
                 token = node.reserve(handler, run_seconds=long)
-                stream = gateway.seat(token, "a", timeout=short)
+                stream = gateway.run(token, "a", timeout=short)
                 assert (await gateway.over(stream)).how == TIMED_OUT
                 seconds *= 2
 
@@ -285,14 +285,14 @@ async def test_cancelling() -> None:
         a_worker(node, desk.app, slots=2, early_seconds=10.0) as worker,
         a_gateway(worker) as gateway,
     ):
-        stream = gateway.seat(node.reserve("holding"), "a")
+        stream = gateway.run(node.reserve("holding"), "a")
         await desk.begun.get()
         gateway.say(stream, Opcode.CANCEL)
         assert (await gateway.over(stream)).how == STOPPED
         await until(lambda: worker.statistics.busy == 0)
         assert desk.stopped == ["a"]
         gateway.say(stream, Opcode.CANCEL)  # nobody there any more
-        stream = gateway.seat(node.reserve("threads"), "b")
+        stream = gateway.run(node.reserve("threads"), "b")
         assert await asyncio.to_thread(desk.thread_begun.wait, 10)
         gateway.say(stream, Opcode.CANCEL)
         assert (await gateway.over(stream)).how == STOPPED
@@ -300,11 +300,11 @@ async def test_cancelling() -> None:
         desk.thread_may_end.set()
         await until(lambda: worker.statistics.busy == 0)
         token = node.token()
-        stream = gateway.seat(token, "c")
+        stream = gateway.run(token, "c")
         gateway.say(stream, Opcode.CANCEL)
         assert isinstance(await gateway.error(stream), Cancelled)
         node.reserve("echo", token)
-        assert await gateway.result(gateway.seat(node.reserve("echo"), "d")) == "d"
+        assert await gateway.result(gateway.run(node.reserve("echo"), "d")) == "d"
         assert worker.statistics.busy == 0
         assert all(queue.empty() for queue in gateway.heard.values())
 
@@ -320,7 +320,7 @@ async def test_a_query_that_is_cancelled_in_the_turn_in_which_it_came() -> None:
         token = node.reserve("holding")
         await until(lambda: worker.querying.reservations == 1)
         gateway._flush_soon = True  # both in one write
-        stream = gateway.seat(token, "a")
+        stream = gateway.run(token, "a")
         gateway.say(stream, Opcode.CANCEL)
         assert (await gateway.over(stream)).how == STOPPED
         await until(lambda: worker.statistics.busy == 0)
@@ -331,9 +331,9 @@ async def test_a_gateway_that_is_gone_takes_its_queries_with_it() -> None:
     desk = Desk()
     async with ReservingNode() as node, a_worker(node, desk.app, slots=3) as worker:
         async with a_gateway(worker) as gateway:
-            gateway.seat(node.reserve("holding"), "a")
-            gateway.seat(node.reserve("threads"), "b")
-            gateway.seat(node.token(), "early")
+            gateway.run(node.reserve("holding"), "a")
+            gateway.run(node.reserve("threads"), "b")
+            gateway.run(node.token(), "early")
             await desk.begun.get()
             assert await asyncio.to_thread(desk.thread_begun.wait, 10)
         await until(lambda: desk.stopped == ["a"])
@@ -354,13 +354,13 @@ async def test_a_stopping_worker_honours_what_it_promised() -> None:
         a_worker(node, desk.app, slots=2) as worker,
         a_gateway(worker) as gateway,
     ):
-        running = gateway.seat(node.reserve("holding"), "a")
+        running = gateway.run(node.reserve("holding"), "a")
         await desk.begun.get()
         token = node.reserve("echo")
         await until(lambda: worker.querying.reservations == 1)
         worker.stop()
         await until(lambda: not node.held(Offer))
-        assert await gateway.result(gateway.seat(token, "b")) == "b"
+        assert await gateway.result(gateway.run(token, "b")) == "b"
         desk.go_on.set()
         assert await gateway.result(running) == "a"
         await gateway.gone()
@@ -377,7 +377,7 @@ async def test_one_query_makes_one_offer() -> None:
         await until(lambda: len(node.held(Offer)) == 1)
         before = worker.statistics.offers
         for _ in range(50):
-            assert await gateway.result(gateway.seat(node.reserve("echo"), "a")) == "a"
+            assert await gateway.result(gateway.run(node.reserve("echo"), "a")) == "a"
         assert worker.statistics.offers - before <= 51
 
 
@@ -391,7 +391,7 @@ async def test_what_does_not_end_in_time_is_left_behind_without_a_word() -> None
         a_worker(node, desk.app, drain_seconds=0.05, log=log) as worker,
         a_gateway(worker) as gateway,
     ):
-        stream = gateway.seat(node.reserve("holding"), "a")
+        stream = gateway.run(node.reserve("holding"), "a")
         await desk.begun.get()
         worker.stop()
         await gateway.gone()
@@ -412,8 +412,8 @@ async def test_a_reservation_that_is_told_twice_has_one_slot() -> None:
         await until(lambda: worker.querying.reservations == 1)
         node.reserve("echo", token)
         await until(lambda: not node.to_reserve["echo"])
-        assert await gateway.result(gateway.seat(token, "a")) == "a"
-        assert await gateway.result(gateway.seat(node.reserve("echo"), "b")) == "b"
+        assert await gateway.result(gateway.run(token, "a")) == "a"
+        assert await gateway.result(gateway.run(node.reserve("echo"), "b")) == "b"
         assert worker.statistics.busy == 0
 
 
@@ -427,9 +427,9 @@ async def test_a_traceback_is_told_only_if_that_is_allowed() -> None:
     ):
         for allowed in (True, False):
             token = node.reserve("failing", tracebacks=allowed)
-            seated = await gateway.over(gateway.seat(token, "raise"))
-            failure = msgpack.decode(seated.body, type=Failure)
-            assert (seated.how, failure.kind, failure.message) == (
+            query_end = await gateway.over(gateway.run(token, "raise"))
+            failure = msgpack.decode(query_end.body, type=Failure)
+            assert (query_end.how, failure.kind, failure.message) == (
                 FAILED,
                 "ValueError",
                 "too small",

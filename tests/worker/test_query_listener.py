@@ -21,16 +21,16 @@ from maitred.errors import (
     UnsupportedVersion,
 )
 from maitred.protocol.frames import ANSWER, EVENT_STREAM, REQUEST, Opcode, encode_frame
-from maitred.protocol.seats import (
-    SEATS_VERSION,
+from maitred.protocol.query_link import (
+    QUERY_LINK_VERSION,
     Greeting,
     Hello,
     Proof,
-    Seat,
+    RunQuery,
     decode_greeting,
     encode_hello,
     encode_proof,
-    encode_seat,
+    encode_run,
     session_proof,
 )
 from maitred.protocol.worker_address import parse_worker_address
@@ -71,7 +71,7 @@ async def test_hello() -> None:
     ):
         greeting = await gateway.hello(worker._session)
         proof = session_proof("worker", worker._session, CHALLENGE)
-        assert greeting == Greeting(proof, greeting.challenge, SEATS_VERSION, 5_000)
+        assert greeting == Greeting(proof, greeting.challenge, QUERY_LINK_VERSION, 5_000)
         gateway.say(9, Opcode.PING, b"there?")
         assert await gateway.hear(9) == (0, 9, Opcode.PING + ANSWER, b"there?")
 
@@ -83,7 +83,7 @@ async def test_hello() -> None:
         (Opcode.HELLO, b"\xc1", ProtocolViolation),
         (Opcode.HELLO, encode([b"short"]), InvalidArgument),
         (Opcode.PING, b"", ProtocolViolation),
-        (Opcode.SEAT, encode_seat(Seat(b"t" * 16, 1, 1, 1, b"")), ProtocolViolation),
+        (Opcode.RUN, encode_run(RunQuery(b"t" * 16, 1, 1, 1, b"")), ProtocolViolation),
         (Opcode.PROVE, encode_proof(Proof(bytes(32))), ProtocolViolation),
         (Opcode.STARTUP, b"", ProtocolViolation),
         (Opcode.HELLO, bytes(2_000), ProtocolViolation),
@@ -104,7 +104,7 @@ async def test_who_does_not_say_hello_properly_hears_why_and_is_gone(
         gateway.say(0, opcode, body)
         assert type(await gateway.error(0)) is kind or kind is ProtocolViolation
         await gateway.gone()
-        assert await good.result(good.seat(node.reserve("echo"), "a")) == "a"
+        assert await good.result(good.run(node.reserve("echo"), "a")) == "a"
         assert log.events("warning") == ["a connection was refused"]
 
 
@@ -148,10 +148,10 @@ async def test_a_large_query_may_follow_the_proof_in_the_same_write() -> None:
         gateway.say(0, Opcode.HELLO, encode_hello(Hello(CHALLENGE)))
         greeting = decode_greeting((await gateway.hear(0)).body)
         proof = session_proof("gateway", worker._session, greeting.challenge)
-        seat = Seat(node.reserve("echo"), 7, 30_000, 2**20, encode(["a" * 100_000]))
+        message = RunQuery(node.reserve("echo"), 7, 30_000, 2**20, encode(["a" * 100_000]))
         gateway.transport.write(
             encode_frame(REQUEST, 0, 0, Opcode.PROVE, encode_proof(Proof(proof, frame_bytes=2**20)))
-            + encode_frame(REQUEST, 0, 1, Opcode.SEAT, encode_seat(seat))
+            + encode_frame(REQUEST, 0, 1, Opcode.RUN, encode_run(message))
         )
         assert await gateway.result(1) == "a" * 100_000
 
@@ -174,7 +174,7 @@ async def test_garbage(garbage: bytes) -> None:
         assert isinstance(await gateway.error(0), MaitredError)
         await gateway.gone()
         await until(lambda: len(worker._listener.links) == 1)
-        assert await good.result(good.seat(node.reserve("echo"), "a")) == "a"
+        assert await good.result(good.run(node.reserve("echo"), "a")) == "a"
 
 
 @in_a_loop
@@ -186,8 +186,8 @@ async def test_garbage_in_the_middle_ends_that_link_and_its_queries_only() -> No
         a_gateway(worker) as good,
         a_gateway(worker) as gateway,
     ):
-        kept = good.seat(node.reserve("holding"))
-        gateway.seat(node.reserve("holding"))
+        kept = good.run(node.reserve("holding"))
+        gateway.run(node.reserve("holding"))
         await until(lambda: worker.statistics.queries == 2)
         gateway.transport.write(b"garbage that is no frame")
         assert isinstance(await gateway.error(EVENT_STREAM), ProtocolViolation)
@@ -205,10 +205,10 @@ async def test_a_stream_that_is_in_use_cannot_be_used_again() -> None:
         a_worker(node, app) as worker,
         a_gateway(worker) as gateway,
     ):
-        gateway.seat(node.reserve("holding"))
+        gateway.run(node.reserve("holding"))
         await until(lambda: worker.statistics.queries == 1)
         gateway.next_stream = 0
-        gateway.seat(node.reserve("holding"))
+        gateway.run(node.reserve("holding"))
         problem = await gateway.error(EVENT_STREAM)
         assert "Stream 1" in problem.sentence
         await gateway.gone()
@@ -218,8 +218,8 @@ async def test_a_stream_that_is_in_use_cannot_be_used_again() -> None:
 @pytest.mark.parametrize(
     ("opcode", "body", "kind"),
     [
-        (Opcode.SEAT, b"\xc1", ProtocolViolation),
-        (Opcode.SEAT, encode([b"short", 1, 1, 1, b""]), InvalidArgument),
+        (Opcode.RUN, b"\xc1", ProtocolViolation),
+        (Opcode.RUN, encode([b"short", 1, 1, 1, b""]), InvalidArgument),
         (Opcode.CREDIT, b"\x00", InvalidArgument),
         (Opcode.RELEASE, b"short", InvalidArgument),
         (Opcode.HELLO, b"", UnknownRequest),
@@ -238,7 +238,7 @@ async def test_a_frame_that_makes_no_sense_is_answered_and_nothing_else_disturbe
         a_worker(node, app, log=log) as worker,
         a_gateway(worker) as gateway,
     ):
-        kept = gateway.seat(node.reserve("holding"))
+        kept = gateway.run(node.reserve("holding"))
         await until(lambda: worker.statistics.queries == 1)
         for stream in (100, 101, 102):
             gateway.say(stream, opcode, body)
@@ -250,7 +250,7 @@ async def test_a_frame_that_makes_no_sense_is_answered_and_nothing_else_disturbe
         assert log.events("warning") == ["a frame was refused"]
         # On a stream that is in use the answer would be taken for the query's.
         go_on.clear()
-        stream = gateway.seat(node.reserve("holding"))
+        stream = gateway.run(node.reserve("holding"))
         await until(lambda: worker.statistics.queries == 2)
         gateway.say(stream, opcode, body)
         assert isinstance(await gateway.error(EVENT_STREAM), ProtocolViolation)
@@ -296,7 +296,7 @@ async def test_strangers_who_fill_the_listener_give_way_to_gateways() -> None:
     app, _ = an_app()
 
     async def is_served(gateway: RawGateway, node: ReservingNode) -> bool:
-        return bool(await gateway.result(gateway.seat(node.reserve("echo"), "a")) == "a")
+        return bool(await gateway.result(gateway.run(node.reserve("echo"), "a")) == "a")
 
     async with (
         ReservingNode() as node,
@@ -333,7 +333,7 @@ async def test_a_gateway_that_does_not_read_is_given_up() -> None:
         a_gateway(worker) as gateway,
     ):
         gateway.transport.pause_reading()
-        gateway.seat(node.reserve("large", result_bytes=2**26), timeout=30)
+        gateway.run(node.reserve("large", result_bytes=2**26), timeout=30)
         await until(lambda: worker.statistics.done == 1)
         assert len(worker._listener.links) == 1
         await until(lambda: not worker._listener.links, 10)
@@ -350,11 +350,11 @@ async def test_whatever_is_said_the_worker_lives() -> None:
                     opcode = chance.choice([*range(0x5F, 0x68), Opcode.CANCEL, 0x00, 0xE1])
                     body = chance.choice([b"", chance.randbytes(chance.randrange(40))])
                     if chance.random() < 0.3:
-                        body = encode_seat(Seat(chance.randbytes(16), 1, 10, 10, body))
+                        body = encode_run(RunQuery(chance.randbytes(16), 1, 10, 10, body))
                     gateway.say(chance.randrange(4), opcode, body)
         await until(lambda: not worker._listener.links)
         async with a_gateway(worker) as good:
-            assert await good.result(good.seat(node.reserve("echo"), "a")) == "a"
+            assert await good.result(good.run(node.reserve("echo"), "a")) == "a"
         assert worker.statistics.busy == 0
 
 
@@ -386,4 +386,4 @@ async def test_who_listens_everywhere_is_reached_where_the_node_sees_it() -> Non
         a_gateway(worker) as gateway,
     ):
         assert parse_worker_address(worker.address).host == ""
-        assert await gateway.result(gateway.seat(node.reserve("echo"), "a")) == "a"
+        assert await gateway.result(gateway.run(node.reserve("echo"), "a")) == "a"

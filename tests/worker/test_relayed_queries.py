@@ -10,8 +10,8 @@ from maitred import App, current
 from maitred.errors import Unavailable, UnknownRequest
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import PIECE_MAX, Deliver, Delivered, Fetch, Fetched
+from maitred.protocol.query_link import RunQuery, decode_query_end, encode_run
 from maitred.protocol.refusals import decode_error
-from maitred.protocol.seats import Seat, decode_seated, encode_seat
 from maitred.protocol.tasks import DONE, FAILED, STOPPED
 from tests.node.in_process import RecordedLog, in_a_loop, until
 from tests.worker.querying import ReservingNode, a_gateway, decode, encode, read_failure
@@ -23,7 +23,7 @@ class RelayingNode(ReservingNode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seats: dict[bytes, bytes] = {}
+        self.runs: dict[bytes, bytes] = {}
         self.asked = asyncio.Event()
         self.stopped = asyncio.Event()
         self.pieces: list[Deliver] = []
@@ -38,8 +38,8 @@ class RelayingNode(ReservingNode):
             }
 
     def relay(self, token: bytes, *args: object, **fields: Any) -> None:  # noqa: ANN401
-        seat = Seat(token, 5, 30_000, 4 * 2**20, encode(args), fields.get("rows", True))
-        self.seats[token] = fields.get("seat") or encode_seat(seat)
+        message = RunQuery(token, 5, 30_000, 4 * 2**20, encode(args), fields.get("rows", True))
+        self.runs[token] = fields.get("message") or encode_run(message)
         self.asked.set()
 
     async def _fetch(self, message: Fetch) -> Fetched:
@@ -48,10 +48,10 @@ class RelayingNode(ReservingNode):
                 if message.running:
                     await self.stopped.wait()
                     return Fetched(stop=True)
-                while message.token not in self.seats:
+                while message.token not in self.runs:
                     self.asked.clear()
                     await self.asked.wait()
-                return Fetched(self.seats[message.token])
+                return Fetched(self.runs[message.token])
         except TimeoutError:
             return Fetched()
 
@@ -105,8 +105,8 @@ async def test_without_a_listener_queries_are_fetched_at_once() -> None:
         token = node.reserve("echo")
         node.relay(token, "a", 2)
         _, last = await node.answer()
-        seated = decode_seated(last.body)
-        assert (last.kind, seated.how, decode(seated.body)) == (Opcode.SEAT, DONE, "aa")
+        query_end = decode_query_end(last.body)
+        assert (last.kind, query_end.how, decode(query_end.body)) == (Opcode.RUN, DONE, "aa")
         await until(lambda: worker.statistics.busy == 0)
         assert worker.address == ""
         assert (worker.statistics.queries, worker.statistics.relayed) == (1, 1)
@@ -119,7 +119,7 @@ async def test_who_asks_is_known() -> None:
     async with RelayingNode() as node, a_worker(node, desk.app, host=None):
         node.relay(node.reserve("who", user="bob"))
         _, last = await node.answer()
-        assert decode(decode_seated(last.body).body) == ["bob", "relayed/5"]
+        assert decode(decode_query_end(last.body).body) == ["bob", "relayed/5"]
 
 
 @in_a_loop
@@ -130,18 +130,18 @@ async def test_with_a_listener_the_node_is_asked_only_if_nobody_came() -> None:
         a_worker(node, desk.app, fetch_seconds=0.05) as worker,
         a_gateway(worker) as gateway,
     ):
-        assert await gateway.result(gateway.seat(node.reserve("echo"), "a")) == "a"
+        assert await gateway.result(gateway.run(node.reserve("echo"), "a")) == "a"
         token = node.reserve("echo")
         await until(lambda: len(node.held(Fetch)) == 1)
         # It comes directly after all: the question is taken back.
-        assert await gateway.result(gateway.seat(token, "b")) == "b"
+        assert await gateway.result(gateway.run(token, "b")) == "b"
         await until(lambda: not node.held(Fetch))
         token = node.reserve("echo")
         node.relay(token, "c")
         _, last = await node.answer()
-        assert decode(decode_seated(last.body).body) == "c"
+        assert decode(decode_query_end(last.body).body) == "c"
         assert [fetch.token for fetch in node.heard(Fetch) if not fetch.running][-1] == token
-        assert "used" in (await gateway.error(gateway.seat(token, "c"))).sentence
+        assert "used" in (await gateway.error(gateway.run(token, "c"))).sentence
 
 
 @in_a_loop
@@ -161,9 +161,9 @@ async def test_a_result_that_is_too_large_for_one_piece_comes_in_several() -> No
         size = 2 * PIECE_MAX + 5
         node.relay(node.reserve("echo", result_bytes=2**26), "x", size)
         first, last = await node.answer()
-        assert [piece.kind for piece in (*first, last)] == [Opcode.SEAT] * 3
+        assert [piece.kind for piece in (*first, last)] == [Opcode.RUN] * 3
         assert all(len(piece.body) <= PIECE_MAX for piece in first)
-        whole = decode_seated(b"".join(piece.body for piece in (*first, last)))
+        whole = decode_query_end(b"".join(piece.body for piece in (*first, last)))
         assert decode(whole.body) == "x" * size
 
 
@@ -193,8 +193,8 @@ async def test_all_rows_come_in_order() -> None:
         assert {piece.kind for piece in rows} == {Opcode.ROWS}
         assert all(len(piece.body) <= PIECE_MAX for piece in rows)
         assert sum(len(piece.body) for piece in rows) == 100 * 100_005
-        seated = decode_seated(last.body)
-        assert (seated.how, seated.streamed, seated.rows) == (DONE, True, 100)
+        query_end = decode_query_end(last.body)
+        assert (query_end.how, query_end.streamed, query_end.rows) == (DONE, True, 100)
         await until(lambda: worker.statistics.busy == 0)
 
 
@@ -204,7 +204,7 @@ async def test_a_row_that_fits_into_no_piece() -> None:
     async with RelayingNode() as node, a_worker(node, desk.app, host=None):
         node.relay(node.reserve("rows"), 2, PIECE_MAX)
         _, last = await node.answer()
-        assert read_failure(decode_seated(last.body).body).kind == "result-too-large"
+        assert read_failure(decode_query_end(last.body).body).kind == "result-too-large"
 
 
 @in_a_loop
@@ -219,7 +219,7 @@ async def test_nobody_wants_the_answer_any_more() -> None:
             await desk.cancelled.wait()
         await until(lambda: worker.statistics.busy == 0)
         _, last = await node.answer()
-        assert decode_seated(last.body).how == STOPPED
+        assert decode_query_end(last.body).how == STOPPED
 
 
 @in_a_loop
@@ -242,20 +242,20 @@ async def test_the_way_back_is_gone() -> None:
 async def test_what_is_relayed_may_be_nonsense() -> None:
     desk = Desk()
     async with RelayingNode() as node, a_worker(node, desk.app, host=None) as worker:
-        for seat, code in (
+        for message, code in (
             (b"\xc1", "protocol-violation"),
             (encode([1]), "invalid-argument"),
-            (encode_seat(Seat(b"?" * 16, 1, 1, 1, b"")), "invalid-reservation"),
+            (encode_run(RunQuery(b"?" * 16, 1, 1, 1, b"")), "invalid-reservation"),
         ):
             node.pieces.clear()
-            node.relay(node.reserve("echo"), seat=seat)
+            node.relay(node.reserve("echo"), message=message)
             _, last = await node.answer()
             assert (last.kind, decode_error(last.body).code) == (Opcode.ERROR, code)
             await until(lambda: worker.statistics.busy == 0)
         node.pieces.clear()
         node.relay(node.reserve("echo"), 5)
         _, last = await node.answer()
-        assert decode_seated(last.body).how == FAILED
+        assert decode_query_end(last.body).how == FAILED
 
 
 @in_a_loop
@@ -284,4 +284,4 @@ async def test_a_stopping_worker_delivers_first() -> None:
             await node.until(lambda: node.pieces)
             worker.stop()
         _, last = await node.answer()
-        assert decode_seated(last.body).rows == 50
+        assert decode_query_end(last.body).rows == 50

@@ -24,16 +24,16 @@ async def test_the_earlier_run_is_stopped_before_the_query_begins_again() -> Non
         a_gateway(worker) as gateway,
     ):
         first, other = node.reserve("holding"), node.reserve("holding")
-        lost.seat(first, "first", sequence=1)
-        kept = lost.seat(other, "other", sequence=2)
+        lost.run(first, "first", sequence=1)
+        kept = lost.run(other, "other", sequence=2)
         assert {await desk.begun.get(), await desk.begun.get()} == {"first", "other"}
         # The gateway gave that connection up. The worker has not heard of it.
         token = node.reserve("holding")
         with pytest.raises(Unavailable, match="earlier run"):
-            await gateway.over(gateway.seat(token, "again", sequence=1, lost=[first]))
+            await gateway.over(gateway.run(token, "again", sequence=1, lost=[first]))
         assert desk.begun.empty(), "two runs of one query at the same time"
         await until(lambda: desk.stopped == ["first"])
-        again = gateway.seat(node.reserve("holding"), "again", sequence=1, lost=[first])
+        again = gateway.run(node.reserve("holding"), "again", sequence=1, lost=[first])
         assert await desk.begun.get() == "again"
         desk.go_on.set()
         assert await gateway.result(again) == "again"
@@ -51,11 +51,11 @@ async def test_a_thread_that_cannot_be_stopped_is_waited_for() -> None:
         a_gateway(worker) as gateway,
     ):
         first = node.reserve("threads")
-        lost.seat(first, "first", sequence=1)
+        lost.run(first, "first", sequence=1)
         await until(desk.thread_begun.is_set)
         desk.thread_begun.clear()
         for _ in range(3):
-            stream = gateway.seat(node.reserve("threads"), "again", sequence=1, lost=[first])
+            stream = gateway.run(node.reserve("threads"), "again", sequence=1, lost=[first])
             with pytest.raises(Unavailable, match="earlier run"):
                 await gateway.over(stream)
         assert desk.thread_saw_cancel.wait(10), "the handler is told"
@@ -63,7 +63,7 @@ async def test_a_thread_that_cannot_be_stopped_is_waited_for() -> None:
         assert worker.statistics.busy == 1, "the slots of the refused attempts are free again"
         desk.thread_may_end.set()
         await until(lambda: worker.statistics.busy == 0)
-        stream = gateway.seat(node.reserve("threads"), "again", sequence=1, lost=[first])
+        stream = gateway.run(node.reserve("threads"), "again", sequence=1, lost=[first])
         assert await gateway.result(stream) == "again"
 
 
@@ -78,11 +78,11 @@ async def test_an_attempt_that_arrives_after_its_successor_does_not_begin() -> N
     ):
         known, unheard = node.reserve("holding"), node.token()
         await until(lambda: worker.statistics.busy == 1)
-        early = lost.seat(unheard, "early", sequence=1)
+        early = lost.run(unheard, "early", sequence=1)
         await asyncio.sleep(0)
-        again = gateway.seat(node.reserve("holding"), "again", sequence=1, lost=[known, unheard])
+        again = gateway.run(node.reserve("holding"), "again", sequence=1, lost=[known, unheard])
         assert await desk.begun.get() == "again"
-        late = lost.seat(known, "late", sequence=1)
+        late = lost.run(known, "late", sequence=1)
         for stream in (early, late):
             with pytest.raises(Unavailable, match="does not begin"):
                 await lost.over(stream)

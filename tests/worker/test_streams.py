@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from maitred import App, current
 from maitred.protocol.frames import ANSWER, Opcode
-from maitred.protocol.seats import Seated, decode_seated
+from maitred.protocol.query_link import QueryEnd, decode_query_end
 from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT
 from maitred.worker.outcomes import Unfit
 from maitred.worker.streams import Gathered, RowStream
@@ -67,14 +67,14 @@ class Ticker:
 
 async def rows_of(
     gateway: RawGateway, stream: int, *, credit: bool = True
-) -> tuple[list[Any], Seated]:
+) -> tuple[list[Any], QueryEnd]:
     """All rows, and the last word."""
     rows: list[Any] = []
     while True:
         frame = await gateway.hear(stream)
         if frame.opcode != Opcode.ROWS + ANSWER:
-            assert frame.opcode == Opcode.SEAT + ANSWER
-            return rows, decode_seated(frame.body)
+            assert frame.opcode == Opcode.RUN + ANSWER
+            return rows, decode_query_end(frame.body)
         rows += values(frame.body)
         if credit:
             gateway.credit(stream, len(frame.body))
@@ -111,19 +111,19 @@ async def test_rows_come_and_the_slot_is_free_in_the_end(kind: str) -> None:
         a_worker(node, ticker.app) as worker,
         a_gateway(worker) as gateway,
     ):
-        stream = gateway.seat(node.reserve(kind), 5_000)
-        rows, seated = await rows_of(gateway, stream)
+        stream = gateway.run(node.reserve(kind), 5_000)
+        rows, query_end = await rows_of(gateway, stream)
         assert rows == list(range(5_000))
-        assert (seated.how, seated.body, seated.streamed, seated.rows) == (
+        assert (query_end.how, query_end.body, query_end.streamed, query_end.rows) == (
             DONE,
             b"\xc0",
             True,
             5_000,
         )
         await until(lambda: worker.statistics.busy == 0)
-        empty = gateway.seat(node.reserve(kind), 0)
-        rows, seated = await rows_of(gateway, empty)
-        assert (rows, seated.how, seated.streamed, seated.rows) == ([], DONE, True, 0)
+        empty = gateway.run(node.reserve(kind), 0)
+        rows, query_end = await rows_of(gateway, empty)
+        assert (rows, query_end.how, query_end.streamed, query_end.rows) == ([], DONE, True, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,14 +136,14 @@ async def test_who_takes_no_rows_gets_a_list(kind: str) -> None:
         a_gateway(worker) as gateway,
     ):
         for count in (0, 3, 15, 16, 70_000):
-            stream = gateway.seat(node.reserve(kind), count, rows=False)
-            seated = await gateway.over(stream)
-            assert decode(seated.body) == list(range(count))
-            assert (seated.streamed, seated.rows) == (False, count)
-        stream = gateway.seat(node.reserve(kind, result_bytes=100), 10_000, rows=False)
+            stream = gateway.run(node.reserve(kind), count, rows=False)
+            query_end = await gateway.over(stream)
+            assert decode(query_end.body) == list(range(count))
+            assert (query_end.streamed, query_end.rows) == (False, count)
+        stream = gateway.run(node.reserve(kind, result_bytes=100), 10_000, rows=False)
         assert (await gateway.failure(stream)).kind == "result-too-large"
         assert await asyncio.to_thread(ticker.ended.wait, 10)
-        failing = gateway.seat(node.reserve(kind), 1, 0, "raise", rows=False)
+        failing = gateway.run(node.reserve(kind), 1, 0, "raise", rows=False)
         told = (await gateway.failure(failing)).traceback
         assert told.splitlines()[1].endswith(f"in {kind}"), "it begins in the handler"
         await until(lambda: worker.statistics.busy == 0)
@@ -166,7 +166,7 @@ async def test_a_row_is_sent_when_it_is_there_and_not_when_the_next_is() -> None
         a_worker(node, ticker.app) as worker,
         a_gateway(worker) as gateway,
     ):
-        stream = gateway.seat(node.reserve("waiting"), sequence=3)
+        stream = gateway.run(node.reserve("waiting"), sequence=3)
         assert values((await gateway.hear(stream)).body) == ["first of gw/3"]
         ticker.go_on.set()
         rows, _ = await rows_of(gateway, stream)
@@ -183,7 +183,7 @@ async def test_no_more_than_the_window_is_under_way(kind: str) -> None:
         a_gateway(worker) as gateway,
     ):
         size, window = 1_000, 10_000
-        stream = gateway.seat(node.reserve(kind), 100, size, window=window)
+        stream = gateway.run(node.reserve(kind), 100, size, window=window)
         taken = untaken = 0
         most = 0
         while True:
@@ -195,7 +195,7 @@ async def test_no_more_than_the_window_is_under_way(kind: str) -> None:
                 gateway.credit(stream, untaken)
                 taken, untaken = taken + untaken, 0
             frame = await gateway.hear(stream)
-            if frame.opcode == Opcode.SEAT + ANSWER:
+            if frame.opcode == Opcode.RUN + ANSWER:
                 break
             untaken += len(frame.body)
             most = max(most, untaken)
@@ -215,7 +215,7 @@ async def test_a_row_larger_than_the_window_goes_alone(kind: str) -> None:
         a_worker(node, ticker.app) as worker,
         a_gateway(worker) as gateway,
     ):
-        stream = gateway.seat(node.reserve(kind), 3, 100_000, window=1_000)
+        stream = gateway.run(node.reserve(kind), 3, 100_000, window=1_000)
         for number in range(3):
             frame = await gateway.hear(stream)
             assert len(values(frame.body)) == 1
@@ -235,15 +235,15 @@ async def test_a_stream_that_nobody_wants_is_stopped(kind: str, how: str) -> Non
         a_gateway(worker) as gateway,
     ):
         timeout = 0.2 if how == "late" else 30.0
-        stream = gateway.seat(node.reserve(kind), 10**9, 1_000, window=70_000, timeout=timeout)
+        stream = gateway.run(node.reserve(kind), 10**9, 1_000, window=70_000, timeout=timeout)
         await gateway.hear(stream)
         if how == "cancel":
             gateway.say(stream, Opcode.CANCEL)
         elif how == "leave":
             gateway.transport.abort()
         if how != "leave":
-            _, seated = await rows_of(gateway, stream, credit=False)
-            assert (seated.how, seated.streamed) == (
+            _, query_end = await rows_of(gateway, stream, credit=False)
+            assert (query_end.how, query_end.streamed) == (
                 TIMED_OUT if how == "late" else STOPPED,
                 True,
             )
@@ -266,11 +266,11 @@ async def test_a_stream_that_breaks_says_so_after_its_rows(
         a_worker(node, ticker.app) as worker,
         a_gateway(worker) as gateway,
     ):
-        stream = gateway.seat(node.reserve(kind), 4, 0, fail)
-        rows, seated = await rows_of(gateway, stream)
+        stream = gateway.run(node.reserve(kind), 4, 0, fail)
+        rows, query_end = await rows_of(gateway, stream)
         assert rows == [0, 1, 2]
-        assert seated.how == FAILED
-        assert decode(seated.body)[0] == kind_of
+        assert query_end.how == FAILED
+        assert decode(query_end.body)[0] == kind_of
         await until(lambda: worker.statistics.busy == 0)
         assert ticker.ended.is_set()
 
@@ -281,19 +281,19 @@ async def test_limits_of_streams(kind: str) -> None:
     ticker = Ticker()
     async with ReservingNode() as node, a_worker(node, ticker.app) as worker:
         async with a_gateway(worker) as gateway:
-            stream = gateway.seat(node.reserve(kind, stream_bytes=50_000), 10**9, 1_000)
-            rows, seated = await rows_of(gateway, stream)
+            stream = gateway.run(node.reserve(kind, stream_bytes=50_000), 10**9, 1_000)
+            rows, query_end = await rows_of(gateway, stream)
             assert len(rows) == 50_000 // 1_003
-            assert decode(seated.body)[0] == "result-too-large"
+            assert decode(query_end.body)[0] == "result-too-large"
         async with a_gateway(worker, hello=False) as gateway:
             await gateway.hello(worker._session, frame_bytes=2_000)
-            stream = gateway.seat(node.reserve(kind), 5, 900)
+            stream = gateway.run(node.reserve(kind), 5, 900)
             chunks = []
             while (frame := await gateway.hear(stream)).opcode == Opcode.ROWS + ANSWER:
                 chunks.append(frame.body)
                 assert len(frame.body) <= 2_000
             assert len(chunks) >= 3
-            stream = gateway.seat(node.reserve(kind), 5, 2_000)
+            stream = gateway.run(node.reserve(kind), 5, 2_000)
             assert (await gateway.failure(stream)).kind == "result-too-large"
         await until(lambda: worker.statistics.busy == 0)
 
@@ -307,12 +307,12 @@ async def test_a_stopping_worker_lets_streams_end(kind: str) -> None:
         a_worker(node, ticker.app) as worker,
         a_gateway(worker) as gateway,
     ):
-        stream = gateway.seat(node.reserve(kind), 500, 1_000, window=10_000)
+        stream = gateway.run(node.reserve(kind), 500, 1_000, window=10_000)
         first = await gateway.hear(stream)
         worker.stop()
         gateway.credit(stream, len(first.body))
-        rows, seated = await rows_of(gateway, stream)
-        assert (len(values(first.body)) + len(rows), seated.how) == (500, DONE)
+        rows, query_end = await rows_of(gateway, stream)
+        assert (len(values(first.body)) + len(rows), query_end.how) == (500, DONE)
 
 
 class Taker:

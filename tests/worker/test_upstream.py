@@ -458,19 +458,19 @@ async def test_a_worker_before_a_server() -> None:
         async with a_worker(node, app, limit="knee", slots=64) as worker:
             assert worker.capacity.limit == 16
             async with a_gateway(worker) as gateway:
-                first = gateway.seat(node.reserve("ask"), named={"prompt": "x"})
+                first = gateway.run(node.reserve("ask"), named={"prompt": "x"})
                 assert await gateway.result(first) == {
                     "line": "POST / HTTP/1.1",
                     "got": {"prompt": "x"},
                 }
                 assert b"X-Request-Id: gw/7" in server.heads[0]
-                second = gateway.seat(node.reserve("ask"), "GET", "/a")
+                second = gateway.run(node.reserve("ask"), "GET", "/a")
                 whole = await gateway.result(second)
                 assert whole["status"] == 200
                 assert whole["body"]["line"] == "GET /a HTTP/1.1"
-                third = await gateway.failure(gateway.seat(node.reserve("ask"), "GET", "/a b"))
+                third = await gateway.failure(gateway.run(node.reserve("ask"), "GET", "/a b"))
                 assert third.kind == InvalidArguments.code
-                fourth = await gateway.over(gateway.seat(node.reserve("ask"), payload=b"\xc1"))
+                fourth = await gateway.over(gateway.run(node.reserve("ask"), payload=b"\xc1"))
                 assert read_failure(fourth.body).kind == InvalidArguments.code
         forwarding.close()
 
@@ -483,7 +483,7 @@ async def test_what_the_server_does_wrong_is_a_typed_failure_and_no_work_done() 
         forwarding = UpstreamHandler(server.place, UpstreamSettings())
         forwarding.serve(app, "ask")
         async with a_worker(node, app, limit="knee") as worker, a_gateway(worker) as gateway:
-            failure = await gateway.failure(gateway.seat(node.reserve("ask"), "x"))
+            failure = await gateway.failure(gateway.run(node.reserve("ask"), "x"))
             assert failure.kind == UpstreamFailed.code
             assert failure.message.endswith("status 503: busy")
             assert failure.traceback == ""
@@ -513,7 +513,7 @@ async def test_a_query_that_is_cancelled_leaves_its_connection() -> None:
         forwarding.serve(app, "ask")
         async with a_worker(node, app) as worker:
             async with a_gateway(worker) as gateway:
-                gateway.seat(node.reserve("ask"), "x")
+                gateway.run(node.reserve("ask"), "x")
                 async with asyncio.timeout(30):
                     await reached.wait()
             async with asyncio.timeout(30):

@@ -15,20 +15,20 @@ from tests.worker.running import a_worker
 from tests.worker.test_queries import Desk
 
 if TYPE_CHECKING:
-    from maitred.protocol.seats import Seated
+    from maitred.protocol.query_link import QueryEnd
     from maitred.worker.worker import Worker
     from tests.worker.querying import RawGateway
 
 
-async def asked(gateway: RawGateway, token: bytes, text: str) -> Seated:
-    return await gateway.over(gateway.seat(token, text))
+async def asked(gateway: RawGateway, token: bytes, text: str) -> QueryEnd:
+    return await gateway.over(gateway.run(token, text))
 
 
 async def first(
     worker: Worker, gateway: RawGateway, desk: Desk, token: bytes, *, others: bool = True
-) -> Seated:
+) -> QueryEnd:
     """A query that ends when the worker has its other slots on offer again, if it has any."""
-    stream = gateway.seat(token, "a")
+    stream = gateway.run(token, "a")
     await desk.begun.get()
     if others:
         (served,) = (one for one in worker._served if one.name == "holding")
@@ -46,20 +46,20 @@ async def test_the_slot_goes_from_query_to_query_and_each_token_counts_once() ->
         a_gateway(worker) as gateway,
     ):
         token = node.reserve("holding", again_seconds=60.0)
-        seated = await first(worker, gateway, desk, token)
-        tokens = {seated.again}
+        query_end = await first(worker, gateway, desk, token)
+        tokens = {query_end.again}
         for text in "bcd":
             assert worker.statistics.busy == 1
-            following = await asked(gateway, seated.again, text)
+            following = await asked(gateway, query_end.again, text)
             assert (following.how, following.body) == (DONE, encode(text))
             with pytest.raises(InvalidReservation):
-                await gateway.result(gateway.seat(seated.again, text))
-            seated = following
-            tokens.add(seated.again)
+                await gateway.result(gateway.run(query_end.again, text))
+            query_end = following
+            tokens.add(query_end.again)
         assert len(tokens) == 4
         assert {len(token) for token in tokens} == {16}
-        assert seated.again_seconds == 30.0
-        gateway.send(0, 0, Opcode.RELEASE, seated.again)
+        assert query_end.again_seconds == 30.0
+        gateway.send(0, 0, Opcode.RELEASE, query_end.again)
         await until(lambda: worker.statistics.busy == 0)
 
 
@@ -72,12 +72,12 @@ async def test_a_slot_that_nobody_comes_back_to_is_free_again() -> None:
         a_gateway(worker) as gateway,
     ):
         token = node.reserve("holding", again_seconds=60.0)
-        seated = await first(worker, gateway, desk, token)
-        assert seated.again
+        query_end = await first(worker, gateway, desk, token)
+        assert query_end.again
         await until(lambda: worker.statistics.busy == 0)
         assert worker.statistics.unused == 0, "it was only kept, in case"
         with pytest.raises(SlotTaken):
-            await gateway.result(gateway.seat(seated.again, "b"))
+            await gateway.result(gateway.run(query_end.again, "b"))
     assert not log.events("warning"), "on a busy machine that is everyday life"
 
 
@@ -101,6 +101,6 @@ async def test_no_slot_is_kept(
         a_gateway(worker) as gateway,
     ):
         token = node.reserve("holding", again_seconds=again_seconds)
-        seated = await first(worker, gateway, desk, token, others=slots > 1)
-        assert seated.again == b"", why
+        query_end = await first(worker, gateway, desk, token, others=slots > 1)
+        assert query_end.again == b"", why
         await until(lambda: worker.statistics.busy == 0)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from maitred.dispatch.effects import ConnectionWaiter
     from maitred.protocol.queries import Allocation
-    from maitred.protocol.seats import Load
+    from maitred.protocol.query_link import Load
     from maitred.settings import Querying
 
 REMEMBERED_MAX: Final = 10_000

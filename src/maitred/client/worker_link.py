@@ -37,11 +37,11 @@ from maitred.protocol.frames import (
     Opcode,
 )
 from maitred.protocol.messages import UNREADABLE
-from maitred.protocol.seats import (
+from maitred.protocol.query_link import (
     CHALLENGE_BYTES,
     CREDIT,
     HELLO_BYTES,
-    SEATS_VERSION,
+    QUERY_LINK_VERSION,
     Hello,
     Proof,
     decode_greeting,
@@ -59,16 +59,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.dispatch.effects import AnswerReceiver
-    from maitred.protocol.seats import Load
+    from maitred.protocol.query_link import Load
     from maitred.settings import Querying
 
-SEATED: Final = Opcode.SEAT + ANSWER
+QUERY_END: Final = Opcode.RUN + ANSWER
 ROWS: Final = Opcode.ROWS + ANSWER
 _LOAD: Final = Opcode.LOAD + ANSWER
 _PONG: Final = Opcode.PING + ANSWER
 _GREETING: Final = Opcode.HELLO + ANSWER
 _ERROR: Final = int(Opcode.ERROR)
-_SEAT: Final = int(Opcode.SEAT)
+_RUN: Final = int(Opcode.RUN)
 _pack: Final = HEADER.pack
 _credit: Final = CREDIT.pack
 
@@ -186,7 +186,7 @@ class WorkerLink(Link):
 
     # Asking
 
-    def seat(self, receiver: AnswerReceiver, body: bytes, now: float) -> int:
+    def run(self, receiver: AnswerReceiver, body: bytes, now: float) -> int:
         """Send a query; returns its stream."""
         streams = self.streams
         if self.closing:
@@ -201,7 +201,7 @@ class WorkerLink(Link):
             self._busy_since = now
         streams[stream] = receiver
         self.used_at = now
-        frame = _pack(REQUEST, 0, stream, _SEAT, len(body)) + body
+        frame = _pack(REQUEST, 0, stream, _RUN, len(body)) + body
         self._gathered.append(frame)
         self._gathered_bytes += len(frame)
         gathered = len(self._gathered)
@@ -247,7 +247,7 @@ class WorkerLink(Link):
                 return
         streams = self.streams
         for _, stream, opcode, body in frames:
-            if opcode == SEATED:
+            if opcode == QUERY_END:
                 receiver = streams.pop(stream, None)
                 if receiver is not None:
                     receiver.finished(body, now)
@@ -305,7 +305,7 @@ class WorkerLink(Link):
             self.fail(ProtocolViolation(f"The worker's HELLO is not as it should be: {problem}."))
             return
         expected = session_proof("worker", self.session, self._challenge)
-        if greeting.version != SEATS_VERSION:
+        if greeting.version != QUERY_LINK_VERSION:
             version = greeting.version
             self.fail(UnsupportedVersion(f"The worker speaks version {version} of the link."))
         elif not compare_digest(greeting.proof, expected):

@@ -20,7 +20,7 @@ from maitred.errors import (
     Unavailable,
 )
 from maitred.protocol.messages import UNREADABLE
-from maitred.protocol.seats import decode_seated
+from maitred.protocol.query_link import decode_query_end
 from maitred.protocol.tasks import DONE, FAILED, STOPPED
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from maitred.dispatch.known_workers import KnownWorker
     from maitred.dispatch.queue_dispatcher import QueueDispatcher
     from maitred.protocol.queries import Allocation
-    from maitred.protocol.seats import Seated
+    from maitred.protocol.query_link import QueryEnd
 
 _OUTCOMES: Final = {
     DONE: QueryOutcome.DONE,
@@ -136,12 +136,12 @@ class DispatchAttempt:
 
     # What its worker says
 
-    def answered(self, seated: Seated, now: float) -> None:
+    def answered(self, end: QueryEnd, now: float) -> None:
         """The worker ended the query."""
         dispatch, self.dispatch = self.dispatch, None
         if dispatch is not None:
-            outcome = _OUTCOMES.get(seated.how, QueryOutcome.LOST)
-            self.queue.ended(self, dispatch, outcome, now, None, seated.load)
+            outcome = _OUTCOMES.get(end.how, QueryOutcome.LOST)
+            self.queue.ended(self, dispatch, outcome, now, None, end.load)
 
     def refused(self, problem: MaitredError, now: float) -> None:
         """The worker did not begin the query."""
@@ -185,16 +185,16 @@ class DispatchAttempt:
     def finished(self, body: bytes, now: float) -> None:
         """The worker ended the query that its caller left."""
         try:
-            seated = decode_seated(body)
+            end = decode_query_end(body)
         except UNREADABLE:
             self.end(QueryOutcome.LOST, now)
             return
-        if seated.how == STOPPED or self.leaving is QueryOutcome.LOST:
+        if end.how == STOPPED or self.leaving is QueryOutcome.LOST:
             dispatch, self.dispatch = self.dispatch, None
             if dispatch is not None:
-                self.queue.ended(self, dispatch, self.leaving, now, None, seated.load)
+                self.queue.ended(self, dispatch, self.leaving, now, None, end.load)
         else:
-            self.answered(seated, now)
+            self.answered(end, now)
 
     def lost(self, why: str, now: float, *, hung: bool) -> None:  # noqa: ARG002
         """Count the attempt as lost: the link to its worker ended."""

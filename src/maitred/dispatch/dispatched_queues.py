@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from maitred.dispatch.dispatch_attempt import DispatchAttempt
     from maitred.dispatch.effects import Effects
     from maitred.dispatch.pending_query import PendingQuery
-    from maitred.protocol.seats import Load
+    from maitred.protocol.query_link import Load
 
     Place = tuple[str, str]
     """The namespace and the name of a queue."""

@@ -56,7 +56,7 @@ The second time is at once."""
 
 SUSPECT_SECONDS: Final = 5.0
 
-_WITHOUT_WORKER: Final = (Stage.WAITING, Stage.SEATING)
+_WITHOUT_WORKER: Final = (Stage.WAITING, Stage.CONNECTING)
 
 
 class Dispatcher:
@@ -240,7 +240,7 @@ class Dispatcher:
         """The query's worker cannot be reached directly: have the node carry it."""
         relayed = RelayedQuery(self.effects, query, self.window_bytes)
         try:
-            relayed.begin(query.seat(now), now)
+            relayed.begin(query.encode(now), now)
         except MaitredError as problem:
             query.refused(problem, now)
             return

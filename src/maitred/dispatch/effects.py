@@ -31,7 +31,7 @@ class AnswerReceiver(Protocol):
         """Rows of a stream arrived."""
 
     def finished(self, body: bytes, now: float) -> None:
-        """The query ended; the body is a `Seated`."""
+        """The query ended; the body is a `QueryEnd`."""
 
     def refused(self, problem: MaitredError, now: float) -> None:
         """The query was not begun."""
@@ -57,7 +57,7 @@ class WorkerConnection(Carrier, Protocol):
     def frame_bytes(self) -> int:
         """Largest body that the worker accepts."""
 
-    def seat(self, receiver: AnswerReceiver, body: bytes, now: float) -> int:
+    def run(self, receiver: AnswerReceiver, body: bytes, now: float) -> int:
         """Send a query and return its stream, or raise that nothing was sent."""
 
     def hand_over(self, stream: int, receiver: AnswerReceiver, heir: AnswerReceiver) -> None:

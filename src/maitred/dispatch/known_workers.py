@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from maitred.dispatch.queue_dispatcher import QueueDispatcher
-    from maitred.protocol.seats import Load
+    from maitred.protocol.query_link import Load
 
 
 class KnownWorker:

@@ -27,8 +27,8 @@ from maitred.errors import (
 )
 from maitred.protocol.messages import UNREADABLE
 from maitred.protocol.queries import Allocation
+from maitred.protocol.query_link import LOST_MAX, RunQuery, decode_query_end, encode_run
 from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
-from maitred.protocol.seats import LOST_MAX, Seat, decode_seated, encode_seat
 from maitred.protocol.tasks import DONE, STOPPED, TIMED_OUT, Failure
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _read_failure: Final = msgpack.Decoder(Failure).decode
 
-SEAT_OVERHEAD_BYTES: Final = 256
+RUN_OVERHEAD_BYTES: Final = 256
 """The most bytes that a query's frame has besides its payload."""
 
 TAKEN_MAX: Final = 8
@@ -51,7 +51,7 @@ TAKEN_MAX: Final = 8
 worker refuses one for this reason now and then; another one is not asked in haste for ever."""
 
 _WAITING: Final = Stage.WAITING
-_SEATING: Final = Stage.SEATING
+_CONNECTING: Final = Stage.CONNECTING
 _SENT: Final = Stage.SENT
 _STREAMING: Final = Stage.STREAMING
 _OVER: Final = Stage.OVER
@@ -190,7 +190,7 @@ class PendingQuery:
         """Take the slot that the query got. A warm one was kept by the worker, without the node."""
         self.line = None
         self.warm = warm
-        self.stage = _SEATING
+        self.stage = _CONNECTING
         self.allocation = allocation
         dispatcher = self._dispatcher
         if (
@@ -206,12 +206,12 @@ class PendingQuery:
         """The worker can be reached: send it, or give the slot back."""
         allocation = self.allocation
         attempt = self.attempt
-        if self.stage is not _SEATING:
+        if self.stage is not _CONNECTING:
             if attempt is None:
                 link.release(allocation.token)
             return
         payload = self.ask.payload
-        if len(payload) + SEAT_OVERHEAD_BYTES > link.frame_bytes:
+        if len(payload) + RUN_OVERHEAD_BYTES > link.frame_bytes:
             if attempt is None:
                 link.release(allocation.token)
             problem = PayloadTooLarge(
@@ -220,9 +220,9 @@ class PendingQuery:
             )
             self.happen(Accident.REFUSED, problem, now)
             return
-        body = self.seat(now)
+        body = self.encode(now)
         try:
-            self._stream = link.seat(self, body, now)
+            self._stream = link.run(self, body, now)
         except MaitredError as problem:
             if attempt is None:
                 link.release(allocation.token)
@@ -234,7 +234,7 @@ class PendingQuery:
             attempt.link = link
         self.sent(link, now)
 
-    def seat(self, now: float) -> bytes:
+    def encode(self, now: float) -> bytes:
         """The message that the worker gets."""
         ask = self.ask
         left = (self.deadline - now) * 1000
@@ -243,7 +243,7 @@ class PendingQuery:
         elif left > TIMEOUT_MAX_MILLISECONDS:
             left = TIMEOUT_MAX_MILLISECONDS
         dispatcher = self._dispatcher
-        seat = Seat(
+        message = RunQuery(
             self.allocation.token,
             self.sequence,
             int(left),
@@ -253,13 +253,13 @@ class PendingQuery:
         )
         attempt = self.attempt
         if attempt is not None:
-            seat.in_flight = attempt.in_flight
-            seat.pressed = bool(attempt.queue.line)
+            message.in_flight = attempt.in_flight
+            message.pressed = bool(attempt.queue.line)
         elif not dispatcher.uses_warm_slots:
-            seat.pressed = True
+            message.pressed = True
         if self.lost_tokens is not None:
-            seat.lost = self.lost_tokens
-        return encode_seat(seat)
+            message.lost = self.lost_tokens
+        return encode_run(message)
 
     def sent(self, carrier: Carrier, now: float, *, relayed: bool = False) -> None:
         """The query is on its way to the worker."""
@@ -278,7 +278,7 @@ class PendingQuery:
 
     def unreachable(self, now: float) -> None:
         """The worker cannot be reached directly."""
-        if self.stage is not _SEATING:
+        if self.stage is not _CONNECTING:
             return
         if self.attempt is None:
             self._dispatcher.relay(self, now)
@@ -290,7 +290,7 @@ class PendingQuery:
 
     def gone(self, why: str, now: float) -> None:
         """The worker does not exist any more, and never got the query."""
-        if self.stage is _SEATING:
+        if self.stage is _CONNECTING:
             if self.attempt is not None:
                 self.attempt.end(QueryOutcome.CANCELLED, now)
                 self._dispatcher.cannot_reach(self.allocation, now, for_long=False)
@@ -321,7 +321,7 @@ class PendingQuery:
         """The worker says that the query has ended."""
         self._carrier = None
         try:
-            seated = decode_seated(body)
+            end = decode_query_end(body)
         except UNREADABLE as problem:
             if self.attempt is not None:
                 self.attempt.end(QueryOutcome.LOST, now)
@@ -329,21 +329,21 @@ class PendingQuery:
             self._finish("lost", unreadable, now)
             return
         if self.attempt is not None:
-            self.attempt.answered(seated, now)
-        if seated.again:
-            self._dispatcher.keep_warm(self, seated.again, seated.again_seconds, now)
-        if seated.how == DONE:
-            if seated.streamed:
+            self.attempt.answered(end, now)
+        if end.again:
+            self._dispatcher.keep_warm(self, end.again, end.again_seconds, now)
+        if end.how == DONE:
+            if end.streamed:
                 self.streams = True
             elif not self.streams:
-                self.entry.bytes_out = len(seated.body)
-            self._finish("done", None, now, seated.body)
-        elif seated.how == TIMED_OUT:
+                self.entry.bytes_out = len(end.body)
+            self._finish("done", None, now, end.body)
+        elif end.how == TIMED_OUT:
             self._finish("late", self._too_late(by_worker=True), now)
-        elif seated.how == STOPPED:
+        elif end.how == STOPPED:
             self._finish("cancelled", Cancelled("The query was stopped at its worker."), now)
         else:
-            self._failed(seated.body, now)
+            self._failed(end.body, now)
 
     def _failed(self, body: bytes, now: float) -> None:
         try:
@@ -492,7 +492,7 @@ class PendingQuery:
             return
         self.stage = _OVER
         dispatcher, entry = self._dispatcher, self.entry
-        dispatcher.left(self, now, waited=stage is _WAITING or stage is _SEATING)
+        dispatcher.left(self, now, waited=stage is _WAITING or stage is _CONNECTING)
         wall = entry.received_at + (now - self.since)
         if problem is None:
             dispatcher.table.move(entry, status, wall)
@@ -518,6 +518,6 @@ class PendingQuery:
         seconds = self.deadline - self.since
         doing = {
             _WAITING: "no worker was free for it",
-            _SEATING: "its worker could not be reached",
+            _CONNECTING: "its worker could not be reached",
         }.get(self.stage, "it was not finished, and its worker is told to stop")
         return DeadlineExceeded(f"{self._name} did not answer within {seconds:.3g} s: {doing}.")

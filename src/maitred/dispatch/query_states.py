@@ -40,7 +40,7 @@ class Stage(Enum):
 
     WAITING = "waiting"
     """For a slot, or for a hook."""
-    SEATING = "seating"
+    CONNECTING = "connecting"
     """It has a slot, and is not sent yet: the worker is being dialled."""
     SENT = "sent"
     """Whether it runs only the worker knows."""
@@ -95,7 +95,7 @@ def after(accident: Accident, stage: Stage, *, idempotent: bool) -> Verdict:
         return always
     if stage is Stage.WAITING:
         return Verdict.NOTHING  # it is in nobody's hands; whoever asks for its slot asks again
-    if stage is Stage.SEATING:
+    if stage is Stage.CONNECTING:
         return Verdict.AGAIN
     if stage is Stage.SENT and (idempotent or accident not in LOST):
         return Verdict.AGAIN

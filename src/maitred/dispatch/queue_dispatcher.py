@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from maitred.dispatch.effects import Act, Wakeup
     from maitred.dispatch.known_workers import KnownWorker, KnownWorkers
     from maitred.protocol.queries import Roster, SheddingTerms
-    from maitred.protocol.seats import Load
+    from maitred.protocol.query_link import Load
 
     class Clockwork(Protocol):
         """The one effect that a queue dispatcher needs besides its queries."""

@@ -59,9 +59,9 @@ class RelayedQuery:
         self._request: NodeRequest | None = None
         self._stopped = False
 
-    def begin(self, seat: bytes, now: float) -> None:
+    def begin(self, query: bytes, now: float) -> None:
         """Hand the query over; raises if that cannot be done at all."""
-        self._hold(seat, now)
+        self._hold(query, now)
 
     def stop(self, stream: int, receiver: AnswerReceiver, now: float) -> None:  # noqa: ARG002
         """Have the worker stop: the caller left."""
@@ -87,7 +87,7 @@ class RelayedQuery:
                 self._stopped = True
                 self._query.lost(problem.sentence.rstrip("."), now, hung=False)
 
-    def _hold(self, seat: bytes, now: float, *, stop: bool = False) -> None:
+    def _hold(self, query: bytes, now: float, *, stop: bool = False) -> None:
         message = Relay(
             self._ask.namespace,
             self._ask.queue,
@@ -96,7 +96,7 @@ class RelayedQuery:
             0,
             self._allocation.token,
             self._ordinal,
-            seat,
+            query,
             stop,
         )
         left = max(LEAST_SECONDS, self._query.deadline - now)
@@ -134,7 +134,7 @@ class RelayedQuery:
             self._untaken += len(piece.body)
             query.rows_came(piece.body, now)
             self._next(now)
-        elif kind == Opcode.SEAT:
+        elif kind == Opcode.RUN:
             self._gathered.append(piece.body)
             if piece.more:
                 self._next(now)

@@ -116,7 +116,7 @@ class Allocator:
                 request, waiting=waiting, most=theirs, whose="queries of this user", now=now
             )
         lines.add(request)
-        self.seat(now)
+        self.allocate(now)
         if request.given:
             return
         if request.do_not_queue and self._is_root:
@@ -162,8 +162,8 @@ class Allocator:
         else:
             self._effects.append(AllocateSlot(request, (), outcome))
 
-    def seat(self, now: float, most: float = inf) -> float:
-        """Seat as many as there are free slots, in the order of both, but no more than `most`;
+    def allocate(self, now: float, most: float = inf) -> float:
+        """Match as many as there are free slots, in the order of both, but no more than `most`;
         returns how many of those are left."""
         lines, offers, doubts = self.lines, self._offers, self.doubts
         if lines.slots_away:
@@ -251,7 +251,7 @@ class Allocator:
             self.lines.put_back(reservation)
             self._timers.set(reservation.request.until, reservation.request)
         if reserved:
-            self.seat(now)
+            self.allocate(now)
         for request in dict.fromkeys(one.request for one in reserved):
             if request.do_not_queue and self._is_root and not request.given:
                 self.lines.close(request)
@@ -267,7 +267,7 @@ class Allocator:
                 lines.goes_away(request)
                 self._effects.append(PassSlotRequest(request))
 
-    def tasks_may_be_seated_at(self) -> float:
+    def tasks_may_be_matched_at(self) -> float:
         """Until then an offer is for the queries at the parent."""
         first = self._offers.longest_waiting() if self.lines.slots_away else None
         return -inf if first is None else first.since + AWAY_FIRST_SECONDS

@@ -150,7 +150,7 @@ class Attempts:
             self._ledger.wait_for_what_is_pending(ticket, now)
         if refused:
             self._refuse_unproven(holder, "FINISH", len(refused))
-        self._matcher.seat(now)
+        self._matcher.match(now)
         return ticket, unknown, refused
 
     def _refuse_unproven(

@@ -71,7 +71,7 @@ class Matcher:
         self._worker_sightings.heard(offer.session, offer.worker, now)
         self._offers.add(offer)
         self._timers.set(until, offer)
-        self.seat(now)
+        self.match(now)
 
     def only_reserved(self, offer: WaitingOffer) -> bool:
         """Whether an offer that was just made has met nothing but queries, and can go nowhere
@@ -91,7 +91,7 @@ class Matcher:
         self._allocator.reservations_fall(offer.reserved, now)
         offer.reserved = []
         self._presence.noticed(now)
-        self.seat(now)
+        self.match(now)
 
     def answer_without_tasks(self, offer: WaitingOffer) -> None:
         """Answer an offer that got nothing."""
@@ -119,20 +119,20 @@ class Matcher:
         self._presence.noticed(now)
         self.answer_without_tasks(offer)
 
-    # Seats
+    # Matching
 
-    def seat(self, now: float, most: float = inf) -> float:
-        """Seat as many queries and then tasks as there are offers, in the order of both, but no
+    def match(self, now: float, most: float = inf) -> float:
+        """Match as many queries and then tasks as there are offers, in the order of both, but no
         more than `most`; returns how many of those are left."""
         backlog, offers, requests = self._backlog, self._offers, self._requests
         if requests.slots and (offers.slots or offers.aside or offers.sets):
-            most = self._allocator.seat(now, most)
+            most = self._allocator.allocate(now, most)
         own_tasks, away = self._own_tasks, self._away
         if not (backlog.ready or away.tasks) or own_tasks.recovering:
             return most
         if not offers.slots and not offers.any_free:
             return most
-        if requests.slots_away and now < self._allocator.tasks_may_be_seated_at():
+        if requests.slots_away and now < self._allocator.tasks_may_be_matched_at():
             return most
         if away.tasks and away.must_be_awaited(now):
             return most
@@ -181,12 +181,12 @@ class Matcher:
                     return PRIORITIES + priority
         return None
 
-    def seat_some(self, most: int, now: float) -> int:
-        """Seat at most so many of those that wait, since slots became free; returns how many."""
-        return most - int(self.seat(now, most))
+    def match_some(self, most: int, now: float) -> int:
+        """Match at most so many of those that wait, since slots became free; return how many."""
+        return most - int(self.match(now, most))
 
     def next_at(self, now: float) -> float:
-        """When a task may be seated that may not be now."""
+        """When a task may be matched that may not be now."""
         at = inf
         if self._own_tasks.recovering:
             at = self._own_tasks.recovering_until
@@ -195,7 +195,7 @@ class Matcher:
         elif self._limit is not None and self._backlog.ready and self._offers.any_free:
             at = self._limit.next_at(now)
         if self._requests.slots_away and self._offers.slots and self._backlog.ready:
-            first = self._allocator.tasks_may_be_seated_at()
+            first = self._allocator.tasks_may_be_matched_at()
             at = min(at, first if first > now else inf)
         return at
 

@@ -112,7 +112,7 @@ class Offers:
         ]
 
     def take(self, task: QueueTask) -> WaitingOffer:
-        """Seat the task in the slot whose turn it is; there must be one."""
+        """Match the task in the slot whose turn it is; there must be one."""
         line = self._line
         offer = (self._draw() if self.sets else None) or next(iter(line))
         if not offer.given and not offer.reserved:
@@ -138,7 +138,7 @@ class Offers:
         return next(iter(self._line), None)
 
     def reserve(self, reservation: AllocatedSlot) -> None:
-        """Seat a query at the offer that `first` has named, as `take` does with a task."""
+        """Match a query at the offer that `first` has named, as `take` does with a task."""
         offer = reservation.offer
         if not offer.given and not offer.reserved:
             self._answerable.append(offer)

@@ -19,7 +19,7 @@ the partition carries that out and calls `look` at the latest when `look` said. 
 written is in the `ledger`; the shell commits batches and reports with `store_replies.committed` and
 `not_committed`.
 
-Tasks are seated in the order of their priorities and, within one, in the order in which they came.
+Tasks are matched in the order of their priorities and, within one, in the order in which they came.
 A task whose attempt failed or whose worker was lost comes back later and joins the end of its line.
 """
 
@@ -291,7 +291,7 @@ class Partition:
         self.timers.ring(now)
         if self.offers.aside:
             allocator.take_up_offers(now)
-        self.matcher.seat(now)
+        self.matcher.match(now)
         if now >= self.health.unsafe_until:
             self.store_replies.answer_unsafe(now)
         self.store_replies.want_reads(now)

@@ -52,8 +52,8 @@ class Hungry(Protocol):
     def urgency(self) -> int | None:
         """Below `URGENCIES`, of the first that waits for a slot; None if nothing waits."""
 
-    def seat_some(self, most: int, now: float) -> int:
-        """Seat at most so many of those that wait; returns how many."""
+    def match_some(self, most: int, now: float) -> int:
+        """Match at most so many of those that wait; returns how many."""
 
 
 class SharedOffer:
@@ -354,7 +354,7 @@ class SharedSupplies:
                     asked[key] = partition
                     line.move_to_end(key)
                     members.move_to_end(key)
-                    if partition.seat_some(share, now):
+                    if partition.match_some(share, now):
                         self.note(partition)
                     else:
                         unable.add(key)

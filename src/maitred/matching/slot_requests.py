@@ -100,7 +100,7 @@ class SlotRequestLines:
         return None
 
     def take(self, reservation: AllocatedSlot) -> None:
-        """Seat one query of the one whose turn it is."""
+        """Match one query of the one whose turn it is."""
         request = reservation.request
         if not request.given:
             self._answerable.append(request)

@@ -157,7 +157,7 @@ class StoreReplies:
                 for first, touched in self._touched_unread.items()
                 if self._backlog.unread(touched[0].priority, first)
             }
-        self._matcher.seat(now)
+        self._matcher.match(now)
 
     def _take_in(self, task: QueueTask, now: float) -> None:
         """A task that was read waits in its line, unless a worker said that it runs it."""
@@ -194,7 +194,7 @@ class StoreReplies:
         until = reading.before if reading.is_all(found) else found[-1].due - wall
         self._later.was_read(until, any_new=any_new)
         self.become_due(now)
-        self._matcher.seat(now)
+        self._matcher.match(now)
 
     def become_due(self, now: float) -> None:
         """Those whose time has come wait for an offer, as far as their lines have room."""
@@ -285,7 +285,7 @@ class StoreReplies:
 
     def _refuse_unwritable(self, now: float) -> None:
         self._own_tasks.refuse_unwritable()
-        self._matcher.seat(now)
+        self._matcher.match(now)
 
     def answer_unsafe(self, now: float) -> None:
         """Nothing can be written: tell the producers that waited long enough for their task, which

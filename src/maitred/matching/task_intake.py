@@ -117,7 +117,7 @@ class TaskIntake:
         elif state is READY:
             backlog.extend(priority, tasks.values())
             waiting = backlog.ready
-            self._matcher.seat(now)
+            self._matcher.match(now)
             self.matched_at_once += waiting - backlog.ready
             # Workers of other partitions may be free: then the parent knows, and soon.
             if not self._is_root and 0 < backlog.ready <= len(payloads):
@@ -127,7 +127,7 @@ class TaskIntake:
                         self._ledger.hold(task, until)
         if self._health.problem is not None:
             own_tasks.refuse_unwritable()
-            self._matcher.seat(now)
+            self._matcher.match(now)
             if ticket.left:
                 self._health.tell_by(now + UNSAFE_SECONDS)
         return first

@@ -140,7 +140,7 @@ class TreeForwarding:
                 self._own_tasks.end(task, "cancelled", b"", None, now)
             else:
                 self._own_tasks.come_back(task, now)
-        self._matcher.seat(now)
+        self._matcher.match(now)
 
     def parent_away(self, now: float) -> None:
         """It could not be reached: tasks are not passed on for a moment."""
@@ -155,7 +155,7 @@ class TreeForwarding:
                 self._effects.append(VisitorLost(task))
         elif self._away.answered(task):
             self._own_tasks.come_back(task, now)
-            self._matcher.seat(now)
+            self._matcher.match(now)
         elif task.state is AWAY:
             task.state = ON_TAKE[task.state]
             self._own_tasks.lease(task, b"", b"", "", now)
@@ -164,7 +164,7 @@ class TreeForwarding:
         """A child's task looks for an offer here; it hears `VisitorTaken` or `VisitorUnwanted`."""
         self._backlog.push(task)
         self._timers.set(until, task)
-        self._matcher.seat(now)
+        self._matcher.match(now)
 
     def visit_recalled(self, task: QueueTask) -> None:
         """The child wants it back, and hears what became of it: at once, if nobody has it yet."""

@@ -90,7 +90,7 @@ class QueryEffects:
         names = tuple(limit.name for limit in limits)
         permits = effect.request.permits
         for permit, one in zip(permits, effect.reserved, strict=False):
-            self.counting.seat(names, permit, one, queries.reservation_seconds)
+            self.counting.reserve(names, permit, one, queries.reservation_seconds)
         self.counting.free(permits[len(effect.reserved) :])
 
     def policy_for(self, owned: Owned, user: str) -> str:

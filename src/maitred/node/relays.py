@@ -74,6 +74,7 @@ class _Relaying:
 
     __slots__ = (
         "asked",
+        "fetched",
         "fetching",
         "fetching_until",
         "gateway_by",
@@ -81,8 +82,7 @@ class _Relaying:
         "more",
         "ordinal",
         "piece",
-        "seat",
-        "seated",
+        "query",
         "stopped",
         "unclaimed_until",
         "watching",
@@ -92,9 +92,9 @@ class _Relaying:
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self.seat = b""
+        self.query = b""
         """The query, until the worker has it."""
-        self.seated = False
+        self.fetched = False
         """Whether the worker has it."""
         self.stopped = False
         """Whether nobody wants the answer any more."""
@@ -152,10 +152,10 @@ class Relays:
             return
         if one is None:
             one = self._new(key)
-        elif one.seat or one.seated or one.stopped:
+        elif one.query or one.fetched or one.stopped:
             raise InvalidReservation("The reservation was used already.")
         now = self._loop.time()
-        one.seat = message.seat
+        one.query = message.query
         queue = PartitionKey(*key[:2], message.queue_type, message.partition)
         limits = self._partitions.settings_of(queue).queries
         one.unclaimed_until = now + limits.reservation_seconds
@@ -184,7 +184,7 @@ class Relays:
     def _stop(self, one: _Relaying) -> None:
         """Tell the worker, now or with its next message, that the answer is not wanted any more."""
         one.stopped = True
-        one.seat = b""
+        one.query = b""
         watching, one.watching = one.watching, None
         if watching is not None:
             watching.answer(Fetched(stop=True))
@@ -208,21 +208,21 @@ class Relays:
                 held.answer(Fetched())
                 return
             one = self._new(key)
-        elif one.seated:
+        elif one.fetched:
             raise InvalidReservation("The query was fetched already.")
         earlier, one.fetching = one.fetching, held
         if earlier is not None:
             earlier.answer(Fetched())
         one.fetching_until = until
         held.on_stop = lambda: self._fetcher_left(one, held)
-        if one.seat:
+        if one.query:
             self._hand_over(one, held, now)
 
     def _hand_over(self, one: _Relaying, held: DeferredReply, now: float) -> None:
-        seat, one.seat, one.seated, one.fetching = one.seat, b"", True, None
+        query, one.query, one.fetched, one.fetching = one.query, b"", True, None
         one.fetching_until = one.unclaimed_until = inf
         one.worker_by = now + RETURN_SECONDS
-        held.answer(Fetched(seat))
+        held.answer(Fetched(query))
 
     def _fetcher_left(self, one: _Relaying, held: DeferredReply) -> None:
         if one.fetching is held:
@@ -232,7 +232,7 @@ class Relays:
                 self._forget(one)
 
     def _watch(self, one: _Relaying | None, held: DeferredReply, until: float) -> None:
-        if one is None or one.stopped or not one.seated:
+        if one is None or one.stopped or not one.fetched:
             held.answer(Fetched(stop=True))
             return
         earlier, one.watching = one.watching, held
@@ -262,7 +262,7 @@ class Relays:
         if message.ordinal < one.ordinal:
             held.answer(Delivered())  # it was taken; only the word of it was lost
             return
-        if message.ordinal > one.ordinal or not one.seated:
+        if message.ordinal > one.ordinal or not one.fetched:
             raise InvalidArgument(f"The next piece is {one.ordinal}.")
         earlier, one.piece = one.piece, (message, held)
         if earlier is not None:
@@ -361,7 +361,7 @@ class Relays:
         """Answer the workers that wait for queries which never came: the node stops. What is under
         way goes on."""
         for one in list(self._table.values()):
-            if one.fetching is not None and not one.seat:
+            if one.fetching is not None and not one.query:
                 one.fetching.answer(Fetched())
                 self._fetcher_left(one, one.fetching)
 

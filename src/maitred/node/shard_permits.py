@@ -143,7 +143,7 @@ class ShardPermits:
         permits = [drawn[at : at + PERMIT_BYTES] for at in range(0, len(drawn), PERMIT_BYTES)]
         _Taking(self, limits, permits, held, then).go_on()
 
-    def seat(
+    def reserve(
         self, names: tuple[str, ...], permit: bytes, reserved: AllocatedSlot, seconds: float
     ) -> None:
         """A slot is reserved for it, for so long: from now on it is counted by the reservation's

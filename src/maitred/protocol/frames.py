@@ -101,7 +101,7 @@ class Opcode(IntEnum):
     REVOKE_TOKEN = 0x5E
     INTROSPECT = 0x5F
     HELLO = 0x60
-    SEAT = 0x61
+    RUN = 0x61
     ROWS = 0x62
     CREDIT = 0x63
     RELEASE = 0x64

@@ -2,8 +2,9 @@
 
 A gateway asks a partition for free slots and gets *allocations*: a worker, and a reservation that
 only that worker accepts, once, for a short time. The worker hears of the same reservation in the
-answer to its offer. The query itself goes straight from the gateway to the worker (`seats.py`) and
-never passes through a shard, unless the gateway cannot reach the worker: then the node relays it.
+answer to its offer. The query itself goes straight from the gateway to the worker (`query_link.py`)
+and never passes through a shard, unless the gateway cannot reach the worker: then the node relays
+it.
 """
 
 from __future__ import annotations
@@ -331,8 +332,8 @@ class Relay(PartitionRequest, array_like=True, gc=False):
 
     token: Token
     ordinal: Natural = 0
-    seat: bytes = b""
-    """An encoded `Seat` if the ordinal is 0; empty otherwise."""
+    query: bytes = b""
+    """An encoded `RunQuery` if the ordinal is 0; empty otherwise."""
     stop: bool = False
     """Whether the caller no longer wants the answer; the reply is the error `cancelled`. A gateway
     that waits for a piece cancels that request instead, to the same effect."""
@@ -342,7 +343,7 @@ class Relayed(Answer, array_like=True, gc=False):
     """A piece of a relayed answer."""
 
     kind: int
-    """Opcode that the worker's frame would have had: ROWS, SEAT or ERROR. A SEAT that does not fit
+    """Opcode that the worker's frame would have had: ROWS, RUN or ERROR. A RUN that does not fit
     into one piece comes in several."""
     body: bytes
     more: bool
@@ -366,7 +367,7 @@ class Fetch(PartitionRequest, array_like=True, gc=False):
 class Fetched(Answer, array_like=True, gc=False):
     """The query; empty if no gateway relayed one in time."""
 
-    seat: bytes = b""
+    query: bytes = b""
     stop: bool = False
 
 

@@ -109,15 +109,15 @@ def steady(ring: HashRing, queue: QueueId, batch: int, batch_size: int) -> list[
     """Place each partition by keys of its own, in rounds, the nearest host first."""
     keys = [own_key(queue, batch * batch_size + offset) for offset in range(batch_size)]
     wishes = [_Wishes(ring, key) for key in keys]
-    seats: dict[int, Place] = {}
+    places: dict[int, Place] = {}
     taken: set[str] = set()
     if batch == 0:
-        seats[0] = Place(keys[0], 0, ring.lookup(keys[0]))
-        taken.add(seats[0].node)
-    while len(seats) < batch_size:
-        _seat_round(ring, wishes, seats, taken)
+        places[0] = Place(keys[0], 0, ring.lookup(keys[0]))
+        taken.add(places[0].node)
+    while len(places) < batch_size:
+        _place_round(ring, wishes, places, taken)
         taken.clear()
-    return [seats[offset] for offset in range(batch_size)]
+    return [places[offset] for offset in range(batch_size)]
 
 
 PLACEMENTS: dict[str, Placement] = {"wrap": wrap, "steady": steady}
@@ -135,12 +135,14 @@ def _basic(ring: HashRing, queue: QueueId, partition: int) -> Place:
     return Place(key, 0, ring.lookup(key))
 
 
-def _seat_round(
-    ring: HashRing, wishes: list[_Wishes], seats: dict[int, Place], taken: set[str]
+def _place_round(
+    ring: HashRing, wishes: list[_Wishes], places: dict[int, Place], taken: set[str]
 ) -> None:
     """Place partitions until every host has one more, or all partitions are placed."""
     # (distance of the wish, offset of the partition, number of the wish): offsets never repeat.
-    heap = [(own.wish(0)[0], offset, 0) for offset, own in enumerate(wishes) if offset not in seats]
+    heap = [
+        (own.wish(0)[0], offset, 0) for offset, own in enumerate(wishes) if offset not in places
+    ]
     heapify(heap)
     while heap and len(taken) < len(ring):
         _, offset, number = heap[0]
@@ -151,7 +153,7 @@ def _seat_round(
         else:
             heappop(heap)
             taken.add(host)
-            seats[offset] = Place(key, _rank(ring, key, host), host)
+            places[offset] = Place(key, _rank(ring, key, host), host)
 
 
 _Wish = tuple[int, str, str]

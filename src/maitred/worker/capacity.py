@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakKeyDictionary
 
-from maitred.protocol.seats import Load
+from maitred.protocol.query_link import Load
 from maitred.worker.gauges import gauge
 from maitred.worker.lateness import explain
 from maitred.worker.limit_report import REMEDIES, SENTENCES, LimitReport

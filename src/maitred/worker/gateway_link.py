@@ -34,22 +34,22 @@ from maitred.protocol.frames import (
     Opcode,
 )
 from maitred.protocol.messages import UNREADABLE, not_understood
-from maitred.protocol.refusals import encode_error
-from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
-from maitred.protocol.seats import (
+from maitred.protocol.query_link import (
     CHALLENGE_BYTES,
     CREDIT,
     HELLO_BYTES,
-    SEATS_VERSION,
+    QUERY_LINK_VERSION,
     Greeting,
     decode_hello,
     decode_proof,
-    decode_seat,
+    decode_run,
     encode_greeting,
     encode_load,
-    encode_seated,
+    encode_query_end,
     session_proof,
 )
+from maitred.protocol.refusals import encode_error
+from maitred.protocol.requests import TIMEOUT_MAX_MILLISECONDS
 from maitred.routing.names import check_shown_name
 from maitred.wire.link import GATHERED_BYTES, Link
 from maitred.worker.capacity import Sender
@@ -58,7 +58,7 @@ from maitred.worker.query import Query
 if TYPE_CHECKING:
     import asyncio
 
-    from maitred.protocol.seats import Load, Seated
+    from maitred.protocol.query_link import Load, QueryEnd
     from maitred.settings import WorkerSettings
     from maitred.worker.query_listener import QueryListener
 
@@ -71,8 +71,8 @@ WRITE_BUFFER_BYTES: Final = 8 * 2**20
 PARTS_MAX: Final = 8
 """Of a frame that is written without joining it first; more would cost more than the copy."""
 
-SEATED_BYTES: Final = 128
-"""What a `Seated` has around its result, at most: 40 bytes, and 64 of a report."""
+QUERY_END_BYTES: Final = 128
+"""What a `QueryEnd` has around its result, at most: 40 bytes, and 64 of a report."""
 
 TOGETHER: Final = 64
 """Answers that are written together at most. More would save little, and two ends that each wait
@@ -87,8 +87,8 @@ ANSWER_SECONDS: Final = TIMEOUT_MAX_MILLISECONDS / 1000 + 60.0
 """No query may take longer than a day. A link on which nothing arrives for longer has lost one."""
 
 _pack: Final = HEADER.pack
-_SEAT: Final = int(Opcode.SEAT)
-_SEATED: Final = Opcode.SEAT + ANSWER
+_RUN: Final = int(Opcode.RUN)
+_QUERY_END: Final = Opcode.RUN + ANSWER
 _LOAD: Final = Opcode.LOAD + ANSWER
 _ROWS: Final = Opcode.ROWS + ANSWER
 
@@ -209,7 +209,7 @@ class GatewayLink(Link):
 
     def frames_received(self, frames: list[Frame], now: float) -> None:
         for flags, stream, opcode, body in frames:
-            if opcode == _SEAT and self.ready and stream >= 0 and not flags:
+            if opcode == _RUN and self.ready and stream >= 0 and not flags:
                 if stream in self.streams:
                     # An answer on this stream could be taken for either query's.
                     self.say_farewell(
@@ -217,11 +217,11 @@ class GatewayLink(Link):
                     )
                     return
                 try:
-                    seat = decode_seat(body)
+                    message = decode_run(body)
                 except UNREADABLE as problem:
                     self._refuse(stream, not_understood(opcode, problem))
                     continue
-                token = self._querying.seat(self, stream, seat, now)
+                token = self._querying.run(self, stream, message, now)
                 if token is not None:
                     self.streams[stream] = token
             elif self.ready:
@@ -251,14 +251,15 @@ class GatewayLink(Link):
     def _hello(self, body: bytes) -> None:
         listener = self._listener
         hello = decode_hello(body)
-        if hello.version != SEATS_VERSION:
+        if hello.version != QUERY_LINK_VERSION:
             raise UnsupportedVersion(
-                f"This worker speaks version {SEATS_VERSION} of its protocol, not {hello.version}."
+                f"This worker speaks version {QUERY_LINK_VERSION} of the query link, "
+                f"not {hello.version}."
             )
         self._challenge = listener.secret(CHALLENGE_BYTES)
         proof = session_proof("worker", listener.session, hello.challenge)
         frame_bytes = listener.settings.link_frame_bytes
-        greeting = Greeting(proof, self._challenge, SEATS_VERSION, frame_bytes)
+        greeting = Greeting(proof, self._challenge, QUERY_LINK_VERSION, frame_bytes)
         self.send(0, 0, Opcode.HELLO + ANSWER, encode_greeting(greeting))
 
     def _prove(self, body: bytes) -> None:
@@ -277,7 +278,7 @@ class GatewayLink(Link):
         self.ready = True
         self.gateway = proved.name or self.gateway
         self.body_bytes = proved.frame_bytes
-        self.answer_bytes = proved.frame_bytes - SEATED_BYTES
+        self.answer_bytes = proved.frame_bytes - QUERY_END_BYTES
         self.decoder.max_body_bytes = listener.settings.link_frame_bytes
         self._turn_frames = TURN_FRAMES
 
@@ -335,11 +336,11 @@ class GatewayLink(Link):
             self.flush()
             self.transport.writelines((header, *parts))
 
-    def over(self, stream: int, seated: Seated) -> None:
+    def over(self, stream: int, end: QueryEnd) -> None:
         """The last word on a query that was begun."""
         self.streams.pop(stream, None)
-        body = encode_seated(seated)
-        frame = _pack(RESPONSE, 0, stream, _SEATED, len(body)) + body
+        body = encode_query_end(end)
+        frame = _pack(RESPONSE, 0, stream, _QUERY_END, len(body)) + body
         gathered = self._gathered
         gathered.append(frame)
         self._gathered_bytes += len(frame)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maitred.protocol.seats import Seated
+from maitred.protocol.query_link import QueryEnd
 from maitred.protocol.tasks import DONE, FAILED
 from maitred.worker import outcomes
 from maitred.worker.handler_call import HandlerCall
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from maitred.errors import MaitredError
     from maitred.protocol.queries import Pass
-    from maitred.protocol.seats import Seat
+    from maitred.protocol.query_link import RunQuery
     from maitred.protocol.tasks import Reserved
     from maitred.worker.capacity import Sender
     from maitred.worker.outcomes import Ending
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
             """The link, as the worker's capacity knows it; None for a relay."""
 
         def rows(self, stream: int, parts: list[bytes], size: int) -> None: ...
-        def over(self, stream: int, seated: Seated) -> None: ...
+        def over(self, stream: int, end: QueryEnd) -> None: ...
         def refused(self, stream: int, problem: MaitredError) -> None: ...
         def begun(self, stream: int, query: Query) -> None: ...
 
@@ -80,7 +80,7 @@ class Query(HandlerCall):
         host: WorkerQueries,
         asker: Asker,
         stream: int,
-        seat: Seat,
+        message: RunQuery,
         served: Served,
         terms: Reserved | Pass,
         now: float,
@@ -104,7 +104,7 @@ class Query(HandlerCall):
         self.told = False
         """Whether the gateway has its answer, or does not want one."""
         seconds = terms.run_seconds
-        asked = seat.timeout_milliseconds / 1000
+        asked = message.timeout_milliseconds / 1000
         self._hurried = 0.0 < asked < seconds
         """Whether whoever asked gives it less time than it may have."""
         if self._hurried:
@@ -115,7 +115,7 @@ class Query(HandlerCall):
         self._begun_at = now
         self._host = host
         self._asker = asker
-        self.sequence = seat.sequence
+        self.sequence = message.sequence
         """The gateway's number for it."""
         self._user = terms.user
         most, allowed = asker.answer_bytes, terms.result_bytes
@@ -147,7 +147,7 @@ class Query(HandlerCall):
     def begin(
         self,
         served: Served,
-        seat: Seat,
+        message: RunQuery,
         terms: Reserved | Pass,
         args: tuple[Any, ...],
         named: dict[str, Any],
@@ -159,11 +159,11 @@ class Query(HandlerCall):
             self.task = host.loop.create_task(self.run(function, args, named))
         elif served.is_stream:
             rows: RowStream | Gathered
-            if seat.rows:
+            if message.rows:
                 rows = (RowStream if served.is_async else ThreadRows)(
                     self._asker,
                     self.stream,
-                    seat.window_bytes,
+                    message.window_bytes,
                     host.chunk_bytes,
                     terms.stream_bytes,
                     host.loop,
@@ -314,5 +314,5 @@ class Query(HandlerCall):
         kept = host.warm_seconds if again else 0.0
         self._asker.over(
             self.stream,
-            Seated(how, body, streamed, count, now - self._begun_at, load, again, kept),
+            QueryEnd(how, body, streamed, count, now - self._begun_at, load, again, kept),
         )

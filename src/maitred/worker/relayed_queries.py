@@ -28,15 +28,15 @@ from maitred.protocol.queries import (
     Fetch,
     Fetched,
 )
+from maitred.protocol.query_link import decode_run, encode_query_end
 from maitred.protocol.refusals import encode_error
-from maitred.protocol.seats import decode_seat, encode_seated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.client.client import AsyncClient
     from maitred.client.long_poll import LongPoll
-    from maitred.protocol.seats import Seat, Seated
+    from maitred.protocol.query_link import QueryEnd, RunQuery
     from maitred.worker.query import Query
     from maitred.worker.reservations import Reservation
     from maitred.worker.served import Served
@@ -105,21 +105,21 @@ class RelayedQueries:
 
     async def _fetch(self, reservation: Reservation[Served]) -> None:
         token = reservation.terms.token
-        seat = b""
-        while not seat:
+        query = b""
+        while not query:
             left = reservation.expires_at - self._loop.time()
             if left <= 0 or not self.querying.is_known(token):
                 return
-            seat = await self._ask(reservation, left)
-            if not seat:
+            query = await self._ask(reservation, left)
+            if not query:
                 await asyncio.sleep(AGAIN_SECONDS)
         relay = NodeRelay(self, reservation)
         self._statistics.relayed += 1
         try:
-            relay.begin(decode_seat(seat))
+            relay.begin(decode_run(query))
         except UNREADABLE as problem:
             self.querying.release(token)
-            relay.refused(0, not_understood(Opcode.SEAT, problem))
+            relay.refused(0, not_understood(Opcode.RUN, problem))
         except InvalidReservation as problem:
             self.querying.release(token)
             relay.refused(0, problem)
@@ -138,7 +138,7 @@ class RelayedQueries:
             return b""
         finally:
             self._held.pop(terms.token, None)
-        return fetched.seat
+        return fetched.query
 
 
 class NodeRelay:
@@ -159,12 +159,12 @@ class NodeRelay:
         self.sender = None
         self.answer_bytes = RESULT_BYTES
 
-    def begin(self, seat: Seat) -> None:
+    def begin(self, message: RunQuery) -> None:
         """Run it."""
-        if seat.token != self._reservation.terms.token:
+        if message.token != self._reservation.terms.token:
             raise InvalidReservation("The query that was relayed is for another reservation.")
         loop = asyncio.get_running_loop()
-        self._fetching.querying.seat(self, 0, seat, loop.time())
+        self._fetching.querying.run(self, 0, message, loop.time())
 
     async def deliver(self) -> None:
         """Send the answer to the node piece by piece, for as long as the gateway wants it."""
@@ -252,12 +252,12 @@ class NodeRelay:
         """Some rows."""
         self._add(Opcode.ROWS, b"".join(parts), more=True)
 
-    def over(self, stream: int, seated: Seated) -> None:  # noqa: ARG002
+    def over(self, stream: int, end: QueryEnd) -> None:  # noqa: ARG002
         """The last word on a query that was begun."""
-        body = encode_seated(seated)
+        body = encode_query_end(end)
         for start in range(0, len(body), PIECE_MAX):
             piece = body[start : start + PIECE_MAX]
-            self._add(Opcode.SEAT, piece, more=start + PIECE_MAX < len(body))
+            self._add(Opcode.RUN, piece, more=start + PIECE_MAX < len(body))
 
     def refused(self, stream: int, problem: MaitredError) -> None:  # noqa: ARG002
         """The last word on one that was not."""

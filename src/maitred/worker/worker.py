@@ -343,14 +343,14 @@ class Worker:
             offered = await self._ask(served, slots)
             if offered is None:
                 return
-            self._seat(served, offered, self._loop.time())
+            self._begin_given(served, offered, self._loop.time())
         finally:
             served.on_offer -= slots
             served.asking -= 1
             self._slot_freed()
 
-    def _seat(self, served: Served, offered: Offered, now: float) -> None:
-        """Begin what an offer got."""
+    def _begin_given(self, served: Served, offered: Offered, now: float) -> None:
+        """Begin the tasks and accept the reservations that an offer was answered with."""
         lease_ends_at = now + offered.lease_seconds - self._pulse.behind(now)
         begin = self._slots.begin
         origin: Origin | None = None
@@ -368,7 +368,7 @@ class Worker:
             served.view.learn(offered.counts)
         if served.view.counts.read != served.grouped:
             self._counts_changed()
-        self._seat(served, offered, now)
+        self._begin_given(served, offered, now)
 
     def _counts_changed(self) -> None:
         if self._shared is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.logs import Logger
     from maitred.protocol.queries import Pass
-    from maitred.protocol.seats import Seat
+    from maitred.protocol.query_link import RunQuery
     from maitred.settings import WorkerSettings
     from maitred.worker.capacity import Sender
     from maitred.worker.permit_reports import PermitReports
@@ -58,7 +58,7 @@ class EarlyQuery(NamedTuple):
 
     asker: Asker
     stream: int
-    seat: Seat
+    message: RunQuery
 
 
 class WorkerQueries:
@@ -154,18 +154,20 @@ class WorkerQueries:
             waiting = self._passes.add(terms, served, now)
             first = self._book.unpark(terms.token)
             for early in waiting if first is None else [first, *waiting]:
-                self._seat_by_pass(*early.who, served, terms, now)
+                self._run_by_pass(*early.who, served, terms, now)
 
     # From gateways
 
-    def seat(self, asker: Asker, stream: int, seat: Seat, now: float) -> bytes | None:
+    def run(self, asker: Asker, stream: int, message: RunQuery, now: float) -> bytes | None:
         """Run a query; its token, if it has to wait for its reservation."""
-        token = seat.token
-        if (seat.lost or self._replaced) and not self._is_only_attempt(asker, stream, seat, now):
+        token = message.token
+        if (message.lost or self._replaced) and not self._is_only_attempt(
+            asker, stream, message, now
+        ):
             return None
         known = self._passes.find(token, now)
         if known is not None:
-            self._seat_by_pass(asker, stream, seat, known.where, known.terms, now)
+            self._run_by_pass(asker, stream, message, known.where, known.terms, now)
             return None
         reservation = self._book.use(token)
         if reservation is not None:
@@ -177,21 +179,23 @@ class WorkerQueries:
                 self._refuse(asker, stream, reservation.problem)
                 return None
             terms, again_until = reservation.terms, reservation.again_until
-            self._begin(asker, stream, seat, reservation.where, terms, now, again_until=again_until)
+            self._begin(
+                asker, stream, message, reservation.where, terms, now, again_until=again_until
+            )
             return None
         second = token in self._book.early
         problem = None if second else self._book.why_not(token)
         if problem is None:
             until = now + self._early_seconds
             park = self._passes.park if second else self._book.park
-            if park(token, EarlyQuery(asker, stream, seat), len(seat.payload), until):
+            if park(token, EarlyQuery(asker, stream, message), len(message.payload), until):
                 self._alarm.by(until)
                 return token
             problem = Overloaded("Too many queries wait here for the word of their reservation.")
         self._refuse(asker, stream, problem)
         return None
 
-    def _is_only_attempt(self, asker: Asker, stream: int, seat: Seat, now: float) -> bool:
+    def _is_only_attempt(self, asker: Asker, stream: int, message: RunQuery, now: float) -> bool:
         """Refuse an attempt of a query while another attempt of it counts; True if none does.
 
         A gateway that lost its connection sends an idempotent query again, perhaps to the same
@@ -199,11 +203,11 @@ class WorkerQueries:
         others are stopped, and it begins when none of them runs any more. Until then it is refused,
         so that the gateway asks again, for a slot of any worker.
         """
-        sequence, replaced = seat.sequence, self._replaced
-        if (seat.token, sequence) in replaced:
+        sequence, replaced = message.sequence, self._replaced
+        if (message.token, sequence) in replaced:
             self._decline(asker, stream, reservations.replaced())
             return False
-        for token in seat.lost or ():
+        for token in message.lost or ():
             replaced[token, sequence] = None
             if len(replaced) > REPLACED:
                 replaced.popitem(last=False)
@@ -215,16 +219,16 @@ class WorkerQueries:
                 query.abandon()
                 runs = True
         if runs:
-            if self._passes.find(seat.token, now) is None:
-                self.release(seat.token)
+            if self._passes.find(message.token, now) is None:
+                self.release(message.token)
             self._decline(asker, stream, reservations.still_runs())
         return not runs
 
     def _take_early(self, token: bytes, sequence: int) -> list[Early[EarlyQuery]]:
         """Return the attempts that wait for the node's word of this token, and forget them."""
-        found = self._passes.drop(token, lambda who: who.seat.sequence == sequence)
+        found = self._passes.drop(token, lambda who: who.message.sequence == sequence)
         early = self._book.early.get(token)
-        if early is not None and early.who.seat.sequence == sequence:
+        if early is not None and early.who.message.sequence == sequence:
             self._book.unpark(token)
             found.append(early)
         return found
@@ -326,14 +330,14 @@ class WorkerQueries:
 
     # Inside
 
-    def _seat_by_pass(
-        self, asker: Asker, stream: int, seat: Seat, served: Served, terms: Pass, now: float
+    def _run_by_pass(
+        self, asker: Asker, stream: int, message: RunQuery, served: Served, terms: Pass, now: float
     ) -> None:
         capacity, sender = self.capacity, asker.sender
         if sender is None:  # a pass is for a link: what is relayed has a reservation
             self._refuse(asker, stream, reservations.unknown())
             return
-        room = capacity.asked(sender, seat.in_flight, now, pressed=seat.pressed)
+        room = capacity.asked(sender, message.in_flight, now, pressed=message.pressed)
         closed = self._slots.closed
         if closed or not room or not self._slots.take():
             capacity.answered(sender)
@@ -342,28 +346,28 @@ class WorkerQueries:
             asker.refused(stream, AtCapacity(sentence, limit=0 if closed else capacity.limit))
             return
         capacity.entered(sender)
-        self._begin(asker, stream, seat, served, terms, now, sender)
+        self._begin(asker, stream, message, served, terms, now, sender)
 
     def _begin(
         self,
         asker: Asker,
         stream: int,
-        seat: Seat,
+        message: RunQuery,
         served: Served,
         terms: Reserved | Pass,
         now: float,
         sender: Sender | None = None,
         again_until: float = 0.0,
     ) -> None:
-        if asker.sender is None or seat.pressed:
+        if asker.sender is None or message.pressed:
             again_until = 0.0  # what is relayed, or wanted by others, is the node's to hand out
-        query = Query(self, asker, stream, seat, served, terms, now, sender, again_until)
+        query = Query(self, asker, stream, message, served, terms, now, sender, again_until)
         self._statistics.queries += 1
         self.running[query] = None
         self.capacity.begun(query, now)
         asker.begun(stream, query)
         try:
-            args, named = served.read(seat.payload)
+            args, named = served.read(message.payload)
         except InvalidArguments as problem:
             query.fail(outcomes.misfit(problem))
             return
@@ -372,7 +376,7 @@ class WorkerQueries:
             return
         if query.deadline < self._alarm.at:
             self._alarm.by(query.deadline)
-        query.begin(served, seat, terms, args, named)
+        query.begin(served, message, terms, args, named)
 
     def _refuse(self, asker: Asker, stream: int, problem: MaitredError) -> None:
         if not isinstance(problem, SlotTaken):

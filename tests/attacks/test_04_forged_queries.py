@@ -37,19 +37,19 @@ async def test_a_token_is_good_at_its_own_worker_once() -> None:
     ):
         token = node.reserve("echo")
         await until(lambda: one.querying.reservations == 1)
-        stolen = await wrong.error(wrong.seat(token, "a"))
+        stolen = await wrong.error(wrong.run(token, "a"))
         assert isinstance(stolen, InvalidReservation)
         assert two.statistics.queries == 0
         # Nobody who shows it elsewhere uses it up, and it is still good where it was made for.
-        assert await right.result(right.seat(token, "a")) == "a"
+        assert await right.result(right.run(token, "a")) == "a"
         for gateway in (right, wrong):
-            assert isinstance(await gateway.error(gateway.seat(token, "a")), InvalidReservation)
+            assert isinstance(await gateway.error(gateway.run(token, "a")), InvalidReservation)
         assert (one.statistics.queries, two.statistics.queries) == (1, 0)
 
 
 @in_a_loop
 async def test_a_token_of_one_queue_runs_nothing_of_another() -> None:
-    """SEAT names no queue: the node's word of the reservation does, and decides what is run."""
+    """RUN names no queue: the node's word of the reservation does, and decides what is run."""
     desk = Desk()
     async with (
         ReservingNode() as node,
@@ -58,7 +58,7 @@ async def test_a_token_of_one_queue_runs_nothing_of_another() -> None:
     ):
         token = node.reserve("echo")
         await until(lambda: worker.querying.reservations == 1)
-        assert await gateway.result(gateway.seat(token, "a")) == "a"
+        assert await gateway.result(gateway.run(token, "a")) == "a"
         assert desk.begun.empty(), "the handler of the other queue was run"
 
 
@@ -71,10 +71,10 @@ async def test_many_who_guess_find_nothing_and_a_bystander_is_served() -> None:
         a_gateway(worker) as attacker,
         a_gateway(worker) as bystander,
     ):
-        streams = [attacker.seat(os.urandom(16), "a") for _ in range(300)]
+        streams = [attacker.run(os.urandom(16), "a") for _ in range(300)]
         token = node.reserve("echo")
         await until(lambda: worker.querying.reservations == 1)
-        assert await bystander.result(bystander.seat(token, "b")) == "b"
+        assert await bystander.result(bystander.run(token, "b")) == "b"
         for stream in streams:
             problem = await attacker.error(stream)
             assert problem.code in ("invalid-reservation", "overloaded")
@@ -136,8 +136,8 @@ def test_there_is_one_form_of_a_token() -> None:
     """A longer or shorter one is not understood, whatever it begins with."""
     from msgspec import ValidationError
 
-    from maitred.protocol.seats import Seat, decode_seat, encode_seat
+    from maitred.protocol.query_link import RunQuery, decode_run, encode_run
 
     for size in (0, 15, 17, 38):
         with pytest.raises(ValidationError):
-            decode_seat(encode_seat(Seat(bytes(size), 1, 1_000, 0, b"")))
+            decode_run(encode_run(RunQuery(bytes(size), 1, 1_000, 0, b"")))

@@ -1,7 +1,7 @@
 """Messages between a gateway and a worker, on a connection of their own.
 
 The frames are those of all connections, but here a request may have many answers on its stream: any
-number of ROWS, and one last SEAT or ERROR.
+number of ROWS, and one last RUN or ERROR.
 
 The gateway opens the connection and sends HELLO, which holds only a version and a random challenge:
 no other process chooses its content. The worker answers with a proof that it knows its own session.
@@ -14,12 +14,12 @@ trip per connection. Until the peer has proved it, each end accepts small frames
 | HELLO | gateway | `Hello`; first of all, on stream 0 |
 | HELLO + 0x80 | worker | `Greeting`: proves that this is the expected worker |
 | PROVE | gateway | `Proof`, on stream 0, before anything else; answered only if it is wrong |
-| SEAT | gateway | `Seat`: run this, under this reservation |
+| RUN | gateway | `RunQuery`: run this, under this reservation |
 | ROWS + 0x80 | worker | rows of a stream, each a msgpack value, one after the other |
-| SEAT + 0x80 | worker | `Seated`: the end of the query, of any kind |
+| RUN + 0x80 | worker | `QueryEnd`: the end of the query, of any kind |
 | ERROR | worker | a typed error: the query was not begun |
 | CREDIT | gateway | four bytes, big-endian: how many bytes of rows the gateway has taken |
-| CANCEL | gateway | empty, on the query's stream: stop the query; SEAT or ERROR still comes |
+| CANCEL | gateway | empty, on the query's stream: stop the query; RUN or ERROR still comes |
 | RELEASE | gateway | the sixteen bytes of a reservation that will not be used; no answer |
 | LOAD + 0x80 | worker | `Load`, on stream -1: its load, about every 100 ms |
 | PING | gateway | any bytes; the worker returns them with PING + 0x80 |
@@ -39,7 +39,7 @@ from maitred.protocol.queries import Token  # noqa: TC001 - msgspec reads the an
 from maitred.protocol.requests import Milliseconds, Natural  # noqa: TC001 - likewise
 from maitred.protocol.tasks import DONE, STOPPED, WorkerName
 
-SEATS_VERSION: Final = 2
+QUERY_LINK_VERSION: Final = 2
 CREDIT: Final = Layout(">I")
 
 HELLO_BYTES: Final = 1_024
@@ -63,7 +63,7 @@ class Hello(Struct, array_like=True, gc=False):
 
     challenge: Challenge
     """Random bytes, drawn for this connection alone."""
-    version: Natural = SEATS_VERSION
+    version: Natural = QUERY_LINK_VERSION
 
 
 class Greeting(Struct, array_like=True, gc=False):
@@ -73,7 +73,7 @@ class Greeting(Struct, array_like=True, gc=False):
     proof: SessionProof
     """`session_proof` of the gateway's challenge."""
     challenge: Challenge
-    version: Natural = SEATS_VERSION
+    version: Natural = QUERY_LINK_VERSION
     frame_bytes: Natural = 16 * 2**20
     """Largest body that the worker accepts."""
 
@@ -99,7 +99,7 @@ def session_proof(side: Literal["worker", "gateway"], session: bytes, challenge:
     return blake2b(challenge, key=session, digest_size=PROOF_BYTES, person=person).digest()
 
 
-class Seat(Struct, array_like=True, gc=False):
+class RunQuery(Struct, array_like=True, gc=False):
     """A query for a reserved slot."""
 
     token: Token
@@ -144,7 +144,7 @@ class Load(Struct, array_like=True, frozen=True, gc=False):
     """Gateways that sent queries lately."""
 
 
-class Seated(Struct, array_like=True, gc=False):
+class QueryEnd(Struct, array_like=True, gc=False):
     """A query has ended, and its slot is free again."""
 
     how: Annotated[int, Meta(ge=DONE, le=STOPPED)]
@@ -168,9 +168,9 @@ encode_greeting: Final = msgpack.Encoder().encode
 decode_greeting: Final = msgpack.Decoder(Greeting).decode
 encode_proof: Final = msgpack.Encoder().encode
 decode_proof: Final = msgpack.Decoder(Proof).decode
-encode_seat: Final = msgpack.Encoder().encode
-decode_seat: Final = msgpack.Decoder(Seat).decode
-encode_seated: Final = msgpack.Encoder().encode
+encode_run: Final = msgpack.Encoder().encode
+decode_run: Final = msgpack.Decoder(RunQuery).decode
+encode_query_end: Final = msgpack.Encoder().encode
 encode_load: Final = msgpack.Encoder().encode
 decode_load: Final = msgpack.Decoder(Load).decode
-decode_seated: Final = msgpack.Decoder(Seated).decode
+decode_query_end: Final = msgpack.Decoder(QueryEnd).decode
