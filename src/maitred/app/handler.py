@@ -113,8 +113,8 @@ class Handler(Generic[Parameters, Result, Called]):
             adding = await self._begin_adding()
         if loop.time() >= adding.unchecked_until or self.require_worker:
             await self._check(adding, [payload])
-        partition, sequence = await adding.add(self.conditions, payload)
-        return Task(self.app, self.queue, partition, sequence, self._read_result)
+        partition, sequence, end = await adding.add(self.conditions, payload)
+        return Task(self.app, self.queue, partition, sequence, self._read_result, end)
 
     async def enqueue_many(self, calls: Iterable[TaskCall[Parameters]]) -> list[Task[Result]]:
         """Add many tasks, made by `call`, with as few messages as possible; all or some.
@@ -134,9 +134,11 @@ class Handler(Generic[Parameters, Result, Called]):
         adding = await self._begin_adding()
         if asyncio.get_running_loop().time() >= adding.unchecked_until or self.require_worker:
             await self._check(adding, payloads)
-        places = await adding.add_many(self.conditions, payloads)
+        added = await adding.add_many(self.conditions, payloads)
         app, queue, read = self.app, self.queue, self._read_result
-        return [Task(app, queue, partition, sequence, read) for partition, sequence in places]
+        return [
+            Task(app, queue, partition, sequence, read, end) for partition, sequence, end in added
+        ]
 
     async def query(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Have a free worker run the call now, and return its result; for a generator, all rows.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.app.app import App
+    from maitred.protocol.tasks import AddedEnd
 
 Result = TypeVar("Result")
 
@@ -60,6 +61,8 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
     partition: int
     sequence: int
     _read: Callable[[bytes], Any] = _read_anything
+    _end: AddedEnd | None = None
+    """The task's end, if it came with the answer to `enqueue`: `result()` then asks no node."""
 
     @property
     def id(self) -> str:
@@ -88,7 +91,7 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
         result, and `DeadlineExceeded`, which is a `TimeoutError`, if the task has not ended in
         time. After the last two the caller can ask again.
         """
-        outcome = await self._outcome(timeout)
+        outcome = self._end or await self._outcome(timeout)
         if outcome.status == "done":
             try:
                 return cast("Result", self._read(outcome.body))
@@ -140,7 +143,7 @@ class Task(msgspec.Struct, Generic[Result], eq=False):
         )
 
 
-def error_of(task_id: str, outcome: Outcome) -> MaitredError:
+def error_of(task_id: str, outcome: Outcome | AddedEnd) -> MaitredError:
     """Return the error that tells why a task ended without a result."""
     if outcome.status == "cancelled":
         return TaskCancelled(f"The task {task_id} was cancelled.")

@@ -1,7 +1,7 @@
 """One request on its way: waiting in a line, sent on a stream, or answered.
 
-It is what a connection's table of streams holds, and the future of whoever asked is in it. Every
-way out ends that future exactly once.
+A connection's table of streams holds calls. Whatever happens to a call ends it exactly once: an
+`AwaitedCall` resolves a future, a `ToldCall` calls a function.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from maitred.errors import ConnectionLost, DeadlineExceeded, Unavailable
 if TYPE_CHECKING:
     import asyncio
     from collections import OrderedDict
+    from collections.abc import Callable
 
     from maitred.client.connection import Connection
     from maitred.client.pool import Pool
@@ -27,7 +28,6 @@ class Call:
     __slots__ = (
         "connection",
         "deadline",
-        "future",
         "line",
         "message",
         "pool",
@@ -50,16 +50,14 @@ class Call:
         self,
         message: AnyRequest,
         deadline: float,
-        future: asyncio.Future[Frame],
         pool: Pool | None = None,
     ) -> None:
         self.message = message
         self.deadline = deadline
-        self.future = future
         self.pool = pool
-        """The node it goes to; if nobody chose one, the router does."""
+        """The node to send it to; if the caller names none, the router chooses."""
         self.shard = -1
-        """Where it belongs on that node; -1 while nobody can know."""
+        """The shard of that node that owns it; -1 while the client does not know."""
         self.line: OrderedDict[Call, None] | None = None
         self.connection: Connection | None = None
         self.stream = -1
@@ -107,9 +105,18 @@ class Call:
 
     # What becomes of it (see `wire.caller.Receiver`)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was answered, or has failed."""
+        raise NotImplementedError
+
     def answered(self, frame: Frame) -> None:
-        if not self.future.done():
-            self.future.set_result(frame)
+        """End it with this answer, unless it is over."""
+        raise NotImplementedError
+
+    def fail(self, problem: Exception) -> None:
+        """End it with this error, unless it is over."""
+        raise NotImplementedError
 
     def expired(self) -> None:
         connection = self.connection
@@ -119,7 +126,7 @@ class Call:
         self.fail(DeadlineExceeded(f"{name} did not answer in time. It has been told to stop."))
 
     def lost(self, problem: Exception | None) -> None:
-        if self.future.done():
+        if self.is_over:
             return
         why = self.connection.why_lost(problem) if self.connection is not None else "it is gone"
         name = self.pool.name if self.pool is not None else "the node"
@@ -130,21 +137,71 @@ class Call:
             )
         )
 
-    def fail(self, problem: Exception) -> None:
-        """End it with this error."""
-        if not self.future.done():
-            self.future.set_exception(problem)
-
     def give_up(self) -> None:
-        """Nobody waits for it any more; if it was sent, the node is told."""
+        """Stop: the caller left. If the call was sent, the node is told."""
         self.stop_waiting()
         if self.connection is not None:
             self.connection.give_up(self.stream, self)
 
 
-class PatientCall(Call):
+class AwaitedCall(Call):
+    """A call that resolves a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(
+        self,
+        message: AnyRequest,
+        deadline: float,
+        future: asyncio.Future[Frame],
+        pool: Pool | None = None,
+    ) -> None:
+        super().__init__(message, deadline, pool)
+        self.future = future
+
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
+
+    def answered(self, frame: Frame) -> None:
+        if not self.future.done():
+            self.future.set_result(frame)
+
+    def fail(self, problem: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(problem)
+
+
+class PatientCall(AwaitedCall):
     """A call that waits for a node that is away."""
 
     __slots__ = ()
 
     patient = True
+
+
+class ToldCall(Call):
+    """A call that calls a function when it ends, in the same turn of the loop."""
+
+    __slots__ = ("_told",)
+
+    def __init__(
+        self, message: AnyRequest, deadline: float, told: Callable[[Call, Frame | Exception], None]
+    ) -> None:
+        super().__init__(message, deadline)
+        self._told: Callable[[Call, Frame | Exception], None] | None = told
+
+    @property
+    def is_over(self) -> bool:
+        return self._told is None
+
+    def answered(self, frame: Frame) -> None:
+        self._tell(frame)
+
+    def fail(self, problem: Exception) -> None:
+        self._tell(problem)
+
+    def _tell(self, outcome: Frame | Exception) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            told(self, outcome)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from maitred.backoff import backoff_seconds
 from maitred.client.asks import Asks
-from maitred.client.call import Call, PatientCall
+from maitred.client.call import AwaitedCall, Call, PatientCall, ToldCall
 from maitred.client.connection_attempt import ConnectionTerms
 from maitred.client.long_poll import GRACE_SECONDS, HeldCall, LongPoll
 from maitred.client.pool import HOPELESS, Pool
@@ -96,6 +96,8 @@ class AsyncClient(Asks):
         )
         self._watchers: list[asyncio.Future[None]] = []
         self._closing: asyncio.Task[None] | None = None
+        self._retrying: set[asyncio.Task[None]] = set()
+        """Requests of `request_told` that are being tried again."""
         self._silent = False
         """Whether the first attempts at connections were not even refused."""
         self._querying = None
@@ -261,32 +263,78 @@ class AsyncClient(Asks):
         now = loop.time()
         seconds = self._timeout_seconds if timeout is None else checked_timeout(timeout)
         pool = None if node is None else router.the_pool(node)
-        kind = PatientCall if patient else Call
+        kind = PatientCall if patient else AwaitedCall
         call = kind(message, now + seconds, loop.create_future(), pool)
+        router.dispatch(call, now)
+        try:
+            outcome = self._read(call, await call.future)
+        except ConnectionLost as problem:
+            outcome = problem
+        except asyncio.CancelledError:
+            call.give_up()
+            raise
+        if isinstance(outcome, MaitredError):
+            return await self._try_again(call, outcome, kind, pool)
+        return outcome
+
+    def request_told(
+        self, message: AnyRequest, told: Callable[[AnyAnswer | MaitredError], None]
+    ) -> None:
+        """Send it as `request` does, and have `told` called once, with the answer or the error. No
+        coroutine runs for it unless it has to be tried again."""
+        now = self._loop.time()
+
+        def first_told(call: Call, outcome: Frame | Exception) -> None:
+            answer = self._read(call, outcome) if isinstance(outcome, Frame) else outcome
+            if not isinstance(answer, MaitredError):
+                told(cast("AnyAnswer", answer))
+            elif answer is outcome and not isinstance(answer, ConnectionLost):
+                told(answer)
+            else:
+                retrying = self._loop.create_task(self._tell_later(call, answer, told))
+                self._retrying.add(retrying)
+                retrying.add_done_callback(self._retrying.discard)
+
+        call = ToldCall(message, now + self._timeout_seconds, first_told)
+        try:
+            self._router.dispatch(call, now)
+        except MaitredError as problem:
+            told(problem)
+
+    async def _tell_later(
+        self, call: Call, failure: MaitredError, told: Callable[[AnyAnswer | MaitredError], None]
+    ) -> None:
+        outcome: AnyAnswer | MaitredError = failure
+        try:
+            outcome = await self._try_again(call, failure, AwaitedCall, None)
+        except MaitredError as problem:
+            outcome = problem
+        finally:
+            told(outcome)
+
+    async def _try_again(
+        self, call: Call, failure: MaitredError, kind: type[AwaitedCall], pool: Pool | None
+    ) -> AnyAnswer:
+        """Send a request again that failed, while its deadline and the settings allow it; raise
+        what remains if that does not help."""
         tries = 0
         doubt: MaitredError | None = None
         try:
             while True:
-                router.dispatch(call, now)
-                try:
-                    frame = await call.future
-                except ConnectionLost as problem:
-                    failure: MaitredError = problem
-                else:
-                    opcode = message.opcode
-                    flags, _, answered, body = frame
-                    if answered == opcode + ANSWER and not flags:
-                        return decode_answer(opcode, body)
-                    outcome = self._read(call, frame)
-                    if not isinstance(outcome, MaitredError):
-                        return outcome
-                    failure = outcome
                 if failure.outcome is UNKNOWN:
                     doubt = failure
                 tries += 1
                 await self._before_next_try(call, failure, tries)
-                now = loop.time()
-                call = kind(message, call.deadline, loop.create_future(), pool)
+                loop = self._loop
+                call = again = kind(call.message, call.deadline, loop.create_future(), pool)
+                self._router.dispatch(call, loop.time())
+                try:
+                    outcome = self._read(call, await again.future)
+                except ConnectionLost as problem:
+                    outcome = problem
+                if not isinstance(outcome, MaitredError):
+                    return outcome
+                failure = outcome
         except asyncio.CancelledError:
             call.give_up()
             raise
@@ -317,9 +365,13 @@ class AsyncClient(Asks):
         return LongPoll(call, self._read)
 
     def _read(self, call: Call, frame: Frame) -> AnyAnswer | MaitredError:
-        """An answer that is more, or other, than a plain one."""
+        """Decode an answer: usually a plain one; else an error, or with a hint where the partition
+        lives."""
         opcode = call.message.opcode
         try:
+            flags, _, answered, body = frame
+            if answered == opcode + ANSWER and not flags:
+                return decode_answer(opcode, body)
             if frame.flags & CUSTOM_PAYLOAD:
                 home, body = without_home(frame.body)
                 frame = frame._replace(body=body)

@@ -32,7 +32,7 @@ from maitred.errors import (
     Unavailable,
 )
 from maitred.matching.records import Terms
-from maitred.protocol.tasks import TASKS_MAX, Add, Added
+from maitred.protocol.tasks import TASKS_MAX, Add, Added, AddedEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.client.queues import QueueView
     from maitred.client.signatures import SignatureLookup
+    from maitred.protocol.messages import AnyAnswer
 
 SPREAD_TASKS: Final = 32
 """Tasks of one message, before a batch is spread over a further partition."""
@@ -69,15 +70,17 @@ class Conditions(Struct, frozen=True, cache_hash=True, gc=False):
     terms: Terms = Terms()
 
 
-class TaskPlace(NamedTuple):
-    """Where a task is: its partition, and its number there."""
+class AddedTask(NamedTuple):
+    """A task that was added: its partition, its number there, and its end if it is over."""
 
     partition: int
     sequence: int
+    end: AddedEnd | None = None
 
 
-_new_place: Final = tuple.__new__
-"""Makes a `TaskPlace` of a pair: what calling the class does, without Python code for each task."""
+_new_task: Final = tuple.__new__
+"""Makes an `AddedTask` of its fields: what calling the class does, without Python code for each
+task."""
 
 
 class _Batch:
@@ -87,7 +90,7 @@ class _Batch:
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
-        self.futures: list[asyncio.Future[TaskPlace]] = []
+        self.futures: list[asyncio.Future[AddedTask]] = []
 
 
 class EnqueueBatches:
@@ -97,7 +100,6 @@ class EnqueueBatches:
         "_batches",
         "_client",
         "_loop",
-        "_sending",
         "_signatures",
         "_user",
         "loop",
@@ -126,7 +128,6 @@ class EnqueueBatches:
         self.loop: asyncio.AbstractEventLoop | None = self._loop
         """None after the end, so that whoever compares it with his own looks for another."""
         self._batches: dict[Conditions, _Batch] = {}
-        self._sending: dict[asyncio.Task[None], None] = {}
         self.most_bytes = 0
         self.piece_bytes = PIECE_BYTES
         self.look_at_limits()
@@ -151,8 +152,8 @@ class EnqueueBatches:
             self.view.id, payloads, signature, require_worker=require_worker
         )
 
-    def add(self, conditions: Conditions, payload: bytes) -> asyncio.Future[TaskPlace]:
-        """Add one task; the future tells its place when it is durable."""
+    def add(self, conditions: Conditions, payload: bytes) -> asyncio.Future[AddedTask]:
+        """Add one task; the future has it when it is durable."""
         if len(payload) > self.most_bytes:
             self._check_size(payload)
         batch = self._batches.get(conditions)
@@ -160,12 +161,12 @@ class EnqueueBatches:
             if not self._batches:
                 self._loop.call_soon(self._flush)
             batch = self._batches[conditions] = _Batch()
-        future: asyncio.Future[TaskPlace] = self._loop.create_future()
+        future: asyncio.Future[AddedTask] = self._loop.create_future()
         batch.payloads.append(payload)
         batch.futures.append(future)
         return future
 
-    async def add_many(self, conditions: Conditions, payloads: Sequence[bytes]) -> list[TaskPlace]:
+    async def add_many(self, conditions: Conditions, payloads: Sequence[bytes]) -> list[AddedTask]:
         """Add them all. If a message fails, those of other messages are added all the same: then
         the error says that the outcome is unknown, and how many were added."""
         if not payloads:
@@ -174,23 +175,18 @@ class EnqueueBatches:
             self._check_size(max(payloads, key=len))
         under_way = asyncio.Semaphore(PIECES_UNDER_WAY)
 
-        async def send(part: list[bytes], corrections: int) -> list[TaskPlace]:
+        async def send(part: list[bytes], corrections: int) -> list[AddedTask]:
             async with under_way:
-                first = await self._send(conditions, part)
-            if first is None:
-                return await spread(part, self._corrected(corrections))
-            partition, sequence = first
-            return [
-                _new_place(TaskPlace, (partition, one))
-                for one in range(sequence, sequence + len(part))
-            ]
+                message = self._message(conditions, part)
+                tasks = self._added(message, await self._client.request(message))
+            return tasks or await spread(part, self._corrected(corrections))
 
-        async def spread(batch: Sequence[bytes], corrections: int) -> list[TaskPlace]:
+        async def spread(batch: Sequence[bytes], corrections: int) -> list[AddedTask]:
             pieces = [list(batch[piece]) for piece in self._pieces(batch)]
             found = await asyncio.gather(
                 *(send(piece, corrections) for piece in pieces), return_exceptions=True
             )
-            added: list[TaskPlace] = []
+            added: list[AddedTask] = []
             failed: list[BaseException] = []
             for one in found:
                 if isinstance(one, BaseException):
@@ -216,77 +212,72 @@ class EnqueueBatches:
         self,
         conditions: Conditions,
         payloads: list[bytes],
-        futures: list[asyncio.Future[TaskPlace]],
+        futures: list[asyncio.Future[AddedTask]],
         corrections: int,
     ) -> None:
         for piece in self._pieces(payloads):
-            sending = self._loop.create_task(
-                self._send_for(conditions, payloads[piece], futures[piece], corrections)
-            )
-            self._sending[sending] = None
-            sending.add_done_callback(self._sending.pop)
+            self._send(conditions, payloads[piece], futures[piece], corrections)
 
-    async def _send_for(
+    def _send(
         self,
         conditions: Conditions,
         payloads: list[bytes],
-        futures: list[asyncio.Future[TaskPlace]],
+        futures: list[asyncio.Future[AddedTask]],
         corrections: int,
     ) -> None:
-        try:
-            first = await self._send(conditions, payloads)
-            if first is None:
-                corrections = self._corrected(corrections)
-        except MaitredError as problem:
-            for future in futures:
-                if not future.done():
-                    future.set_exception(_another(problem))
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
-        else:
-            if first is None:
-                self._spread(conditions, payloads, futures, corrections)
-                return
-            partition, sequence = first
-            for future in futures:
-                if not future.done():
-                    future.set_result(_new_place(TaskPlace, (partition, sequence)))
-                sequence += 1
+        message = self._message(conditions, payloads)
 
-    async def _send(self, conditions: Conditions, payloads: list[bytes]) -> TaskPlace | None:
-        """Add these tasks with one message, and return the place of the first; None if the
-        partition added nothing. The view has newer counts then, by which to choose again."""
+        def told(answer: AnyAnswer | MaitredError) -> None:
+            try:
+                tasks = self._added(message, answer)
+                if not tasks:
+                    self._spread(conditions, payloads, futures, self._corrected(corrections))
+            except MaitredError as problem:
+                for future in futures:
+                    if not future.done():
+                        future.set_exception(_another(problem))
+                return
+            for future, task in zip(futures, tasks, strict=False):
+                if not future.done():
+                    future.set_result(task)
+
+        self._client.request_told(message, told)
+
+    def _message(self, conditions: Conditions, payloads: list[bytes]) -> Add:
         view = self.view
-        namespace, queue, queue_type = view.id
-        priority, delay, expires, terms = (
+        return Add(
+            *view.id,
+            view.to_write(self._loop.time()),
+            0,
+            view.counts.version,
+            payloads,
             conditions.priority,
             conditions.delay,
             conditions.expires,
             conditions.terms,
+            self._user,
         )
-        partition = view.to_write(self._loop.time())
-        answer = await self._client.request(
-            Add(
-                namespace,
-                queue,
-                queue_type,
-                partition,
-                0,
-                view.counts.version,
-                payloads,
-                priority,
-                delay,
-                expires,
-                terms,
-                self._user,
-            )
-        )
+
+    def _added(self, message: Add, answer: AnyAnswer | MaitredError) -> list[AddedTask]:
+        """Return the tasks that a message added, in the order of its payloads: none if the
+        partition accepts no tasks any more. The view has newer counts then, by which to choose
+        again."""
+        if isinstance(answer, MaitredError):
+            raise answer
         if not isinstance(answer, Added):
             raise ProtocolViolation("The answer to ADD is another one's.")
-        view.learn(answer.counts)
-        return TaskPlace(partition, answer.first) if answer.first >= 0 else None
+        self.view.learn(answer.counts)
+        first, count, partition = answer.first, len(message.payloads), message.partition
+        if first < 0:
+            return []
+        tasks = [
+            _new_task(AddedTask, (partition, sequence, None))
+            for sequence in range(first, first + count)
+        ]
+        for end in answer.ends or ():
+            if end.index < count:
+                tasks[end.index] = AddedTask(partition, first + end.index, end)
+        return tasks
 
     def _corrected(self, corrections: int) -> int:
         """Count one more correction of the same tasks; raises `Unavailable` after the last."""

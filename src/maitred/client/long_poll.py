@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from maitred.client.call import Call
+from maitred.client.call import AwaitedCall
 from maitred.errors import Cancelled, MaitredError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ GRACE_SECONDS: Final = 5.0
 lives."""
 
 
-class HeldCall(Call):
+class HeldCall(AwaitedCall):
     """A call that outlives its deadline by a grace."""
 
     __slots__ = ("grace_seconds", "patient")
@@ -51,7 +51,7 @@ class LongPoll:
 
     __slots__ = ("_call", "_read", "_taken_back")
 
-    def __init__(self, call: Call, read: Callable[[Call, Frame], Any]) -> None:
+    def __init__(self, call: AwaitedCall, read: Callable[[AwaitedCall, Frame], Any]) -> None:
         self._taken_back = False
         self._call = call
         self._read = read

@@ -219,7 +219,7 @@ class Pool:
         now = self._loop.time()
         for call in list(line):
             call.stop_waiting()
-            if call.future.done():
+            if call.is_over:
                 continue
             try:
                 self._router.dispatch(call, now)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maitred.client.client import AsyncClient
-    from maitred.client.enqueue_batches import Conditions, TaskPlace
+    from maitred.client.enqueue_batches import AddedTask, Conditions
     from maitred.gateway.query_interface import QueryRunner
     from maitred.logs import Logger
     from maitred.security.audit_log import AuditLog
@@ -227,8 +227,8 @@ class Gateway:
         user: str = "",
         *,
         require_worker: bool = False,
-    ) -> TaskPlace:
-        """Add a task for the user, if a handler accepts it; return its place once it is durable."""
+    ) -> AddedTask:
+        """Add a task for the user, if a handler accepts it; return it once it is durable."""
         adding = self._adding(namespace, queue, user)
         await adding.check([payload], require_worker=require_worker)
         return await adding.add(conditions, payload)

@@ -19,6 +19,7 @@ from maitred.errors import InternalError
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
+    from maitred.matching.effects import Ended
     from maitred.matching.records import Record, Terms
 
 
@@ -139,6 +140,9 @@ class Ticket(Struct, eq=False):
     problem: MaitredError | None = None
     told: bool = False
     """Whether the request was answered before its last part was safe or refused."""
+    ends: list[tuple[int, Ended]] | None = None
+    """Gathers the ends of tasks that were over before their producer was answered, by sequence
+    number; None if the request is not one of a producer."""
 
     def last_word(self, problem: MaitredError) -> MaitredError | None:
         """Return the answer when no part will be settled any more because of the problem."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from maitred.errors import MaitredError
     from maitred.matching.allocator import Allocator
     from maitred.matching.backlog import Backlog
-    from maitred.matching.effects import EndStatus
+    from maitred.matching.effects import Ended, EndStatus
     from maitred.matching.heartbeats import Heartbeats
     from maitred.matching.ledger import Ledger
     from maitred.matching.matcher import Matcher
@@ -85,8 +85,11 @@ class TaskIntake:
         terms: Terms,
         delay: float = 0.0,
         expires: float = 0.0,
+        ends: list[tuple[int, Ended]] | None = None,
     ) -> int:
-        """Take the tasks in; the number of the first. The token is settled when all are safe.
+        """Take the tasks in; return the number of the first. The token is settled when all tasks
+        are safe. If the caller passes a list, it then holds the ends of those that were over by
+        then and need not be written: their results can travel with the answer.
 
         A batch is taken in as a whole or not at all: `StorageQuotaExceeded` or `StoreFull` if a
         quota of what is stored has no room for it.
@@ -95,7 +98,7 @@ class TaskIntake:
             self._admit(payloads, delay, now)
         own_tasks, backlog = self._own_tasks, self._backlog
         first = own_tasks.take_numbers(len(payloads))
-        ticket = Ticket(token, len(payloads))
+        ticket = Ticket(token, len(payloads), ends=ends)
         self.added.count(len(payloads), now)
         state = WAITING if delay else PARKED if backlog.parks(priority) else READY
         tasks = {

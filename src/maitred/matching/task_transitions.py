@@ -237,13 +237,16 @@ class OwnTasks:
             ledger.keep_waiting(task, failed=failed)
         if leaves_a_trace:
             ledger.remove_with_trace(task, ticket, now)
+            is_written = True
         else:
-            ledger.remove(task, ticket, now)
+            is_written = ledger.remove(task, ticket, now)
         ended = Ended(status, task.attempt + (status == "done"), body, now + retention, stored)
         results.remember(sequence, ended, now)
         producer = task.ticket
         if producer is not None:  # `Tickets.safe`, without a call for each task
             task.ticket = None
+            if producer.ends is not None and not is_written and retention:
+                producer.ends.append((sequence, ended))
             producer.left -= 1
             producer.done += 1
             if not producer.left:

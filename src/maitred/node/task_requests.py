@@ -32,6 +32,7 @@ from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     Add,
     Added,
+    AddedEnd,
     Await,
     Finish,
     Finished,
@@ -49,6 +50,7 @@ from maitred.routing.names import check_shown_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maitred.matching.effects import Ended
     from maitred.matching.records import Later, Segment
     from maitred.matching.stored_ends import EndsSearch
     from maitred.matching.task_intake import Revocation
@@ -61,6 +63,10 @@ if TYPE_CHECKING:
 
 ENDED_DEAD: Final = "failed"
 
+
+ADDED_ENDS_BYTES: Final = 2**16
+"""Results, with 64 bytes for each task, that the answer to ADD carries at most. A producer that
+does not ask for results does not pay for large ones; AWAIT fetches those that are left out."""
 
 LOOKED_AT_SECONDS: Final = 1.0
 """How long segments are kept that were looked at for one of their tasks."""
@@ -119,8 +125,9 @@ class TaskRequests:
             if problem is not None:
                 held.refuse(problem)
             else:
-                held.answer(Added(first, newer(owned, message.version)))
+                held.answer(Added(first, newer(owned, message.version), _added_ends(ends, first)))
 
+        ends: list[tuple[int, Ended]] = []
         try:
             first = partition.intake.add(
                 message.payloads,
@@ -130,6 +137,7 @@ class TaskRequests:
                 terms=message.terms,
                 delay=message.delay,
                 expires=message.expires,
+                ends=ends,
             )
         except (StorageQuotaExceeded, StoreFull) as problem:
             self._partitions.stored.refused(owned.key, len(message.payloads), problem)
@@ -415,6 +423,19 @@ class TaskRequests:
 
 # What is answered for a partition that does not exist. A caller that goes by counts of a queue that
 # was deleted, or of partitions that were removed, hears which counts hold.
+
+
+def _added_ends(ends: list[tuple[int, Ended]], first: int) -> list[AddedEnd] | None:
+    """Return the ends that the answer to ADD carries: as many of them, in the order in which the
+    tasks ended, as fit into `ADDED_ENDS_BYTES`."""
+    carried = []
+    room = ADDED_ENDS_BYTES
+    for sequence, ended in ends:
+        room -= 64 + len(ended.body)
+        if room < 0:
+            break
+        carried.append(AddedEnd(sequence - first, ended.status, ended.attempts, ended.body))
+    return carried or None
 
 
 def _not_added(_message: Add, counts: Counts | None) -> Added | None:
