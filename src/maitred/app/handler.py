@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Unpack
 
-    from maitred.app.app import App
+    from maitred.app.session import SessionOwner
     from maitred.app.signature import Signature
     from maitred.client.asked_query import AskedQuery
     from maitred.client.enqueue_batches import Conditions, EnqueueBatches
@@ -64,7 +64,7 @@ class Handler(Generic[Parameters, Result, Called]):
 
     def __init__(
         self,
-        app: App,
+        app: SessionOwner,
         queue: QueueId,
         signature: Signature,
         wanted: Conditions,

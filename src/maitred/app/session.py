@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from maitred.client.enqueue_batches import EnqueueBatches
 from maitred.client.queues import QueueView
 from maitred.client.signatures import SignatureLookup
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from maitred.client.client import AsyncClient
     from maitred.routing.names import QueueId
     from maitred.surroundings import Surroundings
+
+    Result = TypeVar("Result")
+
+
+class SyncRunner(Protocol):
+    """Runs coroutines of an app for synchronous code."""
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Run this on the app's own event loop, and wait for its result."""
+
+
+class SessionOwner(Protocol):
+    """The part of an app that handlers and tasks use."""
+
+    namespace: str
+
+    @property
+    def sync(self) -> SyncRunner:
+        """Runs coroutines for synchronous code."""
+
+    async def session(self) -> Session:
+        """Return the connection of the running event loop; the first call opens it."""
 
 
 class Session:

@@ -29,7 +29,7 @@ from maitred.routing.names import TASKS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.app.app import App
+    from maitred.app.session import SessionOwner
     from maitred.protocol.tasks import AddedEnd
 
 Result = TypeVar("Result")
@@ -56,7 +56,7 @@ _read_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 class Task(msgspec.Struct, Generic[Result], eq=False):
     """The handle of a task that was added, now or earlier."""
 
-    _app: App
+    _app: SessionOwner
     queue: str
     partition: int
     sequence: int
@@ -168,7 +168,7 @@ class SyncTask(Generic[Result]):
 
     __slots__ = ("_app", "_task")
 
-    def __init__(self, app: App, task: Task[Result]) -> None:
+    def __init__(self, app: SessionOwner, task: Task[Result]) -> None:
         self._app = app
         self._task = task
 

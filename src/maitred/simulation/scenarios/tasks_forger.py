@@ -66,8 +66,7 @@ class Forger(Person):
         async def handle(number: int) -> int:
             raise NotImplementedError
 
-        handler = self.app(handle)
-        client = await self.connected(handler.app)
+        client = await self.connected(self.app(handle))
         while True:
             await asyncio.sleep(self.random.expovariate(4.0))
             with suppress(MaitredError):

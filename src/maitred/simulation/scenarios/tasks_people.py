@@ -24,7 +24,7 @@ from maitred.worker.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.app.handler import Handler
+    from maitred.app.app import App
     from maitred.app.task import Task
     from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import DeadLettersFound
@@ -55,14 +55,12 @@ class Person(Guest):
     queues = 1
     """How many of the queues are used."""
 
-    def app(self, handle: Callable[[int], object]) -> Handler[..., object, object]:
-        """A new app for a new process; `handle` serves all queues. The first one's handler."""
+    def app(self, handle: Callable[[int], object]) -> App:
+        """Return a new app for a new process, with `handle` to serve all queues."""
         app = self.app_of(NAMESPACE)
-        made = [
+        for queue in QUEUES[: self.queues]:
             app.handler(queue, retention=RETENTION_SECONDS, selection=SELECTION)(handle)
-            for queue in QUEUES[: self.queues]
-        ]
-        return made[0]
+        return app
 
 
 class Producer(Person):
@@ -79,8 +77,8 @@ class Producer(Person):
         async def handle(number: int) -> int:
             raise NotImplementedError
 
-        handler = self.app(handle)
-        await self.connected(handler.app)
+        app = self.app(handle)
+        await self.connected(app)
         cutting = None
         if self.cut_seconds is not None:
             cutting = asyncio.ensure_future(cut_now_and_then(self))
@@ -89,17 +87,15 @@ class Producer(Person):
         while left > 0:
             count = min(left, self.random.choice((1, 1, 1, 2, 5, BATCH_MAX)))
             left -= count
-            waiting += await self._add(handler, count)
+            waiting += await self._add(app, count)
             await asyncio.sleep(self.random.random() * self.pause_seconds)
         for task in waiting:
             await task
         if cutting is not None:
             cutting.cancel()
-        await self.leave(handler.app)
+        await self.leave(app)
 
-    async def _add(
-        self, handler: Handler[..., object, object], count: int
-    ) -> list[asyncio.Task[None]]:
+    async def _add(self, app: App, count: int) -> list[asyncio.Task[None]]:
         random = self.random
         delay = expires = timeout = 0.0
         retries, backoff = 20, (0.1, 1.0)
@@ -109,9 +105,8 @@ class Producer(Person):
             timeout = random.choice((0.0, 0.0, 8.0))
             retries = random.choice((0, 2, 20))
         priority = random.choice((2, 2, 0, 4))
-        if self.queues > 1:
-            queue = random.choice(QUEUES[: self.queues])
-            handler = handler.app.handlers[queue]
+        queue = random.choice(QUEUES[: self.queues]) if self.queues > 1 else QUEUES[0]
+        handler = app.handlers[queue]
         stories = [
             self.record.told(
                 retries=retries,
@@ -270,13 +265,13 @@ class WorkerHost(Person):
             self.record.completes(number)
             return number
 
-        handler = self.app(handle)
-        client = await self.connected(handler.app)
+        app = self.app(handle)
+        client = await self.connected(app)
         secret = self.random.randbytes(16)
         self.session = session_of_secret(secret)
         worker = Worker(
             client,
-            list(handler.app.handlers.values()),
+            list(app.handlers.values()),
             WorkerSettings(slots=self.slots, offer_seconds=10.0, finish_seconds=4.0),
             name,
             self.host.surroundings,
@@ -292,7 +287,7 @@ class WorkerHost(Person):
         await worker.run()
         if cutting is not None:
             cutting.cancel()
-        await self.leave(handler.app)
+        await self.leave(app)
 
 
 class Admin(Person):
@@ -304,8 +299,8 @@ class Admin(Person):
         async def handle(number: int) -> int:
             raise NotImplementedError
 
-        handler = self.app(handle)
-        client = await self.connected(handler.app)
+        app = self.app(handle)
+        client = await self.connected(app)
         random = self.random
         read = 1
         while True:
