@@ -122,9 +122,49 @@ def test_one_that_is_sent_in_its_grace_still_has_a_moment(run: Run) -> None:
         async with RunningNode(1) as node, node.connect() as client:
             held = client.hold(echo(), 5)
             await held.answer()
-            call = held._call
+            call = held
             assert call.connection is not None
             call.connection.send_call(call, call.deadline + 1.0)
             assert call.message.timeout_milliseconds == 1
+
+    run(main())
+
+
+def test_a_caller_that_is_cancelled_in_the_turn_of_the_answer_drops_it(run: Run) -> None:
+    """The answer then finds a future that is over: the connection goes on for all others."""
+
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            held = client.hold(echo(), 5)
+            other = client.hold(echo(), 5)
+            asking = asyncio.ensure_future(held.answer())
+            await asyncio.sleep(0)
+            tell = held._told
+            assert tell is not None
+            asking.cancel()
+            tell("in the same turn")
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            await other.answer()
+
+    run(main())
+
+
+def test_what_is_told_of_a_failure_comes_in_the_next_turn(run: Run) -> None:
+    """A caller that takes a request back is not called in the middle of that."""
+
+    async def main() -> None:
+        async with RunningNode(1) as node, node.connect() as client:
+            held = client.hold(echo(), 5)
+            told: list[object] = []
+            held.tell(told.append)
+            held.fail(Closed("Closed."))
+            assert told == []
+            await asyncio.sleep(0)
+            assert [type(one) for one in told] == [Closed]
+            late: list[object] = []
+            held.tell(late.append)
+            await asyncio.sleep(0)
+            assert [type(one) for one in late] == [Closed]
 
     run(main())

@@ -188,4 +188,4 @@ async def waits(held: LongPoll) -> None:
     # this loop, and what was sent arrives within a few turns of it.
     for _ in range(TURNS):
         await asyncio.sleep(0)
-    assert not held._call.future.done()
+    assert not held.is_over

@@ -14,7 +14,7 @@ from maitred.backoff import backoff_seconds
 from maitred.client.asks import Asks
 from maitred.client.call import AwaitedCall, Call, PatientCall, ToldCall
 from maitred.client.connection_attempt import ConnectionTerms
-from maitred.client.long_poll import GRACE_SECONDS, HeldCall, LongPoll
+from maitred.client.long_poll import GRACE_SECONDS, LongPoll
 from maitred.client.pool import HOPELESS, Pool
 from maitred.client.router import Router, closed
 from maitred.client.statistics import Statistics, summed
@@ -359,10 +359,16 @@ class AsyncClient(Asks):
         """
         now = self._loop.time()
         deadline = now + checked_timeout(timeout)
-        future = self._loop.create_future()
-        call = HeldCall(message, deadline, future, grace_seconds, patient=patient)
-        self._router.dispatch(call, now)
-        return LongPoll(call, self._read)
+        held = LongPoll(
+            message,
+            deadline,
+            self._read,
+            loop=self._loop,
+            grace_seconds=grace_seconds,
+            patient=patient,
+        )
+        self._router.dispatch(held, now)
+        return held
 
     def _read(self, call: Call, frame: Frame) -> AnyAnswer | MaitredError:
         """Decode an answer: usually a plain one; else an error, or with a hint where the partition

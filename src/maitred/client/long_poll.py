@@ -1,10 +1,10 @@
 """A request that waits at the node for something to happen: an offer, a heartbeat.
 
-It may be taken back while its answer is on the way. An ordinary request that is given up drops
-whatever comes; here that could be a task that was given to us, and that nobody would run until its
-lease is over. So taking back only tells the node to hurry: either it says `Cancelled`, and there
-was nothing, or the answer came first and counts. For the same reason we wait a little longer than
-the node was told to: an answer in the last moment must find somebody.
+It may be taken back while its answer is on the way. A request that is given up drops whatever
+comes; here that could be a task that the worker was given, and that no worker would run until its
+lease ends. So taking back only tells the node to hurry: either the node says `Cancelled`, and there
+was nothing, or the answer came first and counts. For the same reason the client waits a little
+longer than the node was told to: an answer in the last moment is still read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from maitred.client.call import AwaitedCall
-from maitred.errors import Cancelled, MaitredError
+from maitred.client.call import Call
+from maitred.errors import Cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,78 +27,104 @@ GRACE_SECONDS: Final = 5.0
 lives."""
 
 
-class HeldCall(AwaitedCall):
-    """A call that outlives its deadline by a grace."""
+class LongPoll(Call):
+    """Made by `AsyncClient.hold`. Await `answer`, once, or have it told."""
 
-    __slots__ = ("grace_seconds", "patient")
+    __slots__ = ("_loop", "_outcome", "_read", "_taken_back", "_told", "grace_seconds", "patient")
 
     def __init__(
         self,
         message: AnyRequest,
         deadline: float,
-        future: asyncio.Future[Frame],
-        grace_seconds: float,
+        read: Callable[[Call, Frame], Any],
         *,
+        loop: asyncio.AbstractEventLoop,
+        grace_seconds: float,
         patient: bool,
     ) -> None:
-        super().__init__(message, deadline, future)
+        super().__init__(message, deadline)
         self.grace_seconds = grace_seconds
         self.patient = patient
-
-
-class LongPoll:
-    """Made by `AsyncClient.hold`. Await `answer`, once, or have it told."""
-
-    __slots__ = ("_call", "_read", "_taken_back")
-
-    def __init__(self, call: AwaitedCall, read: Callable[[AwaitedCall, Frame], Any]) -> None:
-        self._taken_back = False
-        self._call = call
         self._read = read
+        self._loop = loop
+        self._taken_back = False
+        self._outcome: Frame | Exception | None = None
+        self._told: Callable[[Any], None] | None = None
 
     async def answer(self) -> Any:  # noqa: ANN401 - the message says which
-        """The answer to the message, or why there is none; `Cancelled` if it was taken back."""
-        call = self._call
-        try:
-            outcome = self._read(call, await call.future)
-        except asyncio.CancelledError:
-            call.give_up()
-            raise
-        if isinstance(outcome, MaitredError):
+        """Return the answer to the message, or raise why there is none: `Cancelled` if it was taken
+        back."""
+        if self._outcome is None:
+            future = self._loop.create_future()
+
+            def resolve(outcome: Any) -> None:  # noqa: ANN401
+                if not future.done():  # the caller may have been cancelled in this turn
+                    future.set_result(outcome)
+
+            self._told = resolve
+            try:
+                outcome = await future
+            except asyncio.CancelledError:
+                self._told = None
+                self.give_up()
+                raise
+        else:
+            outcome = self._decoded()
+        if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     def tell(self, told: Callable[[Any], None]) -> None:
-        """Instead of awaiting it: have the answer, or the error, told when it is there."""
-        call = self._call
-
-        def done(future: asyncio.Future[Frame]) -> None:
-            if future.cancelled():
-                return  # the loop is ending, and nobody is left to tell
-            problem = future.exception()
-            if problem is None:
-                told(self._read(call, future.result()))
-            elif isinstance(problem, MaitredError):
-                told(problem)
-            else:
-                raise problem
-
-        call.future.add_done_callback(done)
+        """Instead of awaiting it: have the function called with the answer, in the turn of the loop
+        in which it arrives, or with the error, in the next turn."""
+        self._told = told
+        if self._outcome is not None:
+            self._loop.call_soon(self._tell)
 
     @property
     def was_sent(self) -> bool:
         """Whether it left the line of those that wait for a connection. If the answer is
         `Cancelled` then, the node has had the message."""
-        return self._call.connection is not None
+        return self.connection is not None
 
     def take_back(self) -> None:
-        """The node need not go on."""
+        """Tell the node that it need not go on."""
         if self._taken_back:
             return
         self._taken_back = True
-        call = self._call
-        if call.line is not None:
-            call.stop_waiting()
-            call.fail(Cancelled("The request was taken back before it was sent."))
-        elif call.connection is not None:
-            call.connection.take_back(call)
+        if self.line is not None:
+            self.stop_waiting()
+            self.fail(Cancelled("The request was taken back before it was sent."))
+        elif self.connection is not None:
+            self.connection.take_back(self)
+
+    # How it ends
+
+    @property
+    def is_over(self) -> bool:
+        return self._outcome is not None
+
+    def answered(self, frame: Frame) -> None:
+        if self._outcome is None:
+            self._outcome = frame
+            if self._told is not None:
+                self._tell()
+
+    def fail(self, problem: Exception) -> None:
+        # In the next turn: a caller may be the cause, by taking it back, and be in the middle of
+        # something.
+        if self._outcome is None:
+            self._outcome = problem
+            if self._told is not None:
+                self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            told(self._decoded())
+
+    def _decoded(self) -> Any:  # noqa: ANN401
+        outcome = self._outcome
+        if outcome is None or isinstance(outcome, Exception):
+            return outcome
+        return self._read(self, outcome)
