@@ -183,12 +183,18 @@ class PatientCall(AwaitedCall):
 class ToldCall(Call):
     """A call that calls a function when it ends, in the same turn of the loop."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_told", "patient")
 
     def __init__(
-        self, message: AnyRequest, deadline: float, told: Callable[[Call, Frame | Exception], None]
+        self,
+        message: AnyRequest,
+        deadline: float,
+        told: Callable[[Call, Frame | Exception], None],
+        *,
+        patient: bool,
     ) -> None:
         super().__init__(message, deadline)
+        self.patient = patient
         self._told: Callable[[Call, Frame | Exception], None] | None = told
 
     @property

@@ -278,11 +278,17 @@ class AsyncClient(Asks):
         return outcome
 
     def request_told(
-        self, message: AnyRequest, told: Callable[[AnyAnswer | MaitredError], None]
+        self,
+        message: AnyRequest,
+        told: Callable[[AnyAnswer | MaitredError], None],
+        timeout: float | None = None,
+        *,
+        patient: bool = False,
     ) -> None:
         """Send it as `request` does, and have `told` called once, with the answer or the error. No
         coroutine runs for it unless it has to be tried again."""
         now = self._loop.time()
+        seconds = self._timeout_seconds if timeout is None else checked_timeout(timeout)
 
         def first_told(call: Call, outcome: Frame | Exception) -> None:
             answer = self._read(call, outcome) if isinstance(outcome, Frame) else outcome
@@ -295,7 +301,7 @@ class AsyncClient(Asks):
                 self._retrying.add(retrying)
                 retrying.add_done_callback(self._retrying.discard)
 
-        call = ToldCall(message, now + self._timeout_seconds, first_told)
+        call = ToldCall(message, now + seconds, first_told, patient=patient)
         try:
             self._router.dispatch(call, now)
         except MaitredError as problem:
@@ -306,7 +312,8 @@ class AsyncClient(Asks):
     ) -> None:
         outcome: AnyAnswer | MaitredError = failure
         try:
-            outcome = await self._try_again(call, failure, AwaitedCall, None)
+            kind = PatientCall if call.patient else AwaitedCall
+            outcome = await self._try_again(call, failure, kind, None)
         except MaitredError as problem:
             outcome = problem
         finally:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, cast
 
 from maitred.client.enqueue_batches import PIECE_BYTES
 from maitred.errors import NO, InvalidProof, MaitredError, UnknownQueue
-from maitred.protocol.tasks import TASKS_MAX, Finish, Finished
+from maitred.protocol.tasks import TASKS_MAX, Finish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maitred.client.client import AsyncClient
     from maitred.logs import Logger
-    from maitred.protocol.tasks import End
+    from maitred.protocol.messages import AnyAnswer
+    from maitred.protocol.tasks import End, Finished
     from maitred.worker.origin import Origin
     from maitred.worker.outage import Outage
     from maitred.worker.statistics import WorkerStatistics
@@ -47,12 +48,14 @@ class CompletionReports:
         self._loop = asyncio.get_running_loop()
         self._gathered: list[Origin] = []
         """Those with ends that were not sent yet."""
-        self._sending: dict[asyncio.Task[None], None] = {}
         self._messages = 0
         """How many were sent."""
+        self._unanswered = 0
+        self._settled: asyncio.Future[None] | None = None
+        self._stopped = False
 
     def add(self, origin: Origin, end: End) -> None:
-        """Tell it with the others of this turn."""
+        """Report this end together with the others of this turn of the loop."""
         if not origin.ends:
             if not self._gathered:
                 self._loop.call_soon(self._flush)
@@ -62,72 +65,73 @@ class CompletionReports:
     @property
     def unanswered(self) -> int:
         """Messages that the node has not answered, or that were not sent yet."""
-        return len(self._sending) + len(self._gathered)
+        return self._unanswered + len(self._gathered)
 
     async def settled(self) -> None:
         """Wait until the node has answered for all ends."""
         while self.unanswered:
             self._flush()
-            await asyncio.wait(self._sending)
+            if self._unanswered:
+                self._settled = self._loop.create_future()
+                await self._settled
 
     def stop(self) -> None:
-        """Give up."""
-        for sending in list(self._sending):
-            sending.cancel()
+        """Report nothing more."""
+        self._stopped = True
 
     def _flush(self) -> None:
         gathered, self._gathered = self._gathered, []
         for origin in gathered:
-            ends = origin.ends
+            ends, origin.ends = origin.ends, []
             for piece in pieces(ends):
                 self._messages += 1
+                self._unanswered += 1
                 origin.sending[self._messages] = piece
-                sending = self._loop.create_task(self._settle(origin, self._messages, piece))
-                self._sending[sending] = None
-                sending.add_done_callback(self._sending.pop)
-            origin.ends = []
+                self._send(origin, self._messages)
 
-    async def _settle(self, origin: Origin, number: int, ends: list[End]) -> None:
-        try:
-            await self._send(origin, ends)
-        finally:
-            origin.sending.pop(number, None)
+    def _send(self, origin: Origin, number: int) -> None:
+        if self._stopped:
+            return
+        ends = origin.sending[number]
+        message = Finish(*origin.queue, origin.partition, 0, self._session, ends)
 
-    async def _send(self, origin: Origin, ends: list[End]) -> None:
-        queue, partition = origin.queue.queue, origin.partition
-        while True:
-            message = Finish(*origin.queue, partition, 0, self._session, ends)
-            try:
-                answer = cast(
-                    "Finished", await self._client.request(message, self._seconds, patient=True)
+        def told(answer: AnyAnswer | MaitredError) -> None:
+            if isinstance(answer, MaitredError) and answer.retry is not NO:
+                seconds = self._outage.failed(origin.queue.queue, origin.partition, answer)
+                self._loop.call_later(seconds, self._send, origin, number)
+                return
+            self._answered(origin, len(ends), answer)
+            del origin.sending[number]
+            self._unanswered -= 1
+            if self._settled is not None and not self._unanswered and not self._settled.done():
+                self._settled.set_result(None)
+
+        self._client.request_told(message, told, self._seconds, patient=True)
+
+    def _answered(self, origin: Origin, ends: int, answer: AnyAnswer | MaitredError) -> None:
+        statistics = self._statistics
+        if isinstance(answer, UnknownQueue):
+            # The queue was deleted, or forgotten since all its tasks were over: these as well.
+            statistics.late += ends
+        elif isinstance(answer, MaitredError):
+            statistics.unreported += ends
+            self._log.error("the node refuses the end of tasks", tasks=ends, error=answer)
+        else:
+            queue = origin.queue.queue
+            finished = cast("Finished", answer)
+            self._outage.worked(queue, origin.partition)
+            statistics.late += len(finished.late)
+            if finished.refused:
+                statistics.unreported += len(finished.refused)
+                self._log.error(
+                    "the node refuses the end of tasks",
+                    queue=queue,
+                    tasks=len(finished.refused),
+                    error=InvalidProof(
+                        "The node says that it did not give these tasks to this worker.",
+                        remedy="Its signing key, or this worker's user, may have changed.",
+                    ),
                 )
-            except UnknownQueue:
-                # It was deleted, or forgotten since all its tasks were over: these as well.
-                self._statistics.late += len(ends)
-                return
-            except MaitredError as problem:
-                if problem.retry is NO:
-                    self._statistics.unreported += len(ends)
-                    self._log.error(
-                        "the node refuses the end of tasks", tasks=len(ends), error=problem
-                    )
-                    return
-                await asyncio.sleep(self._outage.failed(queue, partition, problem))
-            else:
-                self._outage.worked(queue, partition)
-                self._statistics.late += len(answer.late)
-                if answer.refused:
-                    self._statistics.unreported += len(answer.refused)
-                    self._log.error(
-                        "the node refuses the end of tasks",
-                        queue=queue,
-                        tasks=len(answer.refused),
-                        error=InvalidProof(
-                            "The node says that it did not give these tasks to this worker.",
-                            remedy="Its signing key, or this worker's user, may have changed.",
-                        ),
-                    )
-                return
 
 
 def pieces(ends: list[End]) -> Iterator[list[End]]:
