@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maitred.dispatch.query_states import FOLLOWS
 from maitred.matching.task import BEGINNINGS, TABLE, State, TaskEvent
+from maitred.routing.counts import COUNTS_TABLE
 from maitred.states import StateTable
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ QUERY: Final = StateTable[str, str](
     {"waiting": ""},
     {before: {after: after for after in following} for before, following in FOLLOWS.items()},
 )
-TABLES: Final[Sequence[StateTable[Any, Any]]] = (TASK, QUERY)
+TABLES: Final[Sequence[StateTable[Any, Any]]] = (TASK, QUERY, COUNTS_TABLE)
 """Every table of the page, in its order."""
 
 

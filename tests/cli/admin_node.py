@@ -158,7 +158,7 @@ class CannedNode:
         def resize(message: Resize) -> Resized:
             queue = found(message)
             if message.force:
-                counts = PartitionCounts(message.read, message.write, queue.counts.version + 1)
+                counts = queue.counts.forced(read=message.read, write=message.write)
             else:
                 counts = queue.counts.changed(
                     read=message.read, write=message.write, drained=queue.drained

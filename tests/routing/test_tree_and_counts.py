@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maitred.errors import InvalidPartition, UnsafePartitionChange
+from maitred.errors import InternalError, InvalidPartition, UnsafePartitionChange
 from maitred.routing import PartitionCounts, children, depth, parent, path_to_root
+from maitred.routing.counts import COUNTS_TABLE, CountsChange, CountsState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,3 +115,37 @@ def test_no_sequence_of_accepted_changes_hides_a_task(
             continue
         tasks |= set(range(counts.write))
         assert all(counts.readable(p) for p in tasks), (counts, tasks)
+
+
+sizes = st.tuples(st.integers(1, 6), st.integers(1, 6)).map(lambda pair: sorted(pair, reverse=True))
+
+
+@given(sizes, sizes, st.booleans(), st.booleans())
+def test_every_change_follows_the_table(
+    before: list[int], wanted: list[int], drained: bool, force: bool
+) -> None:
+    counts = PartitionCounts(before[0], before[1], 7)
+    read, write = wanted
+    confirmed = dict.fromkeys(range(counts.write, counts.read), 7 if drained else 6)
+    try:
+        if force:
+            after = counts.forced(read=read, write=write)
+        else:
+            after = counts.changed(read=read, write=write, drained=confirmed)
+    except UnsafePartitionChange:
+        assert read < counts.write or not drained
+        return
+    assert after == PartitionCounts(read, write, 8), "the version rises with every change"
+    change = counts.change_to(after, force=force)
+    assert COUNTS_TABLE.after(counts.state, change) is after.state
+    removed = change not in {CountsChange.OPEN, CountsChange.CLOSE}
+    assert removed == (after.read < counts.read)
+
+
+def test_only_a_draining_queue_removes_partitions_without_force() -> None:
+    removing = {CountsChange.REMOVE, CountsChange.REMOVE_SOME}
+    assert removing.isdisjoint(COUNTS_TABLE.transitions[CountsState.STEADY])
+    assert removing <= COUNTS_TABLE.transitions[CountsState.DRAINING].keys()
+    with pytest.raises(InternalError, match="steady got the event remove"):
+        COUNTS_TABLE.after(CountsState.STEADY, CountsChange.REMOVE)
+    assert PartitionCounts(4, 4, 1).forced(read=2, write=1) == PartitionCounts(2, 1, 2)

@@ -17,7 +17,6 @@ from maitred.matching.task import Ticket
 from maitred.node.futures import settle
 from maitred.node.partitions import KEPT_AT_ONCE, KEPT_BYTES
 from maitred.protocol.tasks import Counts, Describe, Sync, Synced
-from maitred.routing.counts import PartitionCounts
 from maitred.settings import Queue
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from maitred.matching.records import PartitionKey
     from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
+    from maitred.routing.counts import PartitionCounts
 
 LOOK_SECONDS: Final = 1.0
 """How often it is looked which partition is due."""
@@ -244,7 +244,7 @@ class Caretaker:
             partition = owned.partition
             old = partition.counts
             if force:
-                counts = PartitionCounts(read, write, old.version + 1)
+                counts = old.forced(read=read, write=write)
             else:
                 drained = {}
                 if read < old.read:

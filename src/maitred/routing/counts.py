@@ -6,18 +6,73 @@ Growing is safe at once. Shrinking takes two steps: first `write` falls, and the
 accept no more tasks; then, when every partition to be removed has confirmed at exactly that version
 of the counts that it is empty, `read` falls. A confirmation of an earlier version proves nothing:
 the partition may have been writable again since.
+
+`COUNTS_TABLE` has these rules as states; docs/architecture.md has it as a diagram. An operator who
+accepts the loss of tasks may cut partitions off in any state.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
 from maitred.errors import InvalidPartition, UnsafePartitionChange
 from maitred.routing.keys import check_partitions
+from maitred.states import StateTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+class CountsState(Enum):
+    """Whether a queue has partitions that are only read."""
+
+    STEADY = "steady"
+    """Every partition is written to and read."""
+    DRAINING = "draining"
+    """The partitions from `write` on accept no tasks; workers read those that are left there."""
+
+
+class CountsChange(Enum):
+    """The kinds of change of the counts, by what is removed and what is writable afterwards."""
+
+    OPEN = "open"
+    """Removes no partition; all are writable afterwards."""
+    CLOSE = "close"
+    """Removes no partition; some are read-only afterwards."""
+    REMOVE = "remove"
+    """Removes drained partitions; the others are all writable afterwards."""
+    REMOVE_SOME = "remove-some"
+    """Removes drained partitions; some of the others are read-only afterwards."""
+    CUT = "cut"
+    """Removes partitions whatever they hold; the others are all writable afterwards."""
+    CUT_SOME = "cut-some"
+    """Removes partitions whatever they hold; some of the others are read-only afterwards."""
+
+
+STEADY, DRAINING = CountsState
+
+COUNTS_TABLE: Final = StateTable[CountsState, CountsChange](
+    "queue's partition counts",
+    {STEADY: "created"},
+    {
+        STEADY: {
+            CountsChange.OPEN: STEADY,
+            CountsChange.CLOSE: DRAINING,
+            CountsChange.CUT: STEADY,
+            CountsChange.CUT_SOME: DRAINING,
+        },
+        DRAINING: {
+            CountsChange.OPEN: STEADY,
+            CountsChange.CLOSE: DRAINING,
+            CountsChange.REMOVE: STEADY,
+            CountsChange.REMOVE_SOME: DRAINING,
+            CountsChange.CUT: STEADY,
+            CountsChange.CUT_SOME: DRAINING,
+        },
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +100,10 @@ class PartitionCounts:
     def writable(self, partition: int) -> bool:
         return 0 <= partition < self.write
 
+    @property
+    def state(self) -> CountsState:
+        return STEADY if self.write == self.read else DRAINING
+
     def changed(self, *, read: int, write: int, drained: Mapping[int, int]) -> PartitionCounts:
         """Return the next counts, or raise `UnsafePartitionChange` with the reason.
 
@@ -65,4 +124,20 @@ class PartitionCounts:
                 f"{self.version} that they are drained: {listed}.",
                 remedy="Keep them readable until they have.",
             )
+        COUNTS_TABLE.after(self.state, self.change_to(after))
         return after
+
+    def forced(self, *, read: int, write: int) -> PartitionCounts:
+        """Return the next counts, even if tasks in the removed partitions are lost by that."""
+        after = PartitionCounts(read, write, self.version + 1)
+        COUNTS_TABLE.after(self.state, self.change_to(after, force=True))
+        return after
+
+    def change_to(self, after: PartitionCounts, *, force: bool = False) -> CountsChange:
+        """Return which kind of change leads from these counts to the ones after it."""
+        whole = after.state is STEADY
+        if after.read >= self.read:
+            return CountsChange.OPEN if whole else CountsChange.CLOSE
+        if force:
+            return CountsChange.CUT if whole else CountsChange.CUT_SOME
+        return CountsChange.REMOVE if whole else CountsChange.REMOVE_SOME
