@@ -81,7 +81,7 @@ async def replay() -> int:
     place = ShardPlace(uuid4(), 0, 1, "127.0.0.1", port, (port,), ())
     shard = Shard(place, settings, Surroundings.real(), logs.silent())
     disk = SimulatedDisk(Random(1))
-    disk._signing_key = bytes(range(SIGNING_KEY_BYTES))  # the page has a proof that it makes
+    disk.contents._signing_key = bytes(range(SIGNING_KEY_BYTES))  # the page has its proof
     shard.keep_tasks(SimulatedStore(disk))
     await shard.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -67,7 +67,7 @@ class Model:
         self.network = Network(
             self.clock, settings.network_seconds, settings.network_jitter, Random(f"net {seed}")
         )
-        self.contents = Contents()
+        self.contents = Contents(self.random)
         self.gauge = Gauge()
         self.closing = False
         self.started_adding: dict[int, float] = {}

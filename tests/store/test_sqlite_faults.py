@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def connection_of(store: Any, own: int = 0) -> sqlite3.Connection:  # noqa: ANN401 - looks inside
-    found: sqlite3.Connection = store._directory._files[own]._connection
+    found: sqlite3.Connection = store.directory._files[own]._connection
     return found
 
 
@@ -42,14 +42,14 @@ async def test_a_file_that_may_not_grow_is_full_and_goes_on_when_it_may(tmp_path
         def limit(pages: int) -> None:
             connection_of(store).execute(f"PRAGMA max_page_count = {pages}")
 
-        await store._call(limit, 1)  # as many as there are
+        await store.thread.call(limit, 1)  # as many as there are
         large = Changes(KEY, 1, 9, segments=[segment(2, 9, body=bytes(10**5))])
         with pytest.raises(StoreFull, match=r"no room left for tasks-0\.db") as raised:
             await store.commit([large])
         assert raised.value.remedy
         assert await everything(store, KEY) == before
         assert await write(store, KEY, 1, backlog=2)  # needs no room
-        await store._call(limit, 10**6)
+        await store.thread.call(limit, 10**6)
         assert await store.commit([large]) == []
         assert (await acquire(store, KEY)).backlog == 9
 

@@ -144,15 +144,15 @@ async def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
     async with opened(Sqlite(tmp_path), 0) as (first,), opened(Sqlite(tmp_path), 1) as (second,):
         for store in (first, second):
             await store.partitions()  # the first has found the file of the second by then
-            files = list(store._directory._files.values())
+            files = list(store.directory._files.values())
             assert len(files) == 2
             for file in files:
 
                 def asked(pragma: str, file: SqliteFile = file) -> object:
                     return file._connection.execute(f"PRAGMA {pragma}").fetchone()[0]
 
-                assert await store._call(asked, "synchronous") == 2
-                assert await store._call(asked, "journal_mode") == "wal"
+                assert await store.thread.call(asked, "synchronous") == 2
+                assert await store.thread.call(asked, "journal_mode") == "wal"
 
 
 @awaited

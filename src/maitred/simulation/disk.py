@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from maitred.matching.records import PRIORITIES, ROW_BYTES, Acquired, StoredUse
 from maitred.store.interface import (
+    SIGNING_KEY_BYTES,
+    Document,
     EmptyPartition,
     QueueContents,
     Refusal,
@@ -20,6 +22,7 @@ from maitred.store.interface import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from random import Random
 
     from maitred.matching.records import (
         Changes,
@@ -113,9 +116,12 @@ class _Partition:
 
 
 class Contents:
-    """Everything at once, and never half of it."""
+    """The partitions, the documents and the signing key; every call is one transaction."""
 
-    def __init__(self) -> None:
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._signing_key = b""
+        self._documents: dict[str, Document] = {}
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._watermark = 0
         """A number not below any range id, or version of counts, of a deleted partition."""
@@ -288,6 +294,23 @@ class Contents:
             gone = self._partitions.pop(key)
             version = gone.counts.version + 1 if gone.counts is not None else 0
             self._watermark = max(self._watermark, gone.range_id, version)
+
+    def signing_key(self) -> bytes:
+        """Return the signing key, which is created on first use from the seed."""
+        if not self._signing_key:
+            self._signing_key = self._random.randbytes(SIGNING_KEY_BYTES)
+        return self._signing_key
+
+    def document(self, name: str, known: int = 0) -> Document | None:
+        found = self._documents.get(name)
+        return None if found is None or found.version == known else found
+
+    def replace_document(self, name: str, version: int, body: bytes) -> bool:
+        found = self._documents.get(name)
+        if version != (found.version if found is not None else 0):
+            return False
+        self._documents[name] = Document(version + 1, body)
+        return True
 
     def all(self) -> dict[PartitionKey, _Partition]:
         """Everything there is, for checks from outside."""

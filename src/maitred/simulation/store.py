@@ -17,35 +17,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from maitred.errors import MaitredError, OutcomeUnknown, StoreFull, StoreUnavailable
 from maitred.simulation.disk import Contents
-from maitred.store.interface import SIGNING_KEY_BYTES, Document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine
     from random import Random
 
-    from maitred.matching.records import (
-        Acquired,
-        Changes,
-        Damaged,
-        DamagedKind,
-        Dead,
-        Later,
-        PartitionKey,
-        Result,
-    )
-    from maitred.store.interface import (
-        Acquisition,
-        EmptyPartition,
-        QueueContents,
-        Refusal,
-        SegmentRead,
-        StoreUse,
-    )
-
+_Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 
@@ -99,13 +81,11 @@ class SimulatedDisk:
     def __init__(self, random: Random, faults: DiskFaults | None = None) -> None:
         self.faults = faults or DiskFaults()
         """The faults of the disk; they may be changed during a run."""
-        self.contents = Contents()
+        self.contents = Contents(random)
         """The contents of the disk, for checks from outside, which take no time and cannot fail."""
         self.random = random
         self._down_until = self._full_until = self._slow_until = 0.0
         self._slowness = 1.0
-        self._signing_key = b""
-        self._documents: dict[str, Document] = {}
 
     def fail_for(self, seconds: float) -> None:
         """Let every call fail for this time; commits in progress may have been written."""
@@ -125,23 +105,6 @@ class SimulatedDisk:
         self.faults = self.faults.calm()
         self._down_until = self._full_until = self._slow_until = 0.0
 
-    def signing_key(self) -> bytes:
-        """Return the signing key, which is created on first use from the seed."""
-        if not self._signing_key:
-            self._signing_key = self.random.randbytes(SIGNING_KEY_BYTES)
-        return self._signing_key
-
-    def document(self, name: str, known: int) -> Document | None:
-        found = self._documents.get(name)
-        return None if found is None or found.version == known else found
-
-    def replace_document(self, name: str, version: int, body: bytes) -> bool:
-        found = self._documents.get(name)
-        if version != (found.version if found is not None else 0):
-            return False
-        self._documents[name] = Document(version + 1, body)
-        return True
-
     def down(self, now: float) -> bool:
         return now < self._down_until
 
@@ -159,101 +122,57 @@ class SimulatedDisk:
         return delay * self._slowness if now < self._slow_until else delay
 
 
+def _asking(
+    method: Callable[Concatenate[Contents, _Given], _Result],
+    *,
+    writes: bool = False,
+    commit: bool = False,
+) -> Callable[Concatenate[SimulatedStore, _Given], Coroutine[Any, Any, _Result]]:
+    """Return a method of the store that runs this one on the contents of its disk, with the delays
+    and the faults of the disk. Only a commit may have an unknown outcome."""
+
+    async def ask(self: SimulatedStore, /, *given: _Given.args, **named: _Given.kwargs) -> _Result:
+        action = partial(method, self.disk.contents, *given, **named)
+        return await self.ask(action, writes=writes, commit=commit)
+
+    return ask
+
+
 class SimulatedStore:
     """The handle of one process to a `SimulatedDisk`; implements `Store`."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
-        self._disk = disk
-        self._contents = disk.contents
+        self.disk = disk
         self._under_way = 0
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
 
-    async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
-        return await self._write(lambda: self._contents.acquire(group))
-
-    async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
-        return await self._write(lambda: self._contents.commit(group), commit=True)
-
-    async def segments(
-        self, key: PartitionKey, priority: int, after: int, tasks: int, most_bytes: int
-    ) -> list[SegmentRead]:
-        return await self._read(
-            lambda: self._contents.segments(key, priority, after, tasks, most_bytes)
-        )
-
-    async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
-        return await self._read(lambda: self._contents.segments_around(key, sequence))
-
-    async def later(
-        self, key: PartitionKey, before: float, most: int, most_bytes: int
-    ) -> list[Later]:
-        return await self._read(lambda: self._contents.later(key, before, most, most_bytes))
-
-    async def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
-        return await self._read(lambda: self._contents.later_one(key, sequence))
-
-    async def dead(self, key: PartitionKey, after: int, most: int) -> list[Dead]:
-        return await self._read(lambda: self._contents.dead(key, after, most))
-
-    async def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None:
-        return await self._read(lambda: self._contents.dead_one(key, sequence))
-
-    async def dead_count(self, key: PartitionKey) -> int:
-        return await self._read(lambda: self._contents.dead_count(key))
-
-    async def damaged(self, key: PartitionKey, after: tuple[int, str], most: int) -> list[Damaged]:
-        return await self._read(lambda: self._contents.damaged(key, after, most))
-
-    async def damaged_one(self, key: PartitionKey, kind: DamagedKind, first: int) -> Damaged | None:
-        return await self._read(lambda: self._contents.damaged_one(key, kind, first))
-
-    async def damaged_around(self, key: PartitionKey, sequence: int) -> list[Damaged]:
-        return await self._read(lambda: self._contents.damaged_around(key, sequence))
-
-    async def damaged_count(self, key: PartitionKey) -> tuple[int, int]:
-        return await self._read(lambda: self._contents.damaged_count(key))
-
-    async def result(self, key: PartitionKey, sequence: int) -> Result | None:
-        return await self._read(lambda: self._contents.result(key, sequence))
-
-    async def forget_results(self, before: float, most: int) -> int:
-        return await self._write(lambda: self._contents.forget_results(before, most))
-
-    async def partitions(self) -> list[PartitionKey]:
-        return await self._read(self._contents.partitions)
-
-    async def queues(self, namespace: str, most: int) -> list[str]:
-        return await self._read(lambda: self._contents.queues(namespace, most))
-
-    async def queue_count(self, namespace: str) -> int:
-        return await self._read(lambda: self._contents.queue_count(namespace))
-
-    async def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
-        return await self._read(lambda: self._contents.empty_partitions(after, most))
-
-    async def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
-        return await self._write(lambda: self._contents.forget(group))
-
-    async def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
-        return await self._write(lambda: self._contents.delete_queue(key, force=force))
-
-    async def children_with_tasks(self) -> list[PartitionKey]:
-        return await self._read(self._contents.children_with_tasks)
-
-    async def use(self) -> StoreUse:
-        return await self._read(self._contents.use)
-
-    async def signing_key(self) -> bytes:
-        return await self._write(self._disk.signing_key)
-
-    async def document(self, name: str, known: int = 0) -> Document | None:
-        return await self._read(lambda: self._disk.document(name, known))
-
-    async def replace_document(self, name: str, version: int, body: bytes) -> bool:
-        return await self._write(
-            lambda: self._disk.replace_document(name, version, body), commit=True
-        )
+    acquire = _asking(Contents.acquire, writes=True)
+    commit = _asking(Contents.commit, writes=True, commit=True)
+    segments = _asking(Contents.segments)
+    segments_around = _asking(Contents.segments_around)
+    later = _asking(Contents.later)
+    later_one = _asking(Contents.later_one)
+    dead = _asking(Contents.dead)
+    dead_one = _asking(Contents.dead_one)
+    dead_count = _asking(Contents.dead_count)
+    damaged = _asking(Contents.damaged)
+    damaged_one = _asking(Contents.damaged_one)
+    damaged_around = _asking(Contents.damaged_around)
+    damaged_count = _asking(Contents.damaged_count)
+    result = _asking(Contents.result)
+    forget_results = _asking(Contents.forget_results, writes=True)
+    partitions = _asking(Contents.partitions)
+    queues = _asking(Contents.queues)
+    queue_count = _asking(Contents.queue_count)
+    empty_partitions = _asking(Contents.empty_partitions)
+    forget = _asking(Contents.forget, writes=True)
+    delete_queue = _asking(Contents.delete_queue, writes=True)
+    children_with_tasks = _asking(Contents.children_with_tasks)
+    use = _asking(Contents.use)
+    signing_key = _asking(Contents.signing_key, writes=True)
+    document = _asking(Contents.document)
+    replace_document = _asking(Contents.replace_document, writes=True, commit=True)
 
     async def close(self) -> None:
         self._closed = True
@@ -261,16 +180,11 @@ class SimulatedStore:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
-    async def _read(self, action: Callable[[], _Result]) -> _Result:
-        return await self._ask(action, writes=False, commit=False)
-
-    async def _write(self, action: Callable[[], _Result], *, commit: bool = False) -> _Result:
-        return await self._ask(action, writes=True, commit=commit)
-
-    async def _ask(self, action: Callable[[], _Result], *, writes: bool, commit: bool) -> _Result:
+    async def ask(self, action: Callable[[], _Result], *, writes: bool, commit: bool) -> _Result:
+        """Let the action travel to the disk, run there, and its outcome travel back."""
         if self._closed:
             raise StoreUnavailable("The store is closed.")
-        loop, disk = asyncio.get_running_loop(), self._disk
+        loop, disk = asyncio.get_running_loop(), self.disk
         answer: asyncio.Future[_Result] = loop.create_future()
         there, back = disk.delay(loop.time()), disk.delay(loop.time())
 
@@ -299,7 +213,7 @@ class SimulatedStore:
     def _outcome(
         self, action: Callable[[], _Result], now: float, *, writes: bool, commit: bool
     ) -> _Result | MaitredError:
-        disk = self._disk
+        disk = self.disk
         faults, luck = disk.faults, disk.random.random()
         if disk.down(now) or luck < faults.failure_probability:
             return StoreUnavailable("The store does not answer.")

@@ -171,7 +171,7 @@ class Store(Protocol):
         """
 
     async def segments(
-        self, key: PartitionKey, priority: int, after: int, tasks: int, most_bytes: int
+        self, key: PartitionKey, /, priority: int, after: int, tasks: int, most_bytes: int
     ) -> list[SegmentRead]:
         """Return segments with `first` above `after`, in order: as few as have `tasks` tasks or
         bodies of `most_bytes`, or all. However large the first is, it is among them.
@@ -180,40 +180,44 @@ class Store(Protocol):
         priorities.
         """
 
-    async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
+    async def segments_around(self, key: PartitionKey, /, sequence: int) -> list[SegmentRead]:
         """Return segments with first <= sequence <= last, at most one of each priority."""
 
     async def later(
-        self, key: PartitionKey, before: float, most: int, most_bytes: int
+        self, key: PartitionKey, /, before: float, most: int, most_bytes: int
     ) -> list[Later]:
         """Return tasks due before the unix time `before`, the earliest first: `most` of them, or as
         few as have bodies of `most_bytes`, or all. However large the first is, it is among them."""
 
-    async def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
+    async def later_one(self, key: PartitionKey, /, sequence: int) -> Later | None:
         """Return that task, whenever it is due; None if it is not stored."""
 
-    async def dead(self, key: PartitionKey, after: int, most: int) -> list[Dead]:
+    async def dead(self, key: PartitionKey, /, after: int, most: int) -> list[Dead]:
         """Return at most `most` dead letters with a sequence number above `after`, in order."""
 
-    async def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None: ...
+    async def dead_one(self, key: PartitionKey, /, sequence: int) -> Dead | None: ...
 
-    async def dead_count(self, key: PartitionKey) -> int: ...
+    async def dead_count(self, key: PartitionKey, /) -> int: ...
 
-    async def damaged(self, key: PartitionKey, after: tuple[int, str], most: int) -> list[Damaged]:
+    async def damaged(
+        self, key: PartitionKey, /, after: tuple[int, str], most: int
+    ) -> list[Damaged]:
         """Return rows that were set aside, without their bodies, ordered by `first` and kind, from
         the one that follows `after`."""
 
-    async def damaged_one(self, key: PartitionKey, kind: DamagedKind, first: int) -> Damaged | None:
+    async def damaged_one(
+        self, key: PartitionKey, /, kind: DamagedKind, first: int
+    ) -> Damaged | None:
         """Return one row that was set aside with its body, as it was found. A body that could not
         be read then is read again now; it is empty if that fails."""
 
-    async def damaged_around(self, key: PartitionKey, sequence: int) -> list[Damaged]:
+    async def damaged_around(self, key: PartitionKey, /, sequence: int) -> list[Damaged]:
         """Return rows set aside with first <= sequence <= last, without their bodies."""
 
-    async def damaged_count(self, key: PartitionKey) -> tuple[int, int]:
+    async def damaged_count(self, key: PartitionKey, /) -> tuple[int, int]:
         """Return how many rows were set aside, and how many unfinished tasks they hold."""
 
-    async def result(self, key: PartitionKey, sequence: int) -> Result | None:
+    async def result(self, key: PartitionKey, /, sequence: int) -> Result | None:
         """Return a stored result, expired or not; None if there is none."""
 
     async def forget_results(self, before: float, most: int) -> int:
@@ -240,7 +244,7 @@ class Store(Protocol):
         has other partitions of its queue that are not deleted with it.
         """
 
-    async def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
+    async def delete_queue(self, key: PartitionKey, /, *, force: bool) -> QueueContents:
         """Delete all partitions of the queue of that root, with everything that they hold; return
         how much they held.
 

@@ -7,36 +7,21 @@ node's disk. A commit is on disk when it returns (synchronous = FULL, a write-ah
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from maitred.store.owned_thread import OwnedThread
 from maitred.store.sqlite_directory import SqliteDirectory
-from maitred.store.sqlite_file import BUSY_SECONDS
+from maitred.store.sqlite_file import BUSY_SECONDS, SqliteFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from maitred.matching.records import (
-        Acquired,
-        Changes,
-        Damaged,
-        DamagedKind,
-        Dead,
-        Later,
-        PartitionKey,
-        Result,
-    )
-    from maitred.store.interface import (
-        Acquisition,
-        Document,
-        EmptyPartition,
-        QueueContents,
-        Refusal,
-        SegmentRead,
-        Store,
-        StoreUse,
-    )
+    from maitred.matching.records import PartitionKey
+    from maitred.store.interface import Store
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
 async def open_sqlite(directory: Path, own: int, *, busy_seconds: float = BUSY_SECONDS) -> Store:
@@ -53,145 +38,76 @@ async def open_sqlite(directory: Path, own: int, *, busy_seconds: float = BUSY_S
     return _SqliteStore(thread, opened)
 
 
+def _whole(
+    method: Callable[Concatenate[SqliteDirectory, _Given], _Result],
+) -> Callable[Concatenate[_SqliteStore, _Given], Coroutine[Any, Any, _Result]]:
+    """Return a method of the store that runs this one of the directory in the store's thread."""
+
+    async def call(self: _SqliteStore, /, *given: _Given.args, **named: _Given.kwargs) -> _Result:
+        return await self.thread.call(partial(method, self.directory, *given, **named))
+
+    return call
+
+
+def _partition(
+    method: Callable[Concatenate[SqliteFile, int, _Given], _Result],
+    missing: Callable[[], _Result],
+) -> Callable[Concatenate[_SqliteStore, PartitionKey, _Given], Coroutine[Any, Any, _Result]]:
+    """Return a method of the store that runs this one of a file for the number that the partition
+    has there. For a partition that does not exist it returns what `missing` makes."""
+
+    async def call(
+        self: _SqliteStore, key: PartitionKey, /, *given: _Given.args, **named: _Given.kwargs
+    ) -> _Result:
+        def read() -> _Result:
+            place = self.directory.place(key)
+            return method(place.file, place.number, *given, **named) if place else missing()
+
+        return await self.thread.call(read)
+
+    return call
+
+
+def _none() -> None:
+    return None
+
+
 class _SqliteStore:
-    """Runs every call in its thread; a read of a partition that does not exist returns nothing."""
+    """Runs every call in its thread."""
 
     def __init__(self, thread: OwnedThread, directory: SqliteDirectory) -> None:
-        self._call = thread.call
-        self._thread = thread
-        self._directory = directory
+        self.thread = thread
+        self.directory = directory
 
-    async def acquire(self, group: Sequence[Acquisition]) -> list[Acquired | Refusal]:
-        return await self._call(self._directory.acquire, group)
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self.directory!r}>"
 
-    async def commit(self, group: Sequence[Changes]) -> Sequence[PartitionKey]:
-        return await self._call(self._directory.commit, group)
-
-    async def segments(
-        self, key: PartitionKey, priority: int, after: int, tasks: int, most_bytes: int
-    ) -> list[SegmentRead]:
-        def read() -> list[SegmentRead]:
-            place = self._directory.place(key)
-            if place is None:
-                return []
-            return place.file.segments(place.number, priority, after, tasks, most_bytes)
-
-        return await self._call(read)
-
-    async def segments_around(self, key: PartitionKey, sequence: int) -> list[SegmentRead]:
-        def read() -> list[SegmentRead]:
-            place = self._directory.place(key)
-            return place.file.segments_around(place.number, sequence) if place else []
-
-        return await self._call(read)
-
-    async def later(
-        self, key: PartitionKey, before: float, most: int, most_bytes: int
-    ) -> list[Later]:
-        def read() -> list[Later]:
-            place = self._directory.place(key)
-            return place.file.later(place.number, before, most, most_bytes) if place else []
-
-        return await self._call(read)
-
-    async def later_one(self, key: PartitionKey, sequence: int) -> Later | None:
-        def read() -> Later | None:
-            place = self._directory.place(key)
-            return place.file.later_one(place.number, sequence) if place else None
-
-        return await self._call(read)
-
-    async def dead(self, key: PartitionKey, after: int, most: int) -> list[Dead]:
-        def read() -> list[Dead]:
-            place = self._directory.place(key)
-            return place.file.dead(place.number, after, most) if place else []
-
-        return await self._call(read)
-
-    async def dead_one(self, key: PartitionKey, sequence: int) -> Dead | None:
-        def read() -> Dead | None:
-            place = self._directory.place(key)
-            return place.file.dead_one(place.number, sequence) if place else None
-
-        return await self._call(read)
-
-    async def dead_count(self, key: PartitionKey) -> int:
-        def read() -> int:
-            place = self._directory.place(key)
-            return place.file.dead_count(place.number) if place else 0
-
-        return await self._call(read)
-
-    async def damaged(self, key: PartitionKey, after: tuple[int, str], most: int) -> list[Damaged]:
-        def read() -> list[Damaged]:
-            place = self._directory.place(key)
-            return place.file.damaged(place.number, after, most) if place else []
-
-        return await self._call(read)
-
-    async def damaged_one(self, key: PartitionKey, kind: DamagedKind, first: int) -> Damaged | None:
-        def read() -> Damaged | None:
-            place = self._directory.place(key)
-            return place.file.damaged_one(place.number, kind, first) if place else None
-
-        return await self._call(read)
-
-    async def damaged_around(self, key: PartitionKey, sequence: int) -> list[Damaged]:
-        def read() -> list[Damaged]:
-            place = self._directory.place(key)
-            return place.file.damaged_around(place.number, sequence) if place else []
-
-        return await self._call(read)
-
-    async def damaged_count(self, key: PartitionKey) -> tuple[int, int]:
-        def read() -> tuple[int, int]:
-            place = self._directory.place(key)
-            return place.file.damaged_count(place.number) if place else (0, 0)
-
-        return await self._call(read)
-
-    async def result(self, key: PartitionKey, sequence: int) -> Result | None:
-        def read() -> Result | None:
-            place = self._directory.place(key)
-            return place.file.result(place.number, sequence) if place else None
-
-        return await self._call(read)
-
-    async def forget_results(self, before: float, most: int) -> int:
-        return await self._call(self._directory.forget_results, before, most)
-
-    async def partitions(self) -> list[PartitionKey]:
-        return await self._call(self._directory.partitions)
-
-    async def queues(self, namespace: str, most: int) -> list[str]:
-        return await self._call(self._directory.queues, namespace, max(most, 0))
-
-    async def queue_count(self, namespace: str) -> int:
-        return await self._call(self._directory.queue_count, namespace)
-
-    async def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
-        return await self._call(self._directory.empty_partitions, after, max(most, 0))
-
-    async def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
-        return await self._call(self._directory.forget, group)
-
-    async def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
-        return await self._call(partial(self._directory.delete_queue, key, force=force))
-
-    async def children_with_tasks(self) -> list[PartitionKey]:
-        return await self._call(self._directory.children_with_tasks)
-
-    async def use(self) -> StoreUse:
-        return await self._call(self._directory.use)
-
-    async def signing_key(self) -> bytes:
-        return await self._call(self._directory.signing_key)
-
-    async def document(self, name: str, known: int = 0) -> Document | None:
-        return await self._call(self._directory.document, name, known)
-
-    async def replace_document(self, name: str, version: int, body: bytes) -> bool:
-        return await self._call(self._directory.replace_document, name, version, body)
+    acquire = _whole(SqliteDirectory.acquire)
+    commit = _whole(SqliteDirectory.commit)
+    segments = _partition(SqliteFile.segments, list)
+    segments_around = _partition(SqliteFile.segments_around, list)
+    later = _partition(SqliteFile.later, list)
+    later_one = _partition(SqliteFile.later_one, _none)
+    dead = _partition(SqliteFile.dead, list)
+    dead_one = _partition(SqliteFile.dead_one, _none)
+    dead_count = _partition(SqliteFile.dead_count, int)
+    damaged = _partition(SqliteFile.damaged, list)
+    damaged_one = _partition(SqliteFile.damaged_one, _none)
+    damaged_around = _partition(SqliteFile.damaged_around, list)
+    damaged_count = _partition(SqliteFile.damaged_count, lambda: (0, 0))
+    result = _partition(SqliteFile.result, _none)
+    forget_results = _whole(SqliteDirectory.forget_results)
+    partitions = _whole(SqliteDirectory.partitions)
+    queues = _whole(SqliteDirectory.queues)
+    queue_count = _whole(SqliteDirectory.queue_count)
+    empty_partitions = _whole(SqliteDirectory.empty_partitions)
+    forget = _whole(SqliteDirectory.forget)
+    delete_queue = _whole(SqliteDirectory.delete_queue)
+    children_with_tasks = _whole(SqliteDirectory.children_with_tasks)
+    use = _whole(SqliteDirectory.use)
+    signing_key = _whole(SqliteDirectory.signing_key)
+    document = _whole(SqliteDirectory.document)
+    replace_document = _whole(SqliteDirectory.replace_document)
 
     async def close(self) -> None:
-        await self._thread.close(self._directory.close)
+        await self.thread.close(self.directory.close)

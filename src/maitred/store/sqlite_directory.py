@@ -103,6 +103,9 @@ class SqliteDirectory:
             self.close()
             raise
 
+    def __repr__(self) -> str:
+        return f"<SqliteDirectory {self._path}, {len(self._files)} files>"
+
     def _join(self, own: int) -> None:
         """Open all files, if they match the manifest; the caller holds the lock."""
         self._users = open_private(self._path / USERS_FILE, os.O_RDWR | os.O_CREAT)
@@ -304,6 +307,7 @@ class SqliteDirectory:
 
     def queues(self, namespace: str, most: int) -> list[str]:
         self._look_around()
+        most = max(most, 0)
         names = {name for file in self._files.values() for name in file.queues(namespace, most)}
         return sorted(names)[:most]
 
@@ -312,6 +316,7 @@ class SqliteDirectory:
 
     def empty_partitions(self, after: PartitionKey | None, most: int) -> list[EmptyPartition]:
         self._look_around()
+        most = max(most, 0)
         start = after or PartitionKey("", "", 0, 0)
         found = [one for file in self._files.values() for one in file.empty_partitions(start, most)]
         return sorted(found, key=lambda one: one.key)[:most]
@@ -381,7 +386,7 @@ class SqliteDirectory:
             )
         return key
 
-    def document(self, name: str, known: int) -> Document | None:
+    def document(self, name: str, known: int = 0) -> Document | None:
         return read_document(self._path, name, known)
 
     def replace_document(self, name: str, version: int, body: bytes) -> bool:
