@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import DecodeError, Struct, field, json
 
 from maitred.errors import CannotStart
-from maitred.store.sqlite_documents import write_private
+from maitred.store.private_files import write_private
 from maitred.store.sqlite_errors import translated
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from maitred.errors import CannotStart
 
@@ -60,6 +61,31 @@ def open_private(path: str | Path, flags: int) -> int:
     with suppress(OSError):  # a file system without modes
         os.fchmod(made, FILE_MODE)  # the umask may have removed the owner's own permissions
     return made
+
+
+def write_private(path: Path, content: bytes | BinaryIO) -> None:
+    """Write a file with mode 0600, atomically and durably, from bytes or from an open file."""
+    made = path.with_suffix(".new")
+    made.unlink(missing_ok=True)
+    descriptor = open_private(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with os.fdopen(descriptor, "wb") as file:
+        if isinstance(content, bytes):
+            file.write(content)
+        else:
+            shutil.copyfileobj(content, file, 2**20)
+        file.flush()
+        os.fsync(descriptor)
+    made.rename(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def make_database(path: Path) -> None:

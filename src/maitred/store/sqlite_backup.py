@@ -38,13 +38,13 @@ from maitred.store.manifest import (
     read_only,
     write_manifest,
 )
-from maitred.store.sqlite_directory import KEY_FILE
-from maitred.store.sqlite_documents import SUFFIX, write_private
+from maitred.store.private_files import sync, write_private
+from maitred.store.sqlite_directory import KEY_FILE, locked
+from maitred.store.sqlite_documents import SUFFIX
 from maitred.store.sqlite_errors import translated
 from maitred.store.sqlite_recovery import (
     format_moment,
     highest_range,
-    locked,
     put_away,
     raise_numbers,
 )
@@ -96,7 +96,7 @@ def back_up(data: Path, target: Path, tell: Tell) -> Backup:
         with translated(target):
             write_private(unfinished / BACKUP_FILE, json.format(json.encode(made), indent=1))
             unfinished.rename(target)
-            _sync(target.parent)
+            sync(target.parent)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
@@ -168,7 +168,7 @@ def _copy_file(
         if rows != _rows(source):
             raise StoreUnavailable(f"The copy of {target.name} has other rows than the original.")
         identity, generation = made.execute("SELECT file, generation FROM identity").fetchone()
-    _sync(target)
+    sync(target)
     return BackupFile(_sha256(target), rows, identity, generation)
 
 
@@ -246,7 +246,7 @@ def restore(backup: Path, data: Path, tell: Tell, *, replaces: bool) -> Backup:
         raise_numbers(data, manifest)
         write_manifest(data, manifest)
         (data / RESTORING_FILE).unlink()
-        _sync(data)
+        sync(data)
     return known
 
 
@@ -284,25 +284,10 @@ def _immutable(path: Path) -> sqlite3.Connection:
 
 
 def _bring(source: Path, target: Path) -> None:
-    made = target.with_name(f"{target.name}.new")
-    made.unlink(missing_ok=True)
-    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with source.open("rb") as original, os.fdopen(descriptor, "wb") as copy:
-        shutil.copyfileobj(original, copy, 2**20)
-        copy.flush()
-        os.fsync(descriptor)
-    made.rename(target)
-    _sync(target.parent)
+    with source.open("rb") as original:
+        write_private(target, original)
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -36,8 +36,8 @@ from maitred.store.manifest import (
     read_manifest,
     write_manifest,
 )
-from maitred.store.private_files import open_private
-from maitred.store.sqlite_documents import read_document, replace_document, write_private
+from maitred.store.private_files import open_private, write_private
+from maitred.store.sqlite_documents import read_document, replace_document
 from maitred.store.sqlite_errors import translated, translated_at_start
 from maitred.store.sqlite_file import SqliteFile
 
@@ -97,7 +97,7 @@ class SqliteDirectory:
         try:
             with translated_at_start(path):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with translated_at_start(path / LOCK_FILE), self._locked():
+            with translated_at_start(path / LOCK_FILE), locked(self._path):
                 self._join(own)
         except BaseException:
             self.close()
@@ -131,7 +131,7 @@ class SqliteDirectory:
             self._close_files()
             return
         try:
-            with suppress(MaitredError), self._locked():
+            with suppress(MaitredError), locked(self._path):
                 fcntl.flock(self._users, fcntl.LOCK_UN)
                 if self._is_checked and _is_alone(self._users):
                     self._say_closed()
@@ -162,7 +162,7 @@ class SqliteDirectory:
         written = {number: file for number, file in self._files.items() if file.is_written}
         if not written:
             return
-        with self._locked():
+        with locked(self._path):
             manifest = read_manifest(self._path)
             if manifest is None:
                 return
@@ -175,7 +175,7 @@ class SqliteDirectory:
         self._acquire_known(group, found)
         left = [wanted for wanted in group if wanted.key not in found]
         if left:
-            with self._locked():
+            with locked(self._path):
                 self._open_new(self._new())
                 self._find([wanted.key for wanted in left])
                 self._acquire_known(left, found)
@@ -324,7 +324,7 @@ class SqliteDirectory:
     def forget(self, group: Sequence[tuple[PartitionKey, int]]) -> list[PartitionKey]:
         """Delete empty partitions, roots last: a root whose queue has another partition stays."""
         gone: list[PartitionKey] = []
-        with self._locked():
+        with locked(self._path):
             self._open_new(self._new())
             self._find([key for key, _ in group])
             gone += self._forget([entry for entry in group if entry[0].partition])
@@ -351,7 +351,7 @@ class SqliteDirectory:
 
     def delete_queue(self, key: PartitionKey, *, force: bool) -> QueueContents:
         """Delete a queue, the root's file last, so that a partial failure can be repeated."""
-        with self._locked():
+        with locked(self._path):
             self._open_new(self._new())
             self._find([key])
             found = self._of_queue(key)
@@ -374,7 +374,7 @@ class SqliteDirectory:
     def signing_key(self) -> bytes:
         """Read the key of this directory; the first call creates it."""
         path = self._path / KEY_FILE
-        with self._locked(), translated(path):
+        with locked(self._path), translated(path):
             if not path.exists():
                 write_private(path, token_bytes(SIGNING_KEY_BYTES))
             key = path.read_bytes()
@@ -390,14 +390,14 @@ class SqliteDirectory:
         return read_document(self._path, name, known)
 
     def replace_document(self, name: str, version: int, body: bytes) -> bool:
-        with self._locked():
+        with locked(self._path):
             return replace_document(self._path, name, version, body)
 
     def _look_around(self) -> None:
         """Open files that appeared, once the processes that create them have released the lock."""
         new = self._new()
         if new:
-            with self._locked():
+            with locked(self._path):
                 self._open_new(new)
 
     def _new(self) -> set[int]:
@@ -437,17 +437,19 @@ class SqliteDirectory:
         if new:
             write_manifest(self._path, manifest)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        path = self._path / LOCK_FILE
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the lock under which files of the directory are created."""
+    path = directory / LOCK_FILE
+    with translated(path):
+        lock = open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
         with translated(path):
-            lock = open_private(path, os.O_RDWR | os.O_CREAT)
-        try:
-            with translated(path):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _name(number: int) -> str:

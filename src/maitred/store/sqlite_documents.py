@@ -7,13 +7,12 @@ Writers hold the lock of the directory.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import StoreUnavailable
 from maitred.store.interface import Document
-from maitred.store.private_files import open_private
+from maitred.store.private_files import write_private
 from maitred.store.sqlite_errors import translated
 
 if TYPE_CHECKING:
@@ -56,20 +55,3 @@ def replace_document(directory: Path, name: str, version: int, body: bytes) -> b
     with translated(path):
         write_private(path, b"%d\n" % (version + 1) + body)
     return True
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file with mode 0600, atomically and durably."""
-    made = path.with_suffix(".new")
-    made.unlink(missing_ok=True)
-    descriptor = open_private(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-    made.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -132,8 +132,7 @@ class SqliteFile:
 
     def find(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
         """Return the numbers of those partitions that are in this file."""
-        with translated(self.path):
-            return {keys[at]: number for at, number in self.json("find", (listed(keys),))}
+        return {keys[at]: number for at, number in self.json("find", (listed(keys),))}
 
     def make(self, keys: Sequence[PartitionKey], range_id: int) -> dict[PartitionKey, int]:
         """Create partitions for their first owner; return their numbers in this file."""
@@ -155,18 +154,15 @@ class SqliteFile:
         return int(self.row("queue_total", ())[0])
 
     def queues(self, namespace: str, most: int) -> list[str]:
-        with translated(self.path):
-            return [str(name) for name in self.json("queues", (namespace, most))]
+        return [str(name) for name in self.json("queues", (namespace, most))]
 
     def empty_partitions(self, after: PartitionKey, most: int) -> list[EmptyPartition]:
-        with translated(self.path):
-            rows = self.json("empty_partitions", (*after, most))
+        rows = self.json("empty_partitions", (*after, most))
         return [empty_of(row) for row in rows]
 
     def of_queue(self, key: PartitionKey) -> list[tuple[int, int, int, int]]:
         """Return the queue's partitions in this file: number, tasks, dead letters, damaged rows."""
-        with translated(self.path):
-            return [tuple(row) for row in self.json("of_queue", key[:3])]
+        return [tuple(row) for row in self.json("of_queue", key[:3])]
 
     def forget(self, entries: Sequence[tuple[int, int]]) -> list[int]:
         """Delete those partitions, given by number and range id, that hold nothing; return their
@@ -250,33 +246,31 @@ class SqliteFile:
         try:
             return self._segments(number, priority, after, tasks, most_bytes)
         except SUSPECT:
-            with translated(self.path):
-                found = segments_one_by_one(
-                    self, number, priority, after, tasks=tasks, most_bytes=most_bytes
-                )
-                return self._marked(number, found)
+            found = segments_one_by_one(
+                self, number, priority, after, tasks=tasks, most_bytes=most_bytes
+            )
+            return self._marked(number, found)
 
     def _segments(
         self, number: int, priority: int, after: int, tasks: int, most_bytes: int
     ) -> list[SegmentRead]:
-        with translated(self.path):
-            heads: list[_Head] = []
-            # Every segment has a task, so no more than `tasks` segments can be needed.
-            for head in self.json("segments_in_order", (number, priority, after, max(tasks, 0))):
-                heads.append(tuple(head))
-                tasks -= head[2]
-                most_bytes -= head[3]
-                if tasks <= 0 or most_bytes <= 0:
-                    break
-            # Other shards may write this file between two statements, but not this partition.
-            found = []
-            for part in portions(heads):
-                bodies = self._segment_bodies(number, priority, [head[0] for head in part])
-                found += [
-                    Segment(priority, first, last, count, bodies[first])
-                    for first, last, count, _ in part
-                ]
-            return self._marked(number, found)
+        heads: list[_Head] = []
+        # Every segment has a task, so no more than `tasks` segments can be needed.
+        for head in self.json("segments_in_order", (number, priority, after, max(tasks, 0))):
+            heads.append(tuple(head))
+            tasks -= head[2]
+            most_bytes -= head[3]
+            if tasks <= 0 or most_bytes <= 0:
+                break
+        # Other shards may write this file between two statements, but not this partition.
+        found = []
+        for part in portions(heads):
+            bodies = self._segment_bodies(number, priority, [head[0] for head in part])
+            found += [
+                Segment(priority, first, last, count, bodies[first])
+                for first, last, count, _ in part
+            ]
+        return self._marked(number, found)
 
     def _segment_bodies(self, number: int, priority: int, firsts: list[int]) -> dict[int, bytes]:
         if len(firsts) == 1:
@@ -286,12 +280,11 @@ class SqliteFile:
         return {first: bytes.fromhex(body) for first, body in rows}
 
     def segments_around(self, number: int, sequence: int) -> list[SegmentRead]:
-        with translated(self.path):
-            found = []
-            for priority, first, last, tasks in self.json("segments_around", (number, sequence)):
-                body = body_or_nothing(self, "segment_body", (number, priority, first))
-                found.append(Segment(priority, first, last, tasks, body))
-            return self._marked(number, sorted(found))
+        found = []
+        for priority, first, last, tasks in self.json("segments_around", (number, sequence)):
+            body = body_or_nothing(self, "segment_body", (number, priority, first))
+            found.append(Segment(priority, first, last, tasks, body))
+        return self._marked(number, sorted(found))
 
     def _marked(self, number: int, found: list[Segment]) -> list[SegmentRead]:
         if not found:
@@ -305,19 +298,17 @@ class SqliteFile:
         try:
             return self._later(number, before, most, most_bytes)
         except SUSPECT:
-            with translated(self.path):
-                return later_one_by_one(self, number, before, most, most_bytes)
+            return later_one_by_one(self, number, before, most, most_bytes)
 
     def _later(self, number: int, before: float, most: int, most_bytes: int) -> list[Later]:
         found: list[Later | None] = []
-        with translated(self.path):
-            heads = self.json("later", (number, before, max(most, 0)))
-            for part in portions(reaching(heads, most_bytes)):
-                if len(part) == 1:
-                    found.append(self.later_one(number, part[0][0]))
-                    continue
-                rows = self.json("later_bodies", (number, listed([head[0] for head in part])))
-                found += [later_of(sequence, bytes.fromhex(body)) for sequence, body in rows]
+        heads = self.json("later", (number, before, max(most, 0)))
+        for part in portions(reaching(heads, most_bytes)):
+            if len(part) == 1:
+                found.append(self.later_one(number, part[0][0]))
+                continue
+            rows = self.json("later_bodies", (number, listed([head[0] for head in part])))
+            found += [later_of(sequence, bytes.fromhex(body)) for sequence, body in rows]
         return sorted(filter(None, found), key=lambda later: (later.due, later.sequence))
 
     def later_one(self, number: int, sequence: int) -> Later | None:
@@ -328,18 +319,16 @@ class SqliteFile:
         try:
             return self._dead(number, after, most)
         except SUSPECT:
-            with translated(self.path):
-                return dead_one_by_one(self, number, after, most)
+            return dead_one_by_one(self, number, after, most)
 
     def _dead(self, number: int, after: int, most: int) -> list[Dead]:
         found: list[Dead | None] = []
-        with translated(self.path):
-            for part in portions(self.json("dead", (number, after, max(most, 0)))):
-                if len(part) == 1:
-                    found.append(self.dead_one(number, part[0][0]))
-                    continue
-                rows = self.json("dead_bodies", (number, listed([head[0] for head in part])))
-                found += [dead_of(one, why, bytes.fromhex(body)) for one, why, body in rows]
+        for part in portions(self.json("dead", (number, after, max(most, 0)))):
+            if len(part) == 1:
+                found.append(self.dead_one(number, part[0][0]))
+                continue
+            rows = self.json("dead_bodies", (number, listed([head[0] for head in part])))
+            found += [dead_of(one, why, bytes.fromhex(body)) for one, why, body in rows]
         return sorted(filter(None, found))
 
     def dead_one(self, number: int, sequence: int) -> Dead | None:
@@ -352,8 +341,7 @@ class SqliteFile:
 
     def damaged(self, number: int, after: tuple[int, str], most: int) -> list[Damaged]:
         """Return rows that were set aside, without their bodies."""
-        with translated(self.path):
-            rows = self.json("damaged", (number, *after, max(most, 0)))
+        rows = self.json("damaged", (number, *after, max(most, 0)))
         return [damaged_of(*row) for row in rows]
 
     def damaged_one(self, number: int, kind: DamagedKind, first: int) -> Damaged | None:
@@ -363,8 +351,7 @@ class SqliteFile:
 
     def damaged_around(self, number: int, sequence: int) -> list[Damaged]:
         """Return rows set aside that may hold the task, without their bodies."""
-        with translated(self.path):
-            rows = self.json("damaged_around", (number, sequence, sequence))
+        rows = self.json("damaged_around", (number, sequence, sequence))
         return [damaged_of(*row) for row in rows]
 
     def damaged_count(self, number: int) -> tuple[int, int]:
@@ -385,17 +372,14 @@ class SqliteFile:
             return deleted.rowcount
 
     def partitions(self) -> list[PartitionKey]:
-        with translated(self.path):
-            return [PartitionKey(*row) for row in self.json("partitions", ())]
+        return [PartitionKey(*row) for row in self.json("partitions", ())]
 
     def children_with_tasks(self) -> list[PartitionKey]:
-        with translated(self.path):
-            return [PartitionKey(*row) for row in self.json("children_with_tasks", ())]
+        return [PartitionKey(*row) for row in self.json("children_with_tasks", ())]
 
     def use(self) -> list[tuple[tuple[str, str], StoredUse]]:
         """Return how much each queue has in this file, by namespace and queue."""
-        with translated(self.path):
-            rows = self.json("use", ())
+        rows = self.json("use", ())
         return [
             ((namespace, queue), StoredUse(tasks, size)) for namespace, queue, tasks, size in rows
         ]
@@ -409,7 +393,8 @@ class SqliteFile:
 
     def json(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - what SQLite made
         """Run a statement that returns one JSON text, and return its decoded value."""
-        (text,) = self._connection.execute(_STATEMENTS[name], values).fetchone()
+        with translated(self.path):
+            (text,) = self._connection.execute(_STATEMENTS[name], values).fetchone()
         return json_format.decode(text)
 
     def row(self, name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row, or None

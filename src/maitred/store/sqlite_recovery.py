@@ -7,11 +7,9 @@ used, and a new signing key is created, which makes old proofs invalid.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -31,12 +29,11 @@ from maitred.store.manifest import (
     read_only,
     write_manifest,
 )
-from maitred.store.private_files import open_private
-from maitred.store.sqlite_directory import KEY_FILE, LOCK_FILE
+from maitred.store.sqlite_directory import KEY_FILE, locked
 from maitred.store.sqlite_errors import translated_at_start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from maitred.store.engines import StoreLog
@@ -144,17 +141,6 @@ def put_away(directory: Path, names: Iterable[str], why: str, now: float) -> Pat
             if (directory / f"{name}{part}").exists():
                 (directory / f"{name}{part}").rename(folder / f"{name}{part}")
     return folder
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock under which files of the directory are created."""
-    lock = open_private(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def format_moment(seconds: float) -> str:
