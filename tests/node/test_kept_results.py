@@ -33,7 +33,7 @@ from maitred.routing.homes import Homes
 from maitred.settings import Node, Queue, Scaling
 from maitred.simulation.hosts import EPOCH_SECONDS
 from maitred.simulation.scenarios.people import Guest
-from maitred.simulation.scenarios.tasks_node import TaskNode
+from maitred.simulation.scenarios.simulated_node import SimulatedNode
 from maitred.simulation.soak import LIMITS
 from maitred.simulation.store import SimulatedDisk
 from maitred.simulation.world import World
@@ -200,7 +200,7 @@ def test_a_partition_that_moves_to_another_shard_takes_its_results_along() -> No
     queue = Queue(partitions=2, scaling=Scaling(adaptive=False))
     settings = Node(queues={"*": queue}, spread_batch=change)
 
-    async def use(guest: Guest, running: TaskNode, loop: asyncio.AbstractEventLoop) -> None:
+    async def use(guest: Guest, running: SimulatedNode, loop: asyncio.AbstractEventLoop) -> None:
         client = await guest.connected(guest.app_of("shop"))
         early = await ended(client, "early", partition=1, terms=Terms(retention=59.0))
         assert owner(running) == [before]
@@ -216,7 +216,7 @@ def test_a_partition_that_moves_to_another_shard_takes_its_results_along() -> No
             await outcome(client, early[0], 1)
         await client.close()
 
-    def owner(running: TaskNode) -> list[int]:
+    def owner(running: SimulatedNode) -> list[int]:
         return [
             number
             for number, shard in running.running.items()
@@ -229,7 +229,9 @@ def test_a_partition_that_moves_to_another_shard_takes_its_results_along() -> No
         async def main() -> None:
             host = world.host("node")
             disk = SimulatedDisk(world.random("disk"))
-            running = TaskNode(host, disk, settings, logs.silent(), 4, world.random("node"))
+            running = SimulatedNode(
+                host, settings, logs.silent(), shards=4, random=world.random("node"), disk=disk
+            )
             running.start()
             guest = Guest(world.host("client"), host)
             await guest.host.spawn(use(guest, running, asyncio.get_running_loop())).wait()

@@ -21,7 +21,7 @@ from maitred.errors import (
 from maitred.logs import silent
 from maitred.protocol.tasks import Add
 from maitred.settings import ClientSettings, Node, QuerySettings, Queue, WorkerSettings
-from maitred.simulation.scenarios.tasks_node import PORT, TaskNode
+from maitred.simulation.scenarios.simulated_node import PORT, SimulatedNode
 from maitred.simulation.store import SimulatedDisk
 from maitred.simulation.world import World
 from maitred.worker.process import COME_BACK_SECONDS
@@ -48,13 +48,13 @@ class Room:
         self.world = world
         self.loop = world.loop
         queue = Queue(queries=QuerySettings(policy=policy))  # type: ignore[arg-type]
-        self.node = TaskNode(
+        self.node = SimulatedNode(
             world.host("node"),
-            SimulatedDisk(world.random("disk"), None),
             Node(queues={"*": queue}),
             silent(),
-            shards,
-            world.random("node"),
+            shards=shards,
+            random=world.random("node"),
+            disk=SimulatedDisk(world.random("disk")),
         )
         self.app = App("desk", node=self._url, surroundings=world.host("caller").surroundings)
         self.gate = asyncio.Event()

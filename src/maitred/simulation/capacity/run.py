@@ -14,8 +14,8 @@ from maitred.app.app import App
 from maitred.errors import MaitredError
 from maitred.settings import Node, QuerySettings, Queue, Scaling, WorkerSettings
 from maitred.simulation.errors import Violation
-from maitred.simulation.scenarios.tasks_node import PORT, TaskNode
-from maitred.simulation.scenarios.tasks_record import complaining
+from maitred.simulation.scenarios.record import ErrorLog
+from maitred.simulation.scenarios.simulated_node import PORT, SimulatedNode
 from maitred.simulation.store import SimulatedDisk
 from maitred.worker.worker import Worker
 
@@ -75,7 +75,7 @@ class CapacityRun:
         self.services: list[Service] = []
         self._progress = progress
         self._complaints: list[str] = []
-        self._log = complaining(self._complaints)
+        self._log = ErrorLog(self._complaints)
         self._arrivals = world.random("arrivals")
         self._services = world.random("services")
         self._began_at = 0.0
@@ -85,9 +85,8 @@ class CapacityRun:
             world.host(f"worker-{number}") for number in range(1, len(settings.workers) + 1)
         ]
         self._processes: list[Process] = []
-        self._node = TaskNode(
+        self._node = SimulatedNode(
             world.host("node"),
-            SimulatedDisk(world.random("disk")),
             Node(
                 queues={
                     "*": Queue(
@@ -98,8 +97,9 @@ class CapacityRun:
                 }
             ),
             self._log,
-            1,
-            world.random("node"),
+            shards=1,
+            random=world.random("node"),
+            disk=SimulatedDisk(world.random("disk")),
         )
 
     async def run(self) -> None:
@@ -111,9 +111,7 @@ class CapacityRun:
         ]
         await asyncio.sleep(START_SECONDS)
         await self._client_host.spawn(self._call_all()).wait()
-        while True:
-            if not self._is_progressing():
-                break
+        while self._is_progressing():  # noqa: ASYNC110 - no event tells that it ended
             await asyncio.sleep(LOOK_SECONDS)
         if self._complaints:
             raise Violation(f"A run that should be calm logged: {self._complaints[0]}")

@@ -12,26 +12,21 @@ import asyncio
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from maitred import logs
 from maitred.client.pending_client import PendingClient
 from maitred.errors import MaitredError
-from maitred.node.restarts import RestartAt, RestartPolicy
-from maitred.node.shard import Shard, ShardPlace
-from maitred.node.vitals import Vitals
 from maitred.routing.homes import Homes
 from maitred.settings import Limits, Node, Restarts
-from maitred.simulation.errors import ProcessKilled, Violation
+from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.record import STAYED_BEHIND, until_nothing
+from maitred.simulation.scenarios.simulated_node import PORT, SimulatedNode
 
 if TYPE_CHECKING:
-    from random import Random
-
     from maitred.client.client import AsyncClient
     from maitred.simulation.hosts import Host
     from maitred.simulation.world import World
 
-PORT: Final = 4_747
 SHARDS_MAX: Final = 4
 CLIENTS: Final = 2
 WORKERS: Final = 4
@@ -72,74 +67,6 @@ CLIENT: Final = (
     "connect_seconds=3&heartbeat_seconds=2&heartbeat_timeout_seconds=4"
     "&backoff_longest_seconds=2&port_blocked_seconds=5"
 )
-
-
-class SimulatedNode:
-    """A host with a process for each shard, each started again when it dies."""
-
-    def __init__(self, host: Host, random: Random) -> None:
-        self.host = host
-        self.shards = random.randint(1, SHARDS_MAX)
-        self.lives = 0
-        """Rises when the node is started with another number of shards."""
-        self.running: dict[int, Shard] = {}
-        self._identity = UUID(int=random.getrandbits(128))
-        self._keepers: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        """Start all shards."""
-        self._keepers = [
-            asyncio.get_running_loop().create_task(self._keep(number))
-            for number in range(self.shards)
-        ]
-
-    async def restart(self, shards: int) -> None:
-        """Stop at once, and come back with so many shards."""
-        self.lives += 1
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        for process in list(self.host.processes):
-            process.kill()
-        self.running.clear()
-        self.shards = shards
-        self.lives += 1
-        self.start()
-
-    def kill_one(self, random: Random) -> None:
-        """SIGKILL for one of the shards that run."""
-        alive = [process for process in self.host.processes if not process.dead]
-        if alive:
-            random.choice(alive).kill()
-
-    async def _keep(self, number: int) -> None:
-        loop = asyncio.get_running_loop()
-        policy = RestartPolicy(RESTARTS, loop.time())
-        restarts = 0
-        while True:
-            process = self.host.spawn(self._main(number, restarts), name=f"shard-{number}")
-            with suppress(ProcessKilled):
-                await process.wait()
-            decision = policy.died(loop.time())
-            assert isinstance(decision, RestartAt)  # noqa: S101 - they are never given up here
-            await asyncio.sleep(decision.moment - loop.time())
-            restarts += 1
-
-    async def _main(self, number: int, restarts: int) -> None:
-        place = ShardPlace(
-            node=self._identity,
-            number=number,
-            shards=self.shards,
-            host=self.host.address,
-            port=PORT,
-            own_ports=tuple(PORT + 1 + shard for shard in range(self.shards)),
-            peer_paths=tuple(f"/run/shard-{shard}" for shard in range(self.shards)),
-            restarts=restarts,
-        )
-        shard = Shard(place, SETTINGS, self.host.surroundings, logs.silent(), vitals=Vitals.none())
-        await shard.start()
-        self.running[number] = shard
-        await asyncio.get_running_loop().create_future()  # until it is killed
 
 
 class Storm:
@@ -184,7 +111,7 @@ class Storm:
         self._world.network.heal()
 
     async def _resize(self, node: SimulatedNode) -> None:
-        await node.restart(self._random.randint(1, SHARDS_MAX))
+        await node.restart(self._random.randint(1, SHARDS_MAX), orderly=False)
 
 
 @cache
@@ -283,16 +210,12 @@ class SimulatedUser:
             raise Violation(f"Partition {partition} was served by {shard}, owned by {owners}.")
 
     async def _recover(self, client: AsyncClient) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + RECOVERY_SECONDS
         await asyncio.sleep(HALF_OPEN_SECONDS)
-        while not self._covered(client):
-            if loop.time() >= end:
-                raise Violation(
-                    f"After {RECOVERY_SECONDS} s of calm not every shard has a connection: "
-                    f"{client.nodes()}"
-                )
-            await asyncio.sleep(0.5)
+        problem = f"After {RECOVERY_SECONDS} s of calm not every shard has a connection"
+        seconds = RECOVERY_SECONDS - HALF_OPEN_SECONDS
+        await until_nothing(
+            lambda: None if self._covered(client) else client.nodes(), problem, seconds, every=0.5
+        )
 
     def _covered(self, client: AsyncClient) -> bool:
         return all(
@@ -306,7 +229,14 @@ async def nodes(world: World) -> None:
     random = world.random("nodes")
     world.network.faults = world.network.faults.denser(DENSITY)
     fleet = [
-        SimulatedNode(world.host(f"node-{number}"), random)
+        SimulatedNode(
+            world.host(f"node-{number}"),
+            SETTINGS,
+            logs.silent(),
+            shards=random.randint(1, SHARDS_MAX),
+            random=random,
+            restarts=RESTARTS,
+        )
         for number in range(random.randint(1, 2))
     ]
     for node in fleet:
@@ -326,35 +256,13 @@ async def nodes(world: World) -> None:
     for process in processes:
         await process.wait()
     if not any(user.answered for user in users):
-        raise Violation("Nobody was ever answered.")
-    await _nothing_left(fleet)
-
-
-async def _nothing_left(fleet: list[SimulatedNode]) -> None:
-    """Half-open connections are noticed by their idleness; then a shard is as it was."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + 2 * SETTINGS.limits.idle_seconds + 5.0
-    while left := [
-        (node.host.name, number, *counts)
-        for node in fleet
-        for number, shard in node.running.items()
-        if any(counts := _held_by(shard))
-    ]:
-        if loop.time() >= end:
-            raise Violation(f"Everybody has left, and this stayed behind: {left}")
-        await asyncio.sleep(0.5)
-    for node in fleet:
-        for shard in node.running.values():
-            bad = {"internal-error", "protocol-violation"} & set(shard.errors)
-            if bad:
-                raise Violation(f"{node.host.name} reported {sorted(bad)}.")
-
-
-def _held_by(shard: Shard) -> tuple[int, int, int, int, int]:
-    return (
-        shard.client_connections,
-        shard.in_flight,
-        shard.partial_bytes,
-        shard.under_way_bytes,
-        shard.unsent_bytes,
+        raise Violation("No request was ever answered.")
+    # Shards notice half-open connections by their idleness.
+    await until_nothing(
+        lambda: [left for node in fleet for left in node.held_by_shards()],
+        STAYED_BEHIND,
+        2 * SETTINGS.limits.idle_seconds + 5.0,
+        every=0.5,
     )
+    for node in fleet:
+        node.check_errors()

@@ -1,4 +1,4 @@
-"""The base of all users of a simulated node: a host, an app, and how they come and go.
+"""The users of a simulated node: a host, its processes, and the app of each process.
 
 Each process has an app of its own, since processes share nothing.
 """
@@ -6,18 +6,26 @@ Each process has an app of its own, since processes share nothing.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+import traceback
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from maitred.app.app import App
 from maitred.errors import MaitredError
-from maitred.simulation.errors import Violation
+from maitred.simulation.errors import ProcessKilled, Violation
 from maitred.simulation.process import current_process
-from maitred.simulation.scenarios.tasks_node import PORT
+from maitred.simulation.scenarios.simulated_node import PORT
+from maitred.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from maitred.app.handler import Handler
     from maitred.client.client import AsyncClient
+    from maitred.settings import WorkerSettings
     from maitred.simulation.hosts import Host
+    from maitred.simulation.process import Process
+    from maitred.simulation.scenarios.record import ScenarioRecord
 
 CLIENT: Final = (
     "connect_seconds=1&heartbeat_seconds=2&heartbeat_timeout_seconds=2&timeout_seconds=4"
@@ -29,7 +37,7 @@ class Guest:
     """A host whose processes have apps."""
 
     cut_seconds: float | None = None
-    """Mean time between two resets of one of its connections."""
+    """Mean time between two resets of one of its connections; None for no resets."""
 
     def __init__(self, host: Host, node: Host) -> None:
         self.host = host
@@ -49,18 +57,133 @@ class Guest:
             await asyncio.sleep(0.2)
 
     async def leave(self, app: App) -> None:
-        """Nothing may have made no sense."""
+        """Close the app; raise `Violation` if its client met an answer that made no sense."""
         client = (await app.session()).client
         violations = client.statistics().violations
         await app.close()
         if violations:
             raise Violation(f"{self.host.name} met {violations} answers that made no sense.")
 
+    @asynccontextmanager
+    async def cut_now_and_then(self) -> AsyncIterator[None]:
+        """Reset connections of the current process at random for as long as the block runs, unless
+        `cut_seconds` is None."""
+        cutting = None
+        if self.cut_seconds is not None:
+            cutting = asyncio.ensure_future(self._cut())
+        yield
+        if cutting is not None:
+            cutting.cancel()
 
-async def cut_now_and_then(guest: Guest) -> None:
-    """Run in a process of the guest: reset its connections until it is not to be cut any more."""
-    while (seconds := guest.cut_seconds) is not None:
-        await asyncio.sleep(guest.random.expovariate(1 / seconds))
-        transports = list(current_process().transports)
-        if transports and guest.cut_seconds is not None:
-            guest.random.choice(transports).abort()
+    async def _cut(self) -> None:
+        while (seconds := self.cut_seconds) is not None:
+            await asyncio.sleep(self.random.expovariate(1 / seconds))
+            transports = list(current_process().transports)
+            if transports and self.cut_seconds is not None:
+                self.random.choice(transports).abort()
+
+
+class KeptGuest(Guest):
+    """A host with one process, which is started again whenever it ends."""
+
+    skew_seconds = 0.0
+    """The most that the host's clock is wrong, either way; drawn anew for each life."""
+
+    def __init__(self, host: Host, node: Host, record: ScenarioRecord) -> None:
+        super().__init__(host, node)
+        self.lives = 0
+        self.wanted = True
+        self._record = record
+        self._clocks = host.network.random(f"clock/{host.name}")
+        self._process: Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start the process, and start it again whenever it ends."""
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    def kill(self) -> None:
+        """Kill the process, as SIGKILL does."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def ended(self) -> None:
+        """Stop the process for good, and wait until it has ended."""
+        self.wanted = False
+        self.stop()
+        if self._keeper is not None:
+            await self._keeper
+
+    def stop(self) -> None:
+        """Stop the process in order, as SIGTERM does."""
+        raise NotImplementedError
+
+    def gone(self, name: str) -> None:
+        """Record that the process with that name has ended."""
+        raise NotImplementedError
+
+    async def main(self, name: str) -> None:
+        """Run the process; a subclass implements it."""
+        raise NotImplementedError
+
+    async def _keep(self) -> None:
+        while self.wanted:
+            self.lives += 1
+            if self.skew_seconds:
+                skew = self._clocks.uniform(-self.skew_seconds, self.skew_seconds)
+                self.host.clock_skew_seconds = skew
+            name = f"{self.host.name} life {self.lives}"
+            self._process = self.host.spawn(self.main(name), name=name)
+            try:
+                await self._process.wait()
+            except ProcessKilled:
+                pass
+            except Exception as problem:  # noqa: BLE001 - the keeper is awaited only at the end
+                text = "".join(traceback.format_exception(problem))
+                self._record.complaints.append(f"{name} failed: {text}")
+                return
+            self.gone(name)
+            if self.wanted:
+                await asyncio.sleep(self.random.random())
+
+
+class WorkerGuest(KeptGuest):
+    """A host that runs a worker."""
+
+    def __init__(self, host: Host, node: Host, record: ScenarioRecord, *, slots: int) -> None:
+        super().__init__(host, node, record)
+        self.slots = slots
+        self.worker: Worker | None = None
+
+    def stop(self) -> None:
+        if self.worker is not None:
+            self.worker.stop()
+
+    def gone(self, name: str) -> None:  # noqa: ARG002 - subclasses record it
+        self.worker = None
+
+    async def serve(
+        self,
+        handlers: Sequence[Handler[Any, Any, Any]],
+        client: AsyncClient,
+        settings: WorkerSettings,
+        *,
+        name: str,
+        secret: bytes,
+    ) -> None:
+        """Run the worker until it is stopped, then close the app of its handlers."""
+        worker = Worker(
+            client,
+            list(handlers),
+            settings,
+            name,
+            self.host.surroundings,
+            self._record.log(),
+            secret=secret,
+        )
+        async with self.cut_now_and_then():
+            self.worker = worker
+            if not self.wanted:
+                worker.stop()
+            await worker.run()
+        await self.leave(handlers[0].app)

@@ -42,7 +42,8 @@ from maitred.simulation.scenarios.queries_people import (
     QueryWorkerHost,
 )
 from maitred.simulation.scenarios.queries_record import QueryPromise, QueryRecord
-from maitred.simulation.scenarios.tasks_node import TaskNode
+from maitred.simulation.scenarios.record import STAYED_BEHIND, until_nothing
+from maitred.simulation.scenarios.simulated_node import SimulatedNode
 from maitred.simulation.store import SimulatedDisk
 
 if TYPE_CHECKING:
@@ -151,20 +152,27 @@ class QueriesRun:
             world.network.faults = world.network.faults.denser(DENSITY)
         else:
             world.calm()
-        self.node = TaskNode(
+        self.node = SimulatedNode(
             world.host("node"),
-            SimulatedDisk(world.random("disk"), None),
             node_settings(random, kind, policy),
             self.record.log(),
-            random.randint(1, SHARDS_MAX),
-            random,
+            shards=random.randint(1, SHARDS_MAX),
+            random=random,
+            disk=SimulatedDisk(world.random("disk")),
         )
+        node, record = self.node.host, self.record
         self.workers = [
-            QueryWorkerHost(world.host(f"worker-{number}"), self.node.host, self.record)
+            QueryWorkerHost(world.host(f"worker-{number}"), node, record, slots=kind.slots)
             for number in range(kind.workers)
         ]
         self.gateways = [
-            GatewayHost(world.host(f"gateway-{number}"), self.node.host, self.record)
+            GatewayHost(
+                world.host(f"gateway-{number}"),
+                node,
+                record,
+                plain=kind.plain,
+                hurries=policy != "idle",
+            )
             for number in range(2)
         ]
 
@@ -173,16 +181,12 @@ class QueriesRun:
         kind, random = self.kind, self._random
         self.node.start()
         for worker in self.workers:
-            worker.slots = kind.slots
             worker.listens = not kind.relayed and (not kind.network_fails or random.random() < 0.8)
             if kind.workers_die:
                 worker.cut_seconds = random.choice((None, 1.0))
             worker.start()
         await asyncio.sleep(1.0)  # somebody serves the queues: they are known
         for gateway in self.gateways:
-            gateway.plain = kind.plain
-            gateway.hurries = self.policy != "idle"
-            gateway.pause_seconds = 0.5 if kind.plain else 0.3
             if kind.gateways_die:
                 gateway.cut_seconds = random.choice((None, 0.5))
             gateway.start()
@@ -204,12 +208,14 @@ class QueriesRun:
         async with asyncio.timeout(PAST_SECONDS + RECOVERY_SECONDS):
             for gateway in self.gateways:
                 await gateway.ended()
-        await self._until_free()
+        taken = "No caller asks any more, and slots are taken"
+        await until_nothing(self._busy, taken, RECOVERY_SECONDS, every=0.5)
         self._check_stories()
         for worker in self.workers:
             await worker.ended()
         self.record.check()
-        await self._nothing_left()
+        await until_nothing(self._held, STAYED_BEHIND, RECOVERY_SECONDS)
+        self.node.check_errors()
 
     # Trouble
 
@@ -276,18 +282,12 @@ class QueriesRun:
 
     # The end
 
-    async def _until_free(self) -> None:
-        """Every slot of every worker comes back."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + RECOVERY_SECONDS
-        while busy := [
+    def _busy(self) -> list[tuple[str, int]]:
+        return [
             (one.host.name, one.worker.statistics.busy)
             for one in self.workers
             if one.worker is not None and one.worker.statistics.busy
-        ]:
-            if loop.time() >= end:
-                raise Violation(f"Nobody asks anything any more, and slots are taken: {busy}")
-            await asyncio.sleep(0.5)
+        ]
 
     def _check_stories(self) -> None:
         self.record.check()
@@ -299,24 +299,8 @@ class QueriesRun:
         if not self.record.told["done"]:
             raise Violation("Nothing was ever answered.")
 
-    async def _nothing_left(self) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + RECOVERY_SECONDS
-        while left := self._held():
-            if loop.time() >= end:
-                raise Violation(f"Everybody has left, and this stayed behind: {left}")
-            await asyncio.sleep(1.0)
-        for shard in self.node.running.values():
-            bad = {"internal-error", "protocol-violation"} & set(shard.errors)
-            if bad:
-                raise Violation(f"Shard {shard.number} reported {sorted(bad)}.")
-
     def _held(self) -> list[object]:
-        left: list[object] = []
-        for number, shard in self.node.running.items():
-            counts = (shard.client_connections, shard.in_flight, shard.under_way_bytes)
-            if any(counts):
-                left.append((number, counts))
+        left = self.node.held_by_shards()
         for partitions in self.node.partitions():
             counting = partitions.queries.counting
             if counting.under_way or counting.counted:

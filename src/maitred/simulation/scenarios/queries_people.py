@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import AsyncIterator  # noqa: TC003 - handlers are inspected
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,16 +13,14 @@ from maitred.dispatch.ask import Ask
 from maitred.errors import DeadlineExceeded, MaitredError
 from maitred.settings import Querying as QueryingSettings
 from maitred.settings import WorkerSettings
-from maitred.simulation.errors import ProcessKilled, Violation
-from maitred.simulation.scenarios.people import Guest, cut_now_and_then
+from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.people import KeptGuest, WorkerGuest
 from maitred.simulation.scenarios.queries_record import QueryStory
-from maitred.worker.worker import Worker
 
 if TYPE_CHECKING:
     from maitred.app.app import App
     from maitred.app.handler import Handler
     from maitred.simulation.hosts import Host
-    from maitred.simulation.process import Process
     from maitred.simulation.scenarios.queries_record import QueryRecord
 
 NAMESPACE: Final = "market"
@@ -52,76 +49,22 @@ QUERYING: Final = QueryingSettings(
 )
 
 
-class AttendingGuest(Guest):
-    """A host with one process that has an app, and that is started again when it dies."""
-
-    def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
-        super().__init__(host, node)
-        self.record = record
-        self.lives = 0
-        self.wanted = True
-        self._clocks = host.network.random(f"clock/{host.name}")
-        self._process: Process | None = None
-        self._keeper: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start the process, and start it again whenever it ends."""
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
-
-    def kill(self) -> None:
-        """Kill the process, as SIGKILL does."""
-        if self._process is not None:
-            self._process.kill()
-
-    async def ended(self) -> None:
-        """Stop the process for good, and wait until it has ended."""
-        self.wanted = False
-        self.stop()
-        if self._keeper is not None:
-            await self._keeper
-
-    def stop(self) -> None:
-        """Stop the process in order, as SIGTERM does."""
-        raise NotImplementedError
-
-    def gone(self, name: str) -> None:
-        """Record that the process with that name has ended."""
-        raise NotImplementedError
-
-    async def main(self, name: str) -> None:
-        """Run the process; a subclass implements it."""
-        raise NotImplementedError
-
-    async def _keep(self) -> None:
-        while self.wanted:
-            self.lives += 1
-            self.host.clock_skew_seconds = self._clocks.uniform(-SKEW_SECONDS, SKEW_SECONDS)
-            name = f"{self.host.name} life {self.lives}"
-            self._process = self.host.spawn(self.main(name), name=name)
-            try:
-                await self._process.wait()
-            except ProcessKilled:
-                pass
-            except Exception as problem:  # noqa: BLE001 - the keeper is awaited only at the end
-                text = "".join(traceback.format_exception(problem))
-                self.record.complaints.append(f"{name} failed: {text}")
-                return
-            self.gone(name)
-            if self.wanted:
-                await asyncio.sleep(self.random.random())
-
-
-class GatewayHost(AttendingGuest):
+class GatewayHost(KeptGuest):
     """Asks queries, leaves some of them, and tells the record what it heard."""
 
-    pause_seconds = 0.2
-    plain = False
-    """Whether no caller leaves its query, and no query has a priority."""
-    hurries = False
-    """Whether some callers ask not to be queued."""
+    skew_seconds = SKEW_SECONDS
 
-    def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
+    def __init__(
+        self, host: Host, node: Host, record: QueryRecord, *, plain: bool, hurries: bool
+    ) -> None:
         super().__init__(host, node, record)
+        self.record = record
+        self.plain = plain
+        """Whether no caller leaves its query, and no query has a priority."""
+        self.hurries = hurries
+        """Whether some callers ask not to be queued."""
+        self.pause_seconds = 0.5 if plain else 0.3
+        """Longest time between two queries."""
         self.querying: QueryGateway | None = None
         self.calm = False
         """Ask for nothing that takes long."""
@@ -146,21 +89,17 @@ class GatewayHost(AttendingGuest):
             client, QUERYING, self.host.surroundings, self.record.log(), name=name
         )
         self.querying = querying
-        cutting = None
-        if self.cut_seconds is not None:
-            cutting = asyncio.ensure_future(cut_now_and_then(self))
-        waiting: dict[asyncio.Task[None], None] = {}
-        while self._asking:
-            task = asyncio.ensure_future(self._ask(querying, name))
-            waiting[task] = None
-            for over in [one for one in waiting if one.done()]:
-                del waiting[over]
-                over.result()
-            await asyncio.sleep(self.random.random() * self.pause_seconds)
-        for task in waiting:
-            await task
-        if cutting is not None:
-            cutting.cancel()
+        async with self.cut_now_and_then():
+            waiting: dict[asyncio.Task[None], None] = {}
+            while self._asking:
+                task = asyncio.ensure_future(self._ask(querying, name))
+                waiting[task] = None
+                for over in [one for one in waiting if one.done()]:
+                    del waiting[over]
+                    over.result()
+                await asyncio.sleep(self.random.random() * self.pause_seconds)
+            for task in waiting:
+                await task
         left = [row for row in querying.table.rows() if row.status in UNFINISHED]
         if left:
             raise Violation(f"Everybody was answered, and the table has {left}")
@@ -272,54 +211,35 @@ def unpacked(chunk: bytes, decoder: msgpack.Decoder[int]) -> list[int]:
     return values
 
 
-class QueryWorkerHost(AttendingGuest):
+class QueryWorkerHost(WorkerGuest):
     """A worker that serves both queues with the same slots."""
 
-    slots = 2
-    listens = True
+    skew_seconds = SKEW_SECONDS
 
-    def __init__(self, host: Host, node: Host, record: QueryRecord) -> None:
-        super().__init__(host, node, record)
-        self.worker: Worker | None = None
-
-    def stop(self) -> None:
-        if self.worker is not None:
-            self.worker.stop()
+    def __init__(self, host: Host, node: Host, record: QueryRecord, *, slots: int) -> None:
+        super().__init__(host, node, record, slots=slots)
+        self.record = record
+        self.listens = True
+        """Whether gateways can connect to the worker directly."""
 
     def gone(self, name: str) -> None:
-        self.worker = None
+        super().gone(name)
         self.record.worker_gone(name, asyncio.get_running_loop().time())
 
     async def main(self, name: str) -> None:
         app = self.app_of(NAMESPACE)
         handlers = self._handlers(app, name)
         client = await self.connected(app)
-        worker = Worker(
-            client,
-            handlers,
-            WorkerSettings(
-                slots=self.slots,
-                offer_seconds=10.0,
-                attend_seconds=1.0,
-                drain_seconds=5.0,
-                host=self.host.address if self.listens else None,
-                public_without_tls=True,
-            ),
-            name,
-            self.host.surroundings,
-            self.record.log(),
-            secret=self.random.randbytes(16),
+        settings = WorkerSettings(
+            slots=self.slots,
+            offer_seconds=10.0,
+            attend_seconds=1.0,
+            drain_seconds=5.0,
+            host=self.host.address if self.listens else None,
+            public_without_tls=True,
         )
-        cutting = None
-        if self.cut_seconds is not None:
-            cutting = asyncio.ensure_future(cut_now_and_then(self))
-        self.worker = worker
-        if not self.wanted:
-            worker.stop()
-        await worker.run()
-        if cutting is not None:
-            cutting.cancel()
-        await self.leave(app)
+        secret = self.random.randbytes(16)
+        await self.serve(handlers, client, settings, name=name, secret=secret)
 
     def _handlers(self, app: App, name: str) -> list[Handler[Any, Any, Any]]:
         loop = asyncio.get_running_loop()

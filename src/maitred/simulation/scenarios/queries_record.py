@@ -1,6 +1,6 @@
-"""What was seen of every query: who asked it, who ran it, what was answered, and what may not be.
+"""The record of every query of a run: who asked it, who ran it, and what was answered.
 
-The record stands outside of the world, as the one of tasks does: no fault touches it.
+The record raises `Violation` at once for what must never happen.
 """
 
 from __future__ import annotations
@@ -8,13 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
 
-from maitred.simulation.errors import Violation
-from maitred.simulation.scenarios.tasks_record import complaining
-
-if TYPE_CHECKING:
-    from maitred.logs import Logger
+from maitred.simulation.scenarios.record import ScenarioRecord
 
 
 @dataclass(slots=True)
@@ -70,14 +65,15 @@ class QueryPromise:
     """How long after some trouble the node may not know of all that run, and let others in."""
 
 
-class QueryRecord:
+class QueryRecord(ScenarioRecord):
     """Holds the stories of all queries of a run, and checks them."""
 
+    noun = "query"
+
     def __init__(self, promise: QueryPromise) -> None:
+        super().__init__()
         self.promise = promise
         self.stories: list[QueryStory] = []
-        self.complaints: list[str] = []
-        self.found: list[Violation] = []
         self.told: Counter[str] = Counter()
         self.served: Counter[str] = Counter()
         """Answers that are `done`, by gateway."""
@@ -164,20 +160,3 @@ class QueryRecord:
         usual = outcome in ("done", "cancelled", "deadline-exceeded")
         if not usual and outcome not in self.promise.outcomes:
             raise self.violation(story, f"was refused, and nothing had gone wrong: {outcome}")
-
-    def violation(self, story: QueryStory, what: str) -> Violation:
-        """The query did something that it must not."""
-        found = Violation(f"A query {what}: {story}")
-        self.found.append(found)
-        return found
-
-    def check(self) -> None:
-        """Raise what was found so far."""
-        if self.found:
-            raise self.found[0]
-        if self.complaints:
-            raise Violation(f"Somebody complained: {self.complaints[:3]}")
-
-    def log(self) -> Logger:
-        """A log in which only what should never be said is kept."""
-        return complaining(self.complaints)

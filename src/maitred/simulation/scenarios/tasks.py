@@ -30,8 +30,9 @@ from msgspec import msgpack
 from maitred.matching.effects import decode_ended
 from maitred.settings import Forwarding, Limits, Node, Queue, Scaling
 from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.record import STAYED_BEHIND, until_nothing
+from maitred.simulation.scenarios.simulated_node import SimulatedNode
 from maitred.simulation.scenarios.tasks_forger import Forger
-from maitred.simulation.scenarios.tasks_node import TaskNode
 from maitred.simulation.scenarios.tasks_people import PARTITIONS_MAX, Admin, Producer, WorkerHost
 from maitred.simulation.scenarios.tasks_record import Promise, TasksRecord
 from maitred.simulation.store import DiskFaults, SimulatedDisk
@@ -144,28 +145,31 @@ class Tasks:
         self.disk = SimulatedDisk(
             world.random("disk"), DiskFaults.drawn(random) if kind.disk_fails else None
         )
-        self.node = TaskNode(
+        self.node = SimulatedNode(
             world.host("node"),
-            self.disk,
             settings,
-            self.record.complaining(),
-            random.randint(1, SHARDS_MAX),
-            random,
+            self.record.log(),
+            shards=random.randint(1, SHARDS_MAX),
+            random=random,
+            disk=self.disk,
         )
+        node, record, queues = self.node.host, self.record, kind.queues
         self.workers = [
-            WorkerHost(world.host(f"worker-{number}"), self.node.host, self.record)
+            WorkerHost(
+                world.host(f"worker-{number}"), node, record, slots=kind.slots, queues=queues
+            )
             for number in range(kind.workers)
         ]
         self.producers = [
-            Producer(world.host(f"producer-{number}"), self.node.host, self.record)
+            Producer(
+                world.host(f"producer-{number}"), node, record, plain=kind.plain, queues=queues
+            )
             for number in range(2)
         ]
-        self.admin = Admin(world.host("admin"), self.node.host, self.record)
-        for person in (*self.workers, *self.producers, self.admin):
-            person.queues = kind.queues
+        self.admin = Admin(world.host("admin"), node, record, queues=queues)
         self.forger: Forger | None = None
         if kind.ends_forged:
-            self.forger = Forger(world.host("forger"), self.node.host, self.record, self._sessions)
+            self.forger = Forger(world.host("forger"), node, record, self._sessions)
 
     def _sessions(self) -> list[bytes]:
         return [worker.session for worker in self.workers if worker.session]
@@ -175,13 +179,11 @@ class Tasks:
         kind = self.kind
         self.node.start()
         for worker in self.workers:
-            worker.slots = kind.slots
             if kind.workers_die:
                 worker.cut_seconds = self._random.choice((None, 1.0))
             worker.start()
         producing = []
         for producer in self.producers:
-            producer.plain = kind.plain
             if kind.producers_cut:
                 producer.cut_seconds = self._random.choice((None, 0.3, 1.0))
             producing.append(producer.host.spawn(producer.main(), name=producer.host.name))
@@ -207,7 +209,8 @@ class Tasks:
             await worker.ended()
         await self._until_over()
         self._check_stories()
-        await self._nothing_left()
+        await until_nothing(self._held, STAYED_BEHIND, 60.0)
+        self.node.check_errors()
         await self.node.restart(1, orderly=True)
 
     # Trouble
@@ -279,14 +282,16 @@ class Tasks:
     # The end
 
     async def _until_over(self) -> None:
-        """Every task that the node has is over, in memory and on disk."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + RECOVERY_SECONDS
-        while left := self._left():
-            self.record.check()
-            if loop.time() >= end:
-                raise Violation(f"After {RECOVERY_SECONDS} s of calm this is left: {left}")
-            await asyncio.sleep(1.0)
+        """Wait until every task that the node has is over, in memory and on disk."""
+
+        def left() -> list[object]:
+            found = self._left()
+            if found:
+                self.record.check()
+            return found
+
+        problem = f"After {RECOVERY_SECONDS} s of calm this is left"
+        await until_nothing(left, problem, RECOVERY_SECONDS)
 
     def _left(self) -> list[object]:
         left: list[object] = []
@@ -347,30 +352,8 @@ class Tasks:
         if not acknowledged and not self.kind.disk_fails:
             raise Violation("Nothing was ever acknowledged.")
 
-    async def _nothing_left(self) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + 60.0
-        while left := self._held():
-            if loop.time() >= end:
-                raise Violation(f"Everybody has left, and this stayed behind: {left}")
-            await asyncio.sleep(1.0)
-        for shard in self.node.running.values():
-            bad = {"internal-error", "protocol-violation"} & set(shard.errors)
-            if bad:
-                raise Violation(f"Shard {shard.number} reported {sorted(bad)}.")
-
     def _held(self) -> list[object]:
-        left: list[object] = []
-        for number, shard in self.node.running.items():
-            counts = (
-                shard.client_connections,
-                shard.in_flight,
-                shard.partial_bytes,
-                shard.under_way_bytes,
-                shard.unsent_bytes,
-            )
-            if any(counts):
-                left.append((number, counts))
+        left = self.node.held_by_shards()
         for partitions in self.node.partitions():
             for owned in partitions.owned.values():
                 partition = owned.partition

@@ -62,11 +62,7 @@ class Forger(Person):
 
     async def main(self) -> None:
         """Send forged reports for ever."""
-
-        async def handle(number: int) -> int:
-            raise NotImplementedError
-
-        client = await self.connected(self.app(handle))
+        client = await self.connected(self.app())
         while True:
             await asyncio.sleep(self.random.expovariate(4.0))
             with suppress(MaitredError):

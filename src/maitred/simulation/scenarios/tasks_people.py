@@ -1,7 +1,7 @@
-"""The users of the node: producers, workers, and an admin of the queue.
+"""The users of the scenario of tasks: producers, workers, and an admin of the queue.
 
-Producers and workers are what users run, `maitred.app` and `maitred.worker`; each process has an
-app of its own. What they do and see goes into the record.
+Producers and workers run what real ones run, `maitred.app` and `maitred.worker`. What they do and
+see goes into the record.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from maitred.protocol.sessions import session_of_secret
 from maitred.protocol.tasks import DeadLetters, Describe, Resize
 from maitred.routing.names import TASKS
 from maitred.settings import WorkerSettings
-from maitred.simulation.errors import ProcessKilled
-from maitred.simulation.scenarios.people import Guest, cut_now_and_then
-from maitred.worker.worker import Worker
+from maitred.simulation.scenarios.people import Guest, WorkerGuest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import DeadLettersFound
     from maitred.simulation.hosts import Host
-    from maitred.simulation.process import Process
     from maitred.simulation.scenarios.tasks_record import Story, TasksRecord
 
 NAMESPACE: Final = "shop"
@@ -45,54 +42,58 @@ tasks are alike, so more would find no more; but they do not all fit in a small 
 SELECTION: Final = "weighted"
 
 
-class Person(Guest):
-    """A host with one process that has an app."""
+def serving(app: App, queues: int, handle: Callable[[int], object]) -> App:
+    """Let `handle` serve the first `queues` queues in a new app, and return the app."""
+    for queue in QUEUES[:queues]:
+        app.handler(queue, retention=RETENTION_SECONDS, selection=SELECTION)(handle)
+    return app
 
-    def __init__(self, host: Host, node: Host, record: TasksRecord) -> None:
+
+async def unserved(number: int) -> int:
+    """Stand for the handler in a process that serves no queue."""
+    raise NotImplementedError
+
+
+class Person(Guest):
+    """A host with one process that uses the first `queues` queues and serves none."""
+
+    def __init__(self, host: Host, node: Host, record: TasksRecord, *, queues: int = 1) -> None:
         super().__init__(host, node)
         self.record = record
+        self.queues = queues
 
-    queues = 1
-    """How many of the queues are used."""
-
-    def app(self, handle: Callable[[int], object]) -> App:
-        """Return a new app for a new process, with `handle` to serve all queues."""
-        app = self.app_of(NAMESPACE)
-        for queue in QUEUES[: self.queues]:
-            app.handler(queue, retention=RETENTION_SECONDS, selection=SELECTION)(handle)
-        return app
+    def app(self) -> App:
+        """Return a new app whose handlers are never called."""
+        return serving(self.app_of(NAMESPACE), self.queues, unserved)
 
 
 class Producer(Person):
     """Adds tasks, asks for some results, cancels some."""
 
-    plain = False
-    """Nothing that would change the order in which tasks are begun."""
     tasks = 30
     pause_seconds = 0.6
 
+    def __init__(
+        self, host: Host, node: Host, record: TasksRecord, *, queues: int = 1, plain: bool = False
+    ) -> None:
+        super().__init__(host, node, record, queues=queues)
+        self.plain = plain
+        """Whether to do nothing that would change the order in which tasks are begun."""
+
     async def main(self) -> None:
         """Add tasks until all are added or refused."""
-
-        async def handle(number: int) -> int:
-            raise NotImplementedError
-
-        app = self.app(handle)
+        app = self.app()
         await self.connected(app)
-        cutting = None
-        if self.cut_seconds is not None:
-            cutting = asyncio.ensure_future(cut_now_and_then(self))
-        waiting = []
-        left = self.tasks
-        while left > 0:
-            count = min(left, self.random.choice((1, 1, 1, 2, 5, BATCH_MAX)))
-            left -= count
-            waiting += await self._add(app, count)
-            await asyncio.sleep(self.random.random() * self.pause_seconds)
-        for task in waiting:
-            await task
-        if cutting is not None:
-            cutting.cancel()
+        async with self.cut_now_and_then():
+            waiting = []
+            left = self.tasks
+            while left > 0:
+                count = min(left, self.random.choice((1, 1, 1, 2, 5, BATCH_MAX)))
+                left -= count
+                waiting += await self._add(app, count)
+                await asyncio.sleep(self.random.random() * self.pause_seconds)
+            for task in waiting:
+                await task
         await self.leave(app)
 
     async def _add(self, app: App, count: int) -> list[asyncio.Task[None]]:
@@ -105,7 +106,7 @@ class Producer(Person):
             timeout = random.choice((0.0, 0.0, 8.0))
             retries = random.choice((0, 2, 20))
         priority = random.choice((2, 2, 0, 4))
-        queue = random.choice(QUEUES[: self.queues]) if self.queues > 1 else QUEUES[0]
+        queue = random.choice(QUEUES[: self.queues]) if self.queues > 1 else QUEUE
         handler = app.handlers[queue]
         stories = [
             self.record.told(
@@ -197,55 +198,23 @@ ALLOWED_AWAITING: Final = frozenset(
 """The errors with which waiting for a result may fail: no shard that knows it was reachable."""
 
 
-class WorkerHost(Person):
-    """A worker, started again when it ends."""
+class WorkerHost(WorkerGuest):
+    """A worker that serves the first `queues` queues."""
 
-    slots = 4
-
-    def __init__(self, host: Host, node: Host, record: TasksRecord) -> None:
-        super().__init__(host, node, record)
-        self.lives = 0
+    def __init__(
+        self, host: Host, node: Host, record: TasksRecord, *, slots: int = 4, queues: int = 1
+    ) -> None:
+        super().__init__(host, node, record, slots=slots)
+        self.record = record
+        self.queues = queues
         self.session = b""
         """Session of the worker that runs now, or ran last."""
-        self.wanted = True
-        self._worker: Worker | None = None
-        self._process: Process | None = None
-        self._keeper: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Start the worker, and start it again whenever it ends."""
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+    def gone(self, name: str) -> None:
+        super().gone(name)
+        self.record.worker_gone(name)
 
-    def kill(self) -> None:
-        """Kill the worker, as SIGKILL does."""
-        if self._process is not None:
-            self._process.kill()
-
-    def stop(self) -> None:
-        """Stop the worker in order, as SIGTERM does."""
-        if self._worker is not None:
-            self._worker.stop()
-
-    async def ended(self) -> None:
-        """Stop the worker in order and for good, and wait until it has ended."""
-        self.wanted = False
-        self.stop()
-        if self._keeper is not None:
-            await self._keeper
-
-    async def _keep(self) -> None:
-        while self.wanted:
-            self.lives += 1
-            name = f"{self.host.name} life {self.lives}"
-            self._process = self.host.spawn(self._main(name), name=name)
-            with suppress(ProcessKilled):
-                await self._process.wait()
-            self._worker = None
-            self.record.worker_gone(name)
-            if self.wanted:
-                await asyncio.sleep(self.random.random())
-
-    async def _main(self, name: str) -> None:
+    async def main(self, name: str) -> None:
         loop = asyncio.get_running_loop()
         stories = self.record.stories
 
@@ -265,29 +234,13 @@ class WorkerHost(Person):
             self.record.completes(number)
             return number
 
-        app = self.app(handle)
+        app = serving(self.app_of(NAMESPACE), self.queues, handle)
         client = await self.connected(app)
         secret = self.random.randbytes(16)
         self.session = session_of_secret(secret)
-        worker = Worker(
-            client,
-            list(app.handlers.values()),
-            WorkerSettings(slots=self.slots, offer_seconds=10.0, finish_seconds=4.0),
-            name,
-            self.host.surroundings,
-            self.record.complaining(),
-            secret=secret,
-        )
-        cutting = None
-        if self.cut_seconds is not None:
-            cutting = asyncio.ensure_future(cut_now_and_then(self))
-        self._worker = worker
-        if not self.wanted:
-            worker.stop()
-        await worker.run()
-        if cutting is not None:
-            cutting.cancel()
-        await self.leave(app)
+        settings = WorkerSettings(slots=self.slots, offer_seconds=10.0, finish_seconds=4.0)
+        handlers = list(app.handlers.values())
+        await self.serve(handlers, client, settings, name=name, secret=secret)
 
 
 class Admin(Person):
@@ -295,12 +248,7 @@ class Admin(Person):
 
     async def main(self) -> None:
         """Resize and describe the queue, and revive dead letters, for ever."""
-
-        async def handle(number: int) -> int:
-            raise NotImplementedError
-
-        app = self.app(handle)
-        client = await self.connected(app)
+        client = await self.connected(self.app())
         random = self.random
         read = 1
         while True:

@@ -1,7 +1,7 @@
-"""What was seen of every task: who acknowledged it, who ran it, and what may not be.
+"""The record of every task of a run: who acknowledged it, who ran it, and how it ended.
 
-The record stands outside of the world: processes write into it, and no fault touches it. It objects
-at once to what must never happen; `check` asks in the end whether everybody's task came to an end.
+The record raises `Violation` at once for what must never happen. After the run, `ends` checks
+whether each task came to one end.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maitred.errors import NOTHING
 from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.record import ScenarioRecord
 
 if TYPE_CHECKING:
     from maitred.errors import MaitredError
-    from maitred.logs import Logger
 
 
 _TRUE_OF: Final = {
@@ -89,16 +89,15 @@ class Promise:
     """No attempt is counted that did not run: a task that a worker gives back has none."""
 
 
-class TasksRecord:
+class TasksRecord(ScenarioRecord):
     """Holds the stories of all tasks of a run, and checks them."""
 
+    noun = "task"
+
     def __init__(self, promise: Promise) -> None:
+        super().__init__()
         self.promise = promise
         self.stories: list[Story] = []
-        self.complaints: list[str] = []
-        """The failures that processes reported of themselves."""
-        self.found: list[Violation] = []
-        """A handler that raises only fails, so what was found is kept here as well."""
         self.duplicates = 0
         self.overlaps = 0
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
@@ -209,46 +208,3 @@ class TasksRecord:
             for run in story.runs:
                 if run.worker == worker:
                     run.ended = True
-
-    def violation(self, story: Story, what: str) -> Violation:
-        """The task did something that it must not."""
-        found = Violation(f"A task {what}: {story}")
-        self.found.append(found)
-        return found
-
-    def check(self) -> None:
-        """Raise what was found so far."""
-        if self.found:
-            raise self.found[0]
-        if self.complaints:
-            raise Violation(f"Somebody complained: {self.complaints[:3]}")
-
-    def complaining(self) -> Logger:
-        """A log in which only what should never be said is kept."""
-        return complaining(self.complaints)
-
-
-def complaining(heard: list[str]) -> Logger:
-    """A log in which only what should never be said is kept."""
-    return _Complaints(heard)
-
-
-class _Complaints:
-    def __init__(self, heard: list[str]) -> None:
-        self._heard = heard
-
-    def debug(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-    def info(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-    def warning(self, event: str, **fields: Any) -> None: ...  # noqa: ANN401
-
-    def error(self, event: str, **fields: Any) -> None:  # noqa: ANN401
-        if not event.startswith("store "):  # the disk's faults are said as they should be
-            self._heard.append(f"{event} {fields}")
-
-    def exception(self, event: str, **fields: Any) -> None:  # noqa: ANN401
-        import traceback
-
-        self._heard.append(f"{event} {fields} {traceback.format_exc()}")
-
-    def bind(self, **_fields: Any) -> Logger:  # noqa: ANN401
-        return self

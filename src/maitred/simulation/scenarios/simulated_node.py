@@ -1,4 +1,4 @@
-"""A node that stores tasks: a process for each shard, one disk, and dead shards restart."""
+"""A simulated node: a host with a process for each shard, which is restarted when it dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maitred.node.restarts import RestartAt, RestartPolicy
 from maitred.node.shard import Shard, ShardPlace
 from maitred.node.vitals import Vitals
 from maitred.settings import Restarts
-from maitred.simulation.errors import ProcessKilled
+from maitred.simulation.errors import ProcessKilled, Violation
 from maitred.simulation.store import SimulatedStore
 
 if TYPE_CHECKING:
@@ -28,26 +28,32 @@ PORT: Final = 4_747
 RESTARTS: Final = Restarts(give_up_after=1_000, longest_seconds=1.0)
 
 
-class TaskNode:
-    """One host, one disk, some shards."""
+class SimulatedNode:
+    """Runs the real shards of one node; the restart policy is the supervisor's own."""
 
     def __init__(
         self,
         host: Host,
-        disk: SimulatedDisk,
         settings: Node,
         log: Logger,
+        *,
         shards: int,
         random: Random,
+        disk: SimulatedDisk | None = None,
+        restarts: Restarts = RESTARTS,
     ) -> None:
+        """Without a disk the shards keep no tasks."""
         self.host = host
         self.shards = shards
         self.running: dict[int, Shard] = {}
         """Maps a shard's number to the shard, for those that serve."""
         self.crashes = 0
+        self.lives = 0
+        """Rises before and after the node is started with another number of shards."""
         self._disk = disk
         self._settings = settings
         self._log = log
+        self._restarts = restarts
         self._identity = UUID(int=random.getrandbits(128))
         self._keepers: list[asyncio.Task[None]] = []
         self._stopping: dict[int, asyncio.Event] = {}
@@ -61,6 +67,7 @@ class TaskNode:
 
     async def restart(self, shards: int, *, orderly: bool) -> None:
         """Stop, and come back with so many shards."""
+        self.lives += 1
         if orderly:
             processes = [process for process in self.host.processes if not process.dead]
             for stopping in self._stopping.values():
@@ -70,6 +77,7 @@ class TaskNode:
                     await process.wait()
         await self.kill()
         self.shards = shards
+        self.lives += 1
         self.start()
 
     async def kill(self) -> None:
@@ -102,9 +110,30 @@ class TaskNode:
             if shard._partitions is not None  # noqa: SLF001
         ]
 
+    def held_by_shards(self) -> list[object]:
+        """Return what shards still hold of clients: connections, requests and bytes."""
+        held = {
+            number: (
+                shard.client_connections,
+                shard.in_flight,
+                shard.partial_bytes,
+                shard.under_way_bytes,
+                shard.unsent_bytes,
+            )
+            for number, shard in self.running.items()
+        }
+        return [(self.host.name, number, counts) for number, counts in held.items() if any(counts)]
+
+    def check_errors(self) -> None:
+        """Raise `Violation` if a shard has answered with an error that it should never need."""
+        for shard in self.running.values():
+            bad = {"internal-error", "protocol-violation"} & set(shard.errors)
+            if bad:
+                raise Violation(f"Shard {shard.number} of {self.host.name} sent {sorted(bad)}.")
+
     async def _keep(self, number: int) -> None:
         loop = asyncio.get_running_loop()
-        policy = RestartPolicy(RESTARTS, loop.time())
+        policy = RestartPolicy(self._restarts, loop.time())
         restarts = 0
         while True:
             process = self.host.spawn(self._main(number, restarts), name=f"shard-{number}")
@@ -112,7 +141,7 @@ class TaskNode:
                 await process.wait()
             self.running.pop(number, None)
             decision = policy.died(loop.time())
-            assert isinstance(decision, RestartAt)  # noqa: S101 - they are never given up here
+            assert isinstance(decision, RestartAt)  # noqa: S101 - the policy never gives up
             await asyncio.sleep(decision.moment - loop.time())
             restarts += 1
 
@@ -130,14 +159,17 @@ class TaskNode:
         shard = Shard(
             place, self._settings, self.host.surroundings, self._log, vitals=Vitals.none()
         )
-        store = SimulatedStore(self._disk)
-        self.host.at_end.append(partial(_free, shard.keep_tasks(store)))
+        store = None
+        if self._disk is not None:
+            store = SimulatedStore(self._disk)
+            self.host.at_end.append(partial(_free, shard.keep_tasks(store)))
         await shard.start()
         self.running[number] = shard
         self._stopping[number] = asyncio.Event()
         await self._stopping[number].wait()
         await shard.drain()
-        await store.close()
+        if store is not None:
+            await store.close()
 
 
 def _free(partitions: Partitions) -> None:
