@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maitred.simulation.flow import Flow
-from maitred.simulation.listener import Listener
+from maitred.simulation.listeners import Listener
 from maitred.simulation.scenarios import SCENARIOS
 from maitred.simulation.soak import soak
 from maitred.simulation.transport import SimulatedTransport
@@ -78,7 +78,7 @@ def the_window_has_no_end(patch: Patch) -> None:
 
 
 def nobody_is_told_to_pause(patch: Patch) -> None:
-    patch.setattr(SimulatedTransport, "_pause_protocol_if_full", lambda _transport: None)
+    patch.setattr(SimulatedTransport, "_maybe_pause_protocol", lambda _transport: None)
 
 
 def everybody_may_bind(patch: Patch) -> None:

@@ -21,10 +21,8 @@ RATE_PER_SECOND_MAX = 1e12
 """The largest rate that a hint may claim, one task per picosecond; more is a fault, not a load."""
 
 
-class InvalidHint(InvalidArgument):
+class InvalidHint(InvalidArgument, code="invalid-hint"):
     """The hint holds a backlog or a rate that no partition can have."""
-
-    code = "invalid-hint"
 
 
 @dataclass(frozen=True, slots=True)

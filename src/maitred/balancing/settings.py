@@ -8,10 +8,8 @@ from maitred.balancing.checks import is_number, is_whole
 from maitred.errors import InvalidArgument
 
 
-class InvalidSelectorSetting(InvalidArgument):
+class InvalidSelectorSetting(InvalidArgument, code="invalid-selector-setting"):
     """A setting of a selector is out of its range."""
-
-    code = "invalid-selector-setting"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from maitred.simulation.flow import Flow
 from maitred.simulation.transport import SimulatedTransport
+from maitred.simulation.unix_transport import UnixTransport
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from random import Random
 
-    from maitred.simulation.bound_socket import BoundSocket
     from maitred.simulation.hosts import Host
+    from maitred.simulation.listeners import BoundSocket
     from maitred.simulation.process import Process
 
 
@@ -22,7 +23,10 @@ class SimulatedConnection:
 
     transport = SimulatedTransport
 
-    def __init__(self, process: Process, server: Host, random: Random) -> None:
+    def __init__(
+        self, process: Process, server: Host, random: Random, client_port: int | None = None
+    ) -> None:
+        """Establish the connection; with a `client_port`, it uses that port of the client."""
         network = process.host.network
         self.process = process
         self.client = process.host
@@ -31,6 +35,9 @@ class SimulatedConnection:
         self.incoming = Flow(network, self.number, random, server, self.client)
         self.outgoing.reverse = self.incoming
         self.incoming.reverse = self.outgoing
+        self._client_port = client_port
+        if client_port is not None:
+            self.client.take_port(client_port)
         network.connections[self.number] = self
         process.unclaimed[self] = None
 
@@ -43,10 +50,12 @@ class SimulatedConnection:
         )
 
     def forgotten(self) -> None:
-        """Release what the connection used, when it is over."""
+        """Free the client's port when the connection is over."""
+        if self._client_port is not None:
+            self.client.give_port(self._client_port)
 
     def abandon(self) -> None:
-        """Reset the connection: the client gave up just when it was connected."""
+        """Close the connection: the client gave up just when it was connected."""
         self.outgoing.send_reset()
 
     def accept(self, listener: BoundSocket, names: dict[str, Any]) -> None:
@@ -80,14 +89,14 @@ class SimulatedConnection:
         return transport, protocol
 
 
-async def connected(future: asyncio.Future[SimulatedConnection]) -> SimulatedConnection:
-    """Wait until an attempt to connect has succeeded."""
-    try:
-        return await future
-    except asyncio.CancelledError:
-        # The attempt was cancelled just when it succeeded: the server has a connection.
-        if future.done() and not future.cancelled() and future.exception() is None:
-            connection = future.result()
-            connection.process.unclaimed.pop(connection, None)
-            connection.abandon()
-        raise
+class UnixConnection(SimulatedConnection):
+    """An established connection between two processes of a host, or within one of them."""
+
+    transport = UnixTransport
+
+    def abandon(self) -> None:
+        """Close the connection as a kernel does: a reset only if bytes stay unread."""
+        if self.incoming.carries_bytes:
+            self.outgoing.send_reset()
+        else:
+            self.outgoing.send_end()

@@ -5,61 +5,41 @@ from __future__ import annotations
 from maitred.errors import MaitredError
 
 
-class SimulationError(MaitredError):
+class SimulationError(MaitredError, code="simulation"):
     """Whatever the simulated world itself reports."""
 
-    code = "simulation"
 
-
-class NotSimulated(SimulationError, NotImplementedError):
+class NotSimulated(SimulationError, NotImplementedError, code="not-simulated"):
     """A facility of real event loops that the simulated one leaves out."""
 
-    code = "not-simulated"
 
-
-class NoProcess(SimulationError):
+class NoProcess(SimulationError, code="no-process"):
     """Network code that runs outside every simulated process, and so on no host."""
 
-    code = "no-process"
 
-
-class Deadlock(SimulationError):
+class Deadlock(SimulationError, code="simulation-deadlock"):
     """Nothing is ready, no timer is set, and the run is not finished."""
 
-    code = "simulation-deadlock"
 
-
-class TooManyEvents(SimulationError):
+class TooManyEvents(SimulationError, code="simulation-too-many-events"):
     """A run reached its limit of events; most likely something spins."""
 
-    code = "simulation-too-many-events"
 
-
-class TooMuchTime(SimulationError):
+class TooMuchTime(SimulationError, code="simulation-too-much-time"):
     """A run reached its limit of virtual time."""
 
-    code = "simulation-too-much-time"
 
-
-class ProcessKilled(SimulationError):
+class ProcessKilled(SimulationError, code="simulated-process-killed"):
     """The process that the caller waited for was killed, or its host lost power."""
 
-    code = "simulated-process-killed"
 
-
-class ProcessFailed(SimulationError):
+class ProcessFailed(SimulationError, code="simulated-process-failed"):
     """A process ended itself with an exit code other than 0."""
 
-    code = "simulated-process-failed"
 
-
-class UnhandledErrors(SimulationError):
+class UnhandledErrors(SimulationError, code="simulation-unhandled-errors"):
     """Callbacks or tasks raised uncaught exceptions, which asyncio would only have logged."""
 
-    code = "simulation-unhandled-errors"
 
-
-class Violation(SimulationError):
+class Violation(SimulationError, code="simulation-violation"):
     """A scenario found an invariant broken."""
-
-    code = "simulation-violation"

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from random import Random
 
-    from maitred.simulation.listener import Listener
+    from maitred.simulation.listeners import Listener, UnixListener
     from maitred.simulation.network import Network
-    from maitred.simulation.unix_listener import UnixListener
 
 EPOCH_SECONDS: Final = 1_800_000_000.0
 """Wall-clock time at virtual time 0; a fixed date, since a run must not depend on its day."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.errors import DuplicateHost, InvalidArgument, UnknownHost
 from maitred.simulation.hosts import Host
-from maitred.simulation.listener import LOOPBACK
+from maitred.simulation.listeners import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

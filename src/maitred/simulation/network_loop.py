@@ -2,35 +2,48 @@
 
 These take whatever asyncio callers pass. What has no meaning here but does no harm (flags, happy
 eyeballs, backlog) is accepted; what would change the outcome (TLS, a socket of one's own, IPv6)
-is refused. Unix sockets are in `unix_loop`.
+is refused.
+
+Unix sockets connect processes of one host. A path is a file of that host. Directories, permissions
+and a process's own `os.unlink` are not simulated: every directory exists, and only binding and
+closing touch a socket's file.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
+import sys
 from typing import TYPE_CHECKING, Any
 
-from maitred.simulation.connection import connected
-from maitred.simulation.listener import ANY_ADDRESS, LOOPBACK, Listener
+from maitred.simulation.attempts import TcpAttempt, UnixAttempt
+from maitred.simulation.listeners import (
+    ANY_ADDRESS,
+    LOOPBACK,
+    Listener,
+    UnixListener,
+    bind_error,
+    checked_path,
+)
+from maitred.simulation.loop import SimulatedLoop
 from maitred.simulation.process import PROCESS, current_process
 from maitred.simulation.refusals import refuse_unsimulated
-from maitred.simulation.tcp_connection import ConnectionAttempt
-from maitred.simulation.unix_loop import UnixLoop
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
-    from maitred.simulation.bound_socket import BoundSocket
+    from maitred.simulation.listeners import BoundSocket
     from maitred.simulation.network import Network
     from maitred.simulation.process import ExceptionHandler, Process
+
+    SocketPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 _PORT_MAX = 65_535
 
 
-class NetworkLoop(UnixLoop):
+class NetworkLoop(SimulatedLoop):
     """What a `World` runs on; `network` is set by it."""
 
     network: Network
@@ -81,9 +94,9 @@ class NetworkLoop(UnixLoop):
         if address == ANY_ADDRESS:
             address = LOOPBACK
         local_port = self._local_port(process, local_addr)
-        attempt = ConnectionAttempt(process, address, _port(port), local_port)
+        attempt = TcpAttempt(process, address, _port(port), local_port)
         try:
-            connection = await connected(attempt.future)
+            connection = await attempt.connected()
         except OSError as error:
             if all_errors:
                 raise ExceptionGroup("create_connection failed", [error]) from None
@@ -130,8 +143,64 @@ class NetworkLoop(UnixLoop):
             for listener in listeners:
                 listener.close()
             raise
+        return await self._serving(listeners, protocol_factory, backlog, starts=start_serving)
+
+    async def create_unix_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        path: SocketPath | None = None,
+        *,
+        ssl: object = None,
+        sock: object = None,
+        server_hostname: str | None = None,
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Connect within the host of the running process."""
+        refuse_unsimulated(ssl, sock, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout)
+        if path is None:
+            raise ValueError("no path and sock were specified")
+        attempt = UnixAttempt(current_process(), checked_path(path))
+        connection = await attempt.connected()
+        return await connection.claim(protocol_factory, attempt.names)
+
+    async def create_unix_server(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        path: SocketPath | None = None,
+        *,
+        sock: object = None,
+        backlog: int = 100,
+        ssl: object = None,
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+        start_serving: bool = True,
+        cleanup_socket: bool = sys.version_info >= (3, 13),
+    ) -> asyncio.Server:
+        """Bind on the host of the running process. The server is asyncio's own.
+
+        Closing the server removes the file if `cleanup_socket` says so; as with asyncio and uvloop,
+        it does by default since Python 3.13. A kill leaves the file behind, and a crash too.
+        """
+        refuse_unsimulated(ssl, sock, None, ssl_handshake_timeout, ssl_shutdown_timeout)
+        if path is None:
+            raise ValueError("path was not specified, and no sock specified")
+        listener = UnixListener(
+            current_process(), checked_path(path), cleanup_socket=cleanup_socket
+        )
+        listener.bind()
+        return await self._serving([listener], protocol_factory, backlog, starts=start_serving)
+
+    async def _serving(
+        self,
+        listeners: list[Any],
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        backlog: int,
+        *,
+        starts: bool,
+    ) -> asyncio.Server:
         server = asyncio.Server(self, listeners, protocol_factory, None, backlog, None, None)
-        if start_serving:
+        if starts:
             await server.start_serving()
         return server
 
@@ -172,28 +241,20 @@ class NetworkLoop(UnixLoop):
             return process.host.free_port()
         address = self._resolve(local_addr[0], 0, 0)
         if address not in (ANY_ADDRESS, LOOPBACK, process.host.address):
-            raise _bind_error(errno.EADDRNOTAVAIL, address, local_addr[1])
+            raise bind_error(errno.EADDRNOTAVAIL, address, local_addr[1])
         port = _port(local_addr[1]) or process.host.free_port()
         if port in process.host.listeners or port in process.host.ports_in_use:
-            raise _bind_error(errno.EADDRINUSE, address, port)
+            raise bind_error(errno.EADDRINUSE, address, port)
         return port
 
 
 def _bound(process: Process, address: str, port: int, *, reuse_port: bool) -> Listener:
     if address not in (ANY_ADDRESS, LOOPBACK, process.host.address):
-        raise _bind_error(errno.EADDRNOTAVAIL, address, port)
+        raise bind_error(errno.EADDRNOTAVAIL, address, port)
     port = port or process.host.free_port()
     listener = Listener(process, address, port, reuse_port=reuse_port)
     listener.bind()
     return listener
-
-
-def _bind_error(code: int, address: str, port: int) -> OSError:
-    return OSError(
-        code,
-        f"error while attempting to bind on address {(address, port)!r}: "
-        f"{os.strerror(code).lower()}",
-    )
 
 
 def _address_info(address: str, port: int) -> tuple[int, int, int, str, tuple[str, int]]:

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 
 
-class PicturesUnavailable(MaitredError):
+class PicturesUnavailable(MaitredError, code="pictures-unavailable"):
     """Pictures cannot be drawn, because matplotlib is not installed."""
-
-    code = "pictures-unavailable"
 
 
 def check_available() -> None:

@@ -18,9 +18,9 @@ from maitred.simulation.errors import NoProcess, ProcessFailed, ProcessKilled
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
-    from maitred.simulation.bound_socket import BoundSocket
     from maitred.simulation.connection import SimulatedConnection
     from maitred.simulation.hosts import Host
+    from maitred.simulation.listeners import BoundSocket
     from maitred.simulation.transport import SimulatedTransport
 
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]

@@ -11,18 +11,18 @@ something to write; a protocol that does neither learns of it at its next write.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import os
 import sys
+from asyncio.transports import _FlowControlMixin
 from collections import deque
 from errno import ECONNRESET, ENOTCONN, EPIPE
 from typing import TYPE_CHECKING, Any, cast
 
 from maitred.simulation.flow import END, RESET
-from maitred.simulation.flow_control import FlowControl
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterable
 
     from maitred.simulation.flow import Flow
@@ -34,8 +34,9 @@ _READ_MAX_BYTES = 256 * 1024
 _BYTES_LIKE = (bytes, bytearray, memoryview)
 
 
-class SimulatedTransport(FlowControl):
-    """A stream transport whose socket is a pair of flows."""
+class SimulatedTransport(_FlowControlMixin):
+    """A stream transport whose socket is a pair of flows. When its protocol is told to pause and to
+    resume writing is decided by asyncio's own class."""
 
     def __init__(
         self,
@@ -45,7 +46,11 @@ class SimulatedTransport(FlowControl):
         names: dict[str, Any],
         server: asyncio.Server | None = None,
     ) -> None:
-        super().__init__(outgoing.network.loop, protocol, names)
+        super().__init__(names, outgoing.network.loop)
+        self._loop = outgoing.network.loop
+        self.buffer = bytearray()
+        """What the window had no room for."""
+        self.set_protocol(protocol)
         self.outgoing = outgoing
         self.incoming = outgoing.reverse
         self.process = process
@@ -81,6 +86,19 @@ class SimulatedTransport(FlowControl):
             self._soon(_set_unless_done, waiter)
 
     # What protocols call
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Set the protocol that gets the callbacks from the next delivery on."""
+        self._protocol: asyncio.BaseProtocol = protocol
+        self._buffered = isinstance(protocol, asyncio.BufferedProtocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol that gets the callbacks."""
+        return self._protocol
+
+    def get_write_buffer_size(self) -> int:
+        """Return the number of bytes that the window had no room for."""
+        return len(self.buffer)
 
     def is_closing(self) -> bool:
         """Whether close or abort was called, or the connection failed."""
@@ -126,7 +144,7 @@ class SimulatedTransport(FlowControl):
             data = memoryview(data)[sent:]
         self.buffer += data
         self.outgoing.stalled()
-        self._pause_protocol_if_full()
+        self._maybe_pause_protocol()  # type: ignore[attr-defined]
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Write the parts as one."""
@@ -264,6 +282,29 @@ class SimulatedTransport(FlowControl):
         view.release()
         self._guarded("buffer_updated", protocol.buffer_updated, len(data))
 
+    def _guarded(self, name: str, callback: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+        """Call the protocol; if it raises, report it and, like asyncio, drop the connection."""
+        try:
+            return callback(*arguments)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the handler decides
+            self._protocol_failed(name, error)
+            return None
+
+    def _protocol_failed(self, name: str, error: BaseException) -> None:
+        # asyncio does not report a failing callback's OSError; it takes it for the socket's.
+        if not isinstance(error, OSError):
+            self._loop.call_exception_handler(
+                {
+                    "message": f"protocol.{name}() failed",
+                    "exception": error,
+                    "transport": self,
+                    "protocol": self._protocol,
+                }
+            )
+        self._force_close(error)
+
     def _take(self, size_max: int) -> bytes:
         data = self._unread.popleft() if len(self._unread) == 1 else b"".join(self._unread)
         self._unread.clear()
@@ -283,7 +324,7 @@ class SimulatedTransport(FlowControl):
     def _send_buffered(self) -> None:
         sent = self.outgoing.send(self.buffer)
         del self.buffer[:sent]
-        self._resume_protocol_if_drained()
+        self._maybe_resume_protocol()  # type: ignore[attr-defined]
         if self.buffer:
             return
         if self._closing:
