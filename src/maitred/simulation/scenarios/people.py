@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from maitred.app.app import App
 from maitred.errors import MaitredError
@@ -18,9 +18,8 @@ from maitred.simulation.scenarios.simulated_node import PORT
 from maitred.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
-    from maitred.app.handler import Handler
     from maitred.client.client import AsyncClient
     from maitred.settings import WorkerSettings
     from maitred.simulation.hosts import Host
@@ -164,17 +163,17 @@ class WorkerGuest(KeptGuest):
 
     async def serve(
         self,
-        handlers: Sequence[Handler[Any, Any, Any]],
+        app: App,
         client: AsyncClient,
         settings: WorkerSettings,
         *,
         name: str,
         secret: bytes,
     ) -> None:
-        """Run the worker until it is stopped, then close the app of its handlers."""
+        """Run a worker for the app's handlers until it is stopped, then close the app."""
         worker = Worker(
             client,
-            list(handlers),
+            list(app.handlers.values()),
             settings,
             name,
             self.host.surroundings,
@@ -186,4 +185,4 @@ class WorkerGuest(KeptGuest):
             if not self.wanted:
                 worker.stop()
             await worker.run()
-        await self.leave(handlers[0].app)
+        await self.leave(app)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator  # noqa: TC003 - handlers are inspected
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import msgpack
 
@@ -19,7 +19,6 @@ from maitred.simulation.scenarios.queries_record import QueryStory
 
 if TYPE_CHECKING:
     from maitred.app.app import App
-    from maitred.app.handler import Handler
     from maitred.simulation.hosts import Host
     from maitred.simulation.scenarios.queries_record import QueryRecord
 
@@ -228,7 +227,7 @@ class QueryWorkerHost(WorkerGuest):
 
     async def main(self, name: str) -> None:
         app = self.app_of(NAMESPACE)
-        handlers = self._handlers(app, name)
+        self._add_handlers(app, name)
         client = await self.connected(app)
         settings = WorkerSettings(
             slots=self.slots,
@@ -239,9 +238,9 @@ class QueryWorkerHost(WorkerGuest):
             public_without_tls=True,
         )
         secret = self.random.randbytes(16)
-        await self.serve(handlers, client, settings, name=name, secret=secret)
+        await self.serve(app, client, settings, name=name, secret=secret)
 
-    def _handlers(self, app: App, name: str) -> list[Handler[Any, Any, Any]]:
+    def _add_handlers(self, app: App, name: str) -> None:
         loop = asyncio.get_running_loop()
         record, slots = self.record, self.slots
 
@@ -271,5 +270,3 @@ class QueryWorkerHost(WorkerGuest):
                 completed = True
             finally:
                 record.ends(number, run, loop.time(), completed=completed)
-
-        return [quotes, ticks]

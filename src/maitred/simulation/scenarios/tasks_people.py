@@ -239,8 +239,7 @@ class WorkerHost(WorkerGuest):
         secret = self.random.randbytes(16)
         self.session = session_of_secret(secret)
         settings = WorkerSettings(slots=self.slots, offer_seconds=10.0, finish_seconds=4.0)
-        handlers = list(app.handlers.values())
-        await self.serve(handlers, client, settings, name=name, secret=secret)
+        await self.serve(app, client, settings, name=name, secret=secret)
 
 
 class Admin(Person):
