@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from maitred.cli.admin_damaged import RowId
+from maitred.cli.admin_names import RowId
 from maitred.cli.main import cli
 from maitred.errors import InvalidArgument, MaitredError
 from tests.node.in_process import in_a_loop
@@ -69,7 +69,7 @@ async def test_from_the_alarm_to_the_decision(tmp_path: Path) -> None:
         exported.write_bytes(mended)
         back = await typed(one, "damaged", "retry", QUEUE, ids[0], "--from", str(exported))
         assert back.stdout == f"1 damaged rows of {QUEUE}: brought back, with 4 tasks.\n"
-        with pytest.raises(InvalidArgument, match="nobody to ask"):
+        with pytest.raises(InvalidArgument, match="not a terminal"):
             await typed(one, "damaged", "drop", QUEUE, ids[1])
         dropped = await told(one, "damaged", "drop", QUEUE, "--all", "--yes")
         assert [row["id"] for row in dropped["done"]] == ids[1:]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from maitred.cli import admin_dead_actions
+from maitred.cli import selection
 from maitred.cli.admin_letters import BATCH, PAGE
 from maitred.cli.admin_names import LetterId
 from maitred.cli.admin_payload import failure_of, payload_of
@@ -271,7 +271,7 @@ def test_a_person_is_asked(
     typed: str,
     left: int,
 ) -> None:
-    monkeypatch.setattr(admin_dead_actions, "somebody_is_there", lambda: True)
+    monkeypatch.setattr(selection, "stdin_is_terminal", lambda: True)
     done = queue_command(node, "dead", "drop", QUEUE, "--all", typed=typed)
     assert isinstance(done.exception, click.Abort) == bool(left)
     question = "Drop 5 dead letters of shop/thumbnails? They cannot be brought back. [y/N]:"

@@ -13,10 +13,11 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maitred.cli import admin_query_cancel
-from maitred.cli.admin_query_names import STATUSES, QueryId
-from maitred.cli.admin_query_rows import QUERY_LETTERS, cut
+from maitred.cli import selection
+from maitred.cli.admin_query_ask import STATUSES, QueryId
+from maitred.cli.admin_query_rows import QUERY_LETTERS
 from maitred.cli.main import cli
+from maitred.cli.output import cut
 from maitred.errors import InvalidArgument, MaitredError, PermissionDenied, UnknownQuery
 from maitred.protocol.queries import QueryRow
 from tests.cli.query_node import Plant, plant, row
@@ -286,7 +287,7 @@ def test_cancelling_all_that_match(node: Plant, monkeypatch: pytest.MonkeyPatch)
     alone = command(node, "cancel", "--all", "--user", "kevin").exception
     assert isinstance(alone, InvalidArgument)
     assert "To cancel 3 queries needs a yes" in alone.sentence
-    monkeypatch.setattr(admin_query_cancel, "somebody_is_there", lambda: True)
+    monkeypatch.setattr(selection, "stdin_is_terminal", lambda: True)
     no = command(node, "cancel", "--all", "--user", "kevin", typed="n\n")
     assert isinstance(no.exception, click.Abort)
     assert [one.status for one in node.rows if one.status == "cancelled"] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import maitred
-from maitred.cli.admin_letters import held
+from maitred.cli.admin_letters import letter_counts
 from maitred.matching.records import Terms
 from maitred.node import caretaker
 from maitred.protocol.tasks import (
@@ -98,7 +98,7 @@ async def test_dead_letters_of_a_partition_that_was_removed_are_still_found(
         made.shard.keep_tasks(store)
         async with maitred.connect(f"maitred://127.0.0.1:{made.port}") as client:
             await dead_letter_of_a_removed_partition(client)
-            found = await held(client, QueueId("shop", "mails", 1))
+            found = await letter_counts(client, QueueId("shop", "mails", 1))
             assert found.totals == {0: 0, 1: 1}
         made.shard.close()
         await store.close()

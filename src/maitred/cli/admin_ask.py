@@ -1,35 +1,36 @@
-"""What commands ask of queues: many partitions at once, and who does not answer says why."""
+"""Asking many partitions, queues or nodes at once; those that do not answer are listed by error."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 import click
 
+from maitred.cli.admin_names import label
 from maitred.errors import MaitredError, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from maitred.client.client import AsyncClient
-    from maitred.client.pending_client import PendingClient
-    from maitred.protocol.tasks import PartitionDescription
+    from maitred.protocol.messages import AnyAnswer, AnyRequest
+    from maitred.protocol.tasks import PartitionDescription, QueuesFound
     from maitred.routing.names import QueueId
 
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
 AT_ONCE = 64
-"""Requests of one command that are under way at a time: enough to keep every shard busy, and few
-enough that those who work notice nothing."""
+"""Requests of one command that are in flight at a time: enough to keep every shard busy, and few
+enough that tasks and queries are not delayed."""
 
 ROOT = 0
 UNREACHABLE = "unreachable"
 
 
 class Silent(NamedTuple):
-    """The error of a party that did not answer."""
+    """The error of a partition, queue or node that did not answer."""
 
     error: MaitredError
 
@@ -38,22 +39,23 @@ class Silent(NamedTuple):
         return f"{said} [{self.error.code}]"
 
     def told(self) -> dict[str, str | None]:
-        """For JSON."""
+        """Return the error for JSON."""
         error = self.error
         return {"code": error.code, "sentence": error.sentence, "remedy": error.remedy}
 
 
-def connecting(url: str, seconds: float) -> PendingClient:
-    """The client that all of these commands use."""
-    from maitred.client.pending_client import PendingClient
+class Answers(NamedTuple, Generic[_Item, _Found]):
+    """The answers of those that were asked, and the errors of those that did not answer, both in
+    the order of the items."""
 
-    return PendingClient(url, timeout_seconds=seconds, connect_seconds=seconds)
+    found: dict[_Item, _Found]
+    silent: dict[_Item, Silent]
 
 
 async def each(
     items: Iterable[_Item], ask: Callable[[_Item], Awaitable[_Found]]
-) -> list[_Found | Silent]:
-    """Ask for every one of them, some at a time; the answers in the order of the items."""
+) -> Answers[_Item, _Found]:
+    """Ask for every item, `AT_ONCE` at a time."""
     import asyncio
 
     turn = asyncio.Semaphore(AT_ONCE)
@@ -65,63 +67,78 @@ async def each(
             except MaitredError as problem:
                 return Silent(problem)
 
-    return await asyncio.gather(*map(one, items))
+    asked = list(items)
+    answers = Answers[_Item, _Found]({}, {})
+    for item, answer in zip(asked, await asyncio.gather(*map(one, asked)), strict=True):
+        if isinstance(answer, Silent):
+            answers.silent[item] = answer
+        else:
+            answers.found[item] = answer
+    return answers
 
 
-def unreachable(silent: Mapping[int, Silent]) -> list[dict[str, object]]:
-    """The partitions that did not answer, for JSON."""
-    return [{"partition": at, "error": one.told()} for at, one in silent.items()]
+async def each_node(client: AsyncClient, message: AnyRequest) -> Answers[str, AnyAnswer]:
+    """Ask every node of the cluster, by address; raise the first error if none answers."""
+    nodes = [view.address for view in client.nodes()]
+    answers = await each(nodes, lambda node: client.request(message, node=node))
+    if not answers.found:
+        raise next(iter(answers.silent.values())).error
+    return answers
 
 
-def tell_unreachable(silent: Mapping[int, Silent]) -> None:
-    """The same for people, on standard error."""
-    for at, reason in silent.items():
-        click.echo(f"partition {at}: {reason}", err=True)
+async def each_partition(
+    client: AsyncClient, queue: QueueId, ask: Callable[[int], Awaitable[_Found]]
+) -> Answers[int, _Found]:
+    """Ask every partition of the queue, including removed ones: those have no tasks, but dead
+    letters and damaged rows stay until a person decides. Partitions are numbered without gaps, so
+    the first number that the node does not know ends the removed ones."""
+    known = (await described(client, queue, ROOT)).counts.read
+    answers = await each(range(known), ask)
+    partition = known
+    while True:
+        removed = await each([partition], ask)
+        problem = removed.silent.get(partition)
+        if problem is not None and isinstance(problem.error, UnknownQueue):
+            return answers
+        answers.found.update(removed.found)
+        answers.silent.update(removed.silent)
+        if problem is not None:
+            return answers
+        partition += 1
+
+
+def unreachable(kind: str, silent: Mapping[_Item, Silent]) -> list[dict[str, object]]:
+    """Return those that did not answer, for JSON; `kind` is what they are, as in "partition"."""
+    return [{kind: name, "error": reason.told()} for name, reason in silent.items()]
+
+
+def print_unreachable(silent: Mapping[_Item, Silent], kind: str = "") -> None:
+    """Print those that did not answer on standard error; `kind` goes before numbers."""
+    for name, reason in silent.items():
+        click.echo(f"{kind} {name}: {reason}".lstrip(), err=True)
 
 
 async def described(client: AsyncClient, queue: QueueId, partition: int) -> PartitionDescription:
-    """How one partition is."""
+    """Ask one partition for its state."""
     from maitred.protocol.tasks import Describe
 
     answer = await client.request(Describe(*queue, partition, 0))
     return cast("PartitionDescription", answer)
 
 
-async def all_described(
-    client: AsyncClient, queue: QueueId
-) -> tuple[PartitionDescription, list[PartitionDescription | Silent]]:
-    """The root, which has to answer because it knows the counts; then all partitions."""
-    try:
-        root = await described(client, queue, ROOT)
-    except UnknownQueue as problem:
-        raise await nearest(client, queue, problem) from None
-    others = await each(range(1, root.counts.read), lambda at: described(client, queue, at))
-    return root, [root, *others]
-
-
-async def nearest(client: AsyncClient, queue: QueueId, problem: UnknownQueue) -> MaitredError:
-    """The same problem, with the name that may have been meant."""
-    from maitred.protocol.tasks import Queues, QueuesFound
+async def with_suggestion(
+    client: AsyncClient, queue: QueueId, problem: UnknownQueue
+) -> MaitredError:
+    """Return the error with the existing queue that the caller may have meant as its remedy."""
+    from maitred.protocol.tasks import Queues
 
     try:
-        found = await client.request(Queues(0, 0))
+        found = cast("QueuesFound", await client.request(Queues(0, 0)))
     except MaitredError:
-        return problem  # who may not list queues hears of this one only
-    names = [f"{one[0]}/{one[1]}" for one in cast("QueuesFound", found).queues]
-    near = get_close_matches(f"{queue.namespace}/{queue.queue}", names, n=1)
-    sentence = f"The queue {queue.namespace}/{queue.queue} does not exist."
-    return UnknownQueue(sentence, remedy=f"Did you mean {near[0]!r}?" if near else None)
-
-
-def plain(description: PartitionDescription) -> dict[str, Any]:
-    """For JSON, with names instead of places."""
-    from msgspec import to_builtins
-
-    told: dict[str, Any] = to_builtins(description)
-    counts = description.counts
-    told["counts"] = {"read": counts.read, "write": counts.write, "version": counts.version}
-    told["worker_details"] = [
-        {"worker": name, "running": running, "heard_seconds_ago": ago}
-        for name, running, ago in description.worker_details
-    ]
-    return told
+        return problem  # a user who may not list queues gets no suggestion
+    names = [f"{namespace}/{name}" for namespace, name, _ in found.queues]
+    near = get_close_matches(label(queue), names, n=1)
+    return UnknownQueue(
+        f"The queue {label(queue)} does not exist.",
+        remedy=f"Did you mean {near[0]!r}?" if near else None,
+    )

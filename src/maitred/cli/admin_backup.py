@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from maitred.cli.admin_names import json_option
-from maitred.cli.output import Progress, print_json
+from maitred.cli.output import Progress, json_option, print_json
 
 if TYPE_CHECKING:
     from maitred.store.sqlite_backup import Backup

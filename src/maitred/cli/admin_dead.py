@@ -1,33 +1,58 @@
-"""`maitred admin queue dead`: tasks that nobody will try again unless a person says so."""
+"""`maitred admin queue dead`: list, show, retry or drop tasks whose attempts are used up."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from maitred.cli import admin_units as units
-from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.admin_ask import Silent, connecting, tell_unreachable, unreachable
-from maitred.cli.admin_dead_actions import drop, retry
-from maitred.cli.admin_letters import LetterCounts, ask, held, pages
-from maitred.cli.admin_names import LetterId, json_option, label, queue_argument
+from maitred.cli.address import node_options
+from maitred.cli.admin_ask import Silent, print_unreachable, unreachable
+from maitred.cli.admin_letters import (
+    Action,
+    LetterCounts,
+    ask,
+    change,
+    change_all,
+    letter_counts,
+    pages,
+)
+from maitred.cli.admin_names import LetterId, label, queue_argument
 from maitred.cli.admin_payload import Encoded, failure_of, payload_of
 from maitred.cli.groups import HintingGroup
-from maitred.cli.output import print_json, print_table
-from maitred.errors import InvalidArgument
+from maitred.cli.output import (
+    Progress,
+    counted,
+    cut,
+    json_option,
+    print_fact,
+    print_json,
+    print_table,
+)
+from maitred.cli.selection import check_selection, confirm, ids_arguments, yes_option
+from maitred.errors import InvalidArgument, MaitredError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maitred.cli.address import AskedNode
+    from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import DeadLetter
     from maitred.routing.names import QueueId
 
 LIMIT = 50
-"""Letters that are shown unless told otherwise."""
+"""Letters on a page by default."""
 
 FAILURE_COLUMNS = 44
-"""What is left of a hundred columns for the reason."""
+"""Of a hundred columns, those that are left for the failure."""
+
+NAMED_MAX = 5
+"""Ids that a sentence names."""
+
+_EPILOG = "Exit status: 0 if it was done to every letter that was meant, 1 otherwise."
 
 
 @click.group(cls=HintingGroup)
@@ -38,18 +63,14 @@ def dead() -> None:
     """
 
 
-dead.add_command(retry)
-dead.add_command(drop)
-
-
-class Listed(NamedTuple):
-    """Some letters, of how many, and who did not answer."""
+class ListedLetters(NamedTuple):
+    """A page of letters, the number of all, and the partitions that did not answer."""
 
     letters: list[DeadLetter]
-    held: LetterCounts
+    total: int
     silent: dict[int, Silent]
     after: LetterId | None
-    """The last one, if there are more."""
+    """The last letter of the page, if there are more."""
 
 
 @dead.command("list", epilog="Exit status: 0 if every partition has answered, 1 otherwise.")
@@ -62,39 +83,31 @@ class Listed(NamedTuple):
     help="How many, at most.",
 )
 @click.option("--after", metavar="ID", help="Begin behind this one: the next page.")
-@url_option
-@timeout_option
+@node_options
 @json_option
 def list_letters(
-    queue: QueueId,
-    limit: int,
-    after: str | None,
-    url: str,
-    timeout: float,
-    *,
-    as_json: bool,
+    queue: QueueId, limit: int, after: str | None, node: AskedNode, *, as_json: bool
 ) -> None:
     """List the dead letters of QUEUE, the oldest of each partition first."""
     begin = None if after is None else LetterId.parse(after)
-    found = run(_list(url, timeout, queue, limit, begin))
+    found = node.ask(lambda client: _list(client, queue, limit, begin))
     if as_json:
         print_json(
             {
                 "letters": [_summary(letter) for letter in found.letters],
-                "total": found.held.total,
+                "total": found.total,
                 "next": None if found.after is None else str(found.after),
-                "unreachable": unreachable(found.silent),
+                "unreachable": unreachable("partition", found.silent),
             }
         )
     elif found.letters:
         print_table([_row(letter, time.time()) for letter in found.letters])
     else:
         click.echo(f"{label(queue)} has no {'more ' if begin else ''}dead letters.")
-    tell_unreachable(found.silent)
+    print_unreachable(found.silent, "partition")
     if found.after is not None:
         click.echo(
-            f"\n{len(found.letters):,} of {found.held.total:,}. The next page: --after "
-            f"{found.after}",
+            f"\n{len(found.letters):,} of {found.total:,}. The next page: --after {found.after}",
             err=True,
         )
     if found.silent:
@@ -102,78 +115,71 @@ def list_letters(
 
 
 async def _list(
-    url: str, seconds: float, queue: QueueId, limit: int, after: LetterId | None
-) -> Listed:
-    from maitred.errors import MaitredError
-
+    client: AsyncClient, queue: QueueId, limit: int, after: LetterId | None
+) -> ListedLetters:
     letters: list[DeadLetter] = []
-    async with connecting(url, seconds) as client:
-        there = await held(client, queue)
-        silent = dict(there.silent)
-        for partition, total in there.totals.items():
-            if not total or len(letters) > limit or (after and partition < after.partition):
-                continue
-            behind = after.sequence if after and partition == after.partition else None
-            try:
-                # One more than wanted: that is how we know whether there are more.
-                most = limit + 1 - len(letters)
-                async for page in pages(client, queue, partition, most, behind):
-                    letters += page
-            except MaitredError as problem:
-                silent[partition] = Silent(problem)
-    more = len(letters) > limit
+    counts = await letter_counts(client, queue)
+    silent = dict(counts.silent)
+    for partition, total in counts.totals.items():
+        if not total or len(letters) > limit or (after and partition < after.partition):
+            continue
+        behind = after.sequence if after and partition == after.partition else None
+        try:
+            # One more than wanted, to know whether there are more.
+            most = limit + 1 - len(letters)
+            async for page in pages(client, queue, partition, most, behind):
+                letters += page
+        except MaitredError as problem:
+            silent[partition] = Silent(problem)
     shown = letters[:limit]
-    return Listed(shown, there, silent, LetterId.of(shown[-1]) if more else None)
+    last = LetterId.of(shown[-1]) if len(letters) > limit else None
+    return ListedLetters(shown, counts.total, silent, last)
 
 
 @dead.command()
 @queue_argument
 @click.argument("id", metavar="ID")
-@url_option
-@timeout_option
+@node_options
 @json_option
 def show(
     queue: QueueId,
     id: str,  # noqa: A002 - what users call it
-    url: str,
-    timeout: float,
+    node: AskedNode,
     *,
     as_json: bool,
 ) -> None:
     """Show one dead letter of QUEUE: its payload, and why it failed."""
     which = LetterId.parse(id)
-    letter = run(_show(url, timeout, queue, which))
+    found = node.ask(
+        lambda client: ask(client, queue, which.partition, "show", [which.sequence], 1)
+    )
+    letter = next((one for one in found.letters if one.sequence == which.sequence), None)
+    if letter is None:
+        raise InvalidArgument(
+            f"{label(queue)} has no dead letter {which}.",
+            remedy=f"`maitred admin queue dead list {label(queue)}` shows those that it has.",
+        )
     payload = payload_of(letter.payload)
     if as_json:
-        failure = _summary(letter)
-        print_json(failure | {"payload": payload.value, "payload_encoding": payload.encoding})
+        carried = {"payload": payload.value, "payload_encoding": payload.encoding}
+        print_json(_summary(letter) | carried)
     else:
         _print(letter, payload)
 
 
-async def _show(url: str, seconds: float, queue: QueueId, which: LetterId) -> DeadLetter:
-    async with connecting(url, seconds) as client:
-        found = await ask(client, queue, which.partition, "show", [which.sequence], 1)
-    for letter in found.letters:
-        if letter.sequence == which.sequence:
-            return letter
-    raise InvalidArgument(
-        f"{label(queue)} has no dead letter {which}.",
-        remedy=f"`maitred admin queue dead list {label(queue)}` shows those that it has.",
-    )
-
-
 def _print(letter: DeadLetter, payload: Encoded) -> None:
+    from maitred.routing.gradual import format_time
+
     failure = failure_of(letter.failure)
-    click.secho(str(LetterId.of(letter)), bold=True)
     now = time.time()
-    click.echo(f"reason      {letter.reason}")
-    click.echo(f"attempts    {letter.attempts}")
-    click.echo(f"added       {_moment(letter.added_at)}, {_ago(letter.added_at, now)}")
-    click.echo(f"died        {_moment(letter.died_at)}, {_ago(letter.died_at, now)}")
+    click.secho(str(LetterId.of(letter)), bold=True)
+    print_fact("reason", letter.reason)
+    print_fact("attempts", letter.attempts)
+    for name, moment in (("added", letter.added_at), ("died", letter.died_at)):
+        print_fact(name, f"{format_time(moment)}, {units.ago(now - moment)}")
     if failure is not None:
-        click.echo(f"failure     {failure.kind}: {failure.message}")
-    click.echo(f"payload     {units.size(letter.payload_bytes)}, {payload.encoding}")
+        print_fact("failure", f"{failure.kind}: {failure.message}")
+    print_fact("payload", f"{units.size(letter.payload_bytes)}, {payload.encoding}")
     click.echo()
     click.echo(payload.text())
     if failure is not None and failure.traceback:
@@ -183,45 +189,115 @@ def _print(letter: DeadLetter, payload: Encoded) -> None:
 
 def _row(letter: DeadLetter, now: float) -> dict[str, object]:
     failure = failure_of(letter.failure)
-    said = "" if failure is None else " ".join(f"{failure.kind}: {failure.message}".split())
-    if len(said) > FAILURE_COLUMNS:
-        said = said[: FAILURE_COLUMNS - 3] + "..."
+    said = "" if failure is None else f"{failure.kind}: {failure.message}"
     return {
         "id": str(LetterId.of(letter)),
-        "died": units.Shown(_ago(letter.died_at, now)),
+        "died": units.ago(now - letter.died_at),
         "reason": letter.reason,
         "attempts": letter.attempts,
         "payload": units.size(letter.payload_bytes),
-        "failure": said,
+        "failure": cut(said, FAILURE_COLUMNS),
     }
 
 
 def _summary(letter: DeadLetter) -> dict[str, object]:
+    from msgspec.structs import asdict
+
+    summary = asdict(letter)
+    del summary["payload"]
     failure = failure_of(letter.failure)
-    return {
-        "id": str(LetterId.of(letter)),
-        "partition": letter.partition,
-        "sequence": letter.sequence,
-        "reason": letter.reason,
-        "attempts": letter.attempts,
-        "added_at": letter.added_at,
-        "died_at": letter.died_at,
-        "payload_bytes": letter.payload_bytes,
-        "failure": None
-        if failure is None
-        else {
-            "kind": failure.kind,
-            "message": failure.message,
-            "traceback": failure.traceback,
-        },
-    }
+    told = None if failure is None else asdict(failure)
+    return {"id": str(LetterId.of(letter)), **summary, "failure": told}
 
 
-def _ago(moment: float, now: float) -> str:
-    return f"{units.duration(now - moment)} ago"
+class Verb(NamedTuple):
+    """An action on dead letters, in words."""
+
+    action: Action
+    done: str
+    warning: str
+    asks_for_few: bool
+    """Whether letters that were named by id need a confirmation, too."""
 
 
-def _moment(seconds: float) -> str:
-    from maitred.routing.gradual import format_time
+RETRY = Verb("retry", "will be tried again", "They will all run again.", asks_for_few=False)
+DROP = Verb("drop", "dropped", "They cannot be brought back.", asks_for_few=True)
 
-    return format_time(seconds)
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    for decorate in (
+        json_option,
+        node_options,
+        yes_option,
+        ids_arguments("All dead letters of the queue."),
+        queue_argument,
+    ):
+        command = decorate(command)
+    return command
+
+
+@dead.command(epilog=_EPILOG)
+@_options
+def retry(queue: QueueId, **options: Any) -> None:  # noqa: ANN401
+    """Try dead letters of QUEUE again, with all their attempts."""
+    _act(RETRY, queue, **options)
+
+
+@dead.command(epilog=_EPILOG)
+@_options
+def drop(queue: QueueId, **options: Any) -> None:  # noqa: ANN401
+    """Drop dead letters of QUEUE, for good."""
+    _act(DROP, queue, **options)
+
+
+def _act(
+    verb: Verb,
+    queue: QueueId,
+    *,
+    ids: Sequence[str],
+    every: bool,
+    yes: bool,
+    node: AskedNode,
+    as_json: bool,
+) -> None:
+    check_selection(ids, every=every, what=f"dead letters to {verb.action}", lister="dead list")
+    meant = [LetterId.parse(one) for one in ids]
+    counts = node.ask(lambda client: letter_counts(client, queue)) if every else None
+    number = len(set(meant)) if counts is None else counts.total
+    if not yes and (number if every else verb.asks_for_few):
+        confirm(verb.action, f"{_letters(number)} of {label(queue)}", verb.warning)
+    if counts is None:
+        done = node.ask(lambda client: change(client, queue, verb.action, meant))
+        lost = set(meant) - set(done.ids)
+        missing = sorted(one for one in lost if one.partition not in done.silent)
+    else:
+        tell = _progress(verb, counts)
+        done = node.ask(lambda client: change_all(client, queue, verb.action, counts, tell))
+        missing = []
+    if as_json:
+        print_json(
+            {
+                "action": verb.action,
+                "done": len(done.ids),
+                "missing": [str(one) for one in missing],
+                "unreachable": unreachable("partition", done.silent),
+            }
+        )
+    else:
+        click.echo(f"{_letters(len(done.ids))} of {label(queue)}: {verb.done}.")
+    if missing:
+        named = ", ".join(map(str, missing[:NAMED_MAX]))
+        more = f" and {len(missing) - NAMED_MAX:,} more" if len(missing) > NAMED_MAX else ""
+        click.echo(f"There is no dead letter {named}{more}.", err=True)
+    print_unreachable(done.silent, "partition")
+    if missing or done.silent:
+        sys.exit(1)
+
+
+def _progress(verb: Verb, counts: LetterCounts) -> Callable[[int], None]:
+    progress = Progress()
+    return lambda done: progress(done, counts.total, f"{done:,} of {counts.total:,} {verb.done}")
+
+
+def _letters(count: int) -> str:
+    return counted(count, "dead letter")

@@ -1,4 +1,4 @@
-"""`maitred admin queue delete`: a queue goes, with everything that it holds."""
+"""`maitred admin queue delete`: deletes a queue and everything in it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.admin_ask import ROOT, connecting
-from maitred.cli.admin_dead_actions import somebody_is_there
-from maitred.cli.admin_names import json_option, label, queue_argument
-from maitred.cli.output import print_json
-from maitred.errors import InvalidArgument
+from maitred.cli.address import node_options
+from maitred.cli.admin_ask import ROOT
+from maitred.cli.admin_names import label, queue_argument
+from maitred.cli.output import json_option, print_json
+from maitred.cli.selection import confirm, yes_option
 
 if TYPE_CHECKING:
+    from maitred.cli.address import AskedNode
     from maitred.protocol.tasks import DeletedQueue
     from maitred.routing.names import QueueId
 
@@ -28,27 +28,22 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Even if it has tasks or dead letters, or workers and queries that wait at it.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@url_option
-@timeout_option
+@yes_option
+@node_options
 @json_option
-def delete(
-    queue: QueueId,
-    url: str,
-    timeout: float,
-    *,
-    force: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def delete(queue: QueueId, node: AskedNode, *, force: bool, yes: bool, as_json: bool) -> None:
     """Delete QUEUE, all of its partitions.
 
     It is refused if the queue has tasks, dead letters, workers or waiting queries; --force deletes
     them, too, and they cannot be brought back.
     """
+    from maitred.protocol.tasks import DeleteQueue
+
     if not yes:
-        _confirm(queue, force=force)
-    found = run(_ask(url, timeout, queue, force=force))
+        what = " with all its tasks and dead letters" if force else ""
+        confirm("delete", f"{label(queue)}{what}", "It cannot be brought back.")
+    message = DeleteQueue(*queue, ROOT, 0, force)
+    found = cast("DeletedQueue", node.ask(lambda client: client.request(message)))
     if as_json:
         print_json(
             {
@@ -67,20 +62,3 @@ def delete(
         )
         if found.workers:
             click.echo(f"Workers that still serve it make it anew; there were {found.workers:,}.")
-
-
-def _confirm(queue: QueueId, *, force: bool) -> None:
-    if not somebody_is_there():
-        raise InvalidArgument(
-            f"To delete {label(queue)} needs a yes, and there is nobody to ask.",
-            remedy="Add --yes.",
-        )
-    what = " with all its tasks and dead letters" if force else ""
-    click.confirm(f"Delete {label(queue)}{what}? It cannot be brought back.", abort=True, err=True)
-
-
-async def _ask(url: str, seconds: float, queue: QueueId, *, force: bool) -> DeletedQueue:
-    from maitred.protocol.tasks import DeleteQueue
-
-    async with connecting(url, seconds) as client:
-        return cast("DeletedQueue", await client.request(DeleteQueue(*queue, ROOT, 0, force)))

@@ -1,30 +1,27 @@
-"""`maitred admin queue describe`: how a queue is, all of it and each of its partitions.
+"""`maitred admin queue describe`: the state of a queue, in total and of each partition.
 
-Two tables, because one would be wider than a terminal: how work goes, and what the partition has
-written down. A partition that does not answer is a row as well.
+Two tables, because one would be wider than a terminal: the work, and the records in the store. A
+partition that does not answer has a row as well.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from maitred.cli import admin_units as units
-from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.admin_ask import (
-    UNREACHABLE,
-    Silent,
-    all_described,
-    connecting,
-    plain,
-)
-from maitred.cli.admin_names import json_option, label, queue_argument
-from maitred.cli.admin_totals import totals, workers
-from maitred.cli.output import print_json, print_table
+from maitred.cli.address import node_options
+from maitred.cli.admin_ask import UNREACHABLE
+from maitred.cli.admin_names import label, queue_argument
+from maitred.cli.admin_totals import DescribedQueue, describe_all
+from maitred.cli.output import json_option, print_fact, print_json, print_table, row_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maitred.cli.address import AskedNode
     from maitred.protocol.tasks import PartitionDescription, StoredAmount
     from maitred.routing.names import QueueId
 
@@ -48,66 +45,61 @@ _EPILOG = (
 )
 
 
-class DescribedQueue(NamedTuple):
-    """A queue with all partitions that there are to read."""
-
-    id: QueueId
-    root: PartitionDescription
-    found: list[PartitionDescription | Silent]
-
-
 @click.command(epilog=_EPILOG)
 @queue_argument
-@url_option
-@timeout_option
+@node_options
 @json_option
-def describe(queue: QueueId, url: str, timeout: float, *, as_json: bool) -> None:
+def describe(queue: QueueId, node: AskedNode, *, as_json: bool) -> None:
     """Show how QUEUE is, as in shop/thumbnails: in all, and each partition."""
-    found = run(_ask(url, timeout, queue))
+    found = node.ask(lambda client: describe_all(client, queue))
     if as_json:
         print_json(_told(found))
     else:
         _print(found)
-    if any(isinstance(one, Silent) for one in found.found):
+    if found.partitions.silent:
         sys.exit(1)
 
 
-async def _ask(url: str, seconds: float, queue: QueueId) -> DescribedQueue:
-    async with connecting(url, seconds) as client:
-        return DescribedQueue(queue, *await all_described(client, queue))
-
-
 def _told(queue: DescribedQueue) -> dict[str, object]:
-    root = plain(queue.root)
-    return {
-        "namespace": queue.id.namespace,
-        "queue": queue.id.queue,
-        "type": queue.id.type,
-        "counts": root["counts"],
-        "namespace_queues": queue.root.namespace_queues,
-        "namespace_queues_max": queue.root.namespace_queues_max,
-        "served_seconds_ago": queue.root.served_seconds_ago,
-        "totals": totals(queue.found)._asdict(),
-        "partitions": [
-            {"partition": at, "state": UNREACHABLE, "error": one.told()}
-            if isinstance(one, Silent)
-            else plain(one)
-            for at, one in enumerate(queue.found)
-        ],
-        "workers": [worker._asdict() for worker in workers(queue.found)],
+    root, (found, silent) = queue.root, queue.partitions
+    partitions = {at: _partition_told(one) for at, one in found.items()} | {
+        at: {"partition": at, "state": UNREACHABLE, "error": reason.told()}
+        for at, reason in silent.items()
     }
+    return {
+        **queue.id._asdict(),
+        "counts": _partition_told(root)["counts"],
+        "namespace_queues": root.namespace_queues,
+        "namespace_queues_max": root.namespace_queues_max,
+        "served_seconds_ago": root.served_seconds_ago,
+        "totals": queue.totals()._asdict(),
+        "partitions": [one for _, one in sorted(partitions.items())],
+        "workers": [worker._asdict() for worker in queue.workers()],
+    }
+
+
+def _partition_told(description: PartitionDescription) -> dict[str, Any]:
+    """Return a partition for JSON, with names where the protocol has arrays."""
+    from msgspec import to_builtins
+
+    told: dict[str, Any] = to_builtins(description)
+    told["counts"] = dict(zip(("read", "write", "version"), told["counts"], strict=True))
+    names = ("worker", "running", "heard_seconds_ago")
+    told["worker_details"] = [
+        dict(zip(names, one, strict=True)) for one in description.worker_details
+    ]
+    return told
 
 
 def _print(queue: DescribedQueue) -> None:
     _print_totals(queue)
     click.echo()
-    print_table([_work(at, one) for at, one in enumerate(queue.found)])
+    print_table(_rows(queue, _WORK))
     click.echo()
-    print_table([_records(at, one) for at, one in enumerate(queue.found)])
-    for at, one in enumerate(queue.found):
-        if isinstance(one, Silent):
-            click.echo(f"\npartition {at}: {one}")
-    seen = workers(queue.found)
+    print_table(_rows(queue, _RECORDS))
+    for at, reason in queue.partitions.silent.items():
+        click.echo(f"\npartition {at}: {reason}")
+    seen = queue.workers()
     if seen:
         click.echo()
         print_table(
@@ -115,9 +107,7 @@ def _print(queue: DescribedQueue) -> None:
                 {
                     "worker": worker.worker,
                     "running": worker.running,
-                    "heard": None
-                    if worker.heard_seconds_ago is None
-                    else units.Shown(f"{units.duration(worker.heard_seconds_ago)} ago"),
+                    "heard": units.ago(worker.heard_seconds_ago),
                 }
                 for worker in seen[:WORKERS_SHOWN]
             ]
@@ -127,136 +117,111 @@ def _print(queue: DescribedQueue) -> None:
 
 
 def _print_totals(queue: DescribedQueue) -> None:
-    summed, counts = totals(queue.found), queue.root.counts
+    summed, root = queue.totals(), queue.root
+    counts, limit = root.counts, root.rate_limit_per_second
     click.secho(label(queue.id), bold=True)
-    click.echo(
-        f"partitions  {counts.read} to read, {counts.write} to write (version {counts.version})"
+    print_fact(
+        "partitions",
+        f"{counts.read} to read, {counts.write} to write (version {counts.version})",
     )
     oldest = f", the oldest for {units.duration(summed.oldest_seconds)}" if summed.backlog else ""
-    click.echo(f"backlog     {summed.backlog:,} waiting{oldest}; {summed.later:,} later")
-    click.echo(
-        f"rates       {units.rate(summed.added_per_second)}/s in, "
-        f"{units.rate(summed.finished_per_second)}/s out"
-        + (
-            f"; limited to {units.rate(queue.root.rate_limit_per_second)}/s"
-            if queue.root.rate_limit_per_second is not None
-            else ""
-        )
+    print_fact("backlog", f"{summed.backlog:,} waiting{oldest}; {summed.later:,} later")
+    limited = "" if limit is None else f"; limited to {units.rate(limit)}/s"
+    print_fact(
+        "rates",
+        f"{units.rate(summed.added_per_second)}/s in, "
+        f"{units.rate(summed.finished_per_second)}/s out{limited}",
     )
-    click.echo(
-        f"workers     {summed.workers:,}, with {summed.running:,} tasks running and "
-        f"{summed.offers:,} free slots waiting"
+    print_fact(
+        "workers",
+        f"{summed.workers:,}, with {summed.running:,} tasks running and {summed.offers:,} free "
+        "slots waiting",
     )
-    click.echo(f"dead        {summed.dead:,}")
+    print_fact("dead", f"{summed.dead:,}")
     if summed.damaged_rows:
-        click.secho(
-            f"damaged     {summed.damaged_rows:,} rows with {summed.damaged_tasks:,} tasks: "
+        print_fact(
+            "damaged",
+            f"{summed.damaged_rows:,} rows with {summed.damaged_tasks:,} tasks: "
             f"maitred admin queue damaged list {label(queue.id)}",
-            fg="red",
+            "red",
         )
-    root = queue.root
     if not summed.workers and root.served_seconds_ago is None:
-        click.secho(
-            "served      never in the last day; tasks are taken in unchecked, and wait", fg="yellow"
+        print_fact(
+            "served", "never in the last day; tasks are taken in unchecked, and wait", "yellow"
         )
     elif not summed.workers and root.served_seconds_ago:
-        click.echo(f"served      {units.duration(root.served_seconds_ago)} ago, by a worker")
-    click.echo(
-        f"queues      {root.namespace_queues:,} of {root.namespace_queues_max:,} in the namespace"
+        print_fact("served", f"{units.ago(root.served_seconds_ago)}, by a worker")
+    print_fact(
+        "queues", f"{root.namespace_queues:,} of {root.namespace_queues_max:,} in the namespace"
     )
     if summed.unproven:
-        click.secho(
-            f"unproven    {summed.unproven:,} ends and heartbeats refused: the caller did not have "
-            "the task",
-            fg="yellow",
+        print_fact(
+            "unproven",
+            f"{summed.unproven:,} ends and heartbeats refused: the caller did not have the task",
+            "yellow",
         )
     if summed.not_kept:
-        click.secho(
-            f"not kept    {summed.not_kept:,} results and error texts: no room within the quotas",
-            fg="yellow",
+        print_fact(
+            "not kept",
+            f"{summed.not_kept:,} results and error texts: no room within the quotas",
+            "yellow",
         )
-    click.echo(f"stored      {_stored(queue.root.queue_stored)}")
-    click.echo(f"namespace   {_stored(queue.root.namespace_stored)}")
+    print_fact("stored", _stored(root.queue_stored))
+    print_fact("namespace", _stored(root.namespace_stored))
     if summed.unreachable:
-        click.secho(
-            f"            without the {summed.unreachable} of {len(queue.found)} partitions that "
-            "did not answer",
-            fg="red",
+        print_fact(
+            "",
+            f"without the {summed.unreachable} of {counts.read} partitions that did not answer",
+            "red",
         )
 
 
 def _stored(amount: StoredAmount) -> str:
-    """Use and quota, as in "12 of 1,000 tasks, 3.4 KiB of 16 GiB"."""
+    """Return use and quota, as in "12 of 1,000 tasks, 3.4 KiB of 16 GiB"."""
     tasks = "" if amount.most_tasks is None else f" of {amount.most_tasks:,}"
     size = "" if amount.most_bytes is None else f" of {units.size(amount.most_bytes)}"
     return f"{amount.tasks:,}{tasks} tasks, {units.size(amount.bytes)}{size} stored"
 
 
-def _work(at: int, one: PartitionDescription | Silent) -> dict[str, object]:
-    if isinstance(one, Silent):
-        return dict.fromkeys(_WORK) | {"partition": at, "state": UNREACHABLE}
-    values = (
-        at,
-        one.shard,
-        one.state,
-        units.count(one.backlog),
-        units.duration(one.backlog_age_seconds),
-        units.rate(one.added_per_second),
-        units.rate(one.finished_per_second),
-        units.count(one.running),
-        units.count(one.offers),
-        units.duration(one.wait_p50_seconds),
-        units.duration(one.wait_p99_seconds),
-    )
-    return dict(zip(_WORK, values, strict=True))
-
-
-_WORK = (
-    "partition",
-    "shard",
-    "state",
-    "backlog",
-    "age",
-    "in/s",
-    "out/s",
-    "running",
-    "offers",
-    "wait p50",
-    "wait p99",
-)
-
-
-def _records(at: int, one: PartitionDescription | Silent) -> dict[str, object]:
-    if isinstance(one, Silent):
-        return dict.fromkeys(_RECORDS) | {"partition": at}
-    values = (
-        at,
-        one.range_id,
-        one.read_level,
-        one.ack_level,
-        units.count(one.later),
-        units.count(one.dead),
-        units.count(one.lost),
-        units.Shown(f"{units.count(one.forwarded_tasks)}/{units.count(one.forwarded_offers)}"),
-        _share(one.matched_at_once, one.added),
-        _share(one.never_written, one.added),
-    )
-    return dict(zip(_RECORDS, values, strict=True))
-
-
-_RECORDS = (
-    "partition",
-    "range id",
-    "read level",
-    "ack level",
-    "later",
-    "dead",
-    "lost",
-    "to parent",
-    "at once",
-    "unwritten",
-)
+def _rows(
+    queue: DescribedQueue, columns: dict[str, Callable[[PartitionDescription], object]]
+) -> list[dict[str, object]]:
+    """Return a row for each partition; one that did not answer has empty cells."""
+    found, silent = queue.partitions
+    empty: dict[str, object] = {name: UNREACHABLE if name == "state" else None for name in columns}
+    return [
+        {"partition": at, **(row_of(columns, found[at]) if at in found else empty)}
+        for at in range(len(found) + len(silent))
+    ]
 
 
 def _share(part: int, whole: int) -> units.Shown | None:
     return units.Shown(f"{part / whole:.0%}") if whole else None
+
+
+_WORK: dict[str, Callable[[PartitionDescription], object]] = {
+    "shard": lambda one: one.shard,
+    "state": lambda one: one.state,
+    "backlog": lambda one: units.count(one.backlog),
+    "age": lambda one: units.duration(one.backlog_age_seconds),
+    "in/s": lambda one: units.rate(one.added_per_second),
+    "out/s": lambda one: units.rate(one.finished_per_second),
+    "running": lambda one: units.count(one.running),
+    "offers": lambda one: units.count(one.offers),
+    "wait p50": lambda one: units.duration(one.wait_p50_seconds),
+    "wait p99": lambda one: units.duration(one.wait_p99_seconds),
+}
+
+_RECORDS: dict[str, Callable[[PartitionDescription], object]] = {
+    "range id": lambda one: one.range_id,
+    "read level": lambda one: one.read_level,
+    "ack level": lambda one: one.ack_level,
+    "later": lambda one: units.count(one.later),
+    "dead": lambda one: units.count(one.dead),
+    "lost": lambda one: units.count(one.lost),
+    "to parent": lambda one: units.Shown(
+        f"{units.count(one.forwarded_tasks)}/{units.count(one.forwarded_offers)}"
+    ),
+    "at once": lambda one: _share(one.matched_at_once, one.added),
+    "unwritten": lambda one: _share(one.never_written, one.added),
+}

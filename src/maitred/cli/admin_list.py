@@ -1,8 +1,8 @@
-"""`maitred admin queue list`: which queues there are, a page at a time.
+"""`maitred admin queue list`: the queues by name, a page at a time.
 
-There may be a hundred thousand. The names of all fit into one answer; how a queue is, is asked only
-of those that are shown, and unless told otherwise only of their roots: being asked brings a
-partition into memory.
+There may be a hundred thousand. The names of all fit into one answer; the state is asked only of
+the queues on the page, and by default only of their roots: being asked loads a partition into
+memory.
 """
 
 from __future__ import annotations
@@ -14,37 +14,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import click
 
 from maitred.cli import admin_units as units
-from maitred.cli.address import run, timeout_option, url_option
+from maitred.cli.address import node_options
 from maitred.cli.admin_ask import (
-    ROOT,
     UNREACHABLE,
+    Answers,
     Silent,
-    all_described,
-    connecting,
-    described,
     each,
+    each_node,
+    print_unreachable,
+    unreachable,
 )
-from maitred.cli.admin_names import TASKS, json_option, label
-from maitred.cli.admin_totals import QueueTotals, totals
-from maitred.cli.output import print_json, print_table
+from maitred.cli.admin_names import TASKS, label
+from maitred.cli.admin_totals import DescribedQueue, QueueTotals, describe_all, describe_root
+from maitred.cli.output import json_option, print_json, print_table, row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from maitred.cli.address import AskedNode
     from maitred.client.client import AsyncClient
-    from maitred.protocol.tasks import Counts, PartitionDescription, QueuesFound
+    from maitred.protocol.tasks import QueuesFound
     from maitred.routing.names import QueueId
 
 LIMIT = 50
-"""Queues that are shown unless told otherwise: two screens of a terminal."""
-
+"""Queues on a page by default: two screens of a terminal."""
 
 NOTABLE = 0.5
-"""Share of a namespace's quota of queues from which on its use is told; JSON always has it."""
-
+"""Share of a namespace's quota of queues from which on its use is printed; JSON always has it."""
 
 NEVER_SHOWN = 10
-"""Queues without a worker that are named below the table; JSON tells it of each."""
+"""Queues without a worker that are named below the table; JSON says it of each."""
 
 
 class Page(NamedTuple):
@@ -53,16 +52,7 @@ class Page(NamedTuple):
     queues: list[QueueId]
     total: int
     after: str | None
-    """What to give as `--after` to go on; None at the end."""
-
-
-class Entry(NamedTuple):
-    """A queue of the page."""
-
-    queue: QueueId
-    counts: Counts | None
-    """None, if the root did not answer."""
-    found: list[PartitionDescription | Silent]
+    """What to give as `--after` for the next page; None at the end."""
 
 
 class NamespaceUse(NamedTuple):
@@ -74,20 +64,31 @@ class NamespaceUse(NamedTuple):
 
 
 class QueueListing(NamedTuple):
-    """Everything that there is to print."""
+    """A page of queues with their state, and what is printed below it."""
 
     page: Page
-    entries: list[Entry]
+    described: Answers[QueueId, DescribedQueue]
     namespaces: list[NamespaceUse]
     """All namespaces, or the one that the command names."""
     silent_nodes: dict[str, Silent]
 
+    def silent(self) -> dict[str, Silent]:
+        """The nodes that did not answer, and the first silent partition of each queue; `describe`
+        lists all of those."""
+        found = dict(self.silent_nodes)
+        for queue in self.page.queues:
+            problem = self.described.silent.get(queue)
+            if problem is None:
+                problem = next(iter(self.described.found[queue].partitions.silent.values()), None)
+            if problem is not None:
+                found[_name(queue)] = problem
+        return found
+
 
 @click.command(
-    "list", epilog="Exit status: 0 if everybody who was asked has answered, 1 otherwise."
+    "list", epilog="Exit status: 0 if every node and partition that was asked answered, else 1."
 )
-@url_option
-@timeout_option
+@node_options
 @click.option("--namespace", metavar="NAME", help="Only the queues of this namespace.")
 @click.option(
     "--limit",
@@ -105,8 +106,7 @@ class QueueListing(NamedTuple):
 )
 @json_option
 def list_queues(
-    url: str,
-    timeout: float,
+    node: AskedNode,
     namespace: str | None,
     limit: int,
     after: str | None,
@@ -115,35 +115,32 @@ def list_queues(
     as_json: bool,
 ) -> None:
     """List queues by name, with how they are."""
-    answer = run(_ask(url, timeout, namespace, limit, after, whole=whole))
-    page, entries = answer.page, answer.entries
+    describe = describe_all if whole else describe_root
+    answer = node.ask(lambda client: _list(client, namespace, limit, after, describe))
+    page = answer.page
     if as_json:
         print_json(
             {
-                "queues": [_told(entry) for entry in entries],
+                "queues": [_told(queue, answer.described) for queue in page.queues],
                 "namespaces": [use._asdict() for use in answer.namespaces],
                 "total": page.total,
                 "next": page.after,
-                "unreachable": [
-                    {"node": node, "error": silent.told()}
-                    for node, silent in answer.silent_nodes.items()
-                ],
+                "unreachable": unreachable("node", answer.silent_nodes),
             }
         )
-    elif entries:
-        print_table([_row(entry) for entry in entries])
+    elif page.queues:
+        print_table([_row(queue, answer.described) for queue in page.queues])
     else:
         click.echo("There are no queues here." if after is None else "There are no more queues.")
-    silent = {**answer.silent_nodes, **_silent_partitions(entries)}
-    for name, reason in silent.items():
-        click.echo(f"{name}: {reason}", err=True)
-    _notice(answer, whole=whole)
+    silent = answer.silent()
+    print_unreachable(silent)
+    _print_notes(answer, whole=whole)
     if silent:
         sys.exit(1)
 
 
 def paged(queues: Iterable[QueueId], limit: int, after: str | None) -> Page:
-    """By name; queues of one name, which differ in their type, stay together."""
+    """Return a page by name; queues that differ only in their type stay on one page."""
     ordered = sorted(set(queues), key=lambda queue: (label(queue), queue.type))
     rest = [queue for queue in ordered if after is None or label(queue) > after]
     end = limit
@@ -153,96 +150,49 @@ def paged(queues: Iterable[QueueId], limit: int, after: str | None) -> Page:
     return Page(shown, len(ordered), label(shown[-1]) if end < len(rest) else None)
 
 
-async def _ask(
-    url: str, seconds: float, namespace: str | None, limit: int, after: str | None, *, whole: bool
+async def _list(
+    client: AsyncClient,
+    namespace: str | None,
+    limit: int,
+    after: str | None,
+    describe: Callable[[AsyncClient, QueueId], Any],
 ) -> QueueListing:
-    async with connecting(url, seconds) as client:
-        queues, quotas, silent = await _names(client)
-        wanted = [queue for queue in queues if namespace in (None, queue.namespace)]
-        page = paged(wanted, limit, after)
-
-        async def entry(queue: QueueId) -> Entry:
-            if whole:
-                root, found = await all_described(client, queue)
-                return Entry(queue, root.counts, found)
-            root = await described(client, queue, ROOT)
-            return Entry(queue, root.counts, [root])
-
-        found = await each(page.queues, entry)
-    entries = [
-        Entry(queue, None, [one]) if isinstance(one, Silent) else one
-        for queue, one in zip(page.queues, found, strict=True)
-    ]
+    queues, quotas, silent = await all_queues(client)
+    wanted = [queue for queue in queues if namespace in (None, queue.namespace)]
+    page = paged(wanted, limit, after)
+    found = await each(page.queues, lambda queue: describe(client, queue))
     counts = Counter(queue.namespace for queue in wanted)
     namespaces = [NamespaceUse(name, counts[name], quotas.get(name, 0)) for name in sorted(counts)]
-    return QueueListing(page, entries, namespaces, silent)
+    return QueueListing(page, found, namespaces, silent)
 
 
-async def _names(
+async def all_queues(
     client: AsyncClient,
 ) -> tuple[set[QueueId], dict[str, int], dict[str, Silent]]:
-    """Queues and quotas of every node: they may share a store, or have one each."""
+    """Ask every node, since they may share a store or have one each: their queues, the quotas of
+    namespaces, and the nodes that did not answer."""
     from maitred.protocol.tasks import Queues
     from maitred.routing.names import QueueId
 
-    nodes = [view.address for view in client.nodes()]
-    answers = await each(nodes, lambda node: client.request(Queues(0, 0), node=node))
-    silent = {
-        node: answer
-        for node, answer in zip(nodes, answers, strict=True)
-        if isinstance(answer, Silent)
-    }
-    if len(silent) == len(nodes):
-        raise next(iter(silent.values())).error
-    found = [cast("QueuesFound", one) for one in answers if not isinstance(one, Silent)]
+    answers = await each_node(client, Queues(0, 0))
+    found = [cast("QueuesFound", one) for one in answers.found.values()]
     quotas = {name: most for one in found for name, most in one.quotas.items()}
-    return {QueueId(*queue) for one in found for queue in one.queues}, quotas, silent
-
-
-def _silent_partitions(entries: list[Entry]) -> dict[str, Silent]:
-    """The first of each queue will do; `describe` tells them all."""
-    found: dict[str, Silent] = {}
-    for entry in entries:
-        for one in entry.found:
-            if isinstance(one, Silent):
-                found.setdefault(_name(entry.queue), one)
-    return found
+    return {QueueId(*queue) for one in found for queue in one.queues}, quotas, answers.silent
 
 
 def _name(queue: QueueId) -> str:
     return label(queue) + ("" if queue.type == TASKS else f" (type {queue.type})")
 
 
-def _row(entry: Entry) -> dict[str, object]:
-    if entry.counts is None:
-        return {"queue": _name(entry.queue)} | dict.fromkeys(_COLUMNS) | {"partitions": UNREACHABLE}
-    summed = totals(entry.found)
-    read, write = entry.counts.read, entry.counts.write
-    return {
-        "queue": _name(entry.queue),
-        "partitions": str(read) if read == write else f"{read}, {write} written",
-        "backlog": units.count(summed.backlog),
-        "oldest": units.duration(summed.oldest_seconds),
-        "in/s": units.rate(summed.added_per_second),
-        "out/s": units.rate(summed.finished_per_second),
-        "running": units.count(summed.running),
-        "offers": units.count(summed.offers),
-        "dead": units.count(summed.dead),
-        "stored": units.size(summed.stored_bytes),
-        "quota": _quota(summed),
-    }
-
-
-_COLUMNS = (
-    *("partitions", "backlog", "oldest", "in/s", "out/s", "running", "offers", "dead"),
-    *("stored", "quota"),
-)
-
-
-def _served(entry: Entry) -> float | None:
-    """Seconds since a worker served it, as its root says; it is the first that was asked."""
-    root = entry.found[0]
-    return None if isinstance(root, Silent) else root.served_seconds_ago
+def _row(queue: QueueId, described: Answers[QueueId, DescribedQueue]) -> dict[str, object]:
+    if queue in described.silent:
+        partitions, rest = UNREACHABLE, dict.fromkeys(_COLUMNS)
+    else:
+        one = described.found[queue]
+        read, write = one.root.counts.read, one.root.counts.write
+        partitions = str(read) if read == write else f"{read}, {write} written"
+        rest = row_of(_COLUMNS, one.totals())
+    return {"queue": _name(queue), "partitions": partitions} | rest
 
 
 def _quota(summed: QueueTotals) -> units.Shown | None:
@@ -255,24 +205,38 @@ def _quota(summed: QueueTotals) -> units.Shown | None:
     return units.Shown(f"{max(full):.0%}") if full else None
 
 
-def _told(entry: Entry) -> dict[str, Any]:
-    queue, counts = entry.queue, entry.counts
-    named = {"namespace": queue.namespace, "queue": queue.queue, "type": queue.type}
-    if counts is None:
-        (silent,) = entry.found
-        return named | {"state": UNREACHABLE, "error": cast("Silent", silent).told()}
+_COLUMNS: dict[str, Callable[[QueueTotals], object]] = {
+    "backlog": lambda summed: units.count(summed.backlog),
+    "oldest": lambda summed: units.duration(summed.oldest_seconds),
+    "in/s": lambda summed: units.rate(summed.added_per_second),
+    "out/s": lambda summed: units.rate(summed.finished_per_second),
+    "running": lambda summed: units.count(summed.running),
+    "offers": lambda summed: units.count(summed.offers),
+    "dead": lambda summed: units.count(summed.dead),
+    "stored": lambda summed: units.size(summed.stored_bytes),
+    "quota": _quota,
+}
+
+
+def _told(queue: QueueId, described: Answers[QueueId, DescribedQueue]) -> dict[str, Any]:
+    named = queue._asdict()
+    if queue in described.silent:
+        return named | {"state": UNREACHABLE, "error": described.silent[queue].told()}
+    one = described.found[queue]
+    counts = one.root.counts
     return (
         named
         | {"read": counts.read, "write": counts.write, "version": counts.version}
-        | {"partitions_asked": len(entry.found), "served_seconds_ago": _served(entry)}
-        | totals(entry.found)._asdict()
+        | {"partitions_asked": len(one.partitions.found) + len(one.partitions.silent)}
+        | {"served_seconds_ago": one.root.served_seconds_ago}
+        | one.totals()._asdict()
     )
 
 
-def _notice(answer: QueueListing, *, whole: bool) -> None:
-    """What the table does not show, on standard error, so that JSON stays JSON."""
-    page, entries = answer.page, answer.entries
-    shown = {entry.queue.namespace for entry in entries}
+def _print_notes(answer: QueueListing, *, whole: bool) -> None:
+    """Print what the table does not show, on standard error, so that JSON stays JSON."""
+    page, described = answer.page, answer.described.found.values()
+    shown = {queue.namespace for queue in page.queues}
     used = [
         f"{use.namespace} has {use.queues:,} of {use.queues_max:,}"
         for use in answer.namespaces
@@ -281,15 +245,15 @@ def _notice(answer: QueueListing, *, whole: bool) -> None:
     if used:
         click.echo(f"\nQueues that a namespace may have: {'; '.join(used)}.", err=True)
     never = [
-        _name(entry.queue)
-        for entry in entries
-        if entry.counts is not None and _served(entry) is None and not totals(entry.found).workers
+        _name(one.id)
+        for one in described
+        if one.root.served_seconds_ago is None and not one.workers()
     ]
     if never:
         more = f" and {len(never) - NEVER_SHOWN:,} more" if len(never) > NEVER_SHOWN else ""
         named = ", ".join(never[:NEVER_SHOWN])
         click.echo(f"\nNever served by a worker in the last day: {named}{more}.", err=True)
-    if not whole and any(entry.counts is not None and entry.counts.read > 1 for entry in entries):
+    if not whole and any(one.root.counts.read > 1 for one in described):
         click.echo(
             "\nOf queues with several partitions only the root was asked; --totals asks them all.",
             err=True,

@@ -1,4 +1,4 @@
-"""How queues and dead letters are named on the command line.
+"""How queues, and the dead letters and damaged rows in them, are named on the command line.
 
 A queue is `namespace/queue`. Queues may have slashes in their names, and so may namespaces; then
 the first slash is the wrong place to cut, and `--namespace` says what the argument leaves out.
@@ -7,7 +7,7 @@ the first slash is the wrong place to cut, and `--namespace` says what the argum
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
@@ -17,20 +17,20 @@ from maitred.routing.keys import PARTITIONS_MAX
 from maitred.routing.names import QueueId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
-    from maitred.protocol.tasks import DeadLetter
-
-_Command = TypeVar("_Command", bound="Callable[..., Any]")
+    from maitred.protocol.tasks import DamagedRow, DeadLetter, RowKind
 
 TASKS = 1
 """The queue type of durable tasks."""
 
 SEQUENCE_MAX = 2**63 - 1
 
+ROW_KINDS = ("segment", "later", "dead", "result")
+
 
 def queue_argument(command: Callable[..., None]) -> Callable[..., None]:
-    """QUEUE, with the two options that say what it leaves open; the command gets a `QueueId`."""
+    """QUEUE and the options `--namespace` and `--type`; the command gets a `QueueId`."""
 
     @wraps(command)
     def named(*, queue: str, namespace: str | None, queue_type: int, **options: Any) -> None:  # noqa: ANN401
@@ -45,34 +45,8 @@ def queue_argument(command: Callable[..., None]) -> Callable[..., None]:
     return named
 
 
-def ids_arguments(what: str) -> Callable[[_Command], _Command]:
-    """Ids of some, or `--all`, of what a queue has; `check_selection` looks at them."""
-
-    def decorate(command: _Command) -> _Command:
-        every = click.option("--all", "every", is_flag=True, help=f"All {what} of the queue.")
-        return click.argument("ids", metavar="[ID]...", nargs=-1)(every(command))
-
-    return decorate
-
-
-def check_selection(ids: Sequence[str], *, every: bool, what: str, lister: str) -> None:
-    """Raise `InvalidArgument` unless there are either ids or `--all`."""
-    if every == bool(ids):
-        raise InvalidArgument(
-            "Give either ids or --all." if every else f"Nothing says which {what}.",
-            remedy=f"Give ids, as `{lister}` prints them, or --all.",
-        )
-
-
-def json_option(command: _Command) -> _Command:
-    """`--json`, as everywhere."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(
-        command
-    )
-
-
 def queue_id(text: str, namespace: str | None, queue_type: int = TASKS) -> QueueId:
-    """The queue that somebody typed; raises `InvalidName`."""
+    """Return the queue of a name as typed; raise `InvalidName` if the namespace is missing."""
     if namespace is not None:
         return QueueId(namespace, text, queue_type)
     before, slash, name = text.partition("/")
@@ -85,12 +59,21 @@ def queue_id(text: str, namespace: str | None, queue_type: int = TASKS) -> Queue
 
 
 def label(queue: QueueId) -> str:
-    """The name as it is typed."""
+    """Return the name as it is typed: `namespace/queue`."""
     return f"{queue.namespace}/{queue.queue}"
 
 
+def sequence_number(text: str) -> int | None:
+    """Return the number if it may be one of a task or a query. The length is checked first, since
+    Python refuses to convert very long numbers."""
+    if text.isascii() and text.isdigit() and len(text) <= len(str(SEQUENCE_MAX)):
+        number = int(text)
+        return number if number <= SEQUENCE_MAX else None
+    return None
+
+
 class LetterId(NamedTuple):
-    """Which dead letter, in a queue: printed and typed as `partition/sequence`."""
+    """The id of a dead letter in a queue, printed and typed as `partition/sequence`."""
 
     partition: int
     sequence: int
@@ -104,25 +87,45 @@ class LetterId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> LetterId:
-        partition, slash, sequence = text.partition("/")
-        if slash and _is_number(partition) and _is_number(sequence):
-            found = cls(int(partition), int(sequence))
-            if found.partition < PARTITIONS_MAX and found.sequence <= SEQUENCE_MAX:
-                return found
-        raise InvalidArgument(
-            f"{shortened(text)} is no dead letter's id.",
-            remedy="An id is PARTITION/SEQUENCE, as `dead list` prints them.",
-        )
+        found = _place(text)
+        if found is None:
+            raise InvalidArgument(
+                f"{shortened(text)} is no dead letter's id.",
+                remedy="An id is PARTITION/SEQUENCE, as `dead list` prints them.",
+            )
+        return cls(*found)
 
 
-def _is_number(text: str) -> bool:
-    """Not longer than any that there is: Python refuses to read very long ones."""
-    return text.isascii() and text.isdigit() and len(text) <= len(str(SEQUENCE_MAX))
+class RowId(NamedTuple):
+    """The id of a damaged row in a queue, printed and typed as `partition/sequence/kind`."""
+
+    partition: int
+    first: int
+    kind: RowKind
+
+    def __str__(self) -> str:
+        return f"{self.partition}/{self.first}/{self.kind}"
+
+    @classmethod
+    def of(cls, row: DamagedRow) -> RowId:
+        return cls(row.partition, row.first, row.kind)
+
+    @classmethod
+    def parse(cls, text: str) -> RowId:
+        place, _, kind = text.rpartition("/")
+        found = _place(place)
+        if found is None or kind not in ROW_KINDS:
+            raise InvalidArgument(
+                f"{shortened(text)} is no damaged row's id.",
+                remedy="An id is PARTITION/SEQUENCE/KIND, as `damaged list` prints them.",
+            )
+        return cls(*found, cast("RowKind", kind))
 
 
-def by_partition(ids: Iterable[LetterId]) -> dict[int, list[int]]:
-    """Sequence numbers for each partition, each once, in order."""
-    found: dict[int, list[int]] = {}
-    for one in sorted(set(ids)):
-        found.setdefault(one.partition, []).append(one.sequence)
-    return found
+def _place(text: str) -> tuple[int, int] | None:
+    """Return partition and sequence number of a task, as typed with a slash between them."""
+    first, _, second = text.partition("/")
+    partition, sequence = sequence_number(first), sequence_number(second)
+    if partition is None or sequence is None or partition >= PARTITIONS_MAX:
+        return None
+    return partition, sequence

@@ -1,7 +1,7 @@
-"""`maitred admin queue update-partitions`: other counts, by hand.
+"""`maitred admin queue update-partitions`: changes a queue's partition counts by hand.
 
-The node refuses what could strand tasks, and says why; `--force` insists. What is said afterwards
-is what a person has to know: that draining takes its time, and what to do when it is over.
+The node refuses counts that could strand tasks, unless with `--force`. The command prints what
+happens next: that draining takes its time, and what to do when it is over.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import click
 
-from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.admin_ask import ROOT, connecting, described
-from maitred.cli.admin_names import json_option, label, queue_argument
-from maitred.cli.output import print_json
+from maitred.cli.address import node_options
+from maitred.cli.admin_ask import ROOT, described
+from maitred.cli.admin_names import label, queue_argument
+from maitred.cli.output import json_option, print_json
 from maitred.errors import UnknownQueue
 from maitred.routing.counts import PartitionCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maitred.cli.address import AskedNode
+    from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import Counts, Resized
     from maitred.routing.names import QueueId
 
@@ -41,23 +43,17 @@ class Change(NamedTuple):
 @click.option(
     "--write", type=int, required=True, metavar="N", help="Those of them that take tasks."
 )
-@click.option("--force", is_flag=True, help="Even if tasks may be left where nobody looks.")
-@url_option
-@timeout_option
+@click.option(
+    "--force", is_flag=True, help="Even if tasks may be left in partitions that no worker reads."
+)
+@node_options
 @json_option
 def update_partitions(
-    queue: QueueId,
-    read: int,
-    write: int,
-    url: str,
-    timeout: float,
-    *,
-    force: bool,
-    as_json: bool,
+    queue: QueueId, read: int, write: int, node: AskedNode, *, force: bool, as_json: bool
 ) -> None:
     """Have QUEUE divided into so many partitions."""
-    PartitionCounts(read, write)  # what can never be right is said before anybody is asked
-    change = run(_ask(url, timeout, queue, read, write, force=force))
+    PartitionCounts(read, write)  # raises for impossible counts before the node is asked
+    change = node.ask(lambda client: _resize(client, queue, read, write, force=force))
     if as_json:
         print_json({"before": _told(change.before), "after": _told(change.after)})
         return
@@ -66,17 +62,16 @@ def update_partitions(
         click.echo(line)
 
 
-async def _ask(
-    url: str, seconds: float, queue: QueueId, read: int, write: int, *, force: bool
+async def _resize(
+    client: AsyncClient, queue: QueueId, read: int, write: int, *, force: bool
 ) -> Change:
     from maitred.protocol.tasks import Counts, Resize
 
-    async with connecting(url, seconds) as client:
-        try:
-            before = (await described(client, queue, ROOT)).counts
-        except UnknownQueue:
-            before = Counts(1, 1, 0)  # as every queue begins, unless its settings say otherwise
-        answer = await client.request(Resize(*queue, ROOT, 0, read, write, force))
+    try:
+        before = (await described(client, queue, ROOT)).counts
+    except UnknownQueue:
+        before = Counts(1, 1, 0)  # as every queue begins, unless its settings say otherwise
+    answer = await client.request(Resize(*queue, ROOT, 0, read, write, force))
     return Change(before, cast("Resized", answer).counts)
 
 

@@ -1,8 +1,8 @@
-"""What a task carries, made readable: msgpack as JSON, anything else as hexadecimal digits.
+"""A task's payload, made readable: msgpack as JSON, anything else as hexadecimal digits.
 
-Payloads are the user's. They may hold what JSON has no word for (bytes, times, keys that are no
-text, numbers that are none), and what would move the cursor of a terminal; none of that may keep a
-person from seeing the rest.
+Payloads are the user's. They may hold values that JSON cannot express (bytes, times, keys that are
+not text, NaN), and characters that would move the cursor of a terminal; neither may keep a person
+from seeing the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Encoded(NamedTuple):
-    """A payload as JSON could have it."""
+    """A payload as a value that JSON can express."""
 
     value: object
     encoding: Literal["msgpack", "hex"]
@@ -30,7 +30,7 @@ class Encoded(NamedTuple):
 
 
 def payload_of(payload: bytes) -> Encoded:
-    """What the bytes stand for."""
+    """Decode a payload."""
     from msgspec import DecodeError, msgpack
 
     try:
@@ -40,7 +40,7 @@ def payload_of(payload: bytes) -> Encoded:
 
 
 def failure_of(body: bytes) -> Failure | None:
-    """Why it failed; None, if nobody wrote that down in a way that we know."""
+    """Return why the task failed; None if the record of it cannot be decoded."""
     from msgspec import DecodeError, msgpack
 
     from maitred.protocol.tasks import Failure
@@ -70,5 +70,5 @@ def _plain(value: object) -> object:
 
 
 def _printable(text: str) -> str:
-    """A failure comes from a worker: what would move the cursor is left out, lines stay."""
+    """Return text that a worker wrote, without control characters except line ends and tabs."""
     return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")

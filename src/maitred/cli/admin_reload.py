@@ -1,5 +1,4 @@
-"""`maitred admin reload`: have a node read its users and certificates again, and hear what came of
-it."""
+"""`maitred admin reload`: a node reads its users and certificates again, and reports the result."""
 
 from __future__ import annotations
 
@@ -8,12 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.admin_ask import connecting
-from maitred.cli.admin_names import json_option
-from maitred.cli.output import print_json, print_table
+from maitred.cli.address import node_options
+from maitred.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
+    from maitred.cli.address import AskedNode
     from maitred.protocol.access import NodeReloaded
 
 FAILED = "failed"
@@ -23,20 +21,21 @@ FAILED = "failed"
     epilog="Exit status: 0 if every process has read everything again, 1 if a part failed. What "
     "failed is as it was before."
 )
-@url_option
-@timeout_option
+@node_options
 @json_option
-def reload(url: str, timeout: float, *, as_json: bool) -> None:
+def reload(node: AskedNode, *, as_json: bool) -> None:
     """Have a node read its users and certificates again, in all shards and in its gateway.
 
-    A node does so by itself about two seconds after a file has changed. This command is for those
-    who want to know that it has: it prints what each process has read, and what it could not use.
+    A node does so by itself about two seconds after a file has changed. This command is for
+    certainty: it prints what each process has read, and what it could not use.
     The user needs the permission `admin` for every namespace (*).
     """
-    processes = run(_ask(url, timeout)).processes
+    from maitred.protocol.access import Reload
+
+    reloaded = cast("NodeReloaded", node.ask(lambda client: client.request(Reload(0, 0))))
     rows = [
         {"process": one.process, "part": part.part, "state": part.state, "remark": part.remark}
-        for one in processes
+        for one in reloaded.processes
         for part in one.parts
     ]
     if as_json:
@@ -47,10 +46,3 @@ def reload(url: str, timeout: float, *, as_json: bool) -> None:
             click.echo(f"\n{remark}", err=True)
     if any(row["state"] == FAILED for row in rows):
         sys.exit(1)
-
-
-async def _ask(url: str, seconds: float) -> NodeReloaded:
-    from maitred.protocol.access import Reload
-
-    async with connecting(url, seconds) as client:
-        return cast("NodeReloaded", await client.request(Reload(0, 0)))

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.admin_ask import connecting
-from maitred.cli.admin_names import json_option
+from maitred.cli.address import node_options
 from maitred.cli.groups import HintingGroup
-from maitred.cli.output import print_json, print_table, shortened
+from maitred.cli.output import json_option, print_json, print_table, shortened
 from maitred.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from maitred.cli.address import AskedNode
     from maitred.protocol.access import TokenCreated, TokenRow, TokensFound
-    from maitred.protocol.messages import AnyAnswer, AnyRequest
     from maitred.settings import Permission
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
@@ -54,16 +52,14 @@ def token() -> None:
     multiple=True,
     help="Only this, of what the user may; may be repeated.  [default: all that the user may]",
 )
-@url_option
-@timeout_option
+@node_options
 @json_option
 def create(
     user: str,
     expires: str,
     label: str,
     granted: tuple[str, ...],
-    url: str,
-    timeout: float,
+    node: AskedNode,
     *,
     as_json: bool,
 ) -> None:
@@ -71,7 +67,7 @@ def create(
     from maitred.protocol.access import CreateToken
 
     asked = CreateToken(0, 0, user, seconds_of(expires), label, permissions_of(granted))
-    made = cast("TokenCreated", run(_ask(url, timeout, asked)))
+    made = cast("TokenCreated", node.ask(lambda client: client.request(asked)))
     if as_json:
         print_json(
             {"id": made.id, "token": made.text, "user": user, "expires": _moment(made.expires_at)}
@@ -88,14 +84,14 @@ def create(
 
 
 @token.command("list")
-@url_option
-@timeout_option
+@node_options
 @json_option
-def list_tokens(url: str, timeout: float, *, as_json: bool) -> None:
+def list_tokens(node: AskedNode, *, as_json: bool) -> None:
     """List the API tokens: whose they are, and until when. The tokens themselves are not stored."""
     from maitred.protocol.access import ListTokens
 
-    rows = cast("TokensFound", run(_ask(url, timeout, ListTokens(0, 0)))).tokens
+    found = cast("TokensFound", node.ask(lambda client: client.request(ListTokens(0, 0))))
+    rows = found.tokens
     if as_json:
         print_json({"tokens": [_told(row) for row in rows]})
     elif rows:
@@ -106,27 +102,22 @@ def list_tokens(url: str, timeout: float, *, as_json: bool) -> None:
 
 @token.command()
 @click.argument("number", metavar="ID")
-@url_option
-@timeout_option
+@node_options
 @json_option
-def revoke(number: str, url: str, timeout: float, *, as_json: bool) -> None:
+def revoke(number: str, node: AskedNode, *, as_json: bool) -> None:
     """End an API token by its ID, and within seconds the connections that were opened with it."""
     from maitred.protocol.access import RevokeToken
 
-    run(_ask(url, timeout, RevokeToken(0, 0, id_given(number))))
+    which = id_given(number)
+    node.ask(lambda client: client.request(RevokeToken(0, 0, which)))
     if as_json:
-        print_json({"revoked": id_given(number)})
+        print_json({"revoked": which})
     else:
-        click.echo(f"The API token {id_given(number)} is revoked.")
-
-
-async def _ask(url: str, seconds: float, message: AnyRequest) -> AnyAnswer:
-    async with connecting(url, seconds) as client:
-        return await client.request(message)
+        click.echo(f"The API token {which} is revoked.")
 
 
 def seconds_of(text: str) -> float:
-    """A time as people write it; raises `InvalidArgument`."""
+    """Return the seconds of a time as people write it; raise `InvalidArgument` if it is none."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
         raise InvalidArgument(
@@ -136,7 +127,7 @@ def seconds_of(text: str) -> float:
 
 
 def permissions_of(granted: tuple[str, ...]) -> dict[str, list[Permission]] | None:
-    """By namespace; raises `InvalidArgument` for what is no permission."""
+    """Return the permissions by namespace; raise `InvalidArgument` unless all of them exist."""
     from typing import get_args
 
     from maitred.settings import Permission
@@ -156,7 +147,7 @@ def permissions_of(granted: tuple[str, ...]) -> dict[str, list[Permission]] | No
 
 
 def id_given(text: str) -> str:
-    """An id; refuses a whole token, which does not belong on a command line."""
+    """Return the id; refuse a whole token, which does not belong on a command line."""
     from maitred.security.tokens import id_of
 
     number = id_of(text.strip())

@@ -1,23 +1,30 @@
-"""A whole queue, summed up from its partitions."""
+"""A queue with its partitions as they were asked, and the sums over them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from maitred.cli.admin_ask import Silent
+from maitred.cli.admin_ask import ROOT, Answers, described, each, with_suggestion
+from maitred.errors import UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import PartitionDescription
+    from maitred.routing.names import QueueId
+
+_SUMMED = (
+    *("backlog", "running", "later", "dead", "offers", "added_per_second", "finished_per_second"),
+    *("unproven", "not_kept", "damaged_rows", "damaged_tasks"),
+)
+"""Totals that are the sums of a partition's fields of the same name."""
 
 
 class QueueTotals(NamedTuple):
-    """What can be added up, of the partitions that answered."""
+    """The sums over the partitions that answered."""
 
     backlog: int = 0
     oldest_seconds: float = 0.0
-    """The longest that anything has waited, in any partition."""
+    """The longest that a task has waited, in any partition."""
     running: int = 0
     later: int = 0
     dead: int = 0
@@ -29,7 +36,7 @@ class QueueTotals(NamedTuple):
     not_kept: int = 0
     """Results kept in memory only, and failures that were cut, since a quota had no room."""
     stored_tasks: int = 0
-    """In the store, dead letters included, of all partitions, whoever answered."""
+    """In the store, dead letters included, of all partitions, as the root reports it."""
     stored_bytes: int = 0
     stored_tasks_quota: int | None = None
     stored_bytes_quota: int | None = None
@@ -37,58 +44,64 @@ class QueueTotals(NamedTuple):
     """Rows that cannot be read and were set aside."""
     damaged_tasks: int = 0
     unreachable: int = 0
-    """Partitions that are missing from all this."""
+    """Partitions that did not answer, and are missing from these sums."""
 
 
 class SeenWorker(NamedTuple):
-    """A worker, whatever partitions it was seen at."""
+    """A worker, with its tasks at all partitions that know it."""
 
     worker: str
     running: int
     heard_seconds_ago: float | None
 
 
-def totals(found: Iterable[PartitionDescription | Silent]) -> QueueTotals:
-    """Add them up."""
-    answered, silent = [], 0
-    for one in found:
-        if isinstance(one, Silent):
-            silent += 1
-        else:
-            answered.append(one)
-    stored = answered[0].queue_stored if answered else None
-    return QueueTotals(
-        backlog=sum(one.backlog for one in answered),
-        oldest_seconds=max((one.backlog_age_seconds for one in answered), default=0.0),
-        running=sum(one.running for one in answered),
-        later=sum(one.later for one in answered),
-        dead=sum(one.dead for one in answered),
-        offers=sum(one.offers for one in answered),
-        added_per_second=sum(one.added_per_second for one in answered),
-        finished_per_second=sum(one.finished_per_second for one in answered),
-        workers=len(workers(answered)),
-        unproven=sum(one.unproven for one in answered),
-        not_kept=sum(one.not_kept for one in answered),
-        stored_tasks=stored.tasks if stored else 0,
-        stored_bytes=stored.bytes if stored else 0,
-        stored_tasks_quota=stored.most_tasks if stored else None,
-        stored_bytes_quota=stored.most_bytes if stored else None,
-        damaged_rows=sum(one.damaged_rows for one in answered),
-        damaged_tasks=sum(one.damaged_tasks for one in answered),
-        unreachable=silent,
-    )
+class DescribedQueue(NamedTuple):
+    """A queue, its root, and the partitions that were asked: all to read, or the root alone."""
+
+    id: QueueId
+    root: PartitionDescription
+    partitions: Answers[int, PartitionDescription]
+
+    def totals(self) -> QueueTotals:
+        answered = list(self.partitions.found.values())
+        sums = {name: sum(getattr(one, name) for one in answered) for name in _SUMMED}
+        stored = self.root.queue_stored
+        return QueueTotals(
+            **sums,
+            oldest_seconds=max(one.backlog_age_seconds for one in answered),
+            workers=len(self.workers()),
+            stored_tasks=stored.tasks,
+            stored_bytes=stored.bytes,
+            stored_tasks_quota=stored.most_tasks,
+            stored_bytes_quota=stored.most_bytes,
+            unreachable=len(self.partitions.silent),
+        )
+
+    def workers(self) -> list[SeenWorker]:
+        """Each worker once, the busiest first; a partition has details of some of its workers."""
+        seen: dict[str, SeenWorker] = {}
+        for one in self.partitions.found.values():
+            for name in one.workers:
+                seen.setdefault(name, SeenWorker(name, 0, None))
+            for name, running, ago in one.worker_details:
+                _, before, heard = seen.get(name, SeenWorker(name, 0, None))
+                latest = ago if heard is None else min(ago, heard)
+                seen[name] = SeenWorker(name, before + running, latest)
+        return sorted(seen.values(), key=lambda worker: (-worker.running, worker.worker))
 
 
-def workers(found: Iterable[PartitionDescription | Silent]) -> list[SeenWorker]:
-    """Each once, the busiest first. Not all of them need to have details."""
-    seen: dict[str, SeenWorker] = {}
-    for one in found:
-        if isinstance(one, Silent):
-            continue
-        for name in one.workers:
-            seen.setdefault(name, SeenWorker(name, 0, None))
-        for name, running, ago in one.worker_details:
-            before = seen.get(name, SeenWorker(name, 0, None))
-            heard = ago if before.heard_seconds_ago is None else min(ago, before.heard_seconds_ago)
-            seen[name] = SeenWorker(name, before.running + running, heard)
-    return sorted(seen.values(), key=lambda worker: (-worker.running, worker.worker))
+async def describe_root(client: AsyncClient, queue: QueueId) -> DescribedQueue:
+    """Ask the root alone, which has to answer because it knows the partition counts."""
+    try:
+        root = await described(client, queue, ROOT)
+    except UnknownQueue as problem:
+        raise await with_suggestion(client, queue, problem) from None
+    return DescribedQueue(queue, root, Answers({ROOT: root}, {}))
+
+
+async def describe_all(client: AsyncClient, queue: QueueId) -> DescribedQueue:
+    """Ask the root, then all other partitions."""
+    begun = await describe_root(client, queue)
+    others = await each(range(1, begun.root.counts.read), lambda at: described(client, queue, at))
+    found = begun.partitions.found | others.found
+    return begun._replace(partitions=Answers(found, others.silent))

@@ -1,4 +1,4 @@
-"""Numbers as people read them: 1.2k tasks, 3.4 s. Whoever wants them exact asks for JSON."""
+"""Numbers as people read them: 1.2k tasks, 3.4 s. JSON has the exact numbers."""
 
 from __future__ import annotations
 
@@ -57,6 +57,11 @@ def duration(seconds: float) -> Shown:
         if seconds < below * 0.9995 or below == float("inf"):
             return Shown(f"{_digits(seconds / unit, whole=False)} {name}")
     raise AssertionError  # the last is below infinity
+
+
+def ago(seconds: float | None) -> Shown | None:
+    """3.4 s ago; None if it is not known when."""
+    return None if seconds is None else Shown(f"{duration(seconds)} ago")
 
 
 def size(number_of_bytes: int) -> Shown:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from maitred.cli.output import CannotWrite, Progress, print_json, print_table
+from maitred.cli.output import CannotWrite, Progress, json_option, print_json, print_table
 from maitred.errors import InvalidArgument
 
 FORMATS = (".svg", ".png")
@@ -58,7 +58,7 @@ FORMATS = (".svg", ".png")
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw the waits to this file, .svg or .png.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@json_option
 def capacity(
     *,
     rate: float,

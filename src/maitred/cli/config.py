@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from maitred.cli.groups import HintingGroup
-from maitred.cli.output import print_json, print_table
+from maitred.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ def config() -> None:
 
 
 @config.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@json_option
 def list_settings(*, as_json: bool) -> None:
     """Show every setting with its type, its default and the reason for it.
 
@@ -80,7 +80,7 @@ def check(file: str) -> None:
 
 @config.command()
 @click.option("--config", "file", type=click.Path(), help="The configuration file.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@json_option
 def show(file: str | None, *, as_json: bool) -> None:
     """Show the settings that hold here and where each came from; secrets are masked."""
     from maitred.config import load_with_sources

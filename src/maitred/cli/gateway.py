@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from maitred.cli.address import run, url_option
-from maitred.cli.process_exit import forced
+from maitred.cli.process_exit import exit_statuses, forced
 from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ MEANINGS: Final = (
 )
 
 _EPILOG = (
-    "\b\nExit status:\n"
-    + "\n".join(f"  {status:<9} {text}" for status, text in MEANINGS)
+    exit_statuses(MEANINGS)
     + "\n\nThe settings are a node's, as for `maitred up`: the group `gateway`, `users`, "
     "`users_file`, `tls`, `log`, `drain_seconds`. Without users, whoever reaches it may do "
     "what the user of the URL may."

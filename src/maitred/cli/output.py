@@ -1,11 +1,11 @@
-"""How commands print: tables for people, JSON for programs, progress for the patient."""
+"""How commands print: tables for people, JSON for programs, progress of long commands."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 from unicodedata import east_asian_width
 
 import click
@@ -13,7 +13,12 @@ import click
 from maitred.errors import MaitredError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+_Command = TypeVar("_Command", bound="Callable[..., Any]")
+_Item = TypeVar("_Item")
+
+LABEL_COLUMNS = 12
 
 
 class CannotWrite(MaitredError):
@@ -30,6 +35,29 @@ nothing."""
 def shortened(text: str, most: int = 60) -> str:
     """A quotation for an error: no longer than a line."""
     return repr(text if len(text) <= most else text[:most] + "...")
+
+
+def cut(text: str, most: int) -> str:
+    """Return the text as one line of at most `most` characters, without control characters."""
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return words if len(words) <= most else words[: most - 3] + "..."
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """The number with its noun: "1 query", "1,204 queries"."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def json_option(command: _Command) -> _Command:
+    """`--json`, as in every command that prints a table."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(
+        command
+    )
+
+
+def print_fact(name: str, text: object, color: str | None = None) -> None:
+    """One line about one thing: its label, and what is known."""
+    click.secho(f"{name:<{LABEL_COLUMNS}}{text}", fg=color)
 
 
 def print_json(value: object) -> None:
@@ -51,6 +79,11 @@ def json_text(value: object) -> str:
 
 def _escaped(letter: str) -> str:
     return "\\u007f" if letter == "\x7f" else json.dumps(letter)[1:-1]
+
+
+def row_of(columns: Mapping[str, Callable[[_Item], object]], item: _Item) -> dict[str, object]:
+    """Return a row of a table whose columns are functions of the item."""
+    return {name: cell(item) for name, cell in columns.items()}
 
 
 def print_table(rows: Sequence[Mapping[str, object]]) -> None:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.output import print_json, print_table
+from maitred.cli.address import node_options
+from maitred.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from maitred.cli.address import AskedNode
     from maitred.client.client import AsyncClient, NodeView
 
 PAYLOAD = b"ping"
@@ -44,8 +45,7 @@ class PingResult(NamedTuple):
 
 
 @click.command(epilog="Exit status: 0 if every echo came back, 1 otherwise.")
-@url_option
-@timeout_option
+@node_options
 @click.option(
     "--count", type=click.IntRange(1, 1_000_000), default=10, show_default=True, help="Echoes each."
 )
@@ -55,10 +55,10 @@ class PingResult(NamedTuple):
     show_default=True,
     help="Where the user must have the permission `query`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def ping(url: str, timeout: float, count: int, namespace: str, *, as_json: bool) -> None:
+@json_option
+def ping(node: AskedNode, count: int, namespace: str, *, as_json: bool) -> None:
     """Send echoes to every shard and show the round-trip times in milliseconds."""
-    found = run(_ping(url, timeout, count, namespace))
+    found = node.ask(lambda client: _ping(client, node.seconds, count, namespace))
     if as_json:
         print_json([_row(one) | {"problem": one.problem} for one in found])
     else:
@@ -70,27 +70,26 @@ def ping(url: str, timeout: float, count: int, namespace: str, *, as_json: bool)
         sys.exit(1)
 
 
-async def _ping(url: str, seconds: float, count: int, namespace: str) -> list[PingResult]:
+async def _ping(
+    client: AsyncClient, seconds: float, count: int, namespace: str
+) -> list[PingResult]:
     import asyncio
 
-    from maitred.client.pending_client import PendingClient
-
-    async with PendingClient(url, timeout_seconds=seconds, connect_seconds=seconds) as client:
-        try:
-            # Without a connection of its own, an echo is passed on, which is not what is measured.
-            async with asyncio.timeout(seconds):
-                await client.covered()
-        except TimeoutError:
-            pass  # what cannot be reached says so below
-        found = [
-            await _echo(client, target, namespace, count)
-            for target in targets(client.nodes(), namespace, time.time())
-        ]
-        silent = [view for view in client.nodes() if view.node is None]
-        return found + [
-            PingResult(PingTarget(view.address, -1, ""), [], view.problem or "It does not answer.")
-            for view in silent
-        ]
+    try:
+        # An echo over the connection of another shard is forwarded, which is not to be measured.
+        async with asyncio.timeout(seconds):
+            await client.covered()
+    except TimeoutError:
+        pass  # shards that cannot be reached are reported below
+    found = [
+        await _echo(client, target, namespace, count)
+        for target in targets(client.nodes(), namespace, time.time())
+    ]
+    silent = [view for view in client.nodes() if view.node is None]
+    return found + [
+        PingResult(PingTarget(view.address, -1, ""), [], view.problem or "It does not answer.")
+        for view in silent
+    ]
 
 
 async def _echo(client: AsyncClient, target: PingTarget, namespace: str, count: int) -> PingResult:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from maitred.cli.output import print_json, print_table, shortened
+from maitred.cli.output import json_option, print_json, print_table, shortened
 from maitred.errors import InvalidGradualChange, InvalidPartition, NoHosts
 from maitred.routing import (
     PLACEMENTS,
@@ -70,7 +70,7 @@ DRAWN_DEPTH_MAX = 30
 @click.option(
     "--degree", type=int, default=DEGREE, show_default=True, help="Children of a partition."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@json_option
 def route(
     namespace: str,
     queue: str,

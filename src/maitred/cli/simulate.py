@@ -11,7 +11,7 @@ import click
 
 from maitred.cli.capacity import capacity
 from maitred.cli.groups import HintingGroup
-from maitred.cli.output import Progress, print_json
+from maitred.cli.output import Progress, json_option, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +37,6 @@ def _from(where: str) -> Callable[[click.Context, click.Parameter, str], list[st
         return [name for name in names if name.startswith(given)]
 
     return complete
-
-
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 
 @click.group(cls=HintingGroup)
@@ -76,7 +73,7 @@ simulate.add_command(capacity)
     type=click.IntRange(1, PROCESSES_MAX),
     help="Processes at once.  [default: one a usable core]",
 )
-@_as_json
+@json_option
 def soak(
     names: tuple[str, ...],
     seeds: int | None,

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from maitred.cli.address import run, timeout_option, url_option
-from maitred.cli.output import print_json, print_table
+from maitred.cli.address import node_options
+from maitred.cli.admin_ask import UNREACHABLE, Silent
+from maitred.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
+    from maitred.cli.address import AskedNode
+    from maitred.client.client import Unreachable
     from maitred.protocol.messages import ShardStatus
 
-UNREACHABLE = "unreachable"
 REFUSED = "refused"
 MEBIBYTE = 2**20
 
@@ -21,31 +23,24 @@ _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
 @click.command(epilog="Exit status: 0 if every shard serves, 1 otherwise.")
-@url_option
-@timeout_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def status(url: str, timeout: float, *, as_json: bool) -> None:
+@node_options
+@json_option
+def status(node: AskedNode, *, as_json: bool) -> None:
     """Show how every shard of a node is."""
-    entries = run(_ask(url, timeout))
+    from maitred.client.client import Unreachable
+
+    found = node.ask(lambda client: client.statuses())
+    entries = [_silent(one) if isinstance(one, Unreachable) else _told(one) for one in found]
     if as_json:
         print_json(entries)
     else:
         print_table([_row(entry) for entry in entries])
-        for entry in entries:
-            if "error" in entry:
-                click.echo(f"\n{_name(entry)}: {_reason(entry['error'])}")
+        for one in found:
+            if isinstance(one, Unreachable):
+                shard = "" if one.shard is None else f", shard {one.shard}"
+                click.echo(f"\n{one.address}{shard}: {Silent(one.error)}")
     if any(entry["state"] != "serving" for entry in entries):
         sys.exit(1)
-
-
-async def _ask(url: str, seconds: float) -> list[dict[str, Any]]:
-    """One entry a shard: its status, or why there is none."""
-    from maitred.client.client import Unreachable
-    from maitred.client.pending_client import PendingClient
-
-    async with PendingClient(url, timeout_seconds=seconds, connect_seconds=seconds) as client:
-        found = await client.statuses()
-    return [_why(one) if isinstance(one, Unreachable) else _told(one) for one in found]
 
 
 def _told(one: ShardStatus) -> dict[str, Any]:
@@ -55,21 +50,11 @@ def _told(one: ShardStatus) -> dict[str, Any]:
     return entry
 
 
-def _why(one: Any) -> dict[str, Any]:  # noqa: ANN401 - an Unreachable, imported late
-    error = {"code": one.error.code, "sentence": one.error.sentence, "remedy": one.error.remedy}
-    # A shard that gives no status to this user has been reached very well.
+def _silent(one: Unreachable) -> dict[str, Any]:
+    # A shard that refuses this user its status was reached.
     state = UNREACHABLE if isinstance(one.error, ConnectionError | TimeoutError) else REFUSED
+    error = Silent(one.error).told()
     return {"shard": one.shard, "address": one.address, "state": state, "error": error}
-
-
-def _name(entry: dict[str, Any]) -> str:
-    shard = "" if entry["shard"] is None else f", shard {entry['shard']}"
-    return f"{entry['address']}{shard}"
-
-
-def _reason(error: dict[str, str | None]) -> str:
-    said = " ".join(filter(None, (error["sentence"], error["remedy"])))
-    return f"{said} [{error['code']}]"
 
 
 def _row(entry: dict[str, Any]) -> dict[str, object]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from maitred.cli.output import print_table
+from maitred.cli.process_exit import exit_statuses
 from maitred.errors import InvalidArgument
 from maitred.node.exits import MEANINGS
 
@@ -32,8 +33,7 @@ HOW_TO_STOP = (
 )
 
 _EPILOG = (
-    "\b\nExit status:\n"
-    + "\n".join(f"  {status:<9} {meaning}" for status, meaning in MEANINGS)
+    exit_statuses(MEANINGS)
     + "\n\nSettings that are not given here come from the environment (MAITRED_PORT), else from "
     "the file, else they have their defaults: see `maitred config list`."
 )

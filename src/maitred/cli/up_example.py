@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from maitred.cli.admin_ask import connecting
 from maitred.cli.admin_worker_ask import present
 from maitred.errors import CannotStart, InvalidArgument, MaitredError
 from maitred.node.launch import send_signal
@@ -115,6 +114,7 @@ class ExamplePool:
             )
 
     async def _until_there(self, url: str) -> None:
+        from maitred.client.pending_client import PendingClient
         from maitred.routing.names import QueueId
 
         queues = [QueueId("default", name, 1) for name in QUEUES]
@@ -126,7 +126,7 @@ class ExamplePool:
                         remedy="The log says why.",
                     )
             with suppress(MaitredError):
-                async with connecting(url, START_SECONDS) as client:
+                async with PendingClient(url, connect_seconds=START_SECONDS) as client:
                     there = await present(client, queues)
                 if not there.silent and all(
                     sum(queue in one.queues for one in there.workers) >= WORKERS for queue in queues

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from maitred.cli.address import run, token_file_option
-from maitred.cli.process_exit import forced, leave
+from maitred.cli.process_exit import exit_statuses, forced, leave
 from maitred.errors import InvalidArgument
 from maitred.node.exits import BAD_INPUT, CANNOT_START, CUT_OFF, FINISHED
 from maitred.settings import Log, Upstream, WorkerSettings
@@ -32,9 +32,7 @@ MEANINGS: Final = (
     ("130, 143", "forced by a second signal (SIGINT, SIGTERM)"),
 )
 
-EPILOG: Final = "\b\nExit status:\n" + "\n".join(
-    f"  {status:<9} {text}" for status, text in MEANINGS
-)
+EPILOG: Final = exit_statuses(MEANINGS)
 
 NOWHERE: Final = "none"
 
