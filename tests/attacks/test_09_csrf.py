@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maitred.errors import PermissionDenied
-from maitred.gateway.http.letting_in import check_browser
+from maitred.gateway.http.admission import check_browser
 from maitred.settings import GatewaySettings, Node, User
 from tests.gateway.fakes import Answer, get, open_door, post, query
 from tests.gateway.test_users import basic

@@ -19,10 +19,10 @@ from maitred.errors import (
     TooSlow,
     Unauthenticated,
 )
+from maitred.gateway.http.admission import credentials
 from maitred.gateway.http.budget import SMALL_BYTES
 from maitred.gateway.http.clock import WaitState
 from maitred.gateway.http.formats import AS_JSON
-from maitred.gateway.http.letting_in import credentials
 from maitred.gateway.http.reader import CONTINUE, HEAD, IDLE, HttpReader
 from maitred.gateway.http.request import HttpRequest
 from maitred.gateway.http.statuses import REASONS, extra_headers, status_of, told

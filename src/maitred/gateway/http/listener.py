@@ -25,11 +25,11 @@ from maitred.errors import (
     Unauthenticated,
 )
 from maitred.gateway.guard import check
+from maitred.gateway.http.admission import BROWSER, check_browser, check_host, credentials
 from maitred.gateway.http.budget import Budgets
 from maitred.gateway.http.clock import limits
 from maitred.gateway.http.connection import HttpConnection
 from maitred.gateway.http.formats import is_msgpack
-from maitred.gateway.http.letting_in import BROWSER, check_browser, check_host, credentials
 from maitred.gateway.http.metrics import Metrics
 from maitred.gateway.http.pages import Pages
 from maitred.gateway.http.parameters import may_have, parsed

@@ -4,17 +4,28 @@ served."""
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.json import schema_components
 
 from maitred import __version__
-from maitred.app.options import RETRIES_MAX
-from maitred.dispatch.query_states import FOLLOWS
 from maitred.errors import RequestOutcome
+from maitred.gateway.http.answers import (
+    AddedTask,
+    CancelledQuery,
+    GatewayState,
+    PendingTask,
+    QueryTable,
+    QueueState,
+    RevokedTask,
+)
+from maitred.gateway.http.parameters import PARAMETERS, PREFIX
 from maitred.gateway.http.routes import ROUTES, SEQUENCE_MAX, HttpRoute
 from maitred.gateway.http.statuses import REASONS
-from maitred.matching.records import PRIORITIES
-from maitred.protocol.tasks import NEVER
 from maitred.routing.keys import PARTITIONS_MAX
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 Json = dict[str, Any]
 
@@ -28,88 +39,50 @@ NAME: Final[Json] = {
     "pattern": "^[!-9;-~]([ -9;-~]*[!-9;-~])?$",
 }
 """The schema of names. Names may have letters of any script; the pattern shows those of ASCII,
-which everybody can type."""
+which every keyboard has."""
 
-_PRIORITY: Final[Json] = {"type": "integer", "minimum": 0, "maximum": PRIORITIES - 1}
-_TIME: Final[Json] = {"type": "number", "minimum": 0, "maximum": NEVER}
-
-PARAMETERS: Final[dict[str, tuple[str, str, Json]]] = {
-    "namespace": ("path", "The namespace of the queue", NAME),
-    "queue": ("path", "The queue", NAME),
+IN_PATHS: Final[dict[str, tuple[str, Json]]] = {
+    "namespace": ("The namespace of the queue", NAME),
+    "queue": ("The queue", NAME),
     "partition": (
-        "path",
         "The partition in which the task is",
         {"type": "integer", "minimum": 0, "maximum": PARTITIONS_MAX - 1},
     ),
-    "sequence": (
-        "path",
-        "Its number",
-        {"type": "integer", "minimum": 0, "maximum": SEQUENCE_MAX},
-    ),
-    "Maitred-Timeout": (
-        "header",
-        "Seconds until the caller stops waiting; 30 unless told",
-        {"type": "number", "minimum": 0.001, "maximum": 86_400},
-    ),
-    "Maitred-Priority": ("header", "From 0, served first, to 4; 2 unless told", _PRIORITY),
-    "Maitred-Idempotent": (
-        "header",
-        "Whether it may run again elsewhere if its worker is lost",
-        {"type": "boolean"},
-    ),
-    "Maitred-Do-Not-Queue": (
-        "header",
-        "Whether it is refused, with 429, if no worker has room for it now",
-        {"type": "boolean"},
-    ),
-    "delay": ("query", "Not before so many seconds from now", _TIME),
-    "priority": ("query", "From 0, served first, to 4; 2 unless told", _PRIORITY),
-    "expires": ("query", "Not begun after so many seconds, it never is; 0: no limit", _TIME),
-    "retries": (
-        "query",
-        "Further attempts after one that failed; 3 unless told",
-        {"type": "integer", "minimum": 0, "maximum": RETRIES_MAX},
-    ),
-    "timeout": ("query", "Seconds for one attempt; 0: no limit", _TIME),
-    "retention": ("query", "How many seconds the result is kept; 60 unless told", _TIME),
-    "require_worker": (
-        "query",
-        "1: refuse the task if no worker serves the queue, or did in the last day",
-        {"type": "integer", "enum": [0, 1]},
-    ),
-    "wait": (
-        "query",
-        "How many seconds to wait for the result",
-        {"type": "number", "minimum": 0, "maximum": 8},
-    ),
-    "user": ("query", "Only this user's", {"type": "string"}),
-    "status": ("query", "Only those in this state", {"type": "string", "enum": list(FOLLOWS)}),
-    "worker": ("query", "Only those of this worker", {"type": "string"}),
-    "most": (
-        "query",
-        "How many, at most; 100 unless told",
-        {"type": "integer", "minimum": 1, "maximum": 10_000},
-    ),
+    "sequence": ("Its number", {"type": "integer", "minimum": 0, "maximum": SEQUENCE_MAX}),
 }
 
-_COUNT: Final[Json] = {"type": "integer", "minimum": 0}
 _TEXT: Final[Json] = {"type": "string"}
 _UNICODE: Final[Json] = {"type": "string", "pattern": "^[^\\uD800-\\uDFFF]*$"}
 """The schema of text: JSON can hold half of a surrogate pair; UTF-8, and so msgpack, cannot."""
+
+ANSWERS: Final[dict[str, dict[int, tuple[str, type[Struct] | None]]]] = {
+    "query": {200: ("The answer, or its rows as they come", None)},
+    "add_task": {202: ("It is written down, and will be run", AddedTask)},
+    "task_result": {
+        200: ("What the handler returned", None),
+        202: ("It is not over yet", PendingTask),
+    },
+    "cancel_task": {200: ("What that came to", RevokedTask)},
+    "describe_queue": {200: ("How it is", QueueState)},
+    "list_queries": {200: ("Rows of the table", QueryTable)},
+    "cancel_query": {200: ("What that came to", CancelledQuery)},
+    "health": {200: ("It is", GatewayState)},
+    "ready": {200: ("It can", GatewayState)},
+    "document": {200: ("OpenAPI 3.1", None)},
+}
+"""The successful answers of each route in JSON or msgpack; None: what the handler returned."""
 
 
 def _fields(required: Json, **others: Json) -> Json:
     return {"type": "object", "required": list(required), "properties": {**required, **others}}
 
 
-_STORED: Final = _fields(
-    {
-        "tasks": _COUNT,
-        "bytes": _COUNT,
-        "most_tasks": {"type": ["integer", "null"]},
-        "most_bytes": {"type": ["integer", "null"]},
-    }
-)
+def _components() -> Json:
+    classes = {kind for found in ANSWERS.values() for _, kind in found.values() if kind is not None}
+    ordered = sorted(classes, key=lambda kind: kind.__name__)
+    _, schemas = schema_components(ordered, ref_template="#/components/schemas/{name}")
+    return schemas
+
 
 SCHEMAS: Final[Json] = {
     "Error": _fields(
@@ -146,77 +119,8 @@ SCHEMAS: Final[Json] = {
         ],
     },
     "Result": {"description": "Whatever the handler returned."},
-    "Added": _fields(
-        {"id": _TEXT, "partition": _COUNT, "sequence": _COUNT, "location": _TEXT},
-    ),
-    "Pending": _fields({"status": {"const": "pending"}}),
-    "Revoked": _fields({"state": {"enum": ["cancelled", "cancelling", "over"]}}),
-    "Queue": _fields(
-        {
-            "namespace": _TEXT,
-            "queue": _TEXT,
-            "backlog": _COUNT,
-            "running": _COUNT,
-            "later": _COUNT,
-            "dead": _COUNT,
-            "offers": _COUNT,
-            "stored": _STORED,
-            "namespace_stored": _STORED,
-            "workers": {"type": "array", "items": _TEXT},
-            "served_seconds_ago": {"type": ["number", "null"]},
-            "partitions": {"type": "array", "items": {"type": "object"}},
-        }
-    ),
-    "Queries": _fields(
-        {
-            "queries": {
-                "type": "array",
-                "items": _fields(
-                    {
-                        "gateway": _TEXT,
-                        "sequence": _COUNT,
-                        "user": _TEXT,
-                        "connection": _TEXT,
-                        "namespace": _TEXT,
-                        "queue": _TEXT,
-                        "query": _TEXT,
-                        "priority": _PRIORITY,
-                        "status": {"enum": list(FOLLOWS)},
-                        "received_at": {"type": "number"},
-                        "sent_at": {"type": "number"},
-                        "returned_at": {"type": "number"},
-                        "worker": _TEXT,
-                        "error": _TEXT,
-                        "bytes_in": _COUNT,
-                        "bytes_out": _COUNT,
-                        "attempts": _COUNT,
-                        "relayed": {"type": "boolean"},
-                    }
-                ),
-            }
-        }
-    ),
-    "QueryCancelled": _fields({"sequence": _COUNT, "state": {"enum": ["cancelling", "over"]}}),
-    "State": _fields({"status": _TEXT}),
-    "Anything": {"type": "object"},
+    **_components(),
 }
-
-ANSWERS: Final[dict[str, dict[int, tuple[str, str]]]] = {
-    "query": {200: ("The answer, or its rows as they come", "Result")},
-    "add_task": {202: ("It is written down, and will be run", "Added")},
-    "task_result": {
-        200: ("What the handler returned", "Result"),
-        202: ("It is not over yet", "Pending"),
-    },
-    "cancel_task": {200: ("What that came to", "Revoked")},
-    "describe_queue": {200: ("How it is", "Queue")},
-    "list_queries": {200: ("Rows of the table", "Queries")},
-    "cancel_query": {200: ("What that came to", "QueryCancelled")},
-    "health": {200: ("It is", "State")},
-    "ready": {200: ("It can", "State")},
-    "document": {200: ("OpenAPI 3.1", "Anything")},
-}
-"""The successful answers of each route that answers in JSON or msgpack."""
 
 _ALWAYS: Final = (400, 403, 405, 406, 408, 413, 415, 417, 429, 431, 500, 502, 503, 504, 505)
 _NAMED: Final = (401, 404, 409, 410, 422)
@@ -273,13 +177,14 @@ def _operation(route: HttpRoute, with_users: bool, *, is_open: bool) -> Json:
 
 def _parameters(route: HttpRoute) -> list[Json]:
     found = []
-    for name in (*re.findall(r"{(\w+)}", route.path), *route.parameters):
-        where, text, schema = PARAMETERS[name]
-        if name == "queue" and name in route.parameters:
-            where, text = "query", "Only those of this queue"
-            schema = {"type": "string"}
-        one = {"name": name, "in": where, "description": text, "schema": schema}
-        found.append(one | {"required": True} if where == "path" else one)
+    for name in re.findall(r"{(\w+)}", route.path):
+        text, schema = IN_PATHS[name]
+        where = {"name": name, "in": "path", "required": True}
+        found.append(where | {"description": text, "schema": schema})
+    for name in route.parameters:
+        one = PARAMETERS[name]
+        where = {"name": name, "in": "header" if name.startswith(PREFIX) else "query"}
+        found.append(where | {"description": one.text, "schema": one.schema()})
     return found
 
 
@@ -290,8 +195,9 @@ def _responses(route: HttpRoute, *, is_open: bool) -> Json:
             "description": "Counters",
             "content": {"text/plain": {"schema": {"type": "string"}}},
         }
-    for status, (text, schema) in ANSWERS.get(route.handler, {}).items():
-        reference = {"schema": {"$ref": f"#/components/schemas/{schema}"}}
+    for status, (text, answer) in ANSWERS.get(route.handler, {}).items():
+        name = "Result" if answer is None else answer.__name__
+        reference = {"schema": {"$ref": f"#/components/schemas/{name}"}}
         content: Json = {JSON: reference}
         if not route.is_open:
             content[MSGPACK] = {"schema": {}}
@@ -302,7 +208,7 @@ def _responses(route: HttpRoute, *, is_open: bool) -> Json:
         if route.handler == "query":
             responses[str(status)]["headers"] = {
                 "Maitred-Query": _header("The number of the query at this gateway", "integer"),
-                "Maitred-Worker": _header("Who has answered", "string"),
+                "Maitred-Worker": _header("The worker that answered", "string"),
                 "Maitred-Stream": _header("`true`: rows, one after the other", "string"),
             }
     for status in (*_NAMED, *_ALWAYS) if not is_open else _ALWAYS:

@@ -8,6 +8,7 @@ from msgspec import json
 
 from maitred.client.query_gateway import QueryGateway
 from maitred.errors import Unavailable
+from maitred.gateway.http.answers import GatewayState
 from maitred.gateway.http.formats import AS_JSON, JSON
 from maitred.gateway.http.metrics import counter, gauge, gauges
 from maitred.gateway.http.openapi import document
@@ -32,14 +33,14 @@ class Pages:
 
     def health(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer that the gateway is alive, or stopping."""
-        state = "stopping" if self._listener.draining else "alive"
-        connection.answer(request, 200, JSON, AS_JSON.value({"status": state}))
+        state = GatewayState("stopping" if self._listener.draining else "alive")
+        connection.answer(request, 200, JSON, AS_JSON.value(state))
 
     def ready(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer whether the gateway is connected to a node; 503 if not."""
         if not self._gateway.is_ready:
             raise Unavailable("The gateway has no connection to its node.", remedy="Try later.")
-        connection.answer(request, 200, JSON, AS_JSON.value({"status": "ready"}))
+        connection.answer(request, 200, JSON, AS_JSON.value(GatewayState("ready")))
 
     def document(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer with the OpenAPI document."""
@@ -71,29 +72,7 @@ class Pages:
             )
             lines += gauge("maitred_queries_under_way", "Waiting or running.", table.under_way)
             if isinstance(querying, QueryGateway):
-                text = "Queries that wait for a worker now."
-                lines += gauge("maitred_queries_waiting", text, querying.waiting)
-                text = "Connections to workers."
-                lines += gauge("maitred_queries_links", text, len(querying.links.open))
-                text = "Connections to workers given up because of what answered there."
-                lines += counter(
-                    "maitred_queries_links_refused_total", text, [({}, querying.links_refused)]
-                )
-                queues = querying.dispatcher.queues
-                text = "Queries that wait here because no worker has room."
-                lines += gauge("maitred_queries_in_line", text, queues.queued)
-                text = "Queries that were refused here because no worker had room."
-                lines += counter("maitred_queries_shed_total", text, [({}, queues.totals.shed)])
-                text = "How often a worker had no room for a query that was sent to it."
-                lines += counter(
-                    "maitred_queries_refused_by_workers_total",
-                    text,
-                    [({}, queues.totals.refused_by_workers)],
-                )
-                text = "Queries that went through the node, because their worker was out of reach."
-                lines += counter(
-                    "maitred_queries_relayed_total", text, [({}, querying.table.relayed)]
-                )
+                lines += _dispatch_families(querying)
         body = ("\n".join(lines) + "\n").encode()
         connection.answer(request, 200, PROMETHEUS, body)
 
@@ -129,3 +108,35 @@ class Pages:
             [({"part": part}, at) for part, at in sorted(reloading.expiries().items())],
         )
         return lines
+
+
+def _dispatch_families(querying: QueryGateway) -> list[str]:
+    """Render the metrics of waiting queries and of connections to workers."""
+    queues = querying.dispatcher.queues
+    lines = []
+    for name, text, value in (
+        ("waiting", "Queries that wait for a worker now.", querying.waiting),
+        ("links", "Connections to workers.", len(querying.links.open)),
+        ("in_line", "Queries that wait here because no worker has room.", queues.queued),
+    ):
+        lines += gauge(f"maitred_queries_{name}", text, value)
+    for name, text, value in (
+        (
+            "links_refused",
+            "Connections to workers given up because of what answered there.",
+            querying.links_refused,
+        ),
+        ("shed", "Queries that were refused here because no worker had room.", queues.totals.shed),
+        (
+            "refused_by_workers",
+            "How often a worker had no room for a query that was sent to it.",
+            queues.totals.refused_by_workers,
+        ),
+        (
+            "relayed",
+            "Queries that went through the node, because their worker was out of reach.",
+            querying.table.relayed,
+        ),
+    ):
+        lines += counter(f"maitred_queries_{name}_total", text, [({}, value)])
+    return lines

@@ -1,13 +1,21 @@
-"""Parse parameters of the query string, or of headers of the same name: `delay=5` is
-`Maitred-Delay: 5`."""
+"""The parameters of requests: one table for parsing them and for the OpenAPI document.
+
+A parameter stands in the query string or in the header of the same name: `delay=5` is
+`Maitred-Delay: 5`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from maitred.app.options import RETRIES_MAX
+from maitred.dispatch.query_states import FOLLOWS
 from maitred.errors import InvalidArgument, UnknownChoice
+from maitred.gateway.http.request import TIMEOUT_MAX_SECONDS
 from maitred.gateway.http.routes import ROUTES
+from maitred.matching.records import PRIORITIES
+from maitred.protocol.tasks import NEVER
 
 if TYPE_CHECKING:
     from maitred.gateway.http.request import HttpRequest
@@ -17,6 +25,108 @@ PARAMETERS_MAX: Final = 32
 """The most parameters of one request; no route has as many."""
 
 PREFIX: Final = "Maitred-"
+
+NUMBER_LETTERS: Final = 30
+"""The most characters of a number in a header or a parameter."""
+
+WAIT_MAX_SECONDS: Final = 8.0
+"""The longest long poll for a result: many programs and proxies give up after ten seconds. A caller
+that wants to wait longer asks again."""
+
+ROWS_MAX: Final = 10_000
+"""The most rows of the query table in one answer."""
+
+
+class Parameter(NamedTuple):
+    """The meaning of a parameter, for the document, and the values that it may have."""
+
+    text: str
+    kind: type[float | int | bool | str]
+    """`float`: a time in seconds; `int`: a whole number."""
+    least: float = 0.0
+    most: float = 0.0
+    choices: tuple[str, ...] = ()
+    """The texts that a `str` may have; empty: any text."""
+
+    def parse(self, name: str, text: str) -> Any:  # noqa: ANN401 - a value of `kind`
+        """Return the value of a text; raise `InvalidArgument` unless it is allowed."""
+        if self.kind is bool:
+            if text not in {"true", "false"}:
+                raise InvalidArgument(f"{name} is {text[:60]!r}; it has to be true or false.")
+            return text == "true"
+        if self.kind is str:
+            if self.choices and text not in self.choices:
+                raise InvalidArgument(
+                    f"There is no {name} {text[:60]!r}.",
+                    remedy=f"There are {', '.join(self.choices)}.",
+                )
+            return text
+        value = self._number(text) if len(text) <= NUMBER_LETTERS else None
+        if value is None or not self.least <= value <= self.most:
+            what = "number of seconds" if self.kind is float else "whole number"
+            raise InvalidArgument(
+                f"{name} is {text[:60]!r}; it has to be a {what} from {self.least:g} to "
+                f"{self.most:.10g}."
+            )
+        return value
+
+    def _number(self, text: str) -> float | None:
+        if self.kind is int:
+            return int(text) if text.isascii() and text.isdecimal() else None
+        try:
+            return float(text) if "_" not in text else None
+        except ValueError:
+            return None
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the values."""
+        if self.kind is bool:
+            return {"type": "boolean"}
+        if self.kind is str:
+            return {"type": "string"} | ({"enum": list(self.choices)} if self.choices else {})
+        kind = "integer" if self.kind is int else "number"
+        return {"type": kind, "minimum": self.kind(self.least), "maximum": self.kind(self.most)}
+
+
+_PRIORITY: Final = Parameter("From 0, served first, to 4; 2 unless told", int, 0, PRIORITIES - 1)
+
+PARAMETERS: Final = {
+    "Maitred-Timeout": Parameter(
+        "Seconds until the caller stops waiting; 30 unless told",
+        float,
+        0.001,
+        TIMEOUT_MAX_SECONDS,
+    ),
+    "Maitred-Priority": _PRIORITY,
+    "Maitred-Idempotent": Parameter(
+        "Whether it may run again elsewhere if its worker is lost", bool
+    ),
+    "Maitred-Do-Not-Queue": Parameter(
+        "Whether it is refused, with 429, if no worker has room for it now", bool
+    ),
+    "delay": Parameter("Not before so many seconds from now", float, 0.0, NEVER),
+    "priority": _PRIORITY,
+    "expires": Parameter(
+        "Not begun after so many seconds, it never is; 0: no limit", float, 0.0, NEVER
+    ),
+    "retries": Parameter(
+        "Further attempts after one that failed; 3 unless told", int, 0, RETRIES_MAX
+    ),
+    "timeout": Parameter("Seconds for one attempt; 0: no limit", float, 0.0, NEVER),
+    "retention": Parameter(
+        "How many seconds the result is kept; 60 unless told", float, 0.0, NEVER
+    ),
+    "require_worker": Parameter(
+        "1: refuse the task if no worker serves the queue, or did in the last day", int, 0, 1
+    ),
+    "wait": Parameter("How many seconds to wait for the result", float, 0.0, WAIT_MAX_SECONDS),
+    "queue": Parameter("Only those of this queue", str),
+    "user": Parameter("Only this user's", str),
+    "status": Parameter("Only those in this state", str, choices=tuple(FOLLOWS)),
+    "worker": Parameter("Only those of this worker", str),
+    "most": Parameter("How many, at most; 100 unless told", int, 1, ROWS_MAX),
+}
+"""The parameters besides those in paths."""
 
 
 def _headers(route: HttpRoute) -> list[tuple[str, bytes]]:
@@ -36,7 +146,8 @@ HEADER_NAMES: Final = {
 
 
 def parsed(request: HttpRequest, route: HttpRoute, query: bytes) -> None:
-    """Fill `request.query`; raise for a parameter that the route does not know."""
+    """Fill `request.query`; raise for a parameter that the route does not know, and for a value
+    that it must not have."""
     found: dict[str, str] = {}
     parts = query.split(b"&", PARAMETERS_MAX) if query else []
     if len(parts) > PARAMETERS_MAX:
@@ -58,7 +169,7 @@ def parsed(request: HttpRequest, route: HttpRoute, query: bytes) -> None:
             if name in found:
                 raise InvalidArgument(f"{name!r} is given twice: as a parameter and as a header.")
             found[name] = headers[header].decode("latin-1")
-    request.query = found or None
+    request.query = {name: PARAMETERS[name].parse(name, text) for name, text in found.items()}
 
 
 def may_have(headers: dict[bytes, bytes], route: HttpRoute) -> bool:

@@ -7,16 +7,14 @@ once, one write for the answer.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
-
-from msgspec import to_builtins
 
 from maitred.client.answers import Rows, Whole
 from maitred.dispatch.ask import Ask
-from maitred.dispatch.query_states import FOLLOWS
-from maitred.errors import InvalidArgument, MaitredError, PermissionDenied, UnknownQuery
+from maitred.errors import MaitredError, PermissionDenied, UnknownQuery
 from maitred.gateway.guard import check
+from maitred.gateway.http.answers import CancelledQuery, QueryTable
 from maitred.gateway.http.formats import (
     AS_EVENTS,
     AS_JSON,
@@ -26,9 +24,7 @@ from maitred.gateway.http.formats import (
     arguments,
     is_msgpack,
 )
-from maitred.gateway.http.request import TIMEOUT_MAX_SECONDS, seconds, truth, whole
 from maitred.gateway.http.statuses import behind_us, told
-from maitred.matching.records import PRIORITIES
 from maitred.protocol.queries import QueryFilter
 from maitred.security.audit_records import query_fields
 
@@ -38,9 +34,6 @@ if TYPE_CHECKING:
     from maitred.gateway.http.listener import HttpListener
     from maitred.gateway.http.request import HttpRequest
     from maitred.gateway.query_interface import QueryInProgress
-
-ROWS_MAX: Final = 10_000
-"""The most rows of the query table in one answer."""
 
 NAMES_MAX: Final = 1_024
 """How many workers' names are cached in the form that headers need."""
@@ -72,8 +65,12 @@ class QueryRoutes:
         request.form = form
         identity = request.identity
         limit, priority, idempotent, do_not_queue = self._default_seconds, 2, False, False
-        if request.query:
-            limit, priority, idempotent, do_not_queue = self._wishes(request.query)
+        given = request.query
+        if given:  # most queries have no parameters
+            limit = given.get("Maitred-Timeout", limit)
+            priority = given.get("Maitred-Priority", priority)
+            idempotent = given.get("Maitred-Idempotent", idempotent)
+            do_not_queue = given.get("Maitred-Do-Not-Queue", do_not_queue)
         payload = arguments(request.body, packed=packed)
         request.body = b""
         if self._audit is not None:
@@ -109,19 +106,6 @@ class QueryRoutes:
                 kind="query",
                 details=query_fields(audit.queries, payload),
             )
-
-    def _wishes(self, given: dict[str, str]) -> tuple[float, int, bool, bool]:
-        limit, priority, idempotent, do_not_queue = self._default_seconds, 2, False, False
-        for name, text in given.items():
-            if name == "Maitred-Timeout":
-                limit = seconds(name, text, 0.001, TIMEOUT_MAX_SECONDS)
-            elif name == "Maitred-Priority":
-                priority = whole(name, text, 0, PRIORITIES - 1)
-            elif name == "Maitred-Do-Not-Queue":
-                do_not_queue = truth(name, text)
-            else:
-                idempotent = truth(name, text)
-        return limit, priority, idempotent, do_not_queue
 
     def _came(
         self,
@@ -190,19 +174,10 @@ class QueryRoutes:
     ) -> None:
         """Answer with rows of the query table; without the permission `admin`, the user's own."""
         request.form = form = plain_form(request)
-        wanted = QueryFilter(namespace=namespace)
-        for name, text in (request.query or {}).items():
-            if name == "most":
-                wanted.most = whole(name, text, 1, ROWS_MAX)
-            elif name == "status" and text not in FOLLOWS:
-                raise InvalidArgument(
-                    f"There is no status {text[:60]!r}.", remedy=f"There are {', '.join(FOLLOWS)}."
-                )
-            else:
-                setattr(wanted, name, text)
+        wanted = QueryFilter(namespace=namespace, **request.query)
         self._only_own(request, namespace, wanted)
         rows = self._gateway.ask().table.rows(wanted)
-        body = form.value({"queries": to_builtins(rows)})
+        body = form.value(QueryTable(rows))
         connection.answer(request, 200, form.content_type, body)
 
     def cancel_query(
@@ -219,7 +194,7 @@ class QueryRoutes:
                 f"This gateway knows no query {sequence} in the namespace {namespace!r}.",
                 remedy=f"GET /v1/{quote(namespace, safe='')}/queries has those that it knows.",
             )
-        state = "cancelling" if asking.cancel(sequence) else "over"
+        state: Literal["cancelling", "over"] = "cancelling" if asking.cancel(sequence) else "over"
         audit = self._gateway.guard.audit
         if audit is not None:
             audit.record(
@@ -229,7 +204,7 @@ class QueryRoutes:
                 target=f"{namespace}/{rows[0].queue}",
                 details={"sequence": sequence, "of_user": rows[0].user, "state": state},
             )
-        body = form.value({"sequence": sequence, "state": state})
+        body = form.value(CancelledQuery(sequence, state))
         connection.answer(request, 200, form.content_type, body)
 
     @staticmethod

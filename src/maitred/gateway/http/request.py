@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from maitred.errors import InvalidArgument
-
 if TYPE_CHECKING:
     import asyncio
 
@@ -17,8 +15,8 @@ if TYPE_CHECKING:
 TIMEOUT_MAX_SECONDS: Final = 86_400.0
 """The longest timeout of a request, a day: for longer work a caller should add a task."""
 
-NUMBER_LETTERS: Final = 30
-"""The most characters of a number in a header or a parameter."""
+_NO_PARAMETERS: Final[dict[str, Any]] = {}
+"""Shared by all requests without parameters, and never changed."""
 
 
 class HttpRequest:
@@ -69,8 +67,8 @@ class HttpRequest:
         """Why the request is refused, if that was known before it was complete; None otherwise."""
         self.route = "unknown"
         """The name of the route in the metrics."""
-        self.query: dict[str, str] | None = None
-        """The parameters of the query string and of headers; None if there are none."""
+        self.query: dict[str, Any] = _NO_PARAMETERS
+        """The values of the parameters in the query string and in headers."""
         self.identity: Identity | None = None
         self.form: Format | None = None
         """The format of the answer; None until it is known."""
@@ -85,34 +83,3 @@ class HttpRequest:
             self.running.cancel()
         if self.task is not None:
             self.task.cancel()
-
-
-def seconds(name: str, text: str, least: float, most: float) -> float:
-    """Parse a time in seconds of a header or parameter; raise `InvalidArgument` if invalid."""
-    try:
-        value = float(text) if len(text) <= NUMBER_LETTERS and "_" not in text else -1.0
-    except ValueError:
-        value = -1.0
-    if not least <= value <= most:
-        raise InvalidArgument(
-            f"{name} is {text[:60]!r}; it has to be a number of seconds from {least:g} to {most:g}."
-        )
-    return value
-
-
-def whole(name: str, text: str, least: int, most: int) -> int:
-    """Parse a whole number of a header or parameter; raise `InvalidArgument` if invalid."""
-    plain = text.isascii() and text.isdecimal() and len(text) <= NUMBER_LETTERS
-    value = int(text) if plain else -1
-    if not least <= value <= most:
-        raise InvalidArgument(
-            f"{name} is {text[:60]!r}; it has to be a whole number from {least} to {most}."
-        )
-    return value
-
-
-def truth(name: str, text: str) -> bool:
-    """Parse `true` or `false`; raise `InvalidArgument` for any other text."""
-    if text not in {"true", "false"}:
-        raise InvalidArgument(f"{name} is {text[:60]!r}; it has to be true or false.")
-    return text == "true"

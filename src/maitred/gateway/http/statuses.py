@@ -5,6 +5,7 @@ The most specific class counts. A new class of errors gets the status of its par
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from math import ceil
 from typing import Any, Final
 
@@ -65,29 +66,10 @@ STATUSES: Final[dict[type[MaitredError], int]] = {
 }
 
 REASONS: Final = {
-    200: b"OK",
-    202: b"Accepted",
-    400: b"Bad Request",
-    401: b"Unauthorized",
-    403: b"Forbidden",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    406: b"Not Acceptable",
-    408: b"Request Timeout",
-    409: b"Conflict",
-    410: b"Gone",
-    413: b"Content Too Large",
-    415: b"Unsupported Media Type",
-    417: b"Expectation Failed",
-    422: b"Unprocessable Content",
-    429: b"Too Many Requests",
-    431: b"Request Header Fields Too Large",
-    500: b"Internal Server Error",
-    502: b"Bad Gateway",
-    503: b"Service Unavailable",
-    504: b"Gateway Timeout",
-    505: b"HTTP Version Not Supported",
-}
+    status: HTTPStatus(status).phrase.encode()
+    for status in (200, 202, *sorted({*STATUSES.values()}))
+} | {413: b"Content Too Large", 422: b"Unprocessable Content"}
+"""The reason of each status; two of them have other names in older versions of Python."""
 
 ARGUMENTS: Final = frozenset((errors.InvalidArguments.code, errors.InvalidArgument.code))
 """With these codes the arguments did not fit the handler, which is the caller's fault."""

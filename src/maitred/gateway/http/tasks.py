@@ -7,24 +7,19 @@ from urllib.parse import quote
 
 from msgspec import to_builtins
 
-from maitred.app.options import RETRIES_MAX, conditions
+from maitred.app.options import conditions
 from maitred.app.task import error_of
 from maitred.errors import MaitredError
+from maitred.gateway.http.answers import AddedTask, PendingTask, QueueState, RevokedTask
 from maitred.gateway.http.formats import arguments, is_msgpack
 from maitred.gateway.http.queries import plain_form
-from maitred.gateway.http.request import seconds, whole
 from maitred.gateway.http.statuses import told
-from maitred.matching.records import PRIORITIES
-from maitred.protocol.tasks import NEVER, PartitionDescription, StoredAmount
+from maitred.protocol.tasks import PartitionDescription
 
 if TYPE_CHECKING:
     from maitred.gateway.http.connection import HttpConnection
     from maitred.gateway.http.listener import HttpListener
     from maitred.gateway.http.request import HttpRequest
-
-WAIT_MAX_SECONDS: Final = 8.0
-"""The longest long poll for a result: many programs and proxies give up after ten seconds. A caller
-that wants to wait longer asks again."""
 
 REQUIRE_WORKER: Final = "require_worker"
 
@@ -44,27 +39,15 @@ class TaskRoutes:
         packed = is_msgpack(request.headers.get(b"content-type"), request.body)
         payload = arguments(request.body, packed=packed)
         request.body = b""
-        options = dict(request.query or {})
-        required = options.pop(REQUIRE_WORKER, "0")
-        wanted = conditions({name: _option(name, text) for name, text in options.items()})
+        options = dict(request.query)
+        required = options.pop(REQUIRE_WORKER, 0)
         user = request.identity.name if request.identity is not None else ""
         place = await self._gateway.add(
-            namespace,
-            queue,
-            wanted,
-            payload,
-            user,
-            require_worker=bool(whole(REQUIRE_WORKER, required, 0, 1)),
+            namespace, queue, conditions(options), payload, user, require_worker=bool(required)
         )
         path = _path(namespace, queue, place.partition, place.sequence)
-        body = form.value(
-            {
-                "id": f"{namespace}/{queue}/{place.partition}/{place.sequence}",
-                "partition": place.partition,
-                "sequence": place.sequence,
-                "location": path,
-            }
-        )
+        number = f"{namespace}/{queue}/{place.partition}/{place.sequence}"
+        body = form.value(AddedTask(number, place.partition, place.sequence, path))
         connection.answer(
             request, 202, form.content_type, body, b"Location: %b\r\n" % path.encode()
         )
@@ -80,11 +63,10 @@ class TaskRoutes:
     ) -> None:
         """Answer with the result of a task; 202 if it is not over yet."""
         request.form = form = plain_form(request)
-        text = (request.query or {}).get("wait")
-        wait = 0.0 if text is None else seconds("wait", text, 0.0, WAIT_MAX_SECONDS)
+        wait = request.query.get("wait", 0.0)
         outcome = await self._gateway.outcome(namespace, queue, partition, sequence, wait)
         if outcome is None:
-            body = form.value({"status": "pending"})
+            body = form.value(PendingTask())
             connection.answer(request, 202, form.content_type, body, b"Retry-After: 1\r\n")
             return
         if outcome.status != "done":
@@ -103,7 +85,7 @@ class TaskRoutes:
         """Cancel a task, or stop it if it runs."""
         request.form = form = plain_form(request)
         state = await self._gateway.revoke(namespace, queue, partition, sequence)
-        connection.answer(request, 200, form.content_type, form.value({"state": state}))
+        connection.answer(request, 200, form.content_type, form.value(RevokedTask(state)))
 
     async def describe_queue(
         self, connection: HttpConnection, request: HttpRequest, namespace: str, queue: str
@@ -112,32 +94,22 @@ class TaskRoutes:
         request.form = form = plain_form(request)
         found = await self._gateway.describe(namespace, queue)
         answered = [one for one in found if isinstance(one, PartitionDescription)]
-        told_by = next(iter(answered), None)
-        body = {
-            "namespace": namespace,
-            "queue": queue,
-            "backlog": sum(one.backlog for one in answered),
-            "running": sum(one.running for one in answered),
-            "later": sum(one.later for one in answered),
-            "dead": sum(one.dead for one in answered),
-            "offers": sum(one.offers for one in answered),
-            "stored": to_builtins(told_by.queue_stored if told_by else StoredAmount()),
-            "namespace_stored": to_builtins(
-                told_by.namespace_stored if told_by else StoredAmount()
-            ),
-            "workers": sorted({worker for one in answered for worker in one.workers}),
-            "served_seconds_ago": told_by.served_seconds_ago if told_by else None,
-            "partitions": [_told(number, one) for number, one in enumerate(found)],
-        }
-        connection.answer(request, 200, form.content_type, form.value(body))
-
-
-def _option(name: str, text: str) -> int | float:
-    if name == "priority":
-        return whole(name, text, 0, PRIORITIES - 1)
-    if name == "retries":
-        return whole(name, text, 0, RETRIES_MAX)
-    return seconds(name, text, 0.0, NEVER)
+        root = answered[0]
+        state = QueueState(
+            namespace=namespace,
+            queue=queue,
+            backlog=sum(one.backlog for one in answered),
+            running=sum(one.running for one in answered),
+            later=sum(one.later for one in answered),
+            dead=sum(one.dead for one in answered),
+            offers=sum(one.offers for one in answered),
+            stored=root.queue_stored,
+            namespace_stored=root.namespace_stored,
+            workers=sorted({worker for one in answered for worker in one.workers}),
+            served_seconds_ago=root.served_seconds_ago,
+            partitions=[_told(number, one) for number, one in enumerate(found)],
+        )
+        connection.answer(request, 200, form.content_type, form.value(state))
 
 
 def _path(namespace: str, queue: str, partition: int, sequence: int) -> str:

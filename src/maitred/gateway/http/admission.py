@@ -1,5 +1,6 @@
-"""Read the credentials of an HTTP request: `Authorization: Basic ...`, `Bearer user:secret`, or
-`Bearer` with an API token or a JWT."""
+"""Decides by the headers of an HTTP request whether it is admitted: its credentials
+(`Authorization: Basic ...`, `Bearer user:secret`, or `Bearer` with an API token or a JWT), the page
+for which a browser sends it, and its Host."""
 
 from __future__ import annotations
 

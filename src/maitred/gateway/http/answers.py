@@ -1,0 +1,67 @@
+"""The bodies of successful answers; the OpenAPI document has the schemas of these classes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from maitred.protocol.queries import QueryRow  # noqa: TC001 - msgspec reads the annotations
+from maitred.protocol.tasks import StoredAmount  # noqa: TC001
+
+
+class AddedTask(Struct):
+    """The id of a task, and the path under which its result can be had."""
+
+    id: str
+    partition: int
+    sequence: int
+    location: str
+
+
+class PendingTask(Struct):
+    """The task has not ended."""
+
+    status: Literal["pending"] = "pending"
+
+
+class RevokedTask(Struct):
+    """The state of the task since it was cancelled."""
+
+    state: str
+
+
+class QueueState(Struct):
+    """The sums over the partitions of a queue, and each partition."""
+
+    namespace: str
+    queue: str
+    backlog: int
+    running: int
+    later: int
+    dead: int
+    offers: int
+    stored: StoredAmount
+    namespace_stored: StoredAmount
+    workers: list[str]
+    served_seconds_ago: float | None
+    partitions: list[dict[str, Any]]
+
+
+class QueryTable(Struct):
+    """Rows of the query table."""
+
+    queries: list[QueryRow]
+
+
+class CancelledQuery(Struct):
+    """The query is being cancelled, or was over before."""
+
+    sequence: int
+    state: Literal["cancelling", "over"]
+
+
+class GatewayState(Struct):
+    """Whether the gateway is alive, stopping or ready."""
+
+    status: Literal["alive", "stopping", "ready"]
