@@ -48,7 +48,7 @@ class QueueState(Struct):
     partitions: list[dict[str, Any]]
 
 
-class QueryTable(Struct):
+class ListedQueries(Struct):
     """Rows of the query table."""
 
     queries: list[QueryRow]

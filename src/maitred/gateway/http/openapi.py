@@ -14,8 +14,8 @@ from maitred.gateway.http.answers import (
     AddedTask,
     CancelledQuery,
     GatewayState,
+    ListedQueries,
     PendingTask,
-    QueryTable,
     QueueState,
     RevokedTask,
 )
@@ -64,7 +64,7 @@ ANSWERS: Final[dict[str, dict[int, tuple[str, type[Struct] | None]]]] = {
     },
     "cancel_task": {200: ("What that came to", RevokedTask)},
     "describe_queue": {200: ("How it is", QueueState)},
-    "list_queries": {200: ("Rows of the table", QueryTable)},
+    "list_queries": {200: ("Rows of the table", ListedQueries)},
     "cancel_query": {200: ("What that came to", CancelledQuery)},
     "health": {200: ("It is", GatewayState)},
     "ready": {200: ("It can", GatewayState)},

@@ -14,7 +14,7 @@ from maitred.client.answers import Rows, Whole
 from maitred.dispatch.ask import Ask
 from maitred.errors import MaitredError, PermissionDenied, UnknownQuery
 from maitred.gateway.guard import check
-from maitred.gateway.http.answers import CancelledQuery, QueryTable
+from maitred.gateway.http.answers import CancelledQuery, ListedQueries
 from maitred.gateway.http.formats import (
     AS_EVENTS,
     AS_JSON,
@@ -177,7 +177,7 @@ class QueryRoutes:
         wanted = QueryFilter(namespace=namespace, **request.query)
         self._only_own(request, namespace, wanted)
         rows = self._gateway.ask().table.rows(wanted)
-        body = form.value(QueryTable(rows))
+        body = form.value(ListedQueries(rows))
         connection.answer(request, 200, form.content_type, body)
 
     def cancel_query(
