@@ -84,7 +84,7 @@ def test_codes_that_the_pages_name_exist() -> None:
 
 def test_every_limit_of_a_node_is_told() -> None:
     told = set(re.findall(r"`limits\.(\w+)`", RUNNING))
-    assert told | {"turn_frames"} == {row.name for row in rows(Limits)}
+    assert told == {row.name for row in rows(Limits)}
 
 
 def test_exit_statuses_are_told_as_they_are() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maitred.config import load, load_with_sources
+from maitred.config import describe, load, load_with_sources
 from maitred.errors import InvalidSetting, UnknownSetting
 from maitred.schema import names
 from maitred.schema.toml_files import FILE_BYTES
@@ -359,3 +359,28 @@ def test_toml_has_times_of_its_own(tmp_path: Path) -> None:
     node = load(file, {}, {})
     assert isinstance(node.spread_batch, dict)
     assert node.spread_batch["start"] == "2026-11-15T20:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    "name", ["limits.turn_frames", "gateway.querying.warm", "limits.failures_per_name"]
+)
+def test_fixed_values_are_no_settings(tmp_path: Path, name: str) -> None:
+    """They are for maitred's own tests, so no source can set them and no list names them."""
+    *groups, last = name.split(".")
+    file = tmp_path / "node.toml"
+    file.write_text(f"[{'.'.join(groups)}]\n{last} = 1\n")
+    variable = f"MAITRED_{name.upper().replace('.', '__')}"
+    with pytest.raises(UnknownSetting):
+        load(str(file), {}, {})
+    with pytest.raises(UnknownSetting):
+        load(None, {variable: "1"}, {})
+    with pytest.raises(UnknownSetting):
+        load(None, {}, {name: "1"})
+    assert name not in {row.name for row in describe()}
+    assert hasattr(Node().limits, "turn_frames")
+
+
+def test_a_group_of_fixed_values_is_no_setting() -> None:
+    with pytest.raises(UnknownSetting):
+        load(None, {}, {"queues": {"*": {"forwarding": {"children": 2}}}})
+    assert Queue().forwarding.children == 20

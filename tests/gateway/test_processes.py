@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 
+from maitred.config import load
+from maitred.gateway.gateway import TOGETHER, shared_querying
 from maitred.security.secrets import hash_secret
 from tests.cli.running import MAITRED, maitred, running
 from tests.node import nodes
@@ -497,3 +499,9 @@ def test_schemathesis_finds_nothing_where_queries_are_answered(tmp_path: Path) -
         assert root["finished"], "and tasks were run"
         assert call(base, "POST", "/v1/default/queues/echo/query", ["still"])[1] == "still"
         assert node.stop() == 0
+
+
+def test_a_setting_of_queries_leaves_the_others_as_a_gateway_has_them() -> None:
+    settings = load(None, {}, {"gateway.querying.mask": "true"}).gateway.querying
+    shared = shared_querying(settings)
+    assert (shared.mask, shared.together, shared.warm) == (True, TOGETHER, False)

@@ -11,6 +11,8 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from msgspec.structs import replace
+
 from maitred.client.enqueue_batches import EnqueueBatches
 from maitred.client.pending_client import PendingClient
 from maitred.client.queues import QueueView
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.security.audit_log import AuditLog
     from maitred.security.reload import Reloadable
-    from maitred.settings import Node, QuerySettings
+    from maitred.settings import Node, Querying, QuerySettings
     from maitred.surroundings import Surroundings
 
 QUEUES_MAX: Final = 10_000
@@ -45,8 +47,18 @@ RETRY_SECONDS: Final = 1.0
 COME_BACK_SECONDS: Final = 1.0
 """The longest pause before the gateway connects again to a node that it lost."""
 
+TOGETHER: Final = 64
+"""Queries for one worker that a gateway process writes together: a thousand callers keep it busy
+while the worker works."""
+
 PEEK_SECONDS: Final = 0.1
 """How long to wait for a task's outcome if the caller does not want to wait."""
+
+
+def shared_querying(settings: Querying) -> Querying:
+    """Return the settings for queries of a gateway process, which many callers share: it always
+    asks the node for a slot, because the partition knows whose turn it is."""
+    return replace(settings, together=TOGETHER, warm=False)
 
 
 class GatewayListener(Protocol):
@@ -146,7 +158,7 @@ class Gateway:
         limited = any(one.concurrent or one.rate_per_second for one in queues)
         return QueryGateway(
             client,
-            self.settings.gateway.querying,
+            shared_querying(self.settings.gateway.querying),
             self.surroundings,
             self.log,
             name=self.name,

@@ -78,7 +78,7 @@ class Subscriptions:
             if len(rosters.subscribers) >= most:
                 raise Overloaded(
                     f"{most:,} gateways subscribe to this queue already.",
-                    remedy="Ask for slots instead, or raise `queries.subscribers` of the queue.",
+                    remedy="Ask for slots instead.",
                     retry_after=rosters.pass_seconds,
                 )
             presence.version += 1

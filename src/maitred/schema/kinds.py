@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
-from maitred.settings.basis import ADVANCED
+from maitred.settings.basis import ADVANCED, FIXED
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,13 @@ class Field:
 
 @cache
 def fields_of(group: type[Struct]) -> dict[str, Field]:
-    """Return the settings of a group by name, in the order in which they are written."""
+    """Return the settings of a group by name, in the order in which they are written; without the
+    values that are fixed."""
     hints = get_type_hints(group, include_extras=True)
     found = {}
     for one in structs.fields(group):
+        if FIXED in getattr(hints[one.name], "__metadata__", ()):
+            continue
         default = one.default
         if default is NODEFAULT and one.default_factory is not NODEFAULT:
             default = one.default_factory()

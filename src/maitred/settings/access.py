@@ -11,6 +11,7 @@ from maitred.settings.basis import (
     Advanced,
     Bytes,
     Count,
+    Fixed,
     Hidden,
     Location,
     Permission,
@@ -50,26 +51,26 @@ class Limits(Schema, frozen=True, kw_only=True):
     idle_seconds: Advanced[Seconds] = 300.0
     """A connection on which nothing arrives for so long is closed. Drivers beat every 30 s."""
 
-    turn_frames: Advanced[Count] = 64
+    turn_frames: Fixed[Count] = 64
     """Requests of one connection that are served before the others get their turn."""
 
-    write_buffer_bytes: Advanced[Count] = 256 * 1024
+    write_buffer_bytes: Fixed[Count] = 256 * 1024
     """Unsent answers from which on nothing more is read from that connection."""
 
     partial_bytes: Advanced[Count] = 256 * 2**20
     """Incomplete frames of all connections of a shard together. Whoever goes beyond is closed, so
     that ten thousand large frames, each nearly sent, do not fill the memory."""
 
-    handshake_bytes: Advanced[Count] = 16 * 2**20
+    handshake_bytes: Fixed[Count] = 16 * 2**20
     """The same for those who have not finished their handshake: strangers cannot use up what users
     need. An honest handshake has some hundred bytes."""
 
-    verifications: Advanced[Count] = 4_096
+    verifications: Fixed[Count] = 4_096
     """Secrets that may wait to be verified in one process, all addresses together; while half as
     many wait, each address has room for four. A long queue delays only those who made it long,
     because addresses take turns. A waiting secret takes 2 KiB at most."""
 
-    verifications_per_address: Advanced[Count] = 64
+    verifications_per_address: Fixed[Count] = 64
     """Secrets of one address (IPv6: of one /64) that may wait; more are refused and may try again.
     Two are verified at a time, in some 40 ms each, so the last of them waits for less than two
     seconds."""
@@ -78,11 +79,11 @@ class Limits(Schema, frozen=True, kw_only=True):
     """Wrong secrets that one address may send in the name of one user; further attempts from there
     in that name are refused until a failure is forgiven."""
 
-    failures_per_address: Advanced[Count] = 20
+    failures_per_address: Fixed[Count] = 20
     """Wrong secrets that one address may send in any name; then its logins wait behind those of
     all other addresses. They are not refused: behind one address there may be many users."""
 
-    failures_per_name: Advanced[Count] = 100
+    failures_per_name: Fixed[Count] = 100
     """Wrong secrets in the name of one user from all addresses; then an address that has failed in
     this name already is refused. One that has not is let in as always, so nobody can lock a user
     out."""
@@ -91,7 +92,7 @@ class Limits(Schema, frozen=True, kw_only=True):
     """After so long one failure is forgiven: at most 17,000 guesses a day from one address in one
     name, at each process of the node (`failures_per_user`, `failures_per_name`)."""
 
-    address_failure_seconds: Advanced[Seconds] = 300.0
+    address_failure_seconds: Fixed[Seconds] = 300.0
     """The same for `failures_per_address`. A longer time only makes addresses that fail wait
     behind others, and only while others wait."""
 
@@ -103,7 +104,7 @@ class Limits(Schema, frozen=True, kw_only=True):
     """Answers that wait in a shard for peers that do not take them, all connections together.
     Whoever goes beyond is cut off: no other connection has to suffer for one that does not read."""
 
-    forward_buffer_bytes: Advanced[Count] = 16 * 2**20
+    forward_buffer_bytes: Fixed[Count] = 16 * 2**20
     """Unsent requests to another shard from which on requests for it are refused."""
 
     queues: Advanced[Count] = 20_000
@@ -128,7 +129,7 @@ class Limits(Schema, frozen=True, kw_only=True):
     new_queues: Advanced[Count] = 200
     """The same at once, before that rate applies: what a deployment starts with."""
 
-    loading: Advanced[Count] = 1_000
+    loading: Fixed[Count] = 1_000
     """Partitions of one namespace that may wait to be loaded from the store, in one shard; requests
     for more are refused. Namespaces take turns, so one that loads many delays itself alone."""
 

@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from maitred.settings.basis import Advanced, Count, Location, Port, Schema, Seconds, Text, Wait
+from maitred.settings.basis import (
+    Advanced,
+    Count,
+    Fixed,
+    Location,
+    Port,
+    Schema,
+    Seconds,
+    Text,
+    Wait,
+)
 
 
 class Querying(Schema, frozen=True, kw_only=True):
@@ -28,32 +38,33 @@ class Querying(Schema, frozen=True, kw_only=True):
     under_way: Advanced[Count] = 10_000
     """Queries that wait or run at a time; more are refused."""
 
-    dial_seconds: Advanced[Seconds] = 1.0
+    dial_seconds: Fixed[Seconds] = 1.0
     """For a connection to a worker. If there is none by then, the node relays."""
 
-    unreachable_seconds: Advanced[Seconds] = 30.0
+    unreachable_seconds: Fixed[Seconds] = 30.0
     """How long a worker that could not be reached directly is not tried again."""
 
-    idle_seconds: Advanced[Seconds] = 60.0
+    idle_seconds: Fixed[Seconds] = 60.0
     """A connection to a worker that was not used for so long is closed."""
 
-    ping_seconds: Advanced[Seconds] = 2.0
+    ping_seconds: Fixed[Seconds] = 2.0
     """A worker that has a query and has said nothing for so long is asked whether it lives."""
 
     hung_seconds: Advanced[Seconds] = 8.0
     """A worker that does not answer that question within this time is given up, with its queries. A
     handler that blocks its loop for longer looks just like it."""
 
-    together: Advanced[Count] = 8
+    together: Fixed[Count] = 8
     """Queries for one worker that are written together, at most. Two ends that each wait for all
     that the other one has to say work by turns; with eight a client and its worker do twice as
-    much. A gateway with a thousand callers gains nothing by it."""
+    much. A gateway process with a thousand callers gains nothing by it, and writes 64."""
 
-    warm: Advanced[bool] = True
-    """Whether slots that a worker keeps for us are used again without asking the node. A gateway
-    with a thousand callers asks always: then the partition decides whose turn it is."""
+    warm: Fixed[bool] = True
+    """Whether slots that a worker keeps warm for this gateway are used again without asking the
+    node. A gateway process with a thousand callers always asks: then the partition decides whose
+    turn it is."""
 
-    window_bytes: Advanced[Annotated[int, Meta(ge=64 * 1024, le=2**30)]] = 4 * 2**20
+    window_bytes: Fixed[Annotated[int, Meta(ge=64 * 1024, le=2**30)]] = 4 * 2**20
     """Of a stream, what may be on its way or waiting here before the worker pauses."""
 
 

@@ -150,7 +150,7 @@ class GatewaySettings(Schema, frozen=True, kw_only=True):
     """A function as MODULE:NAME that sees every query before a worker is looked for, and may change
     or refuse it."""
 
-    querying: Querying = field(default_factory=lambda: Querying(together=64, warm=False))
+    querying: Querying = field(default_factory=Querying)
 
 
 class Node(Schema, frozen=True, kw_only=True):

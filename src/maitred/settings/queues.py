@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from maitred.settings.basis import Advanced, Bytes, Count, Rate, Schema, Seconds, Wait
+from maitred.settings.basis import Advanced, Bytes, Count, Fixed, Rate, Schema, Seconds, Wait
 
 
 class Forwarding(Schema, frozen=True, kw_only=True):
@@ -79,13 +79,13 @@ class Shedding(Schema, frozen=True, kw_only=True):
     """Queries that wait at one gateway, however fast the workers are; each costs about a kilobyte
     and its connection."""
 
-    holdback: Annotated[float, Meta(ge=0, lt=0.25)] = 0.2
+    holdback: Fixed[Annotated[float, Meta(ge=0, lt=0.25)]] = 0.2
     """Of the line, what each priority leaves to those before it: the lowest are refused first."""
 
-    retry_share: Annotated[float, Meta(ge=0, le=10)] = 0.2
+    retry_share: Fixed[Annotated[float, Meta(ge=0, le=10)]] = 0.2
     """Retries of refused queries for each that is let in: a fifth more load at the very most."""
 
-    retries_per_second: Annotated[float, Meta(ge=0, le=1e6)] = 10.0
+    retries_per_second: Fixed[Annotated[float, Meta(ge=0, le=1e6)]] = 10.0
     """And so many more, so that a quiet queue can retry too."""
 
 
@@ -140,11 +140,11 @@ class QuerySettings(Schema, frozen=True, kw_only=True):
     from the node. So long a user who is no more, or may no more, can go on; and so long, at most,
     do queries go on while the node is away. Each worker hears of each gateway three times in it."""
 
-    subscribers: Advanced[Count] = 1_000
+    subscribers: Fixed[Count] = 1_000
     """Gateways that pick the workers of the queue themselves, and clients that are their own; more
     ask for a slot each time, as with `idle`. Each holds a request at the root partition."""
 
-    passes: Advanced[Count] = 100_000
+    passes: Fixed[Count] = 100_000
     """Gateways times workers, of those: a gateway beyond it knows of some workers only. Each takes
     about 300 bytes of the root's shard; a hundred gateways of a thousand workers have so many."""
 
@@ -190,11 +190,11 @@ class Queue(Schema, frozen=True, kw_only=True):
     """The same, in bytes of their payloads; whichever is reached first. What 2,000 tasks of 16 KiB
     have: most queues never notice, and tasks of a megabyte each do not fill the memory."""
 
-    hold_seconds: Advanced[Wait] = 0.02
+    hold_seconds: Fixed[Wait] = 0.02
     """How long the writing of a task that a worker has already got may wait: if it is done by then
     it need not be written. Only while the queue's tasks usually take less than this."""
 
-    finish_seconds: Advanced[Wait] = 0.02
+    finish_seconds: Fixed[Wait] = 0.02
     """How long finished tasks may wait to be crossed out in the store, many at once. A worker hears
     that its task is finished when this is done, and does not wait for it. A task whose caller waits
     for the result is crossed out with the next commit."""
@@ -209,7 +209,7 @@ class Queue(Schema, frozen=True, kw_only=True):
     results_bytes: Advanced[Annotated[int, Meta(ge=0, le=2**40)]] = 32 * 2**20
     """The same, in bytes."""
 
-    memory_seconds: Advanced[Wait] = 60.0
+    memory_seconds: Fixed[Wait] = 60.0
     """A result that is to be kept for longer than this is written to the store when its task ends;
     others only when the node stops or the partition moves."""
 
@@ -233,5 +233,5 @@ class Queue(Schema, frozen=True, kw_only=True):
     are there, and not through restarts."""
 
     queries: QuerySettings = field(default_factory=QuerySettings)
-    forwarding: Advanced[Forwarding] = field(default_factory=Forwarding)
+    forwarding: Fixed[Forwarding] = field(default_factory=Forwarding)
     scaling: Scaling = field(default_factory=Scaling)
