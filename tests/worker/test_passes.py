@@ -335,7 +335,6 @@ async def test_a_worker_that_leaves_takes_no_more_by_a_pass() -> None:
         held = gateway.run(A, "hold")
         await until(lambda: worker.statistics.busy == 1)
         worker.stop()
-        await until(lambda: worker._slots.closed)
         problem = await gateway.error(gateway.run(A, "a"))
         assert isinstance(problem, AtCapacity)
         assert problem.limit == 0

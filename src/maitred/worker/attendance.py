@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from maitred.errors import Cancelled, DeadlineExceeded, MaitredError, UnknownRequest
 from maitred.protocol.queries import Attend, Attended
+from maitred.worker.lifecycle import OFFLINE, SERVING, WorkerEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.protocol.queries import Pass, WorkerState
     from maitred.worker.capacity import Capacity
+    from maitred.worker.lifecycle import WorkerLifecycle
     from maitred.worker.outage import Outage
     from maitred.worker.served import Served
     from maitred.worker.statistics import WorkerStatistics
@@ -36,6 +38,8 @@ ATTENDANCE: Final = -1
 UNANSWERED_MAX: Final = 3
 """So many times in a row a root may leave us without an answer before the log says so: it answers
 just before our patience ends, and a busy one may be late."""
+
+ORDERS: Final = {"offline": WorkerEvent.GO_OFFLINE, "online": WorkerEvent.GO_ONLINE}
 
 HASTY_SECONDS: Final = 0.1
 """A node that is stopping answers at once; we need not ask as fast as it answers."""
@@ -60,10 +64,9 @@ class AttendanceSender:
         welcomed: Callable[[], None],
         compared: Callable[[Served], None],
         counts_changed: Callable[[], None],
+        lifecycle: WorkerLifecycle,
     ) -> None:
         self.address = ""
-        self.online = True
-        """What was ordered last."""
         self._client = client
         self._session = session
         self._name = name
@@ -83,7 +86,7 @@ class AttendanceSender:
         self._strange: dict[str, None] = {}
         """Queues whose root has not answered yet."""
         self._loop = asyncio.get_running_loop()
-        self._stopping = False
+        self._lifecycle = lifecycle
         self._held: dict[LongPoll, Served] = {}
         self._telling: dict[str, asyncio.TimerHandle] = {}
         """By queue: when its root is to hear how its queries end."""
@@ -124,11 +127,6 @@ class AttendanceSender:
                 if where is served:
                     held.take_back()
 
-    def stopping(self) -> None:
-        """We are about to leave."""
-        self._stopping = True
-        self.changed()
-
     def stop(self) -> None:
         """Stop announcing the worker."""
         for task in self._tasks:
@@ -138,12 +136,11 @@ class AttendanceSender:
 
     @property
     def state(self) -> WorkerState:
-        """The worker's state, as operators see it."""
-        if self._stopping:
-            return "draining"
-        if self.online:
+        """The worker's state, as operators see it: offline only once nothing runs any more."""
+        phase = self._lifecycle.phase
+        if phase is SERVING:
             return "online"
-        return "draining" if self._statistics.busy else "offline"
+        return "offline" if phase is OFFLINE and not self._statistics.busy else "draining"
 
     async def _attend(self, served: Served) -> None:
         longest = self._client.settings.backoff_longest_seconds
@@ -220,13 +217,11 @@ class AttendanceSender:
         return attended
 
     def _obey(self, order: str) -> bool:
-        """Whether that changed anything."""
-        if not order or (order == "online") == self.online:
+        """Carry out an operator's order; return whether it changed the worker's phase."""
+        if not order or not self._lifecycle.happen(ORDERS[order]):
             return False
-        self.online = order == "online"
-        self._log.info(
-            "put back online" if self.online else "taken offline", running=self._statistics.busy
-        )
+        event = "put back online" if order == "online" else "taken offline"
+        self._log.info(event, running=self._statistics.busy)
         self._ordered()
         self.changed()
         return True

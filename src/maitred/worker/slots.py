@@ -10,6 +10,7 @@ from maitred.errors import InvalidArguments
 from maitred.protocol.tasks import DONE, FAILED, RETURNED, STOPPED, TIMED_OUT, End
 from maitred.worker import outcomes
 from maitred.worker.execution import Execution
+from maitred.worker.lifecycle import SERVING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from maitred.worker.capacity import Capacity
     from maitred.worker.completions import CompletionReports
     from maitred.worker.failure_log import FailureLog
+    from maitred.worker.lifecycle import WorkerLifecycle
     from maitred.worker.origin import Origin
     from maitred.worker.outcomes import Ending
     from maitred.worker.served import Served
@@ -38,6 +40,7 @@ class WorkerSlots:
         capacity: Capacity,
         clock: Callable[[], float],
         failures: FailureLog,
+        lifecycle: WorkerLifecycle,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
@@ -48,8 +51,8 @@ class WorkerSlots:
         self.capacity = capacity
         self.threads = ThreadPoolExecutor(settings.threads or settings.slots, "maitred-task")
         """They start when they are first needed."""
-        self.closed = False
-        """Whatever task arrives from now on is given back: we are stopping, or offline."""
+        self.lifecycle = lifecycle
+        """Tasks that arrive while the worker does not serve are returned."""
         self.strict = False
         """Whether slots are on offer in several places: then what comes beyond the measured limit
         was taken twice, and is given back. Otherwise the limit has changed since the offer."""
@@ -61,7 +64,7 @@ class WorkerSlots:
     @property
     def free(self) -> int:
         """Free slots, as far as the worker can take more."""
-        return 0 if self.closed else max(0, self.capacity.room)
+        return max(0, self.capacity.room) if self.lifecycle.phase is SERVING else 0
 
     @property
     def has_room(self) -> bool:
@@ -88,7 +91,7 @@ class WorkerSlots:
         statistics = self._statistics
         key = (given.sequence, given.attempt)
         if (
-            self.closed
+            self.lifecycle.phase is not SERVING
             or statistics.busy >= statistics.slots
             or (self.strict and not self.has_room)
         ):

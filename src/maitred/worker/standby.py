@@ -90,6 +90,9 @@ class StandbyHeartbeats:
 
     async def stop(self) -> None:
         """End the thread, and disconnect it. From the worker's loop."""
+        if not self._thread.is_alive():
+            self._loop.close()
+            return
         self._loop.call_soon_threadsafe(self._stopping.set)
         await asyncio.to_thread(self._thread.join, STOP_SECONDS)
 

@@ -33,6 +33,7 @@ from maitred.worker.capacity import Capacity
 from maitred.worker.completions import CompletionReports
 from maitred.worker.failure_log import FailureLog
 from maitred.worker.heartbeats import HeartbeatSender
+from maitred.worker.lifecycle import OFFLINE, WorkerEvent, WorkerLifecycle
 from maitred.worker.outage import Outage
 from maitred.worker.permit_reports import PermitReports
 from maitred.worker.pulse import Pulse
@@ -93,6 +94,7 @@ class Worker:
         secret = secret or os.urandom(SESSION_BYTES)
         self._session = session_of_secret(secret)
         self.statistics = WorkerStatistics(settings.slots)
+        self.lifecycle = WorkerLifecycle()
         self._outage = Outage(client.settings, surroundings.random, log)
         self._completions = CompletionReports(
             client,
@@ -115,6 +117,7 @@ class Worker:
             self.capacity,
             self._pulse.time,
             FailureLog(log, self._loop.time),
+            self.lifecycle,
         )
         self._served = [
             Served(
@@ -150,11 +153,12 @@ class Worker:
             self.statistics,
             self.capacity,
             log,
-            self._ordered,
+            self._supply,
             self.querying.passes,
             self._welcome,
             self._judged,
             self._counts_changed,
+            self.lifecycle,
         )
         self.querying.judged = self._judged
         self._shared: SharedOffers | None = None
@@ -224,27 +228,15 @@ class Worker:
     async def run(self) -> bool:
         """Work until `stop` is called, then drain; return False if attempts or their results had to
         be left behind. Cancelling the call stops the worker at once, without a drain."""
+        self.lifecycle.happen(WorkerEvent.START)
         try:
             await self._listener.open(encrypted=self._client.encrypted)
-        except BaseException:
-            self._heartbeats.stop()
-            raise
-        if self._settings.host is None:
-            self.querying.fetch_seconds = 0.0
-        self.address = self._listener.address
-        if self._standby is not None:
-            self._pulse.start()
-            self._standby.start()
-        if self._shared is not None:
-            self._shared.address = self.address
-        self._attending.start(self._served, self.address)
-        try:
-            self._supply()
+            self._start()
             await self._stopping.wait()
             return await self._drain()
         finally:
             # A caller may also cancel `run`, without a drain: what it began must not outlive it.
-            self._slots.closed = True
+            self.lifecycle.happen(WorkerEvent.END)
             for offer in self._offering:
                 offer.cancel()
             self._completions.stop()
@@ -264,8 +256,21 @@ class Worker:
             await self._listener.close()
             await asyncio.gather(*self._offering, return_exceptions=True)
 
+    def _start(self) -> None:
+        if self._settings.host is None:
+            self.querying.fetch_seconds = 0.0
+        self.address = self._listener.address
+        if self._standby is not None:
+            self._pulse.start()
+            self._standby.start()
+        if self._shared is not None:
+            self._shared.address = self.address
+        self._attending.start(self._served, self.address)
+        self._supply()
+
     def stop(self) -> None:
-        """Begin to drain."""
+        """Begin to drain; a second call has no effect."""
+        self.lifecycle.happen(WorkerEvent.STOP)
         self._stopping.set()
 
     def _welcome(self) -> None:
@@ -281,7 +286,7 @@ class Worker:
     def _supply(self) -> None:
         self._supply_soon = False
         self._quiet.set()
-        if not self._attending.online:
+        if self.lifecycle.phase is OFFLINE:
             self._attending.changed()
         free = self._slots.free
         one_by_one: Sequence[Served] = self._served
@@ -455,17 +460,10 @@ class Worker:
         for query in self.querying.running.copy():
             yield query.served, query
 
-    def _ordered(self) -> None:
-        """A person wants us offline, or back."""
-        if not self._stopping.is_set():
-            self._slots.closed = not self._attending.online
-            self._supply()
-
     # The end
 
     async def _drain(self) -> bool:
-        self._slots.closed = True
-        self._attending.stopping()
+        self._attending.changed()
         self._take_offers_back()
         busy = self.statistics.busy
         self._log.info("stopping", running=busy, seconds=self._settings.drain_seconds)
@@ -482,7 +480,10 @@ class Worker:
         return finished and told
 
     async def _all_ended(self) -> None:
-        while self.statistics.busy or self._offering or self._fetching.under_way:
+        # The end of an offer sets `_quiet` before its task is done, so that wake-up could be lost.
+        while self._offering:
+            await asyncio.wait(self._offering)
+        while self.statistics.busy or self._fetching.under_way:
             self._quiet.clear()
             await self._quiet.wait()
 

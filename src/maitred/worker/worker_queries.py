@@ -23,6 +23,7 @@ from maitred.protocol.tasks import Reserved
 from maitred.wire.alarm import Alarm
 from maitred.wire.complaints import Complaints
 from maitred.worker import outcomes, reservations
+from maitred.worker.lifecycle import SERVING
 from maitred.worker.passes import Passes
 from maitred.worker.query import Query
 from maitred.worker.reservations import Early, Reservation, Reservations
@@ -301,7 +302,7 @@ class WorkerQueries:
             or not query.again_until
             or not query.served.has_offers
             or query.served.health.sick
-            or self._slots.closed
+            or self._slots.lifecycle.phase is not SERVING
             or self.capacity.room <= 0
             or not isinstance(terms, Reserved)
         ):
@@ -338,7 +339,7 @@ class WorkerQueries:
             self._refuse(asker, stream, reservations.unknown())
             return
         room = capacity.asked(sender, message.in_flight, now, pressed=message.pressed)
-        closed = self._slots.closed
+        closed = self._slots.lifecycle.phase is not SERVING
         if closed or not room or not self._slots.take():
             capacity.answered(sender)
             self._statistics.full += 1
