@@ -87,11 +87,9 @@ async def serving(
         Surroundings.real(),
         logs.silent(),
     )
-    ready = asyncio.Event()
-    worker.welcomed = ready.set
     running = asyncio.create_task(worker.run())
     try:
-        await asyncio.wait_for(ready.wait(), READY_SECONDS)
+        await asyncio.wait_for(worker.ready.wait(), READY_SECONDS)
         yield WorkerSlots(app, worker, called)
     finally:
         worker.stop()

@@ -284,9 +284,7 @@ async def _at_a_worker(world: LinkWorld, pattern: int, data: bytes, *, proved: b
         worker._heartbeats,  # noqa: SLF001
         worker._pauses,  # noqa: SLF001
         worker.querying,
-        worker._counted,  # noqa: SLF001
         worker.capacity,
-        worker._fetching,  # noqa: SLF001
     ):
         part.stop()
     worker._slots.threads.shutdown(wait=False)  # noqa: SLF001

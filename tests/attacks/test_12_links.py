@@ -305,11 +305,9 @@ async def test_a_worker_whose_node_becomes_something_else_says_so(
         settings = WorkerSettings(attend_seconds=0.2, offer_seconds=0.5, drain_seconds=0.1)
         handlers = list(one.app.handlers.values())
         worker = Worker(client, handlers, settings, "w", Surroundings.real(), log)
-        welcomed = asyncio.Event()
-        worker.welcomed = welcomed.set
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await welcomed.wait()
+            await worker.ready.wait()
         await one.house.stop()
         await until(
             lambda: any("refused" in str(fields.get("error")) for _, _, fields in log.lines)

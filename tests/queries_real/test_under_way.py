@@ -300,7 +300,7 @@ async def test_a_worker_that_falls_silent(shards: int) -> None:
         asked = [ask(ann, "1"), ask(ann, "2")]
         await shop.begun("1", "2")
         await refused(ask(ann, "3"))
-        counted: Any = serving.worker._counted
+        counted: Any = serving.worker.querying.permits
         counted._say_to = lambda _: None
         await until(lambda: made.house.counted() == 0, bound)
         asked.append(ask(ann, "4"))

@@ -63,7 +63,6 @@ async def test_the_root_of_every_queue_hears_of_the_worker_again_and_again() -> 
 @in_a_loop
 async def test_it_is_ready_once_every_root_knows_of_it() -> None:
     app, _ = an_app()
-    known = asyncio.Event()
     first = asyncio.Event()
 
     async def late() -> None:
@@ -72,12 +71,11 @@ async def test_it_is_ready_once_every_root_knows_of_it() -> None:
     async with ReservingNode() as node:
         node.before[Attend] = lambda one: late() if one.queue == "holding" else None
         async with a_worker(node, app) as worker:
-            worker.welcomed = known.set
             await until(lambda: len(said(node, "echo")) > 1)
-            assert not known.is_set(), "one of them has not answered"
+            assert not worker.ready.is_set(), "one of them has not answered"
             first.set()
             async with asyncio.timeout(30):
-                await known.wait()
+                await worker.ready.wait()
 
 
 @in_a_loop

@@ -73,7 +73,9 @@ async def test_what_runs_is_said_again_and_again_and_its_end_at_once() -> None:
         await until(lambda: sorted(node.ended()) == [first, second])
         assert not node.heard(Running)[-1].running
         # And then there is nothing more to say.
-        await until(lambda: not worker._counted._places and worker._counted._timer is None)
+        await until(
+            lambda: not worker.querying.permits._places and worker.querying.permits._timer is None
+        )
 
 
 @in_a_loop
@@ -126,7 +128,7 @@ async def test_what_the_node_did_not_hear_is_said_again() -> None:
         assert await gateway.result(gateway.run(token, "a")) == "a"
         await until(lambda: node.ended().count(token) > 1)
         del node.before[Running]
-        await until(lambda: not worker._counted._places)
+        await until(lambda: not worker.querying.permits._places)
 
 
 @in_a_loop
@@ -139,5 +141,5 @@ async def test_what_is_not_counted_is_not_spoken_of() -> None:
     ):
         token = node.reserve("echo", proof=b"")
         assert await gateway.result(gateway.run(token, "a")) == "a"
-        assert not worker._counted._places
+        assert not worker.querying.permits._places
         assert not node.heard(Running)

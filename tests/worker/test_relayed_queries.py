@@ -150,7 +150,7 @@ async def test_nobody_relays_anything() -> None:
     async with RelayingNode() as node, a_worker(node, desk.app, host=None) as worker:
         node.reserve("echo", reservation_seconds=0.2)
         await until(lambda: worker.statistics.unused == 1)
-        await until(lambda: not worker._fetching.under_way)
+        await until(lambda: not worker.querying.relayed.under_way)
         assert worker.statistics.busy == 0
 
 

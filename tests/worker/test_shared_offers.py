@@ -15,10 +15,11 @@ from maitred.protocol.refusals import encode_error
 from maitred.protocol.shared_offers import OfferedMany, OfferMany
 from maitred.protocol.tasks import Counts, Given, Offered
 from maitred.routing.names import QueueId
+from maitred.settings import ClientSettings, WorkerSettings
 from maitred.worker import shared_offers
+from maitred.worker.context import WorkerContext
 from maitred.worker.shared_offers import PARTITIONS_SHARED, SharedOffers
-from maitred.worker.statistics import WorkerStatistics
-from tests.node.in_process import in_a_loop, until
+from tests.node.in_process import RecordedLog, in_a_loop, until
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -83,14 +84,19 @@ class House:
             ServedQueue(f"n/{queue}", QueueView(QueueId("n", queue, 1), "weighted", Random(1)))
             for queue in self.shards
         ]
+        self.settings = ClientSettings()
+        context = WorkerContext(
+            client=cast("Any", self),
+            settings=WorkerSettings(slots=slots),
+            name="ant",
+            secret=bytes(32),
+            random=Random(1),
+            log=RecordedLog(),
+        )
+        context.outage = cast("Any", self)
         self.offering = SharedOffers(
-            cast("Any", self),
-            bytes(16),
-            "ant",
-            60.0,
-            served=cast("Any", self.served),
-            statistics=WorkerStatistics(slots),
-            outage=cast("Any", self),
+            context,
+            cast("Any", self.served),
             free=lambda: self.free,
             take=self._take,
             freed=self.supply,

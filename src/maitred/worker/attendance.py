@@ -21,15 +21,11 @@ from maitred.worker.lifecycle import OFFLINE, SERVING, WorkerEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from maitred.client.client import AsyncClient
     from maitred.client.long_poll import LongPoll
-    from maitred.logs import Logger
     from maitred.protocol.queries import Pass, WorkerState
     from maitred.worker.capacity import Capacity
-    from maitred.worker.lifecycle import WorkerLifecycle
-    from maitred.worker.outage import Outage
+    from maitred.worker.context import WorkerContext
     from maitred.worker.served import Served
-    from maitred.worker.statistics import WorkerStatistics
 
 ROOT: Final = 0
 ATTENDANCE: Final = -1
@@ -51,59 +47,48 @@ class AttendanceSender:
 
     def __init__(
         self,
-        client: AsyncClient,
-        session: bytes,
-        name: str,
-        seconds: float,
-        outage: Outage,
-        statistics: WorkerStatistics,
+        context: WorkerContext,
         capacity: Capacity,
-        log: Logger,
+        *,
         ordered: Callable[[], None],
         passes: Callable[[Served, list[Pass], float], None],
         welcomed: Callable[[], None],
         compared: Callable[[Served], None],
         counts_changed: Callable[[], None],
-        lifecycle: WorkerLifecycle,
     ) -> None:
-        self.address = ""
-        self._client = client
-        self._session = session
-        self._name = name
-        self._seconds = seconds
-        self._outage = outage
-        self._statistics = statistics
+        self._context = context
+        self._lifecycle = context.lifecycle
+        self._statistics = context.statistics
+        self._outage = context.outage
+        self._log = context.log
         self._capacity = capacity
-        self._log = log
         self._ordered = ordered
+        """Called when an operator's order has changed the worker's phase."""
         self._passes = passes
         self._welcomed = welcomed
-        """Called once all the roots know of us."""
+        """Called once the roots of all queues know the worker."""
         self._compared = compared
-        """Called when a queue's others may do better, or worse, than was known."""
+        """Called when the other workers of a queue may do better, or worse, than was known."""
         self._counts_changed = counts_changed
         """Called when a queue has another number of partitions than was known."""
         self._strange: dict[str, None] = {}
         """Queues whose root has not answered yet."""
         self._loop = asyncio.get_running_loop()
-        self._lifecycle = lifecycle
         self._held: dict[LongPoll, Served] = {}
         self._telling: dict[str, asyncio.TimerHandle] = {}
         """By queue: when its root is to hear how its queries end."""
         self._tasks: list[asyncio.Task[None]] = []
         self._told: WorkerState = "online"
 
-    def start(self, queues: Sequence[Served], address: str) -> None:
+    def start(self, queues: Sequence[Served]) -> None:
         """Announce the worker at the roots of all its queues."""
-        self.address = address
         self._strange = dict.fromkeys(one.name for one in queues)
         self._tasks = [self._loop.create_task(self._attend(one)) for one in queues]
 
-    def moved(self, address: str) -> None:
-        """Gateways reach us elsewhere, or recognise us by another certificate."""
-        self.address = address
+    def tell_all(self) -> None:
+        """Tell every root what has changed: the next ATTEND follows at once and has the news."""
         for held in list(self._held):
-            held.take_back()  # a new one follows, with the news in it
+            held.take_back()
 
     def changed(self) -> None:
         """A slot became free, or we are stopping: say it, if it makes a difference."""
@@ -111,8 +96,7 @@ class AttendanceSender:
             self._told = self.state
             if self._told == "offline":
                 self._log.info("offline; waiting to be put back")
-            for held in list(self._held):
-                held.take_back()  # a new one follows, with the news in it
+            self.tell_all()
 
     def judged(self, served: Served) -> None:
         """Tell the root how this queue's queries end here, if that makes a difference."""
@@ -143,7 +127,7 @@ class AttendanceSender:
         return "offline" if phase is OFFLINE and not self._statistics.busy else "draining"
 
     async def _attend(self, served: Served) -> None:
-        longest = self._client.settings.backoff_longest_seconds
+        longest = self._context.client.settings.backoff_longest_seconds
         unanswered = 0
         while True:
             asked_at = self._loop.time()
@@ -186,14 +170,14 @@ class AttendanceSender:
         return True
 
     async def _ask(self, served: Served) -> Attended:
-        statistics = self._statistics
+        context, statistics = self._context, self._statistics
         message = Attend(
             *served.view.id,
             ROOT,
             0,
-            self._session,
-            self._name,
-            self.address,
+            context.secret,
+            context.name,
+            context.address,
             statistics.slots,
             statistics.busy,
             self.state,
@@ -204,7 +188,7 @@ class AttendanceSender:
             statistics.blocked,
             signature=served.signature,
         )
-        held = self._client.hold(message, self._seconds)
+        held = context.client.hold(message, context.settings.attend_seconds)
         self._held[held] = served
         try:
             attended = cast("Attended", await held.answer())

@@ -17,11 +17,10 @@ from maitred.protocol.tasks import Heard, Heartbeat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from maitred.client.client import AsyncClient
     from maitred.client.long_poll import LongPoll
+    from maitred.worker.context import WorkerContext
     from maitred.worker.execution import Execution
     from maitred.worker.origin import Origin
-    from maitred.worker.outage import Outage
     from maitred.worker.slots import WorkerSlots
 
 LEASE_SHARE: Final = 1 / 3
@@ -37,20 +36,14 @@ class HeartbeatSender:
 
     def __init__(
         self,
-        client: AsyncClient,
-        session: bytes,
-        name: str,
-        young_seconds: float,
+        context: WorkerContext,
         slots: WorkerSlots,
-        outage: Outage,
         origins: Callable[[], Iterable[Origin]],
     ) -> None:
-        self._client = client
-        self._session = session
-        self._name = name
-        self._young_seconds = young_seconds
+        self._context = context
+        self._young_seconds = context.settings.young_seconds
         self._slots = slots
-        self._outage = outage
+        self._outage = context.outage
         self._origins = origins
         self._loop = asyncio.get_running_loop()
         self._held: dict[Origin, tuple[LongPoll, frozenset[tuple[int, int]]]] = {}
@@ -137,10 +130,13 @@ class HeartbeatSender:
     async def _ask(self, origin: Origin, seconds: float) -> Heard:
         mentioned = origin.running.copy()
         running = [(*key, execution.proof) for key, execution in mentioned.items()]
-        message = Heartbeat(*origin.queue, origin.partition, 0, self._session, self._name, running)
+        context = self._context
+        message = Heartbeat(
+            *origin.queue, origin.partition, 0, context.session, context.name, running
+        )
         lease_ends_at = self._slots.clock() + origin.lease_seconds
         # If this one is lost, the next must still be in time.
-        held = self._client.hold(message, seconds, grace_seconds=seconds / 2)
+        held = context.client.hold(message, seconds, grace_seconds=seconds / 2)
         self._held[origin] = (held, frozenset(mentioned))
         reached = False
         try:

@@ -15,8 +15,8 @@ from maitred.errors import MaitredError
 from maitred.protocol.queries import Running
 
 if TYPE_CHECKING:
-    from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import Reserved
+    from maitred.worker.context import WorkerContext
     from maitred.worker.served import Served
 
     _Reports = list[tuple[bytes, str]]
@@ -55,9 +55,9 @@ class PermitReports:
     """Tracks which counted reservations of this worker still hold a slot, and reports them to the
     partitions that issued them."""
 
-    def __init__(self, client: AsyncClient, session: bytes) -> None:
-        self._client = client
-        self._session = session
+    def __init__(self, context: WorkerContext) -> None:
+        self._client = context.client
+        self._session = context.session
         self._loop = asyncio.get_running_loop()
         self._places: dict[tuple[str, int], _Place] = {}
         self._touched: dict[_Place, None] = {}

@@ -55,7 +55,7 @@ async def work(
     app.prefer(backoff_longest_seconds=COME_BACK_SECONDS)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    workers: list[Worker] = []
+    worker: Worker | None = None
 
     def force(number: int) -> None:
         log.warning("forced to stop", signal=signal.Signals(number).name)
@@ -63,7 +63,7 @@ async def work(
 
     def stop() -> None:
         stopping.set()
-        for worker in workers:
+        if worker is not None:
             worker.stop()
 
     signals = StopSignals()
@@ -81,20 +81,6 @@ async def work(
             log,
             connecting=partial(_connecting, app),
         )
-        workers.append(worker)
-
-        def welcomed() -> None:
-            log.info(
-                "worker is ready",
-                worker=name,
-                namespace=app.namespace,
-                queues=[handler.queue for handler in handlers],
-                slots=settings.slots,
-                node=str(session.client.address),
-                listen=settings.host,
-            )
-
-        worker.welcomed = welcomed
         if stopping.is_set():
             worker.stop()
         # What was imported stays: the collector need not look through it again and again.

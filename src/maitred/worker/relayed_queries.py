@@ -34,13 +34,12 @@ from maitred.protocol.refusals import encode_error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.client.client import AsyncClient
     from maitred.client.long_poll import LongPoll
     from maitred.protocol.query_link import QueryEnd, RunQuery
+    from maitred.worker.context import WorkerContext
     from maitred.worker.query import Query
     from maitred.worker.reservations import Reservation
     from maitred.worker.served import Served
-    from maitred.worker.statistics import WorkerStatistics
     from maitred.worker.worker_queries import WorkerQueries
 
 HEAR_SECONDS: Final = 60.0
@@ -61,15 +60,11 @@ class RelayedQueries:
     a gateway had sent it."""
 
     def __init__(
-        self,
-        client: AsyncClient,
-        querying: WorkerQueries,
-        statistics: WorkerStatistics,
-        ended: Callable[[], None],
+        self, context: WorkerContext, querying: WorkerQueries, ended: Callable[[], None]
     ) -> None:
-        self.client = client
+        self.client = context.client
         self.querying = querying
-        self._statistics = statistics
+        self._statistics = context.statistics
         self._ended = ended
         """Called when there is one less under way."""
         self._loop = asyncio.get_running_loop()

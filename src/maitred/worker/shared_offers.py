@@ -31,12 +31,10 @@ from maitred.wire.alarm import Alarm
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from maitred.client.client import AsyncClient
     from maitred.client.long_poll import LongPoll
     from maitred.protocol.tasks import Offered
-    from maitred.worker.outage import Outage
+    from maitred.worker.context import WorkerContext
     from maitred.worker.served import Served
-    from maitred.worker.statistics import WorkerStatistics
 
 PARTITIONS_SHARED: Final = 64
 """Partitions of one queue that the worker offers slots to. They are the top of the tree, to which
@@ -104,14 +102,9 @@ class SharedOffers:
 
     def __init__(
         self,
-        client: AsyncClient,
-        session: bytes,
-        name: str,
-        offer_seconds: float,
-        *,
+        context: WorkerContext,
         served: Sequence[Served],
-        statistics: WorkerStatistics,
-        outage: Outage,
+        *,
         free: Callable[[], int],
         take: Callable[[Served, Offered, float], None],
         freed: Callable[[], None],
@@ -121,15 +114,11 @@ class SharedOffers:
     ) -> None:
         self.available = True
         """Whether the node knows shared offers, as far as anybody knows."""
-        self.address = ""
         self.posts: list[Post] = []
-        self._client = client
-        self._session = session
-        self._name = name
-        self._offer_seconds = offer_seconds
+        self._context = context
+        self._client = context.client
         self._served = served
-        self._statistics = statistics
-        self._outage = outage
+        self._outage = context.outage
         self._free = free
         self._take = take
         self._freed = freed
@@ -273,24 +262,24 @@ class SharedOffers:
             self._freed()
 
     async def _ask(self, post: Post, slots: int) -> OfferedMany | None:
-        asked_at = self._loop.time()
+        context, asked_at = self._context, self._loop.time()
         served, partition = post.members[0]
         message = OfferMany(
             *served.view.id,
             partition,
             0,
-            self._session,
-            self._name,
+            context.session,
+            context.name,
             slots,
             post.number,
             [] if post.named else [_member(*one) for one in post.members],
-            self.address,
+            context.address,
         )
         naming, post.named = not post.named, True
-        self._statistics.offers += 1
+        context.statistics.offers += 1
         held: LongPoll | None = None
         try:
-            held = self._client.hold(message, self._offer_seconds)
+            held = self._client.hold(message, context.settings.offer_seconds)
             post.held[held] = None
             answer = cast("OfferedMany", await held.answer())
         except Cancelled:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from maitred.client.client import AsyncClient
     from maitred.protocol.tasks import End
     from maitred.worker.block_reports import BlockReports
+    from maitred.worker.context import WorkerContext
     from maitred.worker.execution import Execution
     from maitred.worker.origin import Origin
     from maitred.worker.pulse import Pulse
@@ -60,24 +61,21 @@ class StandbyHeartbeats:
     def __init__(
         self,
         *,
+        context: WorkerContext,
         connecting: Connecting,
-        session: bytes,
-        name: str,
         pulse: Pulse,
-        blocked_seconds: float,
         origins: Callable[[], Iterable[Origin]],
         lost: Callable[[Execution], None],
         reports: BlockReports,
     ) -> None:
+        self._context = context
         self._connecting = connecting
-        self._session = session
-        self._name = name
         self._pulse = pulse
         self._origins = origins
         self._lost = lost
         """Called on the worker's loop."""
         self._reports = reports
-        self._detector = BlockDetector(blocked_seconds)
+        self._detector = BlockDetector(context.settings.blocked_seconds)
         self._worker_loop = asyncio.get_running_loop()
         self._loop = uvloop.new_event_loop()
         self._stopping = asyncio.Event()
@@ -162,8 +160,8 @@ class StandbyHeartbeats:
                 *origin.queue,
                 origin.partition,
                 0,
-                self._session,
-                self._name,
+                self._context.session,
+                self._context.name,
                 [(*key, proof) for key, proof in mentioned.items()],
             )
             try:

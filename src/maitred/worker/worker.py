@@ -24,31 +24,28 @@ from maitred.errors import (
     MaitredError,
     ProtocolViolation,
 )
-from maitred.protocol.sessions import SESSION_BYTES, session_of_secret
+from maitred.protocol.sessions import SESSION_BYTES
 from maitred.protocol.tasks import Offer, Offered
 from maitred.wire.alarm import Alarm
 from maitred.worker.attendance import AttendanceSender
 from maitred.worker.block_reports import BlockReports
 from maitred.worker.capacity import Capacity
 from maitred.worker.completions import CompletionReports
+from maitred.worker.context import WorkerContext
 from maitred.worker.failure_log import FailureLog
 from maitred.worker.heartbeats import HeartbeatSender
-from maitred.worker.lifecycle import OFFLINE, WorkerEvent, WorkerLifecycle
-from maitred.worker.outage import Outage
-from maitred.worker.permit_reports import PermitReports
+from maitred.worker.lifecycle import OFFLINE, WorkerEvent
 from maitred.worker.pulse import Pulse
 from maitred.worker.query_listener import QueryListener
-from maitred.worker.relayed_queries import RelayedQueries
 from maitred.worker.served import Served
 from maitred.worker.shared_offers import SharedOffers
 from maitred.worker.slots import WorkerSlots
 from maitred.worker.standby import StandbyHeartbeats
-from maitred.worker.statistics import WorkerStatistics
 from maitred.worker.supply import spread, to_offer, worth_it
 from maitred.worker.worker_queries import WorkerQueries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
     from maitred.app.handler import Handler
     from maitred.client.client import AsyncClient
@@ -87,15 +84,22 @@ class Worker:
         are renewed while a handler blocks the loop. In the simulation no handler does."""
         self._loop = asyncio.get_running_loop()
         self._pulse = Pulse(self._loop, monotonic if connecting else None)
+        self._context = context = WorkerContext(
+            client=client,
+            settings=settings,
+            name=name,
+            secret=secret or os.urandom(SESSION_BYTES),
+            random=surroundings.random,
+            log=log,
+        )
         self._client = client
         self._settings = settings
         self._name = name
         self._log = log
-        secret = secret or os.urandom(SESSION_BYTES)
-        self._session = session_of_secret(secret)
-        self.statistics = WorkerStatistics(settings.slots)
-        self.lifecycle = WorkerLifecycle()
-        self._outage = Outage(client.settings, surroundings.random, log)
+        self._session = context.session
+        self._outage = context.outage
+        self.statistics = context.statistics
+        self.lifecycle = context.lifecycle
         self._completions = CompletionReports(
             client,
             self._session,
@@ -127,53 +131,32 @@ class Worker:
             )
             for handler in handlers
         ]
-        self._heartbeats = HeartbeatSender(
-            client,
-            self._session,
-            name,
-            settings.young_seconds,
-            self._slots,
-            self._outage,
-            self._origins,
-        )
+        self._heartbeats = HeartbeatSender(context, self._slots, self._origins)
         self.querying = WorkerQueries(
-            settings, self._slots, self.statistics, log, self._pulse, surroundings.secret
+            context,
+            self._slots,
+            self._pulse,
+            surroundings.secret,
+            judged=self._judged,
+            freed=self._slot_freed,
         )
-        self._fetching = RelayedQueries(client, self.querying, self.statistics, self._slot_freed)
-        self.querying.fetch = self._fetching.begin
-        self.querying.arrived = self._fetching.arrived
-        self._counted = PermitReports(client, self._session)
-        self.querying.counted = self._counted
         self._attending = AttendanceSender(
-            client,
-            secret,
-            name,
-            settings.attend_seconds,
-            self._outage,
-            self.statistics,
+            context,
             self.capacity,
-            log,
-            self._supply,
-            self.querying.passes,
-            self._welcome,
-            self._judged,
-            self._counts_changed,
-            self.lifecycle,
+            ordered=self._supply,
+            passes=self.querying.passes,
+            welcomed=self._welcomed,
+            compared=self._judged,
+            counts_changed=self._counts_changed,
         )
-        self.querying.judged = self._judged
         self._shared: SharedOffers | None = None
         """None for a worker with one queue: its slots need not be shared."""
         self._held_back: list[Served] = []
         """Queues that are offered few slots, and so none that are shared."""
         if len(self._served) > 1:
             self._shared = SharedOffers(
-                client,
-                self._session,
-                name,
-                settings.offer_seconds,
-                served=self._served,
-                statistics=self.statistics,
-                outage=self._outage,
+                context,
+                self._served,
                 free=lambda: self._slots.free,
                 take=self._take,
                 freed=self._slot_freed,
@@ -195,24 +178,26 @@ class Worker:
         self._standby: StandbyHeartbeats | None = None
         if connecting is not None:
             self._standby = StandbyHeartbeats(
+                context=context,
                 connecting=connecting,
-                session=self._session,
-                name=name,
                 pulse=self._pulse,
-                blocked_seconds=settings.blocked_seconds,
                 origins=self._origins,
                 lost=self._slots.lost,
                 reports=BlockReports(self.statistics, log, self._attempts, self._pulse.time),
             )
-        self.welcomed: Callable[[], None] = lambda: None
-        """Called once every queue's root knows of it."""
-        self.address = ""
-        """Where gateways reach it; empty: nowhere, or not yet."""
+        self.ready = asyncio.Event()
+        """Set once the root of every queue knows the worker."""
         self._offering: dict[asyncio.Task[None], None] = {}
         """In their order, as everything here that is gone through: a simulated run must replay."""
         self._stopping = asyncio.Event()
+        """Set when the worker is told to stop, for coroutines that wait for that."""
         self._quiet: asyncio.Event = asyncio.Event()
-        """Set whenever a slot becomes free, for who waits for all of them."""
+        """Set whenever a slot becomes free, for the drain, which waits for all of them."""
+
+    @property
+    def address(self) -> str:
+        """Where gateways reach the worker, as it is announced; empty: nowhere, or not yet."""
+        return self._context.address
 
     def _certificate_read(self, problem: MaitredError | None) -> None:
         """The listener's certificate has changed, or could not be used."""
@@ -220,10 +205,8 @@ class Worker:
             self._log.error("certificate not read again; the old state stays", error=problem)
             return
         self._log.info("certificate read again")
-        self.address = self._listener.address
-        if self._shared is not None:
-            self._shared.address = self.address
-        self._attending.moved(self.address)
+        self._context.address = self._listener.address
+        self._attending.tell_all()
 
     async def run(self) -> bool:
         """Work until `stop` is called, then drain; return False if attempts or their results had to
@@ -249,23 +232,17 @@ class Worker:
             if self._shared is not None:
                 self._shared.stop()
             self.querying.stop()
-            self._counted.stop()
             self.capacity.stop()
-            self._fetching.stop()
             self._slots.threads.shutdown(wait=False, cancel_futures=True)
             await self._listener.close()
             await asyncio.gather(*self._offering, return_exceptions=True)
 
     def _start(self) -> None:
-        if self._settings.host is None:
-            self.querying.fetch_seconds = 0.0
-        self.address = self._listener.address
+        self._context.address = self._listener.address
         if self._standby is not None:
             self._pulse.start()
             self._standby.start()
-        if self._shared is not None:
-            self._shared.address = self.address
-        self._attending.start(self._served, self.address)
+        self._attending.start(self._served)
         self._supply()
 
     def stop(self) -> None:
@@ -273,8 +250,17 @@ class Worker:
         self.lifecycle.happen(WorkerEvent.STOP)
         self._stopping.set()
 
-    def _welcome(self) -> None:
-        self.welcomed()
+    def _welcomed(self) -> None:
+        self.ready.set()
+        self._log.info(
+            "worker is ready",
+            worker=self._name,
+            namespace=self._served[0].view.id.namespace,
+            queues=[served.name for served in self._served],
+            slots=self._settings.slots,
+            node=str(self._client.address),
+            listen=self._settings.host,
+        )
 
     # Supply
 
@@ -483,7 +469,7 @@ class Worker:
         # The end of an offer sets `_quiet` before its task is done, so that wake-up could be lost.
         while self._offering:
             await asyncio.wait(self._offering)
-        while self.statistics.busy or self._fetching.under_way:
+        while self.statistics.busy or self.querying.relayed.under_way:
             self._quiet.clear()
             await self._quiet.wait()
 

@@ -11,7 +11,6 @@ and is refused at once if not.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import OrderedDict
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,24 +24,23 @@ from maitred.wire.complaints import Complaints
 from maitred.worker import outcomes, reservations
 from maitred.worker.lifecycle import SERVING
 from maitred.worker.passes import Passes
+from maitred.worker.permit_reports import PermitReports
 from maitred.worker.query import Query
+from maitred.worker.relayed_queries import RelayedQueries
 from maitred.worker.reservations import Early, Reservation, Reservations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.errors import MaitredError
-    from maitred.logs import Logger
     from maitred.protocol.queries import Pass
     from maitred.protocol.query_link import RunQuery
-    from maitred.settings import WorkerSettings
     from maitred.worker.capacity import Sender
-    from maitred.worker.permit_reports import PermitReports
+    from maitred.worker.context import WorkerContext
     from maitred.worker.pulse import Pulse
     from maitred.worker.query import Asker
     from maitred.worker.served import Served
     from maitred.worker.slots import WorkerSlots
-    from maitred.worker.statistics import WorkerStatistics
 
 
 TOKEN_BYTES: Final = 16
@@ -68,13 +66,15 @@ class WorkerQueries:
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        context: WorkerContext,
         slots: WorkerSlots,
-        statistics: WorkerStatistics,
-        log: Logger,
         pulse: Pulse,
-        secret: Callable[[int], bytes] = os.urandom,
+        secret: Callable[[int], bytes],
+        *,
+        judged: Callable[[Served], None],
+        freed: Callable[[], None],
     ) -> None:
+        settings = context.settings
         self.loop = asyncio.get_running_loop()
         self.pulse = pulse
         self.threads = slots.threads
@@ -84,17 +84,13 @@ class WorkerQueries:
         self.count = slots.count
         self.running: dict[Query, None] = {}
         """Whose handlers have not ended."""
-        self.fetch: Callable[[Reservation[Served]], None] | None = None
-        """Asks the node whether the query is being relayed."""
-        self.arrived: Callable[[bytes], None] | None = None
-        """It need not ask any more."""
-        self.judged: Callable[[Served], None] | None = None
-        """Told of a queue whose queries do not all end well."""
-        self.counted: PermitReports | None = None
-        """Tells the node which reservations have a slot, of those that it counts."""
-        self.fetch_seconds = settings.fetch_seconds
-        """How long after a reservation; 0 without a listener."""
-        self.complaints = Complaints(self.loop, log)
+        self.relayed = RelayedQueries(context, self, freed)
+        self.permits = PermitReports(context)
+        self.complaints = Complaints(self.loop, context.log)
+        self._judged = judged
+        """Called with a queue whose queries do not all end well."""
+        self._fetch_seconds = settings.fetch_seconds if settings.host is not None else 0.0
+        """How long after its reservation a query is asked for at the node; 0 without a listener."""
         self.warm_seconds = settings.warm_seconds
         """How long a slot is kept for the gateway that has just had it."""
         self._secret = secret
@@ -102,8 +98,8 @@ class WorkerQueries:
         """Drawn already: the system is asked for many at once."""
         self._early_seconds = settings.early_seconds
         self._slots = slots
-        self._statistics = statistics
-        self._log = log
+        self._statistics = context.statistics
+        self._log = context.log
         self._book: Reservations[Served, EarlyQuery] = Reservations(
             settings.early_queries, settings.early_bytes
         )
@@ -123,8 +119,8 @@ class WorkerQueries:
         if token in book.known:
             return  # told twice
         if book.is_over(token):
-            if terms.proof and self.counted is not None:
-                self.counted.told_again(served, terms)
+            if terms.proof:
+                self.permits.told_again(served, terms)
             return  # given back before we heard of it, or told twice
         if token in self._passes.early:
             for other in self._passes.take(token):
@@ -139,9 +135,9 @@ class WorkerQueries:
                 self._refuse(early.who.asker, early.who.stream, reservations.taken())
             self._over(served, terms)
             return
-        if terms.proof and self.counted is not None:
-            self.counted.has(served, terms)
-        fetch_at = now + self.fetch_seconds
+        if terms.proof:
+            self.permits.has(served, terms)
+        fetch_at = now + self._fetch_seconds
         again_until = now + terms.again_seconds
         early = book.add(Reservation(terms, served, expires_at, fetch_at, again_until))
         if early is None:
@@ -173,7 +169,7 @@ class WorkerQueries:
         reservation = self._book.use(token)
         if reservation is not None:
             if reservation.fetch_at is None:
-                self._tell_arrived(token)
+                self.relayed.arrived(token)
             if reservation.expires_at <= now:
                 # The loop was blocked: the alarm that ends reservations is late as well.
                 self._expired(reservation)
@@ -238,7 +234,7 @@ class WorkerQueries:
         """Give up a reservation that will not be used, whether it is known or not."""
         reservation = self._book.release(token)
         if reservation is not None:
-            self._tell_arrived(token)
+            self.relayed.arrived(token)
             self._over(reservation.where, reservation.terms)
             self._slots.leave()
 
@@ -275,8 +271,8 @@ class WorkerQueries:
             health.done(now - begun_at, now)
         else:
             health.failed(now)
-        if health.good < 1.0 and self.judged is not None:
-            self.judged(served)
+        if health.good < 1.0:
+            self._judged(served)
 
     def ended(self, query: Query, now: float, *, good: bool) -> None:
         """Free the slot of a query whose handler has ended."""
@@ -285,8 +281,8 @@ class WorkerQueries:
             self.capacity.left(query.sender)
         self.capacity.ended(query, now, good=good)
         terms = query.terms
-        if isinstance(terms, Reserved) and terms.proof and self.counted is not None:
-            self.counted.is_over(query.served, terms)
+        if isinstance(terms, Reserved) and terms.proof:
+            self.permits.is_over(query.served, terms)
         if query.told or not good or not self._kept_warm(query, now):
             self._slots.leave()
 
@@ -326,6 +322,8 @@ class WorkerQueries:
     def stop(self) -> None:
         """Give up what runs still. Nothing is said: the end of the link says that we are gone."""
         self._alarm.stop()
+        self.permits.stop()
+        self.relayed.stop()
         for query in list(self.running):
             query.abandon()
 
@@ -391,8 +389,8 @@ class WorkerQueries:
 
     def _over(self, served: Served, terms: Reserved) -> None:
         """Whatever came of the reservation: its slot is free."""
-        if terms.proof and self.counted is not None:
-            self.counted.is_over(served, terms)
+        if terms.proof:
+            self.permits.is_over(served, terms)
 
     def _expired(self, reservation: Reservation[Served]) -> None:
         """No query came for it in time: its slot is free."""
@@ -402,19 +400,14 @@ class WorkerQueries:
         self._over(reservation.where, reservation.terms)
         self._slots.leave()
 
-    def _tell_arrived(self, token: bytes) -> None:
-        if self.arrived is not None:
-            self.arrived(token)
-
     def _look(self, now: float) -> float | None:
         due = self._book.due(now)
         for early in (*due.late, *self._passes.late(now)):
             self._refuse(early.who.asker, early.who.stream, reservations.unknown())
         for reservation in due.expired:
             self._expired(reservation)
-        if self.fetch is not None:
-            for reservation in due.to_fetch:
-                self.fetch(reservation)
+        for reservation in due.to_fetch:
+            self.relayed.begin(reservation)
         following = self._book.next_at()
         parked = self._passes.next_at()
         if parked is not None and (following is None or parked < following):

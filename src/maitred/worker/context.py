@@ -1,0 +1,59 @@
+"""The things that the parts of one worker share: its identity, settings, counters and phase."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maitred.protocol.sessions import session_of_secret
+from maitred.worker.lifecycle import WorkerLifecycle
+from maitred.worker.outage import Outage
+from maitred.worker.statistics import WorkerStatistics
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from maitred.client.client import AsyncClient
+    from maitred.logs import Logger
+    from maitred.settings import WorkerSettings
+
+
+class WorkerContext:
+    """Passed to every part of one worker that talks to the node or counts."""
+
+    __slots__ = (
+        "address",
+        "client",
+        "lifecycle",
+        "log",
+        "name",
+        "outage",
+        "secret",
+        "session",
+        "settings",
+        "statistics",
+    )
+
+    def __init__(
+        self,
+        *,
+        client: AsyncClient,
+        settings: WorkerSettings,
+        name: str,
+        secret: bytes,
+        random: Random,
+        log: Logger,
+    ) -> None:
+        self.client = client
+        self.settings = settings
+        self.name = name
+        """The name by which people recognise the worker."""
+        self.secret = secret
+        """Sent only to roots, with ATTEND: whoever knows it can speak as this worker."""
+        self.session = session_of_secret(secret)
+        """Identifies the worker in every other message."""
+        self.log = log
+        self.address = ""
+        """Where gateways reach the worker, as it is announced; empty: nowhere, or not yet."""
+        self.statistics = WorkerStatistics(settings.slots)
+        self.outage = Outage(client.settings, random, log)
+        self.lifecycle = WorkerLifecycle()
