@@ -17,7 +17,7 @@ from fuzz.reference import cut
 from fuzz.transport import FakeTransport
 from fuzz.violated import Violated, require
 from maitred.client.answers import Rows, Whole
-from maitred.client.enqueue_batches import AddedTask
+from maitred.client.enqueue_batches import EnqueuedTask
 from maitred.errors import Cancelled, MaitredError, Unauthenticated, UnknownQueue, WorkerLost
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.clock import WaitState
@@ -168,9 +168,9 @@ class World:
         listener.lead_to(gateway)
         return listener
 
-    async def _add(self, *_arguments: object, **_named: object) -> AddedTask:
+    async def _add(self, *_arguments: object, **_named: object) -> EnqueuedTask:
         await asyncio.sleep(0)
-        return AddedTask(0, 1)
+        return EnqueuedTask(0, 1)
 
     def run(self, pieces: list[bytes], *, peer_reads: bool) -> list[Exchange]:
         """One connection, from its first byte to its end; its requests and their answers."""

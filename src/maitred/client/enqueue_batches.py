@@ -70,7 +70,7 @@ class Conditions(Struct, frozen=True, cache_hash=True, gc=False):
     terms: Terms = Terms()
 
 
-class AddedTask(NamedTuple):
+class EnqueuedTask(NamedTuple):
     """A task that was added: its partition, its number there, and its end if it is over."""
 
     partition: int
@@ -79,7 +79,7 @@ class AddedTask(NamedTuple):
 
 
 _new_task: Final = tuple.__new__
-"""Makes an `AddedTask` of its fields: what calling the class does, without Python code for each
+"""Makes an `EnqueuedTask` of its fields: what calling the class does, without Python code for each
 task."""
 
 
@@ -90,7 +90,7 @@ class _Batch:
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
-        self.futures: list[asyncio.Future[AddedTask]] = []
+        self.futures: list[asyncio.Future[EnqueuedTask]] = []
 
 
 class EnqueueBatches:
@@ -152,7 +152,7 @@ class EnqueueBatches:
             self.view.id, payloads, signature, require_worker=require_worker
         )
 
-    def add(self, conditions: Conditions, payload: bytes) -> asyncio.Future[AddedTask]:
+    def add(self, conditions: Conditions, payload: bytes) -> asyncio.Future[EnqueuedTask]:
         """Add one task; the future has it when it is durable."""
         if len(payload) > self.most_bytes:
             self._check_size(payload)
@@ -161,12 +161,14 @@ class EnqueueBatches:
             if not self._batches:
                 self._loop.call_soon(self._flush)
             batch = self._batches[conditions] = _Batch()
-        future: asyncio.Future[AddedTask] = self._loop.create_future()
+        future: asyncio.Future[EnqueuedTask] = self._loop.create_future()
         batch.payloads.append(payload)
         batch.futures.append(future)
         return future
 
-    async def add_many(self, conditions: Conditions, payloads: Sequence[bytes]) -> list[AddedTask]:
+    async def add_many(
+        self, conditions: Conditions, payloads: Sequence[bytes]
+    ) -> list[EnqueuedTask]:
         """Add them all. If a message fails, those of other messages are added all the same: then
         the error says that the outcome is unknown, and how many were added."""
         if not payloads:
@@ -175,18 +177,18 @@ class EnqueueBatches:
             self._check_size(max(payloads, key=len))
         under_way = asyncio.Semaphore(PIECES_UNDER_WAY)
 
-        async def send(part: list[bytes], corrections: int) -> list[AddedTask]:
+        async def send(part: list[bytes], corrections: int) -> list[EnqueuedTask]:
             async with under_way:
                 message = self._message(conditions, part)
                 tasks = self._added(message, await self._client.request(message))
             return tasks or await spread(part, self._corrected(corrections))
 
-        async def spread(batch: Sequence[bytes], corrections: int) -> list[AddedTask]:
+        async def spread(batch: Sequence[bytes], corrections: int) -> list[EnqueuedTask]:
             pieces = [list(batch[piece]) for piece in self._pieces(batch)]
             found = await asyncio.gather(
                 *(send(piece, corrections) for piece in pieces), return_exceptions=True
             )
-            added: list[AddedTask] = []
+            added: list[EnqueuedTask] = []
             failed: list[BaseException] = []
             for one in found:
                 if isinstance(one, BaseException):
@@ -212,7 +214,7 @@ class EnqueueBatches:
         self,
         conditions: Conditions,
         payloads: list[bytes],
-        futures: list[asyncio.Future[AddedTask]],
+        futures: list[asyncio.Future[EnqueuedTask]],
         corrections: int,
     ) -> None:
         for piece in self._pieces(payloads):
@@ -222,7 +224,7 @@ class EnqueueBatches:
         self,
         conditions: Conditions,
         payloads: list[bytes],
-        futures: list[asyncio.Future[AddedTask]],
+        futures: list[asyncio.Future[EnqueuedTask]],
         corrections: int,
     ) -> None:
         message = self._message(conditions, payloads)
@@ -258,7 +260,7 @@ class EnqueueBatches:
             self._user,
         )
 
-    def _added(self, message: Add, answer: AnyAnswer | MaitredError) -> list[AddedTask]:
+    def _added(self, message: Add, answer: AnyAnswer | MaitredError) -> list[EnqueuedTask]:
         """Return the tasks that a message added, in the order of its payloads: none if the
         partition accepts no tasks any more. The view has newer counts then, by which to choose
         again."""
@@ -271,12 +273,12 @@ class EnqueueBatches:
         if first < 0:
             return []
         tasks = [
-            _new_task(AddedTask, (partition, sequence, None))
+            _new_task(EnqueuedTask, (partition, sequence, None))
             for sequence in range(first, first + count)
         ]
         for end in answer.ends or ():
             if end.index < count:
-                tasks[end.index] = AddedTask(partition, first + end.index, end)
+                tasks[end.index] = EnqueuedTask(partition, first + end.index, end)
         return tasks
 
     def _corrected(self, corrections: int) -> int:

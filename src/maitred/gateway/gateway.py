@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maitred.client.client import AsyncClient
-    from maitred.client.enqueue_batches import AddedTask, Conditions
+    from maitred.client.enqueue_batches import Conditions, EnqueuedTask
     from maitred.gateway.query_interface import QueryRunner
     from maitred.logs import Logger
     from maitred.security.audit_log import AuditLog
@@ -239,7 +239,7 @@ class Gateway:
         user: str = "",
         *,
         require_worker: bool = False,
-    ) -> AddedTask:
+    ) -> EnqueuedTask:
         """Add a task for the user, if a handler accepts it; return it once it is durable."""
         adding = self._adding(namespace, queue, user)
         await adding.check([payload], require_worker=require_worker)
