@@ -1,17 +1,17 @@
 """Adding tasks, many at once.
 
-A message costs some ten microseconds at each end, a task in it less than one. So what is added in
-one turn of the loop under the same conditions goes out as one message, and each of those who added
-something waits for his own part of the answer. Nobody waits for company: the turn that is under way
-is all.
+A message costs some ten microseconds at each end, a task in it less than one. So the tasks that are
+added in one turn of the loop under the same conditions go out as one message, and each producer
+waits for its own part of the answer. No task waits for others to come: the batch ends with the
+turn.
 
-A batch goes to one partition as long as it is small, because splitting it would only make more
-messages; a large one is spread over all that can be written. A new client does not know how many
-that are: it sends to partition 0, and if the queue has more, the node adds nothing and answers with
-the counts. The client then cuts the same batch anew, by those counts.
+A small batch goes to one partition, because splitting it would only make more messages; a large
+one is spread over all partitions that can be written. A new client does not know how many there
+are: it sends to partition 0, and if the queue has more, the node adds nothing and answers with the
+counts. The client then cuts the same batch anew, by those counts.
 
-Adding is not repeatable: if the connection is lost before the answer came, whether the tasks were
-added is not known, and each caller is told so.
+Adding is not repeatable: if the connection is lost before the answer came, the client cannot know
+whether the tasks were added, and each producer is told so.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ task."""
 
 
 class _Batch:
-    """What was added in this turn under the same conditions."""
+    """Tasks that were added in this turn of the loop under the same conditions."""
 
     __slots__ = ("futures", "payloads")
 
@@ -94,7 +94,7 @@ class _Batch:
 
 
 class EnqueueBatches:
-    """The way into one queue, of one client."""
+    """Batches this client's enqueues to one queue."""
 
     __slots__ = (
         "_batches",
@@ -122,18 +122,20 @@ class EnqueueBatches:
         """The loop's time until which arguments that fit the caller's own handler are added without
         asking what the queue's handlers take."""
         self._user = user
-        """For whom a gateway adds them; clients are known by their connections."""
+        """The user for whom a gateway adds tasks. The node knows a client's user by its
+        connection."""
         self.view = view
         self._loop = asyncio.get_running_loop()
         self.loop: asyncio.AbstractEventLoop | None = self._loop
-        """None after the end, so that whoever compares it with his own looks for another."""
+        """None after `close`: a producer compares it with its own loop, and then asks the session
+        for other batches."""
         self._batches: dict[Conditions, _Batch] = {}
         self.most_bytes = 0
         self.piece_bytes = PIECE_BYTES
         self.look_at_limits()
 
     def look_at_limits(self) -> None:
-        """What the nodes allow; the strictest counts, since partitions move."""
+        """Take over the limits of the strictest node: partitions may move to any of them."""
         known = [node for node in self._client.nodes() if node.node is not None]
         self.most_bytes = min((node.payload_bytes for node in known), default=0)
         frame_bytes = min((node.frame_bytes for node in known), default=PIECE_BYTES)
@@ -169,8 +171,8 @@ class EnqueueBatches:
     async def add_many(
         self, conditions: Conditions, payloads: Sequence[bytes]
     ) -> list[EnqueuedTask]:
-        """Add them all. If a message fails, those of other messages are added all the same: then
-        the error says that the outcome is unknown, and how many were added."""
+        """Add all these tasks. If one message fails, the tasks of the others are added all the
+        same: the error then says that the outcome is unknown, and how many were added."""
         if not payloads:
             return []
         if max(map(len, payloads)) > self.most_bytes:
@@ -202,7 +204,7 @@ class EnqueueBatches:
         return await spread(payloads, 0)
 
     def close(self) -> None:
-        """Nothing more is to be added here; what was added before is still sent."""
+        """Let producers add nothing more here; tasks that were added before are still sent."""
         self.loop = None
 
     def _flush(self) -> None:
@@ -292,7 +294,7 @@ class EnqueueBatches:
         )
 
     def _pieces(self, payloads: Sequence[bytes]) -> Iterator[slice]:
-        """How a batch is cut into messages."""
+        """Cut a batch into messages: by number of tasks, by bytes, and over the partitions."""
         count = len(payloads)
         write = self.view.counts.write
         most = TASKS_MAX
@@ -336,7 +338,7 @@ def _for_the_batch(failed: list[BaseException], added: int, tasks: int) -> BaseE
 
 
 def _another(problem: MaitredError) -> MaitredError:
-    """The same error once more: one that is raised in many tasks would gather their tracebacks."""
+    """Copy the error: one that is raised in many tasks would gather the tracebacks of all."""
     kind = type(problem)
     made = kind.__new__(kind)
     made.args = problem.args
