@@ -155,8 +155,7 @@ def test_a_slot_that_is_given_back_is_free_again_unless_its_offer_was_answered()
 
 def test_a_set_that_is_forgotten_leaves_nothing_behind() -> None:
     told: list[SharedOffer] = []
-    supplies = SharedSupplies()
-    supplies.forgotten = told.append
+    supplies = SharedSupplies(told.append)
     Line(supplies, 0, 0)
     supply = named(supplies, range(3))
     offer = offered(supplies, supply, 2)
@@ -170,8 +169,7 @@ def test_a_set_that_is_forgotten_leaves_nothing_behind() -> None:
 
 def test_a_set_that_is_named_again_replaces_the_first() -> None:
     told: list[SharedOffer] = []
-    supplies = SharedSupplies()
-    supplies.forgotten = told.append
+    supplies = SharedSupplies(told.append)
     offer = offered(supplies, named(supplies, range(3)), 2)
     second = named(supplies, range(2))
     assert told == [offer]

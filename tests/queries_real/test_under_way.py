@@ -120,7 +120,7 @@ class GuardedHouse(House):
 
 def _counting(shard: Shard) -> Any:  # noqa: ANN401 - only for looking
     assert shard._partitions is not None
-    return shard._partitions.queries.counting
+    return shard._partitions.permits
 
 
 class Guests(Scene):

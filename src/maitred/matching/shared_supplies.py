@@ -127,14 +127,21 @@ class SharedSupply:
         self.used_at = -inf
 
 
+def _ignore(_: SharedOffer) -> None:
+    """Tell nobody."""
+
+
 class SharedSupplies:
     """All sets of one shard."""
 
-    def __init__(self, places_max: int = PLACES_MAX) -> None:
+    def __init__(
+        self, forgotten: Callable[[SharedOffer], None] = _ignore, places_max: int = PLACES_MAX
+    ) -> None:
+        """`forgotten` is called with each open offer of a set that is forgotten, so that its worker
+        can be told."""
+        self._forgotten = forgotten
         self.sets: OrderedDict[SetKey, SharedSupply] = OrderedDict()
         """The one that was used last, last."""
-        self.forgotten: Callable[[SharedOffer], None] = lambda _: None
-        """Called with each open offer of a set that is forgotten: its worker has to hear of it."""
         self._places_max = places_max
         self._places = 0
         self._at: dict[PartitionKey, OrderedDict[SharedSupply, None]] = {}
@@ -181,7 +188,7 @@ class SharedSupplies:
                 del self._at[member]
         for offer in list(supply.offers):
             self.close(offer)
-            self.forgotten(offer)
+            self._forgotten(offer)
 
     def forget_at(self, key: PartitionKey) -> None:
         """The partition is let go: every worker that serves it names its set again, so that the

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from maitred.errors import QueueDeleted, QueueInUse
 from maitred.matching.records import PartitionKey
 from maitred.node.futures import settle
-from maitred.node.peer_calls import ASK_SECONDS, ask
+from maitred.node.peer_calls import ASK_SECONDS
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import DeletedQueue, DeleteQueue, Withdraw, Withdrawn
 
@@ -78,7 +78,7 @@ class Deletion:
 
     async def _ask(self, message: Withdraw) -> Struct:
         future: asyncio.Future[Struct] = self._shard.loop.create_future()
-        ask(self._shard, message, ASK_SECONDS, lambda outcome: settle(future, outcome))
+        self._shard.ask(message, ASK_SECONDS, lambda outcome: settle(future, outcome))
         return await future
 
     def _withdraw(self, message: Withdraw, held: DeferredReply) -> None:

@@ -24,7 +24,8 @@ from maitred.matching.task_memory import TaskMemory
 from maitred.node.futures import settle
 from maitred.node.partition_driver import Owned, PartitionDriver
 from maitred.node.partition_loader import Loader
-from maitred.node.peer_calls import ASK_SECONDS, ask
+from maitred.node.peer_calls import ASK_SECONDS
+from maitred.node.shard_permits import ShardPermits
 from maitred.node.store_reads import StoreReads
 from maitred.node.stored_quotas import StoredQuotas
 from maitred.protocol.tasks import (
@@ -128,7 +129,13 @@ class Partitions(PartitionDriver):
     def __init__(
         self, shard: Shard, store: Store, writer: Writer, surroundings: Surroundings
     ) -> None:
-        super().__init__(shard, store, writer, surroundings)
+        self.shard = shard
+        self.store = store
+        self.loop = shard.loop
+        self.permits = ShardPermits(shard, surroundings)
+        self._writer = writer
+        self._surroundings = surroundings
+        super().__init__(shard, store=store, writer=writer, permits=self.permits)
         self.loader = Loader(shard, store, self._refuse_waiting)
         self.reads = StoreReads()
         self._loading: dict[PartitionKey, list[_Waiting]] = {}
@@ -408,7 +415,7 @@ class Partitions(PartitionDriver):
         """Ask the owner of a partition and wait for the answer."""
         future: asyncio.Future[Struct] = self.loop.create_future()
 
-        asked = ask(self.shard, message, seconds, lambda outcome: settle(future, outcome))
+        asked = self.shard.ask(message, seconds, lambda outcome: settle(future, outcome))
         try:
             return await asyncio.wait_for(future, seconds + 1)
         except DeadlineExceeded:

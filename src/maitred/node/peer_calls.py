@@ -1,7 +1,4 @@
-"""What a shard asks of the owner of another partition: a shard of the node, perhaps itself.
-
-Exactly one of an answer and an error comes back, by a call to `done`, never before `ask` returned.
-"""
+"""Requests of a shard to another shard of its node; see `Shard.ask`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from math import ceil
 from typing import TYPE_CHECKING, Final, Protocol
 
 from maitred.errors import Cancelled, ConnectionLost, DeadlineExceeded, MaitredError, Unavailable
-from maitred.node.deferred_reply import HeldHere
 from maitred.protocol.frames import Frame, Opcode
 from maitred.protocol.messages import decode_answer, encode
 from maitred.wire.caller import error_of
@@ -19,28 +15,28 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.node.shard import Shard
     from maitred.protocol.messages import AnyRequest
     from maitred.wire.caller import Caller
 
     Done = Callable[[Struct | MaitredError], None]
+    """Called once, with the answer or the error."""
 
 ASK_SECONDS: Final = 5.0
-"""For a question that needs no waiting there."""
+"""Deadline of a request that its owner answers at once."""
 
 
 class ShardQuestion(Protocol):
-    """A question under way."""
+    """A request to the owner of a partition that is not answered yet."""
 
     def give_up(self) -> None:
         """Stop waiting for the answer; `done` is not called."""
 
     def recall(self) -> None:
-        """The answer is not needed, but if it is on its way it is wanted; `done` is called."""
+        """Ask the owner to answer at once; `done` is called with what it had given, or an error."""
 
 
 class PeerCall:
-    """A question to another shard; it receives the answer."""
+    """A request to another shard; receives the answer."""
 
     __slots__ = ("_done", "_link", "_opcode", "_stream", "over", "owner")
 
@@ -53,7 +49,7 @@ class PeerCall:
         self._stream = -1
 
     def ask(self, link: Caller, message: AnyRequest, deadline: float) -> None:
-        """Send it; called by the peer when there is a link."""
+        """Send the request; the peer calls this once it is connected."""
         self._link = link
         left = deadline - link.loop.time()
         message.timeout_milliseconds = max(0, ceil(left * 1000))
@@ -76,7 +72,7 @@ class PeerCall:
             self._link.send(0, self._stream, Opcode.CANCEL, b"")
 
     def stop(self, reason: MaitredError | None) -> None:
-        """The peer does not keep up."""
+        """End the request because the peer does not keep up."""
         self._end(reason or Unavailable(f"Shard {self.owner} cannot be asked."))
 
     def answered(self, frame: Frame) -> None:
@@ -101,16 +97,3 @@ class PeerCall:
         if not self.over:
             self.over = True
             self._done(outcome)
-
-
-def ask(shard: Shard, message: AnyRequest, seconds: float, done: Done) -> ShardQuestion:
-    """Ask the owner of the message's partition."""
-    loop = shard.loop
-    owner = shard.owner_of(message)
-    message.timeout_milliseconds = ceil(seconds * 1000)
-    if owner == shard.number:
-        here = HeldHere(loop, lambda: shard.holders[message.opcode](message, here), done)
-        return here
-    call = PeerCall(owner, message.opcode, done)
-    shard.ask_peer(call, message, loop.time() + seconds)
-    return call

@@ -1,5 +1,4 @@
-"""What a partition wants done about queries: slots are given, and asked for above; gateways and
-workers hear of each other."""
+"""Effects of queries: slots for gateways, requests for slots to the parent, news of workers."""
 
 from __future__ import annotations
 
@@ -7,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from maitred.errors import MaitredError
 from maitred.matching import effects
-from maitred.node.peer_calls import ask
 from maitred.node.query_limits import UserQueryLimits
-from maitred.node.shard_permits import ShardPermits
 from maitred.protocol.queries import (
     Allocate,
     Allocated,
@@ -28,18 +25,23 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.slot_requests import AllocatedSlot
+    from maitred.node.driver_shell import DriverShell
     from maitred.node.partition_driver import Owned, PartitionDriver
+    from maitred.node.shard_permits import ShardPermits
     from maitred.settings import QuerySettings
-    from maitred.surroundings import Surroundings
 
 
 class QueryEffects:
-    """Carries it out, for all partitions of one shard."""
+    """Carries out what partitions want done about queries."""
 
-    def __init__(self, driving: PartitionDriver, surroundings: Surroundings) -> None:
-        self._driving = driving
-        self.limits = UserQueryLimits(driving.shard)
-        self.counting = ShardPermits(driving.shard, surroundings)
+    def __init__(
+        self, driver: PartitionDriver, shell: DriverShell, permits: ShardPermits | None
+    ) -> None:
+        self._driver = driver
+        self._clock = shell.loop
+        self._ask = shell.ask
+        self._permits = permits
+        self.limits = UserQueryLimits(shell.users)
         self.carry_out: dict[type[effects.Effect], Callable[[Owned, Any], None]] = {
             effects.AllocateSlot: self._allocate,
             effects.RefuseSlotRequest: self._refuse_slot_request,
@@ -51,7 +53,7 @@ class QueryEffects:
         }
 
     def reserved(self, owned: Owned, one: AllocatedSlot) -> Reserved:
-        """Return what the worker is told of a reservation."""
+        """Return the reservation as its worker is told of it, with the limits of its user."""
         user = one.request.user
         queries = owned.partition.settings.queries
         limits = self.limits.of(queries, user)
@@ -68,8 +70,8 @@ class QueryEffects:
             if owned.partition.settings.queries.rate_per_second is not None:
                 name = f"{owned.key.namespace}/{owned.key.queue}"
                 self.limits.give_back_to_queue(name, request.slots)
-        if request.permits:
-            self._count(owned, effect)
+        if request.permits and self._permits is not None:
+            self._hold_permits(self._permits, owned, effect)
         held, version = request.token
         allocations: list[Allocation] = [*effect.above]
         for one in effect.reserved:
@@ -79,27 +81,30 @@ class QueryEffects:
             )
         policy = self.policy_for(owned, request.user)
         told = "" if policy == "idle" else policy
-        held.answer(Allocated(allocations, self._driving.newer(owned, version), told))
+        held.answer(Allocated(allocations, self._driver.newer(owned, version), told))
 
-    def _count(self, owned: Owned, effect: effects.AllocateSlot) -> None:
-        """Those that got a slot here are counted by it from now on. Of the others, each has got one
-        above, and is counted there, or has none: it will be asked for again."""
+    def _hold_permits(
+        self, permits: ShardPermits, owned: Owned, effect: effects.AllocateSlot
+    ) -> None:
+        """Bind one permit to each slot that was reserved here, and free the others: each of their
+        queries has a slot above, and its permit there, or none, and will ask for one again."""
         key, queries = owned.key, owned.partition.settings.queries
         name = f"{key.namespace}/{key.queue}"
         limits = self.limits.under_way(queries, name, effect.request.user)
         names = tuple(limit.name for limit in limits)
-        permits = effect.request.permits
-        for permit, one in zip(permits, effect.reserved, strict=False):
-            self.counting.reserve(names, permit, one, queries.reservation_seconds)
-        self.counting.free(permits[len(effect.reserved) :])
+        taken = effect.request.permits
+        for permit, one in zip(taken, effect.reserved, strict=False):
+            permits.reserve(names, permit, one, queries.reservation_seconds)
+        permits.free(taken[len(effect.reserved) :])
 
     def policy_for(self, owned: Owned, user: str) -> str:
-        """Return the policy by which the queue's queries are handed out."""
+        """Return the policy by which gateways pick workers for the user's queries."""
         queries = owned.partition.settings.queries
         return "idle" if self.limits.asks_always(queries, user) else queries.policy
 
     def _refuse_slot_request(self, _owned: Owned, effect: effects.RefuseSlotRequest) -> None:
-        self.counting.free(effect.request.permits)
+        if self._permits is not None:
+            self._permits.free(effect.request.permits)
         effect.request.token[0].refuse(effect.problem)
 
     def _pass_slot_request(self, owned: Owned, effect: effects.PassSlotRequest) -> None:
@@ -107,7 +112,7 @@ class QueryEffects:
         key, partition = owned.key, owned.partition
         if partition.parent is None:
             return
-        now = self._driving.loop.time()
+        now = self._clock.time()
         message = Allocate(
             key.namespace,
             key.queue,
@@ -128,18 +133,16 @@ class QueryEffects:
         def done(outcome: Struct | MaitredError) -> None:
             owned.asked.pop(request, None)
             if isinstance(outcome, Allocated):
-                self._driving.learn(owned, outcome.counts)
+                self._driver.learn(owned, outcome.counts)
                 partition.allocator.parent_answered(request, outcome.allocations)
             elif isinstance(outcome, MaitredError):
                 partition.allocator.parent_answered(request, outcome)
-            self._driving.touch(owned)
+            self._driver.touch(owned)
 
-        owned.asked[request] = ask(
-            self._driving.shard, message, max(request.until - now, 0.0), done
-        )
+        owned.asked[request] = self._ask(message, max(request.until - now, 0.0), done)
 
     def _recall_slot_request(self, owned: Owned, effect: effects.RecallSlotRequest) -> None:
-        # What the parent may have given already is free again when the reservation's time is up.
+        # A slot that the parent has given already is free again when its reservation expires.
         asked = owned.asked.pop(effect.request, None)
         if asked is not None:
             asked.give_up()
@@ -162,7 +165,7 @@ class QueryEffects:
                     owned.partition.settings.queries.tracebacks,
                 )
             )
-        counts = self._driving.newer(owned, 0)
+        counts = self._driver.newer(owned, 0)
         effect.token.answer(Attended(effect.order, counts, passes, effect.best))
 
     def _answer_subscribe(self, owned: Owned, effect: effects.AnswerSubscribe) -> None:
@@ -179,7 +182,7 @@ class QueryEffects:
 
 
 def shedding(queries: QuerySettings) -> SheddingTerms:
-    """Return what gateways are told of the queue's shedding."""
+    """Return the queue's settings for shedding as gateways are told of them."""
     wanted = queries.shedding
     return SheddingTerms(
         wanted.wait_target_seconds,

@@ -15,7 +15,7 @@ from maitred.matching.limits import Limiter
 from maitred.settings import QueryLimits as UserLimits
 
 if TYPE_CHECKING:
-    from maitred.node.shard import Shard
+    from maitred.security.directory import Directory
     from maitred.settings import QuerySettings
 
 LIMITERS_KEPT: Final = 10_000
@@ -43,21 +43,21 @@ class Limit(NamedTuple):
 class UserQueryLimits:
     """Applies the limits of all users to the queries that they ask at this shard."""
 
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
+    def __init__(self, users: Directory) -> None:
+        self._users = users
         self._limiters: OrderedDict[str, Limiter] = OrderedDict()
         self._reach: dict[tuple[int, str], Reach] = {}
         self._generation = 0
 
     def user(self, name: str) -> UserLimits:
         """Return the limits that are set for a user; none for a caller without a name."""
-        known = self._shard.users.user(name) if name else None
+        known = self._users.user(name) if name else None
         return known.queries if known is not None else NO_LIMITS
 
     def of(self, queue: QuerySettings, user: str) -> Reach:
         """The lower of the queue's and the user's, as a worker is told."""
-        if self._generation != self._shard.users.generation:
-            self._generation = self._shard.users.generation
+        if self._generation != self._users.generation:
+            self._generation = self._users.generation
             self._reach = {}
         known = self._reach.get((id(queue), user))
         if known is None:

@@ -11,7 +11,7 @@ from maitred.matching.records import PartitionKey
 from maitred.matching.reservation_proofs import ReservationProofs
 from maitred.matching.slot_requests import SlotRequest
 from maitred.node.partitions import Makes
-from maitred.node.peer_calls import ASK_SECONDS, ask
+from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.query_effects import shedding
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
@@ -54,7 +54,7 @@ class QueryRequests:
         self._shard = partitions.shard
         self._loop = partitions.loop
         self._limits = partitions.queries.limits
-        self._counting = partitions.queries.counting
+        self._counting = partitions.permits
         holders = self._shard.holders
         holders[Opcode.ALLOCATE] = partitions.holder(
             self._allocate, makes=Makes.PARTITIONS, absent=_no_slots, touches=True
@@ -204,7 +204,7 @@ class QueryRequests:
         if key.partition:
             # The root knows who is there, and should hear of it.
             told = Suspect(key.namespace, key.queue, key.queue_type, 0, 0, message.worker_session)
-            ask(self._shard, told, ASK_SECONDS, lambda _: None)
+            self._shard.ask(told, ASK_SECONDS, lambda _: None)
 
     # Workers
 

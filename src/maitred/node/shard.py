@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID  # noqa: TC003 - msgspec reads the annotations of Place
 
@@ -30,8 +31,10 @@ from maitred.node.bearers import Bearers, Jwts
 from maitred.node.caretaker import Caretaker
 from maitred.node.connection import NodeConnection
 from maitred.node.damaged_requests import DamagedRequests
+from maitred.node.deferred_reply import HeldHere
 from maitred.node.deletion import Deletion
 from maitred.node.partitions import Partitions
+from maitred.node.peer_calls import PeerCall
 from maitred.node.peers import Peer
 from maitred.node.query_requests import QueryRequests
 from maitred.node.query_tables import QueryTables
@@ -79,7 +82,7 @@ if TYPE_CHECKING:
     from maitred.matching.records import PartitionKey
     from maitred.node.accepted import Accepted
     from maitred.node.deferred_reply import DeferredReply
-    from maitred.node.peer_calls import PeerCall
+    from maitred.node.peer_calls import Done, ShardQuestion
     from maitred.node.work import ForwardedWork
     from maitred.protocol.access import Reload
     from maitred.protocol.messages import AnyRequest
@@ -392,9 +395,17 @@ class Shard:
         self._forwarded += 1
         self._peers[work.owner].forward(work, message, deadline)
 
-    def ask_peer(self, call: PeerCall, message: AnyRequest, deadline: float) -> None:
-        """Ask another shard for ourselves."""
-        self._peers[call.owner].forward(call, message, deadline)
+    def ask(self, message: AnyRequest, seconds: float, done: Done) -> ShardQuestion:
+        """Send a request of this shard to the shard that it belongs to, perhaps this one. `done` is
+        called once, with the answer or an error, and never before this has returned."""
+        owner = self.owner_of(message)
+        message.timeout_milliseconds = ceil(seconds * 1000)
+        if owner == self.number:
+            here = HeldHere(self.loop, lambda: self.holders[message.opcode](message, here), done)
+            return here
+        call = PeerCall(owner, message.opcode, done)
+        self._peers[owner].forward(call, message, self.loop.time() + seconds)
+        return call
 
     def also_admit(self, opcode: int, admit: Callable[[Any, Accepted], None]) -> None:
         """Have requests of clients looked at by this one, too, before they are passed on."""

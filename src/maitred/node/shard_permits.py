@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import InternalError, MaitredError, Overloaded, Unavailable
 from maitred.matching.permits import LEASE_SECONDS, PERMITS_KEPT, Permits
 from maitred.matching.reservation_proofs import expires_at
-from maitred.node.peer_calls import ASK_SECONDS, ask
+from maitred.node.peer_calls import ASK_SECONDS
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import Count, Counted
 from maitred.routing.fingerprint import fingerprint32
@@ -266,7 +266,7 @@ class ShardPermits:
                 self._note(held, over)
             else:
                 # If this gets lost, it is said again, or not said again: both have their effect.
-                ask(self.shard, Count(number, 0, held, over), ASK_SECONDS, lambda _: None)
+                self.shard.ask(Count(number, 0, held, over), ASK_SECONDS, lambda _: None)
 
     def ask(
         self, limit: Limit, permits: list[bytes], done: Callable[[Struct | MaitredError], None]
@@ -275,7 +275,7 @@ class ShardPermits:
         number = self.shard_of(limit.name)
         self._tell(number, self._changes.pop(number, {}))
         message = Count(number, 0, {}, {}, limit.name, limit.most, permits)
-        ask(self.shard, message, ASK_SECONDS, done)
+        self.shard.ask(message, ASK_SECONDS, done)
 
     def give_back(self, names: Iterable[str], permits: Sequence[bytes]) -> None:
         """Give back permits that led to no reservation."""

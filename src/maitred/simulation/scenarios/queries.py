@@ -302,7 +302,7 @@ class QueriesRun:
     def _held(self) -> list[object]:
         left = self.node.held_by_shards()
         for partitions in self.node.partitions():
-            counting = partitions.queries.counting
+            counting = partitions.permits
             if counting.under_way or counting.counted:
                 left.append(("counted", counting.under_way, counting.counted))
             for owned in partitions.owned.values():
