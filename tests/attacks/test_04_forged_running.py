@@ -74,7 +74,7 @@ class Room:
 
     def counted(self) -> int:
         shards: list[Any] = [*self.here.node.shards]
-        return sum(shard._partitions.queries.counting.counted for shard in shards)
+        return sum(shard._partitions.permits.counted for shard in shards)
 
     async def victim_is_served(self, user: str = "ann", others: int = 0) -> None:
         """A user has all of his permits, no more than these, and gets each of them back."""
@@ -204,7 +204,7 @@ async def test_a_worker_holds_a_permit_no_longer_than_a_query_may_run(
         ann = await at.here.client("ann", "s")
         used = [shown(await at.query(ann)) for _ in range(LIMIT)]
         for shard in at.here.node.shards:
-            counting: Any = shard._partitions.queries.counting  # type: ignore[union-attr]
+            counting: Any = shard._partitions.permits  # type: ignore[union-attr]
             wall = counting._wall_clock
             counting._wall_clock = lambda wall=wall: wall() + 60.0 + 5.0 + 61.0
         assert await at.report(at.worker, "ann", used) == LIMIT

@@ -1,4 +1,4 @@
-"""Drives one partition by hand, as a shard would: virtual time, a model store, answers on record.
+"""One partition under the node's own driver: virtual time, a model store, answers on record.
 
 A test says when a commit ends and how, when a read is answered, and when the process dies.
 """
@@ -10,7 +10,7 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from maitred.errors import MaitredError, StorageQuotaExceeded, StoreUnavailable
+from maitred.errors import ConnectionLost, MaitredError, StorageQuotaExceeded, StoreUnavailable
 from maitred.matching import effects
 from maitred.matching.attempt_proofs import AttemptProofs
 from maitred.matching.offers import WaitingOffer
@@ -21,16 +21,23 @@ from maitred.matching.records import TASK_BYTES, PartitionKey, Terms
 from maitred.matching.slot_requests import SlotRequest
 from maitred.matching.task import GIVEN, READY, QueueTask, Ticket
 from maitred.matching.task_memory import TaskMemory
+from maitred.node.partition_driver import Owned, PartitionDriver
+from maitred.protocol.queries import Allocated, Allocation
+from maitred.protocol.tasks import Finish, Forwarded, Given, Heard, Offered
 from maitred.routing.counts import PartitionCounts
 from maitred.settings import Queue
 from tests.matching.model_store import ModelStore
+from tests.matching.recorded_shell import Question, RecordedShell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from msgspec import Struct
+
     from maitred.matching.effects import Ended, Foreign
     from maitred.matching.records import Later, Segment
     from maitred.matching.rosters import IssuedPass
+    from maitred.protocol.tasks import Reserved
 
 DONE, FAILED, RETURNED, TIMED_OUT, STOPPED = range(5)
 """How an attempt ended, as the wire counts it."""
@@ -46,8 +53,12 @@ expire together and are read back one by one from a small memory take several ro
 
 @dataclass(eq=False)
 class Asked:
-    """A request that waits for an answer; gets exactly one, unless it is taken back."""
+    """A request that waits for an answer; gets exactly one, unless it is taken back.
 
+    Takes the driver's answers as a deferred reply does, and those to a ticket as a call.
+    """
+
+    driver: Driver
     what: str
     sequences: list[int] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)
@@ -63,7 +74,14 @@ class Asked:
     session: bytes = b""
     slots: int = 0
 
-    def answer(self, answer: object) -> None:
+    def __call__(self, _owned: Owned, problem: MaitredError | None) -> None:
+        self.answer(problem)
+
+    def refuse(self, problem: MaitredError) -> None:
+        self.answer(problem)
+
+    def answer(self, message: object) -> None:
+        answer = self.driver.plain(self, message)
         assert not self.answers, f"{self.what} is answered twice: {self.answers}, {answer}"
         assert not self.over, f"{self.what} is answered, but nobody waits"
         self.answers.append(answer)
@@ -104,6 +122,17 @@ def session_of(worker: int | str) -> bytes:
     return str(worker).encode().ljust(16, b".")
 
 
+def _token(one: Allocation | Reserved | bytes) -> bytes:
+    """Return the token of a slot; the slots that a test has a parent give are tokens only."""
+    return one if isinstance(one, bytes) else one.token
+
+
+def _give(owned: Owned, effect: effects.Give, give: Callable[[Owned, effects.Give], None]) -> None:
+    given = len(effect.tasks) + len(effect.foreign)
+    assert given + len(effect.reserved) + len(effect.reserved_above) > 0
+    give(owned, effect)
+
+
 class Driver:
     """One partition and all around it."""
 
@@ -130,56 +159,21 @@ class Driver:
         """Tasks that are over, and how, as the partition says."""
         self.given: list[Run] = []
         """Everything that was ever given to a worker, in order."""
-        self.reads: list[tuple[effects.Read | effects.ReadLater, Any]] = []
-        """Reads that the store has answered and that have not arrived, if they are `slow`."""
-        self.slow_reads = False
         self.auto_commit = True
         """Whether what wants to be written is written at once."""
         self.checking = True
-        self.passed_offers: list[WaitingOffer] = []
-        self.recalled_offers: list[WaitingOffer] = []
-        self.passed_tasks: list[QueueTask] = []
-        self.recalled_tasks: list[QueueTask] = []
         self.visitors: dict[QueueTask, Asked] = {}
-        self.passed_wanted: list[SlotRequest] = []
         self.allocated: list[tuple[bytes, bytes]] = []
         """Every slot that a query got: the reservation, and whose."""
-        self.given_back: list[effects.GiveBack] = []
+        self.recalled_offers: list[WaitingOffer] = []
+        self.recalled_tasks: list[QueueTask] = []
         self.unproven: list[effects.Unproven] = []
         self.not_kept: list[effects.NotKept] = []
-        self.next_look = inf
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            effects.Give: self._give,
-            effects.NothingFor: lambda effect: effect.offer.token.answer([]),
-            effects.Settle: lambda effect: effect.ticket.token.answer(effect.ticket.problem),
-            effects.PassOffer: lambda effect: self.passed_offers.append(effect.offer),
-            effects.RecallOffer: lambda effect: self.recalled_offers.append(effect.offer),
-            effects.PassTask: lambda effect: self.passed_tasks.append(effect.task),
-            effects.RecallTask: lambda effect: self.recalled_tasks.append(effect.task),
-            effects.AllocateSlot: self._allocate,
-            effects.RefuseSlotRequest: lambda effect: effect.request.token.answer(effect.problem),
-            effects.PassSlotRequest: lambda effect: self.passed_wanted.append(effect.request),
-            effects.RecallSlotRequest: lambda effect: self.passed_wanted.remove(effect.request),
-            effects.AnswerAttend: self._answer_attend,
-            effects.AnswerSubscribe: lambda effect: effect.token.answer(effect),
-            effects.RefuseSubscribe: lambda effect: effect.token.answer(effect.problem),
-            effects.VisitorTaken: self._visitor_taken,
-            effects.VisitorUnwanted: lambda effect: self.visitors[effect.task].answer(None),
-            effects.VisitorLost: lambda effect: self.visitors[effect.task].answer("lost"),
-            effects.GiveBack: self.given_back.append,
-            effects.Tell: lambda effect: effect.token.answer(effect.ended),
-            effects.RefuseToTell: lambda effect: effect.token.answer(effect.problem),
-            effects.Beat: lambda effect: effect.token.answer((effect.lost, effect.revoked)),
-            effects.Unproven: self.unproven.append,
-            effects.NotKept: self.not_kept.append,
-            effects.Read: self._read,
-            effects.FindEnds: self._find_ends,
-            effects.ReadLater: self._read_later,
-        }
         self.memory_bytes = memory_bytes
         """Of waiting tasks, for all partitions of the shard."""
         self.quota_of = quota
         """Tasks and bytes that may be stored."""
+        self.shell = RecordedShell(lambda: self.now, self.store, self._recalled)
         self.partition = self._load()
 
     def _load(self) -> Partition:
@@ -206,28 +200,42 @@ class Driver:
             remember(sequence, ended, now)
 
         partition.results.remember = over  # type: ignore[method-assign]
+        self._drive(partition)
         return partition
+
+    def _drive(self, partition: Partition) -> None:
+        """Give the partition to the driver, with these of its effects on record."""
+        self.driving = driving = PartitionDriver(self.shell, store=self.shell, writer=self.shell)
+        give = driving._carry_out[effects.Give]
+        driving.on_effect(effects.Give, lambda owned, effect: _give(owned, effect, give))
+        driving.on_effect(effects.AnswerAttend, lambda _, effect: self._answer_attend(effect))
+        driving.on_effect(effects.AnswerSubscribe, lambda _, effect: effect.token.answer(effect))
+        driving.on_effect(effects.Unproven, lambda _, effect: self.unproven.append(effect))
+        driving.on_effect(effects.NotKept, lambda _, effect: self.not_kept.append(effect))
+        driving.on_effect(effects.FindEnds, lambda _, effect: self._find_ends(effect))
+        self.owned = driving.owned[self.key] = Owned(partition, self.now)
 
     # Turns and time
 
     def turn(self) -> None:
         """The end of a turn of the loop: everything that is to be done is done."""
+        self.driving.touch(self.owned)
         for _ in range(RESTLESS_ROUNDS):
-            self.partition.matcher.flush(self.now)
-            self.next_look = self.partition.look(self.now)
-            self.partition.matcher.flush(self.now)
-            busy = bool(self.partition.effects)
-            while self.partition.effects:
-                for effect in self.partition.take_effects():
-                    self._handlers[type(effect)](effect)
+            busy = self.shell.loop.run()
             if self.auto_commit and self._wants_commit() <= self.now:
                 busy |= self.begin_commit()
                 if self.partition.ledger.under_way is not None:
                     self.end_commit()
+                self.driving.touch(self.owned)
             if not busy:
                 self.check()
                 return
         raise AssertionError("it never comes to rest")
+
+    @property
+    def next_look(self) -> float:
+        """When the partition wants to be looked at, if nothing happens before."""
+        return self.shell.loop.next_at
 
     def check(self) -> None:
         """What must be true of a partition between any two turns."""
@@ -308,6 +316,7 @@ class Driver:
             at_once = 0 if at > self.now else at_once + 1
             assert at_once < RESTLESS_ROUNDS, "it looks again and again at one moment"
             self.now = max(self.now, at)
+            self.shell.loop.ring()
             self.turn()
             if at == until:
                 break
@@ -354,27 +363,23 @@ class Driver:
         self.turn()
         return problem
 
-    def _read(self, effect: effects.Read) -> None:
-        reading = effect.reading
-        found = self.store.read(reading.priority, reading.after, reading.tasks, reading.most_bytes)
-        self._arrives(effect, found)
+    @property
+    def slow_reads(self) -> bool:
+        """Whether reads of the store arrive when the test says so, instead of at once."""
+        return self.shell.slow_reads
 
-    def _read_later(self, effect: effects.ReadLater) -> None:
-        before = effect.before + self.wall
-        self._arrives(effect, self.store.read_later(before, effect.most, effect.most_bytes))
+    @slow_reads.setter
+    def slow_reads(self, slow: bool) -> None:
+        self.shell.slow_reads = slow
 
-    def _arrives(self, effect: effects.Read | effects.ReadLater, found: list[Any]) -> None:
-        self.reads.append((effect, found))
-        if not self.slow_reads:
-            self.answer_read()
+    @property
+    def reads(self) -> int:
+        """How many slow reads have not arrived."""
+        return len(self.shell.reads)
 
     def answer_read(self) -> None:
         """The oldest read arrives, with what there was when it was asked."""
-        effect, found = self.reads.pop(0)
-        if isinstance(effect, effects.Read):
-            self.partition.store_replies.segments_read(found, effect, self.now)
-        else:
-            self.partition.store_replies.later_read(found, effect, self.now)
+        self.shell.answer_read()
 
     def crash(self, down_seconds: float = 1.0) -> None:
         """The process dies; another one starts from what was written. Its clock starts anew."""
@@ -382,14 +387,11 @@ class Driver:
             if not asked.answered:
                 asked.over = True
         wall_now = self.now + self.wall + down_seconds
-        self.reads = []
-        self.passed_offers, self.passed_tasks = [], []
+        self.shell.restart()
         self.recalled_offers, self.visitors = [], {}
-        self.passed_wanted = []
         self.now += 333.0
         self.wall = wall_now - self.now
         self.partition = self._load()
-        self.next_look = self.now
 
     def leave(self) -> None:
         """Stop in order, and start again."""
@@ -403,7 +405,7 @@ class Driver:
     # Requests
 
     def ask(self, what: str, **details: Any) -> Asked:  # noqa: ANN401
-        asked = Asked(what, **details)
+        asked = Asked(self, what, **details)
         self.asked.append(asked)
         return asked
 
@@ -439,7 +441,7 @@ class Driver:
     ) -> Asked:
         session = session_of(worker)
         asked = self.ask("offer", session=session, slots=slots)
-        asked.offer = WaitingOffer(asked, session, f"worker {worker}", slots, self.now)
+        asked.offer = WaitingOffer((asked, 0), session, f"worker {worker}", slots, self.now)
         self.partition.matcher.offer(asked.offer, self.now + seconds, self.now)
         if turn:
             self.turn()
@@ -459,7 +461,7 @@ class Driver:
     ) -> Asked:
         asked = self.ask("want", slots=slots)
         since, until = self.now - waited, self.now + seconds
-        wanted = SlotRequest(asked, session_of("gateway"), user, slots, since, until, priority)
+        wanted = SlotRequest((asked, 0), session_of("gateway"), user, slots, since, until, priority)
         wanted.do_not_queue = do_not_queue
         asked.wanted = wanted
         self.partition.allocator.request(wanted, self.now, user_waiting)
@@ -476,7 +478,8 @@ class Driver:
 
     def answer_wanted(self, outcome: list[Any] | MaitredError) -> None:
         """What the parent had for the first query that went there."""
-        self.partition.allocator.parent_answered(self.passed_wanted.pop(0), outcome)
+        told = outcome if isinstance(outcome, MaitredError) else Allocated(outcome)
+        self._parent_answers(self.passed_wanted[0], told)
         self.turn()
 
     def attend(
@@ -676,66 +679,111 @@ class Driver:
         task.origin = origin
         task.attempt = 1
         asked = self.ask("visit")
-        task.visit = asked
+        task.visit = (asked, 0)
         self.visitors[task] = asked
         self.partition.tree.visit(task, self.now + seconds, self.now)
         self.turn()
         return task
 
-    def answer_offer(self, found: Sequence[Foreign] = ()) -> WaitingOffer:
+    @property
+    def passed_offers(self) -> list[WaitingOffer]:
+        """Offers that the parent has not answered, the oldest first."""
+        return [one for one in self.owned.asked if isinstance(one, WaitingOffer)]
+
+    @property
+    def passed_tasks(self) -> list[QueueTask]:
+        return [one for one in self.owned.asked if isinstance(one, QueueTask)]
+
+    @property
+    def passed_wanted(self) -> list[SlotRequest]:
+        return [one for one in self.owned.asked if isinstance(one, SlotRequest)]
+
+    @property
+    def given_back(self) -> list[Finish]:
+        """What the owners of tasks that came too late were told."""
+        return [one for one in self.shell.asked if isinstance(one, Finish)]
+
+    def _recalled(self, question: Question) -> None:
+        for about, asked in self.owned.asked.items():
+            if asked is question and isinstance(about, WaitingOffer):
+                self.recalled_offers.append(about)
+            elif asked is question and isinstance(about, QueueTask):
+                self.recalled_tasks.append(about)
+
+    def _parent_answers(self, about: object, outcome: Struct | MaitredError) -> None:
+        question = self.owned.asked[about]
+        assert isinstance(question, Question)
+        question.done(outcome)
+
+    def answer_offer(
+        self, found: Sequence[Foreign] = (), reserved: Sequence[Any] = ()
+    ) -> WaitingOffer:
         """The parent answers the oldest offer that was passed on to it."""
-        offer = self.passed_offers.pop(0)
-        self.partition.tree.offer_answered(offer, list(found), self.now)
+        offer = self.passed_offers[0]
+        given = [Given(*one) for one in found]
+        self._parent_answers(offer, Offered(given, 0.0, 0, 0.0, None, list(reserved)))
         self.turn()
         return offer
 
     def answer_task(self, worker: int | str | None) -> QueueTask:
         """The parent answers for the oldest task: a worker has it, or nobody."""
-        task = self.passed_tasks.pop(0)
+        task = self.passed_tasks[0]
         session = b"" if worker is None else session_of(worker)
-        self.partition.tree.task_answered(task, session, f"worker {worker}", self.now)
+        self._parent_answers(task, Forwarded(session, f"worker {worker}"))
         if session:
             self.given.append(Run(task.sequence, task.attempt + 1, session, task.payload, self.now))
         self.turn()
         return task
 
     def lose_task(self) -> QueueTask:
-        task = self.passed_tasks.pop(0)
-        self.partition.tree.task_lost(task, self.now)
+        task = self.passed_tasks[0]
+        self._parent_answers(task, ConnectionLost("The parent is gone."))
         self.turn()
         return task
 
-    # Effects
+    # Answers
 
-    def _give(self, effect: effects.Give) -> None:
-        asked = effect.offer.token
-        session = effect.offer.session
+    def plain(self, asked: Asked, message: object) -> object:
+        """Return an answer of the driver in the form in which tests compare it."""
+        if isinstance(message, Offered):
+            return self._given(asked, message)
+        if isinstance(message, Allocated):
+            return self._allocated(asked, message)
+        if isinstance(message, Heard):
+            return message.lost, message.revoked
+        if isinstance(message, Forwarded):
+            return message.holder or None
+        if isinstance(message, ConnectionLost) and asked.what == "visit":
+            return "lost"
+        return message
+
+    def _given(self, asked: Asked, message: Offered) -> list[Run]:
+        own = self.key.partition
         runs = [
-            Run(task.sequence, task.attempt + 1, session, task.payload, self.now, proof=task.proof)
-            for task in effect.tasks
+            Run(
+                one.sequence,
+                one.attempt,
+                asked.session,
+                one.payload,
+                self.now,
+                -1 if one.partition == own else one.partition,
+                one.proof,
+            )
+            for one in message.tasks
         ]
-        runs += [
-            Run(one.sequence, one.attempt, session, one.payload, self.now, one.partition, one.proof)
-            for one in effect.foreign
-        ]
-        asked.reserved = [one.token for one in effect.reserved]
-        asked.reserved += effect.reserved_above
-        assert 0 < len(runs) + len(asked.reserved) <= asked.slots
+        asked.reserved = [_token(one) for one in message.reserved]
+        assert len(runs) + len(asked.reserved) <= asked.slots
         self.given += runs
-        asked.answer(runs)
+        return runs
 
-    def _allocate(self, effect: effects.AllocateSlot) -> None:
-        asked = effect.request.token
-        slots = [one.token for one in effect.reserved]
-        self.allocated += [(one.token, one.offer.session) for one in effect.reserved]
-        slots += effect.above
+    def _allocated(self, asked: Asked, message: Allocated) -> list[bytes]:
+        given: Sequence[Allocation | bytes] = message.allocations
+        self.allocated += [(one.token, one.session) for one in given if isinstance(one, Allocation)]
+        slots = [_token(one) for one in given]
         assert 0 < len(slots) <= asked.slots
-        asked.answer(slots)
+        return slots
 
     def _answer_attend(self, effect: effects.AnswerAttend) -> None:
         effect.token.passes = list(effect.passes)
         effect.token.best = effect.best
         effect.token.answer(effect.order)
-
-    def _visitor_taken(self, effect: effects.VisitorTaken) -> None:
-        self.visitors[effect.task].answer(effect.holder)

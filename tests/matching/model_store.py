@@ -1,4 +1,4 @@
-"""A store for one partition, as plainly as it can be said; it minds what it is told to write."""
+"""A plain store for one partition, which checks everything that it is told to write."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from maitred.matching.records import (
     StoredUse,
     decode_records,
 )
+from maitred.store.interface import SegmentRead
 
 if TYPE_CHECKING:
     from maitred.matching.records import Changes, Dead, Later, Result
 
 
 class ModelStore:
-    """What is on disk. Every write is checked against what it should be."""
+    """The rows of one partition. Every write is checked against what it should be."""
 
     def __init__(self) -> None:
         self.range_id = 0
@@ -27,7 +28,7 @@ class ModelStore:
         self.segments: dict[tuple[int, int], Segment] = {}
         self.marks: set[int] = set()
         self._segment_of: dict[int, tuple[int, int]] = {}
-        """Of the unfinished tasks that are in one."""
+        """The segment of each unfinished task that is in one: its priority and first number."""
         self.later: dict[int, Later] = {}
         self.dead: dict[int, Dead] = {}
         self.results: dict[int, Result] = {}
@@ -82,12 +83,12 @@ class ModelStore:
         return len(self._segment_of) + len(self.later)
 
     def unfinished(self) -> set[int]:
-        """The tasks that the store holds; each in one place only."""
+        """Return the tasks that the store holds, each in one place only."""
         assert not self._segment_of.keys() & self.later.keys(), "a task is in the store twice"
         return self._segment_of.keys() | self.later.keys()
 
     def use(self) -> StoredUse:
-        """Counted anew, row by row."""
+        """Return the stored tasks and bytes, counted row by row."""
         bodies = [row.body for row in self.segments.values()]
         for rows in (self.later, self.dead, self.results):
             bodies += [row.body for row in rows.values()]
@@ -96,25 +97,23 @@ class ModelStore:
 
     @property
     def empty(self) -> bool:
-        """Of tasks; dead letters and results may be there."""
+        """Whether no task is stored; dead letters and results may be."""
         return not (self.segments or self.marks or self.later)
 
     # Reading
 
-    def read(
-        self, priority: int, after: int, tasks: int, most_bytes: int
-    ) -> list[tuple[Segment, frozenset[int]]]:
-        found: list[tuple[Segment, frozenset[int]]] = []
+    def read(self, priority: int, after: int, tasks: int, most_bytes: int) -> list[SegmentRead]:
+        found: list[SegmentRead] = []
         for (of, first), one in sorted(self.segments.items()):
             if of == priority and first > after and tasks > 0 and most_bytes > 0:
-                found.append((one, self._marks_of(one)))
+                found.append(SegmentRead(one, self._marks_of(one)))
                 tasks -= one.tasks
                 most_bytes -= len(one.body)
         return found
 
-    def around(self, sequence: int) -> list[tuple[Segment, frozenset[int]]]:
+    def around(self, sequence: int) -> list[SegmentRead]:
         return [
-            (one, self._marks_of(one))
+            SegmentRead(one, self._marks_of(one))
             for one in self.segments.values()
             if one.first <= sequence <= one.last
         ]

@@ -151,7 +151,6 @@ def test_a_partition_that_is_let_go_names_everybody_who_waits() -> None:
     driver = Driver()
     query, worker = driver.want(), driver.attend()
     assert not driver.partition.idle
-    query.wanted.token = (query,)  # type: ignore[union-attr] # as the shell has it
     tokens, _ = driver.partition.leave()
     assert set(tokens) == {query, worker}
 
@@ -489,9 +488,7 @@ def test_the_answer_of_the_parent_reaches_the_offer() -> None:
     driver = Driver(partition=1)
     driver.want()
     offer = driver.offer()
-    passed = driver.passed_offers.pop()
-    driver.partition.tree.offer_answered(passed, [], driver.now, [b"reserved"])
-    driver.turn()
+    driver.answer_offer(reserved=[b"reserved"])
     assert offer.reserved == [b"reserved"]
     assert offer.value == []
 
@@ -500,10 +497,8 @@ def test_reservations_for_an_offer_that_was_answered_meanwhile_are_dropped() -> 
     driver = Driver(partition=1)
     offer = driver.offer()
     driver.pass_time(0.01)
-    passed = driver.passed_offers.pop()
     driver.add()
-    driver.partition.tree.offer_answered(passed, [], driver.now, [b"reserved"])
-    driver.turn()
+    driver.answer_offer(reserved=[b"reserved"])
     assert offer.reserved == []
     assert len(offer.value) == 1
 

@@ -6,6 +6,7 @@ from maitred.matching.effects import Foreign
 from maitred.matching.offers import WaitingOffer
 from maitred.matching.records import Terms
 from maitred.matching.task import READY, QueueTask
+from maitred.protocol.tasks import End
 from maitred.settings import Forwarding
 from tests.matching.driver import DONE, FAILED, RETURNED, TERMS, Driver, Run, session_of
 
@@ -138,7 +139,10 @@ def test_what_the_parent_found_too_late_is_given_back() -> None:
     driver.add()
     driver.answer_offer([FOREIGN])
     assert len(waiting.value) == 1
-    assert [(one.task, one.session) for one in driver.given_back] == [(FOREIGN, session_of(1))]
+    (told,) = driver.given_back
+    assert (told.partition, told.session) == (FOREIGN.partition, session_of(1))
+    end = End(FOREIGN.sequence, FOREIGN.attempt, FOREIGN.proof, RETURNED)
+    assert told.ends == [end]
 
 
 def test_what_the_parent_found_for_a_worker_that_left_is_given_back() -> None:
@@ -205,7 +209,7 @@ def test_a_visitor_of_an_offer_that_is_withdrawn_waits_on() -> None:
     waiting = driver.offer(3, turn=False)
     asked = driver.ask("visit")
     visitor = QueueTask(55, 2, TERMS, b"", driver.now, READY, ready=driver.now)
-    visitor.origin, visitor.visit = 5, asked
+    visitor.origin, visitor.visit = 5, (asked, 0)
     driver.visitors[visitor] = asked
     driver.partition.tree.visit(visitor, driver.now + 1.0, driver.now)
     driver.withdraw(waiting)

@@ -48,7 +48,7 @@ async def allocated(here: Stage, client: AsyncClient, slots: int, **more: Any) -
 
 def under_way(here: Stage) -> int:
     shards: list[Any] = [*here.node.shards]
-    return sum(shard._partitions.queries.counting.counted for shard in shards)
+    return sum(shard._partitions.permits.counted for shard in shards)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -183,7 +183,7 @@ async def test_a_shard_that_was_started_again_does_not_know_at_once(tmp_path: Pa
         offer(here, client)
         await here.loaded()
         partitions: Any = here.node.shard._partitions
-        partitions.queries.counting._knows_at = client._loop.time() + 60
+        partitions.permits._knows_at = client._loop.time() + 60
         with pytest.raises(Unavailable, match="has just been started"):
             await allocated(here, client, 1)
 
@@ -198,7 +198,7 @@ async def test_more_than_fits_into_a_frame(tmp_path: Path) -> None:
             name
             for name in (f"q{number}" for number in range(100))
             if shard.owner_of(Allocate("n", name, 1, 0, 0, 0, GATEWAY)) == 1
-            and shard._partitions.queries.counting.shard_of(f"/n/{name}") == 0
+            and shard._partitions.permits.shard_of(f"/n/{name}") == 0
         )
         client = await here.client()
         tokens = [here.proven(number.to_bytes(16, "big")) for number in range(400)]
@@ -207,7 +207,7 @@ async def test_more_than_fits_into_a_frame(tmp_path: Path) -> None:
         await until(lambda: under_way(here) == 400)
         heard = shard.received_forwarded
         reserving: Any = here.node.shards[1]._partitions
-        reserving.queries.counting._speak(shard.loop.time())
+        reserving.permits._speak(shard.loop.time())
         await until(lambda: shard.received_forwarded >= heard + 50)
         offer(here, client)
         await here.loaded()
