@@ -8,15 +8,44 @@ from typing import TYPE_CHECKING, Any
 from maitred.simulation.errors import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Generator
     from random import Random
 
 SPINS_MAX = 100_000
 """Events at one moment: more than that, and time does not go on."""
 
 
+class Event:
+    """A callback that the clock runs at its time, unless it is cancelled."""
+
+    __slots__ = ("arguments", "callback")
+
+    def __init__(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.arguments = arguments
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.arguments = ()
+
+
+class Pause:
+    """Lets virtual time pass for a coroutine that the clock runs."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __await__(self) -> Generator[float, None, None]:
+        yield self._seconds
+
+
 class Clock:
-    """What is to happen, in the order of time; what is due together, in the order it was set."""
+    """Runs callbacks in the order of time; those that are due together, in the order of setting.
+
+    The methods are named as those of an event loop, whose part it plays for the node's driver.
+    """
 
     __slots__ = ("_count", "_events", "_stopped", "now")
 
@@ -24,32 +53,53 @@ class Clock:
         self.now = 0.0
         self._count = 0
         self._stopped = False
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._events: list[tuple[float, int, Event]] = []
 
-    def at(self, moment: float, happen: Callable[..., None], *what: Any) -> None:  # noqa: ANN401
+    def time(self) -> float:
+        return self.now
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        /,
+        *arguments: Any,  # noqa: ANN401
+    ) -> Event:
         self._count += 1
-        heappush(self._events, (max(moment, self.now), self._count, happen, what))
+        event = Event(callback, arguments)
+        heappush(self._events, (max(when, self.now), self._count, event))
+        return event
 
-    def soon(self, happen: Callable[..., None], *what: Any) -> None:  # noqa: ANN401
-        """At this moment, after all that is due already."""
-        self.at(self.now, happen, *what)
+    def call_soon(self, callback: Callable[..., object], /, *arguments: Any) -> Event:  # noqa: ANN401
+        """Run the callback at this moment, after all that is due already."""
+        return self.call_at(self.now, callback, *arguments)
+
+    def spawn(self, running: Coroutine[Any, Any, None]) -> None:
+        """Run the coroutine, which may await nothing but a `Pause`."""
+        try:
+            seconds = running.send(None)
+        except StopIteration:
+            return
+        self.call_at(self.now + seconds, self.spawn, running)
 
     def stop(self) -> None:
-        """Whatever is to come can wait for the next `run`."""
+        """Leave whatever is to come to the next `run`."""
         self._stopped = True
 
     def run(self, until: float) -> bool:
-        """Let time pass until somebody says stop; False if `until` came first."""
+        """Let time pass until `stop` is called; return False if `until` came first."""
         events = self._events
         spins = 0
         self._stopped = False
         while events and events[0][0] <= until:
-            moment, _, happen, what = heappop(events)
+            moment, _, event = heappop(events)
+            if event.callback is None:
+                continue
             spins = spins + 1 if moment == self.now else 0
             if spins > SPINS_MAX:
                 raise Violation(f"Time stands still at {moment:.6f} s.")
             self.now = moment
-            happen(*what)
+            event.callback(*event.arguments)
             if self._stopped:
                 return True
         self.now = max(self.now, until)
@@ -57,7 +107,7 @@ class Clock:
 
 
 class Network:
-    """Messages take their time; those between the same two arrive in the order they were sent."""
+    """Delays messages; those between the same two ends arrive in the order they were sent."""
 
     __slots__ = ("_clock", "_jitter", "_last", "_random", "_seconds", "messages")
 
@@ -83,4 +133,4 @@ class Network:
             moment += self._seconds * self._jitter * self._random.random()
             link = (source, target)
             moment = self._last[link] = max(moment, self._last.get(link, 0.0))
-        self._clock.at(moment, arrive, *what)
+        self._clock.call_at(moment, arrive, *what)

@@ -1,18 +1,18 @@
 """One run: a queue of real partitions on hosts, its producers and its workers, in virtual time.
 
-In every run: each task is done once, and (unless something was late) given out once; nobody waits
+In every run each task is done once, and (unless something was late) given out once; no offer waits
 at an empty partition longer than the bound while a task waits elsewhere; and at the end nothing is
 left, in memory or in the store. A run in which that does not hold raises `Violation`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
 from maitred.matching.records import (
     Changes,
-    PartitionKey,
     Record,
     Segment,
     Terms,
@@ -20,22 +20,24 @@ from maitred.matching.records import (
 )
 from maitred.matching.scaler import Scaler
 from maitred.matching.task import Ticket
+from maitred.protocol.tasks import DONE, Add, Counts, Finish, Finished, Offer, Offered
 from maitred.routing.counts import PartitionCounts
 from maitred.simulation.disk import Contents
 from maitred.simulation.errors import Violation
 from studies.matching.clients import Poller, Process, Producer
 from studies.matching.clock import Clock, Network
+from studies.matching.host import Host, model_key
 from studies.matching.measures import (
     Gauge,
     Latency,
     MatchingMeasures,
     PartitionMeasures,
 )
-from studies.matching.place import Place
-from studies.matching.writer import Writer
 
 if TYPE_CHECKING:
-    from maitred.matching.effects import Foreign
+    from maitred.node.partition_driver import Owned
+    from maitred.protocol.tasks import Given
+    from studies.matching.host import Call
     from studies.matching.settings import MatchingModel
 
 SEGMENT_TASKS = 100
@@ -73,22 +75,23 @@ class Model:
         self.started_adding: dict[int, float] = {}
         self.acknowledged: list[float] = []
         self.refused_adds = self.empty_polls = self.polls_with_task = 0
-        self.ends_too_late = self.visits_lost = 0
+        self.ends_too_late = self.given_back = 0
+        self.polls: Counter[int] = Counter()
+        """Offers of workers, by partition."""
         self.executions: dict[int, int] = {}
         self._latency: list[float] = []
+        self._numbers: dict[tuple[int, int], int] = {}
+        """Numbers of the tasks that were given out, by partition and sequence number."""
         self._sync: dict[int, bool] = {}
         self._undone: set[int] = set()
         self._arrivals = Random(f"arrivals {seed}")
         self._work = Random(f"work {seed}")
-        self._writers = [
-            Writer(self.clock, self.contents, settings.commit_seconds)
-            for _ in range(settings.hosts)
-        ]
         self._backlog = sum(settings.backlog)
         self._fill()
-        self._places: list[Place] = []
         self.counts = PartitionCounts(settings.read, settings.write, 1)
-        self.place(settings.read - 1)
+        self._hosts = [Host(self) for _ in range(settings.hosts)]
+        self._partitions: list[Owned] = []
+        self.host(settings.read - 1)
         self._read_max = settings.read
         self._read_at_end = settings.read
         self._scaler = Scaler()
@@ -102,20 +105,21 @@ class Model:
         for process in (*processes, *(producer.process for producer in self._producers)):
             process.learn(self.counts)
 
-    def place(self, number: int) -> Place:
-        """The partition of that number, which comes to be when it is first asked for."""
-        while len(self._places) <= number:
-            new = len(self._places)
-            writer = self._writers[new % self.settings.hosts]
-            self._places.append(Place(self, _key(new), writer, self.counts))
-            self._places[-1].touch()
-        return self._places[number]
+    def host(self, number: int) -> Host:
+        """Return the host of a partition, which is created when it is first named."""
+        while len(self._partitions) <= number:
+            new = len(self._partitions)
+            self._partitions.append(self._host_of(new).load(new))
+        return self._host_of(number)
+
+    def _host_of(self, number: int) -> Host:
+        return self._hosts[number % len(self._hosts)]
 
     def _fill(self) -> None:
-        """Tasks that are in the store already; they are numbered after those that will come."""
+        """Put tasks into the store; they are numbered after those that will come."""
         number = self.settings.tasks
         for partition, tasks in enumerate(self.settings.backlog):
-            key = _key(partition)
+            key = model_key(partition)
             range_id = self.contents.own(key).range_id
             records = []
             for sequence in range(1, tasks + 1):
@@ -141,33 +145,33 @@ class Model:
         settings = self.settings
         for poller in self._pollers:
             # Not all at once: nobody starts a hundred workers in one instant.
-            self.clock.at(0.01 * self.random.random(), poller.offer)
+            self.clock.call_at(0.01 * self.random.random(), poller.offer)
         self._undone.update(range(settings.tasks))
         at = 0.01
         for number, rate in enumerate(_rates(settings)):
             at += self._arrivals.expovariate(rate)
             producer = self._producers[self._arrivals.randrange(len(self._producers))]
-            self.clock.at(at, producer.add, number)
-        self.clock.at(at, self._arrivals_end)
+            self.clock.call_at(at, producer.add, number)
+        self.clock.call_at(at, self._arrivals_end)
         if settings.scaling.adaptive:
-            self.clock.at(settings.scaling.look_seconds, self._scale)
+            self.clock.call_at(settings.scaling.look_seconds, self._scale)
         if not self.clock.run(settings.run_seconds_max):
             raise Violation(f"After {self.clock.now:,.0f} s {len(self._undone)} tasks wait still.")
         self._span = self.clock.now
         self.closing = True
         self.clock.run(self._span + REST_SECONDS)
-        for place in self._places:
-            for offer in list(place.partition.offers.waiting()):
+        for owned in self._partitions:
+            for offer in list(owned.partition.offers.waiting()):
                 if not offer.hops:
-                    place.partition.matcher.withdraw(offer, self.clock.now)
-            place.touch()
+                    owned.partition.matcher.withdraw(offer, self.clock.now)
+            self._host_of(owned.key.partition).touch(owned)
         self.clock.run(self._span + 2 * REST_SECONDS)
         self._check_rest()
 
     def close(self) -> None:
         """Break the reference cycles through tasks, so that the model can be freed from memory."""
-        for place in self._places:
-            place.partition.leave()
+        for owned in self._partitions:
+            owned.partition.leave()
 
     def _arrivals_end(self) -> None:
         self._read_at_end = self.counts.read
@@ -177,58 +181,100 @@ class Model:
         return mean if self.settings.work == "constant" else self._work.expovariate(1 / mean)
 
     def _scale(self) -> None:
-        """What the caretaker of the root does, with the real scaler."""
+        """Change the counts as the caretaker of the root does, with the real scaler."""
         if self.closing:
             return
         now = self.clock.now
-        places = self._places[: self.counts.read]
-        rate = sum(place.partition.intake.added.per_second(now) for place in places)
+        read_from = [owned.partition for owned in self._partitions[: self.counts.read]]
+        rate = sum(partition.intake.added.per_second(now) for partition in read_from)
         drained = {
-            place.number: place.partition.counts.version
-            for place in places
-            if place.partition.drained
+            partition.key.partition: partition.counts.version
+            for partition in read_from
+            if partition.drained
         }
         scaling = self.settings.scaling
         wanted = self._scaler.wanted(self.counts, rate, drained, scaling, now)
         if wanted is not None:
             read, write = wanted
             counts = self.counts.changed(read=read, write=write, drained=drained)
-            root = self._places[0]
+            root, host = self._partitions[0], self._host_of(0)
 
-            def written(_: object) -> None:
+            def written(*_: object) -> None:
                 self.counts = counts
                 self._read_max = max(self._read_max, counts.read)
-                for place in self._places:
-                    self.network.send(root, place, place.learn, counts)
+                told = Counts(counts.read, counts.write, counts.version)
+                for owned in self._partitions:
+                    target = self._host_of(owned.key.partition)
+                    self.network.send(host, target, self._learn, target, owned, told)
 
             ticket = Ticket(written, 1)
             root.partition.ledger.set_counts(counts, ticket, now)
             root.partition.tickets.release(ticket)
-            root.touch()
-        self.clock.at(now + scaling.look_seconds, self._scale)
+            host.touch(root)
+        self.clock.call_at(now + scaling.look_seconds, self._scale)
+
+    def _learn(self, host: Host, owned: Owned, counts: Counts) -> None:
+        host.learn(owned, counts)
+        host.touch(owned)
 
     # What happens to tasks
 
-    def matched(self, task: Foreign, now: float) -> None:
-        """An offer has got it, here or at a parent."""
+    def arrives(self, call: Call) -> None:
+        """A request is about to be served."""
+        message, now = call.message, self.clock.now
+        partition = self._partitions[message.partition].partition
+        if isinstance(message, Add):
+            if partition.writable:
+                self.gauge.task_waits(int.from_bytes(message.payloads[0]), now)
+        elif isinstance(message, Offer):
+            if not message.hops:
+                self.polls[message.partition] += 1
+                self.gauge.offer_opens(call, now)
+        elif isinstance(message, Finish):
+            self._ends(message)
+
+    def _ends(self, message: Finish) -> None:
+        number = self._numbers[message.partition, message.ends[0].sequence]
+        if message.ends[0].how == DONE:
+            self._undone.discard(number)
+            if not self._undone:
+                self.clock.stop()
+
+    def returned(self, message: Finish) -> None:
+        """A partition gives back a task that reached it too late."""
+        self.given_back += 1
+        number = self._numbers[message.partition, message.ends[0].sequence]
+        self.gauge.task_waits(number, self.clock.now)
+
+    def answered(self, call: Call, outcome: object) -> None:
+        """A partition answers a request."""
+        message, now = call.message, self.clock.now
+        if isinstance(outcome, Offered):
+            for task in outcome.tasks:
+                self._matched(task, now)
+        if isinstance(message, Offer) and not message.hops:
+            self.gauge.offer_ends(call, now)
+        if isinstance(outcome, Finished):
+            if outcome.refused:
+                raise Violation(f"{outcome.refused} were refused to the worker that had them.")
+            self.ends_too_late += len(outcome.late)
+
+    def _matched(self, task: Given, now: float) -> None:
+        """An offer has got the task, here or at a parent."""
         number = int.from_bytes(task.payload)
+        self._numbers[task.partition, task.sequence] = number
         self.gauge.task_matched(number, now)
         if number not in self._sync:
-            known = self._places[task.partition].partition.own_tasks.tasks.get(task.sequence)
+            owner = self._partitions[task.partition].partition
+            known = owner.own_tasks.tasks.get(task.sequence)
             self._sync[number] = known is not None and not (known.stored or known.writing)
 
-    def begun(self, task: Foreign) -> None:
+    def begun(self, task: Given) -> None:
         number = int.from_bytes(task.payload)
         self.polls_with_task += 1
         self.executions[number] = self.executions.get(number, 0) + 1
         if self.executions[number] == 1:
             self._latency.append(self.clock.now - self.started_adding[number])
-
-    def ended(self, owner: Place, task: Foreign, session: bytes) -> None:
-        owner.finish(task, session, 0)
-        self._undone.discard(int.from_bytes(task.payload))
-        if not self._undone:
-            self.clock.stop()
 
     # Judging
 
@@ -250,10 +296,8 @@ class Model:
             wrong.append(f"{again} executions too many")
         if self.ends_too_late:
             wrong.append(f"{self.ends_too_late} ends came too late to count")
-        if self.visits_lost:
-            wrong.append(f"{self.visits_lost} forwarded tasks were never answered")
-        for place in self._places:
-            partition = place.partition
+        for owned in self._partitions:
+            partition = owned.partition
             left = {
                 "open tasks": partition.own_tasks.open_tasks,
                 "tasks in memory": len(partition.own_tasks.tasks),
@@ -266,7 +310,7 @@ class Model:
                 "lost": partition.attempts.lost,
             }
             wrong += [
-                f"partition {place.number}: {what}: {count}"
+                f"partition {owned.key.partition}: {what}: {count}"
                 for what, count in left.items()
                 if count
             ]
@@ -276,6 +320,8 @@ class Model:
     def measures(self) -> MatchingMeasures:
         total = self.settings.tasks + self._backlog
         sync = sum(self._sync.values())
+        partitions = [owned.partition for owned in self._partitions]
+        written = [self._host_of(one).writer.written[one] for one in range(len(partitions))]
         return MatchingMeasures(
             latency=Latency.of(self._latency),
             acknowledged=Latency.of(self.acknowledged),
@@ -283,11 +329,11 @@ class Model:
             tasks=total,
             polls_with_task=self.polls_with_task,
             polls_without=self.empty_polls,
-            forwarded_polls=sum(place.partition.tree.passed_offers for place in self._places),
-            forwarded_tasks=sum(place.partition.tree.passed_tasks for place in self._places),
-            given_back=sum(place.given_back for place in self._places),
-            written=sum(place.written for place in self._places),
-            commits=sum(writer.commits for writer in self._writers),
+            forwarded_polls=sum(partition.tree.passed_offers for partition in partitions),
+            forwarded_tasks=sum(partition.tree.passed_tasks for partition in partitions),
+            given_back=self.given_back,
+            written=sum(written),
+            commits=sum(host.writer.commits for host in self._hosts),
             sync_matches=sync,
             async_matches=total - sync,
             executions=sum(self.executions.values()),
@@ -299,19 +345,15 @@ class Model:
             messages=self.network.messages,
             partitions=tuple(
                 PartitionMeasures(
-                    place.partition.intake.added.total,
-                    place.polls,
-                    place.partition.tree.passed_tasks,
-                    place.partition.tree.passed_offers,
-                    place.written,
+                    partition.intake.added.total,
+                    self.polls[number],
+                    partition.tree.passed_tasks,
+                    partition.tree.passed_offers,
+                    written[number],
                 )
-                for place in self._places
+                for number, partition in enumerate(partitions)
             ),
         )
-
-
-def _key(partition: int) -> PartitionKey:
-    return PartitionKey("study", "tasks", 1, partition)
 
 
 def _rates(settings: MatchingModel) -> list[float]:
