@@ -1,4 +1,8 @@
-"""What a partition wants done: values that the shell carries out, in their order."""
+"""Effects: requests of a partition for I/O, which its driver carries out in their order.
+
+A partition decides without I/O; `maitred.node.partition_driver` looks up what to do by the type of
+the effect.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +29,19 @@ if TYPE_CHECKING:
 EndStatus = Literal["done", "failed", "cancelled", "expired"]
 
 EndedBody = tuple[EndStatus, int, bytes]
-"""What is kept of a task that is over: status, attempts, body."""
+"""The stored form of a finished task: status, attempts, body."""
 
 _encode: Final = msgpack.Encoder().encode
 _decode: Final = msgpack.Decoder(tuple[EndStatus, int, bytes]).decode
 
 
 def encode_ended(ended: EndedBody) -> bytes:
-    """Serialise what is kept of a task that is over."""
+    """Serialise the end of a task for the store."""
     return seal(_encode(ended))
 
 
 def decode_ended(body: bytes, *, trusting: bool = False) -> EndedBody:
-    """Read what was kept of a task; raises `RowDamagedError`."""
+    """Read the end of a task as the store has it; raise `RowDamagedError` if it is damaged."""
     try:
         return _decode(unseal(body, trusting=trusting))
     except UNREADABLE as problem:
@@ -45,19 +49,19 @@ def decode_ended(body: bytes, *, trusting: bool = False) -> EndedBody:
 
 
 class Ended(Struct, frozen=True, gc=False):
-    """What came of a task."""
+    """The end of a task: its result or its failure."""
 
     status: EndStatus
     attempts: int
     body: bytes
     until: float
-    """When it may be forgotten."""
+    """When the partition may forget the end."""
     stored: bool = False
-    """Whether the store has it as well, or gets it with the end of the task."""
+    """Whether the store has the end as well, or gets it with the next commit."""
 
 
 class Foreign(NamedTuple):
-    """Another partition's task, on its way from a parent to a child's worker."""
+    """A task of another partition, on its way from the parent to a worker of the child."""
 
     partition: int
     sequence: int
@@ -69,61 +73,61 @@ class Foreign(NamedTuple):
 
 
 class Give(NamedTuple):
-    """Answer the offer with these tasks of ours and of others."""
+    """Answer the offer with tasks of this partition and of others, and with reservations."""
 
     offer: WaitingOffer
     tasks: list[QueueTask]
     foreign: list[Foreign]
     reserved: Sequence[AllocatedSlot] = ()
-    """Slots that queries will take."""
+    """Slots of the offer that this partition has reserved for queries."""
     reserved_above: Sequence[Any] = ()
-    """The same, as the parent has put it."""
+    """Reservations that the parent has made, as its answer has them."""
 
 
 class NothingFor(NamedTuple):
-    """The offer's time is up: answer it without a task."""
+    """Answer the offer without a task, because its time is up or the partition stops."""
 
     offer: WaitingOffer
 
 
 class NothingForShared(NamedTuple):
-    """Answer the shared offer without a task: its worker is not heard of any more."""
+    """Answer the shared offer without a task, because its worker is suspected to be gone."""
 
     shared: SharedOffer
 
 
 class Settle(NamedTuple):
-    """Answer the request: all its parts are safe, or refused with `problem`."""
+    """Answer the request of the ticket: its tasks are safe, or refused for its `problem`."""
 
     ticket: Ticket
 
 
 class PassOffer(NamedTuple):
-    """Send it to the parent; it keeps listening here."""
+    """Send the offer to the parent; it stays open here, too."""
 
     offer: WaitingOffer
 
 
 class RecallOffer(NamedTuple):
-    """It is answered: the parent need not look any more."""
+    """Recall the offer from the parent, because it was answered here."""
 
     offer: WaitingOffer
 
 
 class PassTask(NamedTuple):
-    """Send it to the parent, which may have an offer."""
+    """Send the task to the parent, which may have an offer for it."""
 
     task: QueueTask
 
 
 class RecallTask(NamedTuple):
-    """Ask the parent to send it back, unless somebody has it already."""
+    """Recall the task from the parent, unless a worker has it already."""
 
     task: QueueTask
 
 
 class AllocateSlot(NamedTuple):
-    """Answer a gateway with these slots of ours, and those that the parent had."""
+    """Answer a gateway with slots of this partition, and with those that the parent allocated."""
 
     request: SlotRequest
     reserved: Sequence[AllocatedSlot]
@@ -131,36 +135,37 @@ class AllocateSlot(NamedTuple):
 
 
 class RefuseSlotRequest(NamedTuple):
-    """There is no slot for a gateway, and this is why."""
+    """Refuse a gateway a slot."""
 
     request: SlotRequest
     problem: MaitredError
 
 
 class PassSlotRequest(NamedTuple):
-    """Send it to the parent; from now on it waits there."""
+    """Send the slot request to the parent, where it waits from now on."""
 
     request: SlotRequest
 
 
 class RecallSlotRequest(NamedTuple):
-    """The parent need not look for a slot any more."""
+    """Withdraw the slot request from the parent."""
 
     request: SlotRequest
 
 
 class AnswerAttend(NamedTuple):
-    """Tell a worker that attends what is wanted of it, and who may come without a reservation."""
+    """Answer an attending worker: whether to go offline or online, and which gateways may send
+    queries without a reservation."""
 
     token: Token
     order: Literal["", "offline", "online"]
     passes: Sequence[IssuedPass] = ()
     best: float | None = None
-    """Share of good answers among the other workers; None: nothing is said of it."""
+    """Share of good answers among the other workers; None leaves it out of the answer."""
 
 
 class AnswerSubscribe(NamedTuple):
-    """Tell a gateway who serves the queue, and what to show to them."""
+    """Answer a subscribed gateway with the workers of the queue and a pass for each."""
 
     token: Token
     user: str
@@ -169,14 +174,14 @@ class AnswerSubscribe(NamedTuple):
 
 
 class RefuseSubscribe(NamedTuple):
-    """Tell a gateway why it hears nothing."""
+    """Refuse the subscription of a gateway."""
 
     token: Token
     problem: MaitredError
 
 
 class VisitorTaken(NamedTuple):
-    """A child's task has found a worker here."""
+    """Tell the child which worker has its task."""
 
     task: QueueTask
     holder: bytes
@@ -184,19 +189,19 @@ class VisitorTaken(NamedTuple):
 
 
 class VisitorUnwanted(NamedTuple):
-    """Nobody here wanted a child's task in time."""
+    """Tell the child that its task found no worker here."""
 
     task: QueueTask
 
 
 class VisitorLost(NamedTuple):
-    """Nobody knows what became of a child's task further up."""
+    """Tell the child that its task was lost further up, where a worker may have got it."""
 
     task: QueueTask
 
 
 class GiveBack(NamedTuple):
-    """Tell the owner of this task that it did not reach anybody."""
+    """Return a task to its owner, because its offer was answered before the task arrived."""
 
     task: Foreign
     session: bytes
@@ -205,7 +210,7 @@ class GiveBack(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Answer who waits for the end of a task."""
+    """Answer a caller that waits for the end of a task."""
 
     token: Token
     ended: Ended
@@ -226,13 +231,13 @@ class AskAgain(NamedTuple):
 
 
 class SetAside(NamedTuple):
-    """Count and log that a row cannot be read."""
+    """Count and log a row that cannot be read and was set aside."""
 
     row: Damaged
 
 
 class Beat(NamedTuple):
-    """Answer a heartbeat."""
+    """Answer a heartbeat with the attempts that were lost or revoked."""
 
     token: Token
     lost: list[int]
@@ -240,26 +245,26 @@ class Beat(NamedTuple):
 
 
 class Unproven(NamedTuple):
-    """Count and log that a caller spoke of attempts without proving that it was given them."""
+    """Count and log attempts that a caller named without proof that it was given them."""
 
     holder: bytes
     message: Literal["FINISH", "HEARTBEAT"]
     attempts: int
-    """How many of the message were refused."""
+    """How many attempts of the message were refused."""
 
 
 class NotKept(NamedTuple):
-    """Log that the store has no room for a result, which stays in memory, or that a failure was
-    cut."""
+    """Log a result that stays in memory, because the store has no room for it within the quotas, or
+    a failure that was cut."""
 
     what: Literal["result", "failure"]
     sequence: int
     size: int
-    """Bytes of the result or the failure."""
+    """Size of the result or the failure, in bytes."""
 
 
 class Read(NamedTuple):
-    """Read segments, and say what there was."""
+    """Read segments of the backlog, and report them with `StoreReplies.segments_read`."""
 
     reading: Reading
 
@@ -271,15 +276,16 @@ class FindEnds(NamedTuple):
 
 
 class ReadLater(NamedTuple):
-    """Read the tasks that are due before that moment, and say what there was."""
+    """Read the delayed tasks that are due before `before`, and report them with
+    `StoreReplies.later_read`."""
 
     before: float
     most: int
     most_bytes: int
-    """Of bodies: as few are read as reach this, or that many tasks."""
+    """Bytes of bodies after which to stop reading, as after `most` tasks."""
 
     def is_all(self, found: Sequence[Later]) -> bool:
-        """Whether the store had no more: what was found reaches neither end."""
+        """Return whether the store had no more: what was found reaches neither limit."""
         return len(found) < self.most and sum(len(one.body) for one in found) < self.most_bytes
 
 

@@ -38,26 +38,27 @@ PLACES_MAX: Final = 500_000
 longest are forgotten; their workers name them again."""
 
 COUNTED_MAX: Final = 64
-"""Hungry partitions that are counted one by one to tell a worker how many there are."""
+"""Most hungry partitions that are counted exactly for the answer to a worker."""
 
 SetKey = tuple[bytes, str, int]
 """The worker's session and user as proofs name them, the namespace, and the number of the set."""
 
 
 class Hungry(Protocol):
-    """What a partition can do with slots."""
+    """A partition that draws slots."""
 
     key: PartitionKey
 
     def urgency(self) -> int | None:
-        """Below `URGENCIES`, of the first that waits for a slot; None if nothing waits."""
+        """Return the urgency of the first task or query that waits, below `URGENCIES`; None if
+        nothing waits."""
 
     def match_some(self, most: int, now: float) -> int:
-        """Match at most so many of those that wait; returns how many."""
+        """Match at most `most` tasks and queries that wait; return how many were matched."""
 
 
 class SharedOffer:
-    """Slots of one worker, for all partitions of its set. Answered once."""
+    """An offer of slots of one worker to all partitions of a set; it is answered once."""
 
     __slots__ = ("gifts", "is_open", "left", "parts", "since", "supply", "token", "until")
 
@@ -70,11 +71,11 @@ class SharedOffer:
         """Slots that no partition has drawn."""
         self.since = since
         self.until = until
-        """When it is answered even if there is nothing for it."""
+        """When the offer is answered even if there is nothing for it."""
         self.parts: dict[PartitionKey, WaitingOffer] = {}
-        """What partitions have drawn in this turn of the loop and not yet given."""
+        """Offers that partitions have drawn in this turn of the loop and not answered yet."""
         self.gifts: list[object] = []
-        """What they have given, as whoever answers the offer collects it."""
+        """Answers of partitions, which the driver collects into one."""
         self.is_open = True
 
 
@@ -110,8 +111,8 @@ class SharedSupply:
         self.holder = holder_of(session, user)
         self.key: SetKey = (self.holder, namespace, number)
         self.members = OrderedDict(members)
-        """The partitions, and where each stands in the worker's list; the one that was served last,
-        last."""
+        """The partitions, and the position of each in the worker's list; the one that was served
+        last is the last."""
         self.versions = list(versions)
         """Versions of the partition counts that the worker knows, in the order of its list."""
         self.worker = ""
@@ -119,7 +120,7 @@ class SharedSupply:
         self.address = ""
         """Where gateways reach the worker; empty: nowhere."""
         self.offers: dict[SharedOffer, None] = {}
-        """The offers that are open, the oldest first."""
+        """The open offers, the oldest first."""
         self.free = 0
         """Slots of all open offers that no partition has drawn."""
         self.refused: list[tuple[int, bytes]] = []
@@ -132,7 +133,7 @@ def _ignore(_: SharedOffer) -> None:
 
 
 class SharedSupplies:
-    """All sets of one shard."""
+    """All sets of one shard, with the partitions that are hungry."""
 
     def __init__(
         self, forgotten: Callable[[SharedOffer], None] = _ignore, places_max: int = PLACES_MAX
@@ -141,26 +142,26 @@ class SharedSupplies:
         can be told."""
         self._forgotten = forgotten
         self.sets: OrderedDict[SetKey, SharedSupply] = OrderedDict()
-        """The one that was used last, last."""
+        """The sets; the one that was used last is the last."""
         self._places_max = places_max
         self._places = 0
         self._at: dict[PartitionKey, OrderedDict[SharedSupply, None]] = {}
         self._loaded: set[PartitionKey] = set()
-        """Partitions that draw from here."""
+        """Partitions that are loaded, and so may draw."""
         self._free: OrderedDict[SharedSupply, None] = OrderedDict()
-        """The sets that have free slots; the one that was drawn from last, last."""
+        """The sets that have free slots; the one that was drawn from last is the last."""
         self._lines: tuple[OrderedDict[PartitionKey, Hungry], ...] = tuple(
             OrderedDict() for _ in range(URGENCIES)
         )
-        """Hungry partitions by urgency; the one that was served last, last."""
+        """Hungry partitions by urgency; the one that was served last is the last."""
         self._urgency: dict[PartitionKey, int] = {}
         self.returned: dict[SharedSupply, None] = {}
-        """Sets of which drawn slots were given back, for other partitions that are hungry."""
+        """Sets whose drawn slots were given back; the driver lets other hungry partitions draw."""
 
     # Sets
 
     def name(self, supply: SharedSupply) -> None:
-        """A worker names a set; one of the same number is replaced."""
+        """Add a set that a worker names, in place of the one with the same number."""
         known = self.sets.get(supply.key)
         if known is not None:
             self.forget(known)
@@ -172,11 +173,11 @@ class SharedSupplies:
             self.forget(next(iter(self.sets.values())))
 
     def find(self, holder: bytes, namespace: str, number: int) -> SharedSupply | None:
-        """The set of that number, if the worker has named it here and it is not forgotten."""
+        """Return the set of that number; None if the worker has not named it or it is forgotten."""
         return self.sets.get((holder, namespace, number))
 
     def forget(self, supply: SharedSupply) -> None:
-        """Answer its offers and take it out of all places."""
+        """Remove the set, and close its offers."""
         if self.sets.get(supply.key) is not supply:
             return
         del self.sets[supply.key]
@@ -191,8 +192,8 @@ class SharedSupplies:
             self._forgotten(offer)
 
     def forget_at(self, key: PartitionKey) -> None:
-        """The partition is let go: every worker that serves it names its set again, so that the
-        partition is loaded where it belongs now."""
+        """Forget all sets with this partition, because the partition is let go: their workers name
+        the sets again, and the partition is loaded where it belongs now."""
         for supply in list(self._at.get(key, ())):
             self.forget(supply)
         self.sated(key)
@@ -200,7 +201,7 @@ class SharedSupplies:
         self._at.pop(key, None)
 
     def forget_unused(self, before: float) -> None:
-        """Forget sets without an open offer that were last used before that moment."""
+        """Forget the sets without an open offer that were last used before that time."""
         for supply in list(self.sets.values()):
             if supply.used_at >= before:
                 return
@@ -208,14 +209,14 @@ class SharedSupplies:
                 self.forget(supply)
 
     def at(self, key: PartitionKey) -> OrderedDict[SharedSupply, None]:
-        """The sets that a partition is in, from when it is loaded until `forget_at`."""
+        """Return the sets that have the partition; they are kept up to date until `forget_at`."""
         self._loaded.add(key)
         return self._at.setdefault(key, OrderedDict())
 
     # Offers
 
     def offer(self, offer: SharedOffer, now: float) -> None:
-        """More slots of a worker are free."""
+        """Add an offer of free slots."""
         supply = offer.supply
         supply.offers[offer] = None
         supply.used_at = now
@@ -224,7 +225,7 @@ class SharedSupplies:
         self._add_free(supply, offer.left)
 
     def close(self, offer: SharedOffer) -> bool:
-        """The offer is answered, or nobody waits for the answer; False if that was so already."""
+        """Close an offer that is answered or whose worker left; return False if it was closed."""
         if not offer.is_open:
             return False
         offer.is_open = False
@@ -234,7 +235,7 @@ class SharedSupplies:
         return True
 
     def due(self, now: float) -> list[SharedOffer]:
-        """Offers whose time is up and that got nothing."""
+        """Return the offers whose time is up and that got nothing."""
         return [
             offer
             for supply in list(self._free)
@@ -243,11 +244,11 @@ class SharedSupplies:
         ]
 
     def next_due(self) -> float:
-        """When the first open offer's time is up."""
+        """Return when the time of the first open offer is up."""
         return min((offer.until for supply in self._free for offer in supply.offers), default=inf)
 
     def of_session(self, session: bytes) -> list[SharedSupply]:
-        """The sets of that worker."""
+        """Return the sets of that worker that have free slots."""
         return [supply for supply in self._free if supply.session == session]
 
     def _add_free(self, supply: SharedSupply, slots: int) -> None:
@@ -284,7 +285,7 @@ class SharedSupplies:
         return None
 
     def slots(self, there: OrderedDict[SharedSupply, None], enough: float = inf) -> int:
-        """The free slots that a partition could draw; counted until there are enough."""
+        """Return the free slots that a partition could draw; count no further than `enough`."""
         if not self._free:
             return 0
         found = 0
@@ -298,7 +299,7 @@ class SharedSupplies:
         return found
 
     def draw(self, supply: SharedSupply, there: OrderedDict[SharedSupply, None]) -> SharedOffer:
-        """Take one of its free slots."""
+        """Take one free slot of the set."""
         for offer in supply.offers:
             if offer.left:
                 break
@@ -314,7 +315,7 @@ class SharedSupplies:
         return offer
 
     def give_back(self, offer: SharedOffer) -> None:
-        """A slot that was drawn in this turn is not needed after all."""
+        """Return a slot that was drawn in this turn and is not needed after all."""
         if offer.is_open:
             offer.left += 1
             self._add_free(offer.supply, 1)
@@ -323,7 +324,7 @@ class SharedSupplies:
     # Hunger
 
     def note(self, partition: Hungry) -> None:
-        """What waits at the partition may have changed."""
+        """Note how hungry the partition is, after a change of what waits there."""
         key = partition.key
         urgency = partition.urgency()
         before = self._urgency.get(key)
@@ -338,13 +339,13 @@ class SharedSupplies:
             self._lines[urgency][key] = partition
 
     def sated(self, key: PartitionKey) -> None:
-        """Nothing waits there any more."""
+        """Note that nothing waits at the partition any more."""
         before = self._urgency.pop(key, None)
         if before is not None:
             self._lines[before].pop(key, None)
 
     def serve(self, supply: SharedSupply, now: float) -> dict[PartitionKey, Hungry]:
-        """Let the hungry partitions of the set draw; returns those that were asked."""
+        """Let the hungry partitions of the set draw; return those that had the chance."""
         asked: dict[PartitionKey, Hungry] = {}
         members = supply.members
         for line in self._lines:
@@ -370,8 +371,8 @@ class SharedSupplies:
         return asked
 
     def waiting(self, supply: SharedSupply) -> tuple[int, int]:
-        """The greatest urgency among the hungry partitions of the set and how many there are of it;
-        `URGENCIES` and 0 if there are none."""
+        """Return the greatest urgency among the hungry partitions of the set, and how many of them
+        have it; `URGENCIES` and 0 if none is hungry."""
         members = supply.members
         for urgency, line in enumerate(self._lines):
             if not line:
@@ -390,7 +391,7 @@ class SharedSupplies:
         unable: set[PartitionKey],
         most: int,
     ) -> list[Hungry]:
-        """The next ones in turn, found by looking through whichever of the two is shorter."""
+        """Return the next partitions in turn; the search goes through the shorter of the two."""
         if len(members) < len(line):
             found = (line[key] for key in members if key in line and key not in unable)
         else:

@@ -28,6 +28,7 @@ from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.shard_permits import ShardPermits
 from maitred.node.store_reads import StoreReads
 from maitred.node.stored_quotas import StoredQuotas
+from maitred.node.writer import Writer
 from maitred.protocol.tasks import (
     Counts,
     Sync,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from maitred.matching.records import Acquired
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.shard import Shard
-    from maitred.node.writer import Writer
     from maitred.protocol.requests import PartitionRequest
     from maitred.settings import Queue
     from maitred.store.interface import Store
@@ -126,16 +126,14 @@ class Partitions(PartitionDriver):
     """The partitions that one shard owns, each loaded when it is first asked for, and the requests
     that wait for one."""
 
-    def __init__(
-        self, shard: Shard, store: Store, writer: Writer, surroundings: Surroundings
-    ) -> None:
+    def __init__(self, shard: Shard, store: Store, surroundings: Surroundings) -> None:
         self.shard = shard
         self.store = store
         self.loop = shard.loop
         self.permits = ShardPermits(shard, surroundings)
-        self._writer = writer
+        self.writer = Writer(shard, store, self)
         self._surroundings = surroundings
-        super().__init__(shard, store=store, writer=writer, permits=self.permits)
+        super().__init__(shard, store=store, writer=self.writer, permits=self.permits)
         self.loader = Loader(shard, store, self._refuse_waiting)
         self.reads = StoreReads()
         self._loading: dict[PartitionKey, list[_Waiting]] = {}
@@ -443,7 +441,7 @@ class Partitions(PartitionDriver):
 
     async def let_go(self, owned: Owned) -> None:
         """Leave it in order: the next owner need not wait for anybody."""
-        await self._writer.commit([owned], self, anything=True, clean=True)
+        await self.writer.commit([owned], anything=True, clean=True)
         if self.owned.get(owned.key) is owned and owned.partition.idle:
             del self.owned[owned.key]
             self._let_go(owned, NotOwner("The partition was let go."))
@@ -465,7 +463,7 @@ class Partitions(PartitionDriver):
         for owned in list(self.owned.values()):
             self._drive(owned, self.loop.time())
         self._answer_shared_offers(self.loop.time())
-        await self._writer.finish(self)
+        await self.writer.finish()
         await self._keep_results()
         for owned in list(self.owned.values()):
             self._let_go(owned, Draining("The node is stopping."))
@@ -475,7 +473,7 @@ class Partitions(PartitionDriver):
         """Write results that are in memory only, so that the next owners answer for them."""
         deadline = self.loop.time() + KEEPING_SECONDS
         while self.loop.time() < deadline and (portion := self._results_portion()):
-            await self._writer.commit(portion, self, anything=True, clean=True)
+            await self.writer.commit(portion, anything=True, clean=True)
             if any(owned.partition.health.problem for owned in portion):
                 break
         now = self.loop.time()

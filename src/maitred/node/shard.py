@@ -46,7 +46,6 @@ from maitred.node.system_tables import SystemTables
 from maitred.node.task_requests import TaskRequests
 from maitred.node.token_requests import TokenRequests
 from maitred.node.vitals import LoadGauge, Vitals
-from maitred.node.writer import Writer
 from maitred.protocol import cql
 from maitred.protocol.access import NodeReloaded, PartState, ProcessState
 from maitred.protocol.description import VERSIONS, Description
@@ -254,9 +253,8 @@ class Shard:
 
     def keep_tasks(self, store: Store) -> Partitions:
         """Serve tasks, keep them in this store, and return the partitions that hold them."""
-        writer = Writer(self, store)
-        self._partitions = Partitions(self, store, writer, self._surroundings)
-        writer.begin(self._partitions)
+        self._partitions = Partitions(self, store, self._surroundings)
+        self._partitions.writer.begin()
         caretaker = Caretaker(self._partitions)
         TaskRequests(self._partitions)
         SharedOfferRequests(self._partitions)

@@ -1,7 +1,8 @@
-"""Reads of the store for callers who ask about one task: none of them waits longer than a commit.
+"""Reads of the store for callers that ask about one task: none of them waits longer than a commit.
 
-A read cannot be taken back, so one that is not answered goes on, and its caller hears that the
-store is away. Until a read is answered, callers hear so at once, and the store is not asked again.
+A read cannot be cancelled, so one that the store does not answer goes on, and its caller is told
+that the store is away. Until the store answers a read, further callers are told so at once, and no
+further read is sent.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ class StoreReads:
 
     def __init__(self) -> None:
         self.silent: StoreUnavailable | None = None
-        """What callers hear, until the store answers a read."""
+        """The error for callers, until the store answers a read; None while it does."""
         self._answered_at = -inf
 
     async def answer(self, read: Coroutine[Any, Any, Found]) -> Found:
-        """Return what the store answers. Raise `StoreUnavailable` when it has answered no read for
-        `UNSAFE_SECONDS`: a read may wait longer than that for others that are before it."""
+        """Return the store's answer. Raise `StoreUnavailable` when the store has answered no read
+        for `UNSAFE_SECONDS`: a read alone may wait longer than that behind others."""
         if self.silent is not None:
             read.close()
             raise self.silent.with_traceback(None)
@@ -56,4 +57,4 @@ class StoreReads:
         self._answered_at = reading.get_loop().time()
         self.silent = None
         if not reading.cancelled():
-            reading.exception()  # its caller may have left, and then nobody else asks for it
+            reading.exception()  # else asyncio logs it if the caller has left

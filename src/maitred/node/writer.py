@@ -1,13 +1,12 @@
-"""Group commit: what all partitions of a shard have to write goes to the store together.
+"""Group commit: the changes of all partitions of a shard go to the store together.
 
-One commit is under way at a time; what comes up meanwhile is the next one. So a lone task is
-written at once, and under load the groups grow by themselves.
+One commit is under way at a time, and changes that come up meanwhile are in the next one. So a lone
+task is written at once, and under load the groups grow by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -21,41 +20,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maitred.matching.records import PartitionKey
-    from maitred.node.partition_driver import Owned
-    from maitred.node.partitions import Partitions
+    from maitred.node.partition_driver import Owned, PartitionDriver
     from maitred.node.shard import Shard
     from maitred.store.interface import Store
 
 RETRY_SECONDS: Final = 0.25
-"""After a failure, before the store is tried again; nobody waits for this: who cannot be served
-meanwhile is told at once."""
+"""Pause after a failed commit. Callers do not wait for it: those that cannot be served meanwhile
+are refused at once."""
 
 
 class Writer:
-    """Takes batches from partitions, commits them, and reports."""
+    """Commits the changes of partitions, and reports the outcome to them."""
 
-    def __init__(self, shard: Shard, store: Store) -> None:
+    def __init__(self, shard: Shard, store: Store, partitions: PartitionDriver) -> None:
         self._shard = shard
         self._store = store
-        self._partitions: Partitions | None = None
+        self._partitions = partitions
         self._wanting: dict[Owned, float] = {}
-        """Who has something to write, and when."""
+        """When the changes of each partition that has some are due."""
         self._awake = asyncio.Event()
         self._alarm = Alarm(shard.loop, self._rings)
         self._failing = False
         self._silence: SilenceTimer | asyncio.TimerHandle | None = None
-        """Rings when the commit under way has not been answered for `UNSAFE_SECONDS`."""
+        """Rings when the store has not answered the commit under way for `UNSAFE_SECONDS`."""
         self._silent: MaitredError | None = None
-        """What producers hear since it rang."""
+        """The error for producers since it rang."""
         self._committing = asyncio.Lock()
-        self.commits = 0
 
-    def begin(self, partitions: Partitions) -> None:
-        self._partitions = partitions
-        self._shard.spawn(self._run(partitions))
+    def begin(self) -> None:
+        """Commit in the background from now on."""
+        self._shard.spawn(self._run())
 
     def look_at(self, owned: Owned, now: float) -> None:
-        """Something happened to the partition: does it want to write?"""
+        """Commit the partition's changes when they are due, if it has some."""
         partition = owned.partition
         at = partition.ledger.wanted_at(partition.settings.finish_seconds)
         if at == inf:
@@ -70,7 +67,7 @@ class Writer:
     def _rings(self, _: float) -> None:
         self._awake.set()
 
-    async def _run(self, partitions: Partitions) -> None:
+    async def _run(self) -> None:
         loop = self._shard.loop
         while True:
             await self._awake.wait()
@@ -80,10 +77,10 @@ class Writer:
             for owned in due:
                 del self._wanting[owned]
             if due:
-                await self.commit(due, partitions)
+                await self.commit(due)
             if self._failing:
                 await asyncio.sleep(RETRY_SECONDS)
-                await self._probe(partitions)
+                await self._probe()
             if self._wanting:
                 soonest = min(self._wanting.values())
                 if soonest <= loop.time():
@@ -91,43 +88,41 @@ class Writer:
                 else:
                     self._alarm.by(soonest)
 
-    async def finish(self, partitions: Partitions) -> None:
-        """The last commit, of everything; the shard stops."""
-        await self.commit(list(partitions.owned.values()), partitions, anything=True, clean=True)
+    async def finish(self) -> None:
+        """Commit all changes of all partitions for the last time: the shard stops."""
+        await self.commit(list(self._partitions.owned.values()), anything=True, clean=True)
 
-    async def _probe(self, partitions: Partitions) -> None:
-        """Is the store back? Those who could not write try again, with whatever they have."""
-        failing = [one for one in partitions.owned.values() if one.partition.health.problem]
+    async def _probe(self) -> None:
+        """Try the store again with all changes of the partitions that could not write."""
+        owned = self._partitions.owned.values()
+        failing = [one for one in owned if one.partition.health.problem]
         if failing:
-            await self.commit(failing, partitions, anything=True)
+            await self.commit(failing, anything=True)
         else:
             self._failing = False
         if self._failing:
             self._awake.set()
 
     async def commit(
-        self,
-        due: Iterable[Owned],
-        partitions: Partitions,
-        *,
-        anything: bool = False,
-        clean: bool = False,
+        self, due: Iterable[Owned], *, anything: bool = False, clean: bool = False
     ) -> None:
-        """Write what they have, and tell them what came of it."""
+        """Write the changes of these partitions, and report the outcome to them: those that are
+        due, or with `anything` all. With `clean`, partitions whose tasks no worker can have are
+        marked as left in order: their next owners need not wait for workers."""
         async with self._committing:
             loop = self._shard.loop
-            ring = partial(self._store_is_silent, partitions)
-            self._silence = SilenceTimer(loop, UNSAFE_SECONDS, ring)
+            self._silence = SilenceTimer(loop, UNSAFE_SECONDS, self._store_is_silent)
             try:
-                await self._commit(due, partitions, anything=anything, clean=clean)
+                await self._commit(due, anything=anything, clean=clean)
             finally:
                 self._silence.cancel()
                 self._silent = None
 
-    def _store_is_silent(self, partitions: Partitions) -> None:
-        """The commit under way is not answered. Other partitions cannot write either while it is,
-        so all of them refuse what no worker takes; those that are loaded meanwhile do so soon."""
-        loop = self._shard.loop
+    def _store_is_silent(self) -> None:
+        """Have all partitions refuse tasks that no worker takes at once: no partition can write
+        while the commit under way is not answered. Partitions that are loaded meanwhile are told
+        by the repetition."""
+        loop, partitions = self._shard.loop, self._partitions
         if self._silent is None:
             self._silent = store_silent(UNSAFE_SECONDS)
             self._note(self._silent)
@@ -139,19 +134,17 @@ class Writer:
                 except Exception as fault:  # noqa: BLE001 - the others are told all the same
                     partitions.failed(owned, fault)
                 partitions.touch(owned)
-        self._silence = loop.call_later(RETRY_SECONDS, self._store_is_silent, partitions)
+        self._silence = loop.call_later(RETRY_SECONDS, self._store_is_silent)
 
-    def _store_answers(self, partitions: Partitions) -> None:
-        """The commit was written after all: partitions that had no part in it go on, too."""
-        for owned in partitions.owned.values():
+    def _store_answers(self) -> None:
+        """Let the partitions that had no part in the silent commit take tasks again, too."""
+        for owned in self._partitions.owned.values():
             if owned.partition.health.problem is self._silent:
                 owned.partition.store_replies.store_answers()
-                partitions.touch(owned)
+                self._partitions.touch(owned)
 
-    async def _commit(
-        self, due: Iterable[Owned], partitions: Partitions, *, anything: bool, clean: bool
-    ) -> None:
-        loop = self._shard.loop
+    async def _commit(self, due: Iterable[Owned], *, anything: bool, clean: bool) -> None:
+        loop, partitions = self._shard.loop, self._partitions
         now = loop.time()
         batches = []
         for owned in due:
@@ -172,13 +165,12 @@ class Writer:
         written = {owned.key for owned, _ in batches}
         try:
             overtaken = await self._store.commit([changes for _, changes in batches])
-            self.commits += 1
         except PartlyWritten as partly:
             problem = partly.problem
             written = set(partly.written)
             overtaken = partly.overtaken
         except OutcomeUnknown as unknown:
-            # Both are possible: whoever reads the store again knows. So we leave, and come again.
+            # The store may have the changes or not, so the partitions are loaded from it again.
             for owned, _ in batches:
                 partitions.lost(owned.key, unknown)
             return
@@ -186,16 +178,15 @@ class Writer:
             problem = failure
             written = set()
         except Exception:
-            # No engine should; but if this were the end of the writer, everybody would wait for
-            # ever.
+            # A defect of the store must not end the writer: all callers would wait for ever.
             self._shard.log.exception("commit failed")
-            nobody_knows = OutcomeUnknown("The store failed; the node's log says more.")
+            failed = OutcomeUnknown("The store failed; the node's log says more.")
             for owned, _ in batches:
-                partitions.lost(owned.key, nobody_knows)
+                partitions.lost(owned.key, failed)
             return
         self._note(problem)
         if problem is None and self._silent is not None:
-            self._store_answers(partitions)
+            self._store_answers()
         now = loop.time()
         for owned, _ in batches:
             if partitions.owned.get(owned.key) is not owned:
