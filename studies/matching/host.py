@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Holder = Callable[[Any, DeferredReply], None]
 
 SIGNING_KEY = bytes(32)
-"""Any key: no worker of this model forges a proof."""
+"""A constant will do, since no worker of this model forges a proof."""
 
 NO_USERS = Directory(Node())
 

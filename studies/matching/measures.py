@@ -1,4 +1,4 @@
-"""What a run is judged by: Cadence's measures, and who waited for whom."""
+"""The measures of a run: those of Cadence, and how long offers and tasks waited for each other."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MatchingMeasures:
     polls_with_task: int
     polls_without: int
     forwarded_polls: int
-    """Of every hop of the tree."""
+    """Each hop of the tree counts."""
     forwarded_tasks: int
     given_back: int
     """Tasks that reached an offer that had been answered elsewhere."""
@@ -76,12 +76,12 @@ class MatchingMeasures:
     idle_while_waiting_max: float
     """The longest that an offer and a task waited at the same time, at different partitions."""
     idle_bound: float
-    """What it may be at most."""
+    """The bound for it."""
     read_partitions: int
     """At the end of the arrivals; and the most there were."""
     read_partitions_max: int
     messages: int
-    """All that were sent, for every task and poll."""
+    """Messages of all tasks and polls."""
     partitions: tuple[PartitionMeasures, ...]
 
     @property
@@ -93,7 +93,7 @@ class MatchingMeasures:
 
 
 class Gauge:
-    """Who waits for whom: offers that nobody has used, and tasks that nobody has got."""
+    """Measures how long an offer and a task wait at the same time, wherever they are."""
 
     __slots__ = ("_began", "_line", "_open", "longest", "longest_at", "waiting")
 
@@ -101,13 +101,13 @@ class Gauge:
         self.waiting: set[int] = set()
         """Numbers of tasks."""
         self._began: dict[int, float] = {}
-        """Since when each task waits; one that was given back has waited all the time."""
+        """The time since which each task waits; one that was given back has waited all the time."""
         self._line: list[tuple[float, int]] = []
         """A heap of them; some may not wait any more."""
         self._open: dict[object, float] = {}
         """Offers, in the order in which they came."""
         self.longest = 0.0
-        """That an offer and a task waited at the same time."""
+        """The longest time that an offer and a task waited at the same time."""
         self.longest_at = 0.0
 
     def task_waits(self, number: int, now: float) -> None:

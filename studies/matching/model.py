@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from studies.matching.settings import MatchingModel
 
 SEGMENT_TASKS = 100
-"""Of a backlog that lies in the store from the start, as many in each segment."""
+"""Tasks in each segment of a backlog that is in the store from the start."""
 
 REST_SECONDS = 2.0
-"""After the last task: in this time everything has come to rest."""
+"""Time after the last task in which everything has come to rest."""
 
 
 def run_matching(settings: MatchingModel, seed: int, *, check: bool = True) -> MatchingMeasures:
-    """One run; with `check` it raises `Violation` if the bound does not hold."""
+    """Run the model once; with `check` raise `Violation` if the bound does not hold."""
     model = Model(settings, seed)
     try:
         model.run()
@@ -60,7 +60,7 @@ def run_matching(settings: MatchingModel, seed: int, *, check: bool = True) -> M
 
 
 class Model:
-    """The world of one run."""
+    """The hosts, producers and workers of one run."""
 
     def __init__(self, settings: MatchingModel, seed: int) -> None:
         self.settings = settings
@@ -144,7 +144,7 @@ class Model:
     def run(self) -> None:
         settings = self.settings
         for poller in self._pollers:
-            # Not all at once: nobody starts a hundred workers in one instant.
+            # Not all at once: a hundred workers do not start in one instant.
             self.clock.call_at(0.01 * self.random.random(), poller.offer)
         self._undone.update(range(settings.tasks))
         at = 0.01
@@ -220,7 +220,7 @@ class Model:
     # What happens to tasks
 
     def arrives(self, call: Call) -> None:
-        """A request is about to be served."""
+        """Note a request that is about to be served."""
         message, now = call.message, self.clock.now
         partition = self._partitions[message.partition].partition
         if isinstance(message, Add):
@@ -241,13 +241,13 @@ class Model:
                 self.clock.stop()
 
     def returned(self, message: Finish) -> None:
-        """A partition gives back a task that reached it too late."""
+        """Note a task that a partition gives back, because it arrived too late for its offer."""
         self.given_back += 1
         number = self._numbers[message.partition, message.ends[0].sequence]
         self.gauge.task_waits(number, self.clock.now)
 
     def answered(self, call: Call, outcome: object) -> None:
-        """A partition answers a request."""
+        """Note the answer of a partition to a request."""
         message, now = call.message, self.clock.now
         if isinstance(outcome, Offered):
             for task in outcome.tasks:
@@ -260,7 +260,7 @@ class Model:
             self.ends_too_late += len(outcome.late)
 
     def _matched(self, task: Given, now: float) -> None:
-        """An offer has got the task, here or at a parent."""
+        """Note that an offer has got the task, here or at a parent."""
         number = int.from_bytes(task.payload)
         self._numbers[task.partition, task.sequence] = number
         self.gauge.task_matched(number, now)
@@ -357,7 +357,7 @@ class Model:
 
 
 def _rates(settings: MatchingModel) -> list[float]:
-    """The arrival rate before each task."""
+    """Return the arrival rate before each task."""
     rates: list[float] = []
     passed = 0.0
     for share, factor in settings.phases:

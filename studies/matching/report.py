@@ -1,4 +1,4 @@
-"""What the study found: rows to print, JSON to keep, and sentences computed from the numbers."""
+"""The results of the study: rows to print, JSON to keep, and sentences computed from them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ METRICS: dict[str, Callable[[MatchingMeasures], float]] = {
     "idle_while_waiting_max_ms": lambda run: 1e3 * run.idle_while_waiting_max,
     "read_partitions_max": lambda run: run.read_partitions_max,
 }
-"""What is averaged over the seeds, by the name of its column."""
+"""Measures that are averaged over the seeds, by the name of their column."""
 
 PUBLISHED = {
     "2/2": {"p99_ms": 23, "max_ms": 133, "written": 22, "forwards": 158, "sync_matches": 1_480},
@@ -210,7 +210,7 @@ class MatchingStudy:
         return f"Of the tasks that come while workers are free, {', '.join(parts)} are written."
 
     def _bound(self) -> str | None:
-        """Who waits at an empty partition while a task waits elsewhere?"""
+        """Say how near the runs came to the bound."""
         cells: list[Cell | SweepCell] = [*self.cells, *self.sweep]
         runs = [
             run for cell in cells if cell.model.forwards and cell.model.depth for run in cell.runs

@@ -35,7 +35,7 @@ ADAPTIVE = Scaling(
     look_seconds=1.0,
     partitions_max=8,
 )
-"""As production has it, but twenty times as fast, for runs of half a minute."""
+"""The defaults of production, but twenty times as fast, for runs of half a minute."""
 
 FASTER = changed(ADAPTIVE, tasks_per_second=400.0, up_after_seconds=1.0, look_seconds=0.5)
 """For a run of four seconds."""
@@ -155,7 +155,7 @@ SWEPT: Mapping[str, MatchingModel] = {
         algorithm="weighted",
     ),
 }
-"""Where the defaults are put to the test."""
+"""The loads under which the sweep varies the defaults."""
 
 OFFERS = (1, 4, 16)
 TASKS = (1, 4, 16, 64)

@@ -1,4 +1,4 @@
-"""Everything that can be set about one run, with the numbers of Cadence's default scenario."""
+"""The settings of one run; the defaults are those of Cadence's default scenario."""
 
 from __future__ import annotations
 
@@ -45,13 +45,14 @@ class MatchingModel:
     backlog: tuple[int, ...] = ()
     """Tasks that lie in the store, by partition, when the run begins."""
     forwards: bool = True
-    """Whether there is a tree at all."""
+    """Whether partitions forward to parents."""
     forwarding: Forwarding = field(default_factory=Forwarding)
     scaling: Scaling = field(default_factory=lambda: Scaling(adaptive=False))
     hold_seconds: float = Queue().hold_seconds
     network_seconds: float = 0.0005
     network_jitter: float = 0.0
-    """How much longer than that a message may take, as a share; what overtakes what then varies."""
+    """The longest additional delay of a message, as a share of `network_seconds`; with it messages
+    on different links overtake each other."""
     commit_seconds: float = 0.005
     """A group commit and its fsync; a read of the store takes as long."""
     offer_seconds: float = 60.0
@@ -83,7 +84,7 @@ class MatchingModel:
 
     @property
     def queue(self) -> Queue:
-        """What the partitions are told."""
+        """The settings of the queue."""
         forwarding = self.forwarding
         return Queue(
             partitions=self.read,
@@ -95,20 +96,20 @@ class MatchingModel:
 
     @property
     def depth(self) -> int:
-        """Of the tree: how many forwards it takes from the farthest partition to the root."""
+        """The depth of the tree: forwards from the farthest partition to the root."""
         most = max(self.read, self.scaling.partitions_max if self.scaling.adaptive else 0)
         return depth(most - 1, self.forwarding.children)
 
     @property
     def idle_bound_seconds(self) -> float:
-        """So long at most an offer waits while a task waits anywhere: see the study's page."""
+        """The longest time an offer may wait while a task waits anywhere: see the study's page."""
         limits = self.forwarding
         way = self.network_seconds * (1 + self.network_jitter)
         deep = self.depth
         # The offer waits at home and climbs, the task does, and the answer comes down.
         path = limits.offer_wait_seconds + limits.task_wait_seconds + 3 * deep * way
         # Others are before it: those of its own partition go up a few at a time, and before each of
-        # these there may be everybody else. All of them need tasks, a few at a time and so many a
+        # these there may be all others. All of them need tasks, a few at a time and so many a
         # second. A turn is there and back, twice, if the task came too late and was given back.
         rounds = ceil(self.pollers / limits.offers)
         turns = ceil(self.pollers / limits.tasks) * 4 * deep * way

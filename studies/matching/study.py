@@ -42,7 +42,7 @@ Step: TypeAlias = tuple[str, "Cell | SweepCell", int]
 
 @dataclass(frozen=True, slots=True)
 class MatchingSettings:
-    """What to study."""
+    """The scenarios, seeds and sizes of a study."""
 
     scenarios: tuple[str, ...] = tuple(SCENARIOS)
     tasks: int | None = None

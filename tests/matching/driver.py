@@ -83,7 +83,7 @@ class Asked:
     def answer(self, message: object) -> None:
         answer = self.driver.plain(self, message)
         assert not self.answers, f"{self.what} is answered twice: {self.answers}, {answer}"
-        assert not self.over, f"{self.what} is answered, but nobody waits"
+        assert not self.over, f"{self.what} is answered after it was withdrawn"
         self.answers.append(answer)
 
     @property
@@ -134,7 +134,7 @@ def _give(owned: Owned, effect: effects.Give, give: Callable[[Owned, effects.Giv
 
 
 class Driver:
-    """One partition and all around it."""
+    """A partition, the node's driver, and the model of all else: store, parent, callers, time."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Driver:
         self.given: list[Run] = []
         """Everything that was ever given to a worker, in order."""
         self.auto_commit = True
-        """Whether what wants to be written is written at once."""
+        """Whether changes that are due are committed at once."""
         self.checking = True
         self.visitors: dict[QueueTask, Asked] = {}
         self.allocated: list[tuple[bytes, bytes]] = []
@@ -170,7 +170,7 @@ class Driver:
         self.unproven: list[effects.Unproven] = []
         self.not_kept: list[effects.NotKept] = []
         self.memory_bytes = memory_bytes
-        """Of waiting tasks, for all partitions of the shard."""
+        """The memory budget for waiting tasks of the shard."""
         self.quota_of = quota
         """Tasks and bytes that may be stored."""
         self.shell = RecordedShell(lambda: self.now, self.store, self._recalled)
@@ -218,7 +218,7 @@ class Driver:
     # Turns and time
 
     def turn(self) -> None:
-        """The end of a turn of the loop: everything that is to be done is done."""
+        """End a turn of the loop: do everything that is due."""
         self.driving.touch(self.owned)
         for _ in range(RESTLESS_ROUNDS):
             busy = self.shell.loop.run()
@@ -238,7 +238,7 @@ class Driver:
         return self.shell.loop.next_at
 
     def check(self) -> None:
-        """What must be true of a partition between any two turns."""
+        """Check what must hold for a partition between any two turns."""
         if not self.checking:
             return
         partition = self.partition
@@ -272,7 +272,7 @@ class Driver:
         self._check_quota()
 
     def _check_quota(self) -> None:
-        """What the quota counts between two looks is never less than there is."""
+        """Check that the quota never counts less than there is, between two looks."""
         quota, ledger, stored = self.quota, self.partition.ledger, self.store.use()
         before = quota.tasks, quota.bytes
         quota.recount()
@@ -293,7 +293,7 @@ class Driver:
         quota.tasks, quota.bytes = before
 
     def look_at_store(self) -> None:
-        """As a shard does once a second."""
+        """Read the stored sums, as a shard does once a second."""
         self.quota.look_begins()
         self.quota.look_ended(self.store.use())
         unwritten = self.partition.ledger.unwritten()
@@ -303,7 +303,7 @@ class Driver:
         return self.partition.ledger.wanted_at(self.settings.finish_seconds)
 
     def pass_time(self, seconds: float) -> None:
-        """Everything that happens by itself until then."""
+        """Let time pass, with everything that happens by itself meanwhile."""
         until = self.now + seconds
         self.turn()
         at_once = 0
@@ -334,7 +334,7 @@ class Driver:
         return batch is not None
 
     def write(self) -> None:
-        """The batch under way reaches the disk, and nobody has heard of it."""
+        """Write the batch under way to the disk, without telling the partition."""
         batch = self.partition.ledger.under_way
         assert batch is not None
         self.store.write(batch.changes)
@@ -477,7 +477,7 @@ class Driver:
             self.turn()
 
     def answer_wanted(self, outcome: list[Any] | MaitredError) -> None:
-        """What the parent had for the first query that went there."""
+        """Have the parent answer the first slot request that went there."""
         told = outcome if isinstance(outcome, MaitredError) else Allocated(outcome)
         self._parent_answers(self.passed_wanted[0], told)
         self.turn()
@@ -556,7 +556,7 @@ class Driver:
             self.turn()
 
     def take(self, worker: int | str = 1, slots: int = 1) -> list[Run]:
-        """What a worker gets at once; nothing keeps waiting."""
+        """Return the tasks that a worker gets at once; its offer does not keep waiting."""
         asked = self.offer(worker, slots)
         if not asked.answered:
             self.withdraw(asked)
@@ -598,7 +598,7 @@ class Driver:
         return asked
 
     def proof_of(self, run: Run) -> bytes:
-        """What the worker shows: what it was given, or would have been given by any owner."""
+        """Return the proof that the worker was given, or that any owner would have given to it."""
         if run.proof:
             return run.proof
         signer = AttemptProofs(SIGNING_KEY, self.key)
@@ -700,7 +700,7 @@ class Driver:
 
     @property
     def given_back(self) -> list[Finish]:
-        """What the owners of tasks that came too late were told."""
+        """The requests that returned tasks to their owners, because they came too late."""
         return [one for one in self.shell.asked if isinstance(one, Finish)]
 
     def _recalled(self, question: Question) -> None:
@@ -718,7 +718,7 @@ class Driver:
     def answer_offer(
         self, found: Sequence[Foreign] = (), reserved: Sequence[Any] = ()
     ) -> WaitingOffer:
-        """The parent answers the oldest offer that was passed on to it."""
+        """Have the parent answer the oldest offer that was passed on to it."""
         offer = self.passed_offers[0]
         given = [Given(*one) for one in found]
         self._parent_answers(offer, Offered(given, 0.0, 0, 0.0, None, list(reserved)))
@@ -726,7 +726,7 @@ class Driver:
         return offer
 
     def answer_task(self, worker: int | str | None) -> QueueTask:
-        """The parent answers for the oldest task: a worker has it, or nobody."""
+        """Have the parent answer for the oldest task: a worker has it, or none."""
         task = self.passed_tasks[0]
         session = b"" if worker is None else session_of(worker)
         self._parent_answers(task, Forwarded(session, f"worker {worker}"))

@@ -118,7 +118,7 @@ class SharedSupply:
         self.worker = ""
         """The worker's name, for people to read."""
         self.address = ""
-        """Where gateways reach the worker; empty: nowhere."""
+        """The worker's address for gateways; empty if gateways cannot reach the worker."""
         self.offers: dict[SharedOffer, None] = {}
         """The open offers, the oldest first."""
         self.free = 0
@@ -129,11 +129,11 @@ class SharedSupply:
 
 
 def _ignore(_: SharedOffer) -> None:
-    """Tell nobody."""
+    """Do nothing: no worker waits for these offers."""
 
 
 class SharedSupplies:
-    """All sets of one shard, with the partitions that are hungry."""
+    """The sets of one shard, and the partitions that are hungry."""
 
     def __init__(
         self, forgotten: Callable[[SharedOffer], None] = _ignore, places_max: int = PLACES_MAX

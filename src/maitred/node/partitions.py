@@ -391,7 +391,7 @@ class Partitions(PartitionDriver):
         counts = PartitionCounts(partitions, partitions, acquired.range_id)
         changes = Changes(key, acquired.range_id, acquired.backlog, counts=counts)
         if await self.store.commit([changes]):
-            raise NotOwner("Somebody else owns this partition now.")
+            raise NotOwner("Another shard owns this partition now.")
         return counts
 
     async def _root_counts(

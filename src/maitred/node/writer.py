@@ -192,7 +192,7 @@ class Writer:
             if partitions.owned.get(owned.key) is not owned:
                 continue
             if owned.key in overtaken:
-                partitions.lost(owned.key, NotOwner("Somebody else owns this partition now."))
+                partitions.lost(owned.key, NotOwner("Another shard owns this partition now."))
                 continue
             try:
                 if owned.key in written:
