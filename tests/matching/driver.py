@@ -479,7 +479,7 @@ class Driver:
     def answer_wanted(self, outcome: list[Any] | MaitredError) -> None:
         """Have the parent answer the first slot request that went there."""
         told = outcome if isinstance(outcome, MaitredError) else Allocated(outcome)
-        self._parent_answers(self.passed_wanted[0], told)
+        self.parent_answers(self.passed_wanted[0], told)
         self.turn()
 
     def attend(
@@ -710,7 +710,7 @@ class Driver:
             elif asked is question and isinstance(about, QueueTask):
                 self.recalled_tasks.append(about)
 
-    def _parent_answers(self, about: object, outcome: Struct | MaitredError) -> None:
+    def parent_answers(self, about: object, outcome: Struct | MaitredError) -> None:
         question = self.owned.asked[about]
         assert isinstance(question, Question)
         question.done(outcome)
@@ -721,7 +721,7 @@ class Driver:
         """Have the parent answer the oldest offer that was passed on to it."""
         offer = self.passed_offers[0]
         given = [Given(*one) for one in found]
-        self._parent_answers(offer, Offered(given, 0.0, 0, 0.0, None, list(reserved)))
+        self.parent_answers(offer, Offered(given, 0.0, 0, 0.0, None, list(reserved)))
         self.turn()
         return offer
 
@@ -729,7 +729,7 @@ class Driver:
         """Have the parent answer for the oldest task: a worker has it, or none."""
         task = self.passed_tasks[0]
         session = b"" if worker is None else session_of(worker)
-        self._parent_answers(task, Forwarded(session, f"worker {worker}"))
+        self.parent_answers(task, Forwarded(session, f"worker {worker}"))
         if session:
             self.given.append(Run(task.sequence, task.attempt + 1, session, task.payload, self.now))
         self.turn()
@@ -737,7 +737,7 @@ class Driver:
 
     def lose_task(self) -> QueueTask:
         task = self.passed_tasks[0]
-        self._parent_answers(task, ConnectionLost("The parent is gone."))
+        self.parent_answers(task, ConnectionLost("The parent is gone."))
         self.turn()
         return task
 
