@@ -32,7 +32,7 @@ class RetryAdvice(StrEnum):
     one that may be done twice."""
 
     NO = "no"
-    """The answer will be the same until somebody changes something."""
+    """The answer stays the same until an operator or a programmer changes something."""
     SOON = "soon"
     """After a backoff of well below a second; clients do so by themselves."""
     LATER = "later"
@@ -51,7 +51,7 @@ UNSURE: Final = RetryAdvice.UNSURE
 
 
 def printable(text: str) -> str:
-    """Return text that somebody else wrote with its control characters escaped, so that it can
+    """Return text from elsewhere with its control characters escaped, so that it can
     neither command the terminal that shows it nor pass for another line of a log."""
     if text.isprintable():
         return text

@@ -1,6 +1,6 @@
 """What a node says while it runs: lines for people on a terminal, one JSON object a line otherwise.
 
-There is no global configuration: whoever logs is given a `Logger`. The time of a line comes from a
+There is no global configuration: a part that logs gets a `Logger`. The time of a line comes from a
 clock that is an argument, so the same code logs simulated moments in the simulation.
 
 All processes of a node share one standard error. Each line is therefore handed to the system in
@@ -82,7 +82,7 @@ def logger(
 
 
 def wants_colour(environment: Mapping[str, str]) -> bool:
-    """Unless somebody said otherwise, in the way that is agreed upon (no-color.org)."""
+    """Whether to use colours: unless NO_COLOR is set (no-color.org)."""
     return not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
@@ -147,7 +147,7 @@ def _told(value: object) -> object:
 def _harmless(value: object) -> str:
     try:
         return value if isinstance(value, str) else repr(value)
-    except Exception:  # noqa: BLE001 - somebody's repr
+    except Exception:  # noqa: BLE001 - a repr of user code
         return f"<{type(value).__name__}>"
 
 

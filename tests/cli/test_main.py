@@ -189,3 +189,15 @@ main.run()
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (130, "maitred: stopped.\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(closed: str) -> None:
+    """A file that is opened later must not become standard output, which the event loop refuses to
+    close."""
+    command = f"{MAITRED} status --url maitred://127.0.0.1:1 --timeout 1 {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stderr
+    listed = subprocess.run(["sh", "-c", f"{MAITRED} config list {closed}"], check=False)
+    assert listed.returncode == 0

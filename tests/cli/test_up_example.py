@@ -84,13 +84,13 @@ def test_it_stops_with_the_node(node: RunningNode, how: str) -> None:
         node.send(signal.SIGTERM)
     assert node.wait() == 0
     assert not any(map(is_alive, pids))
-    assert not node.events("a worker of the example has ended; nobody starts it again")
+    assert not node.events("a worker of the example has ended; it is not restarted")
 
 
 def test_a_worker_that_dies_is_told_and_not_started_again(node: RunningNode) -> None:
     first, _ = workers(node)
     os.kill(first, signal.SIGKILL)
-    (told,) = node.wait_for_event("a worker of the example has ended; nobody starts it again")
+    (told,) = node.wait_for_event("a worker of the example has ended; it is not restarted")
     assert told["worker"] == "market-1"
     with library.connect(node.url) as client:
         assert client.query(RDB, "select 1 one", timeout=20) == [{"one": 1}]

@@ -1,4 +1,4 @@
-"""`maitred admin`: for people who look after queues, queries, workers, API tokens and backups."""
+"""`maitred admin`: the commands for queues, queries, workers, API tokens and backups."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def admin() -> None:
 
 @admin.group(cls=HintingGroup)
 def queue() -> None:
-    """Queues: which there are, how they are, how many partitions they have, what died in them.
+    """Queues: list, describe, delete; partitions, dead letters, damaged rows.
 
     A queue is named with its namespace, as in shop/thumbnails. The user needs the permission
-    `admin` there; for the list, everywhere.
+    `admin` in that namespace; for the list, in every namespace.
     """
 
 

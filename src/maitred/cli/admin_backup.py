@@ -22,7 +22,7 @@ _data_option = click.option(
 )
 
 
-@click.command()
+@click.command(short_help="Copy the store of a node, and verify the copy.")
 @click.argument("target", metavar="TARGET")
 @_data_option
 @json_option
@@ -39,16 +39,16 @@ def backup(target: str, data: str, *, as_json: bool) -> None:
     _tell(made, Path(target).absolute(), "backed up to", as_json=as_json)
 
 
-@click.command()
+@click.command(short_help="Make a node's directory from a backup.")
 @click.argument("source", metavar="BACKUP")
 @_data_option
-@click.option("--replace", is_flag=True, help="Move a store that is there into a folder beside it.")
+@click.option("--replace", is_flag=True, help="Move an existing store into a folder beside it.")
 @json_option
 def restore(source: str, data: str, *, replace: bool, as_json: bool) -> None:
-    """Make a node's directory of BACKUP, which is verified first. The node must be stopped.
+    """Make a node's directory from BACKUP, which is verified first. The node must be stopped.
 
-    Tasks that were added after the backup are lost, and those that ended since run again. No number
-    of a task comes twice, and what workers still hold of before counts no more.
+    Tasks that were added after the backup are lost, and those that ended since run again. No
+    sequence number is used twice, and workers cannot finish tasks that they got before.
     """
     from maitred.node.identity import locked_directory
     from maitred.store.sqlite_backup import restore as restored

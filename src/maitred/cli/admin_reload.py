@@ -18,8 +18,9 @@ FAILED = "failed"
 
 
 @click.command(
+    short_help="Read users and certificates again.",
     epilog="Exit status: 0 if every process has read everything again, 1 if a part failed. What "
-    "failed is as it was before."
+    "failed is as it was before.",
 )
 @node_options
 @json_option

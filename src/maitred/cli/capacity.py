@@ -31,7 +31,7 @@ FORMATS = (".svg", ".png")
     "--policy",
     default="idle",
     show_default=True,
-    help="Who picks the worker of a query: the queue's setting queries.policy.",
+    help="How the worker of a query is chosen: the queue's setting queries.policy.",
 )
 @click.option("--deadline", type=float, help="Seconds that callers of queries wait.  [default: 30]")
 @click.option(

@@ -1,7 +1,7 @@
-"""One worker of the example: `maitred worker`, which ends when whoever started it is gone.
+"""One worker of the example: `maitred worker`, which ends when its parent process ends.
 
-Whoever started it holds the other end of its standard input. A process that is killed cannot tell
-its children; but its end of the pipe is closed, and that is seen here.
+The parent holds the other end of this process's standard input. A parent that is killed cannot
+signal its children; but its end of the pipe is closed, and this process notices.
 """
 
 from __future__ import annotations

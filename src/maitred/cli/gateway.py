@@ -27,7 +27,7 @@ MEANINGS: Final = (
 _EPILOG = (
     exit_statuses(MEANINGS)
     + "\n\nThe settings are a node's, as for `maitred up`: the group `gateway`, `users`, "
-    "`users_file`, `tls`, `log`, `drain_seconds`. Without users, whoever reaches it may do "
+    "`users_file`, `tls`, `log`, `drain_seconds`. Without users, every caller may do "
     "what the user of the URL may."
 )
 

@@ -1,7 +1,7 @@
-"""`maitred hash-secret`: what to write into the settings instead of a secret.
+"""`maitred hash-secret`: prints the hash that stands in the settings instead of a secret.
 
-The secret is never an argument: those end up in the history of the shell and in everybody's `ps`.
-Only the hash goes to standard output, so that a script can take it; the rest is for the person.
+The secret is never an argument: arguments end up in the history of the shell, and other users see
+them in `ps`. Only the hash goes to standard output, for scripts; the rest goes to standard error.
 """
 
 from __future__ import annotations

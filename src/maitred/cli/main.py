@@ -44,7 +44,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_SHARDS_KEEP_DYING = 3
 EXIT_INTERRUPTED = 130
-"""What shells report for a program ended by Ctrl-C."""
+"""The exit status that shells report for a program ended by Ctrl-C."""
 
 
 class LazyGroup(HintingGroup):
@@ -74,7 +74,7 @@ class LazyGroup(HintingGroup):
 @click.pass_context
 def cli(context: click.Context) -> None:
     """maitred seats every task and every query at a worker that is free."""
-    # As no-color.org has it; the logs look for themselves.
+    # As no-color.org defines it; the logs check by themselves.
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         context.color = False
 
@@ -86,13 +86,15 @@ def run() -> None:
 
 def run_command(command: click.Command, name: str) -> None:
     """Run a command; an error becomes a sentence and an exit code, never a traceback."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that can't show a box character gets a question mark, not an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         command.main(prog_name=name, standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as problem:
@@ -104,7 +106,7 @@ def run_command(command: click.Command, name: str) -> None:
             click.echo(f"{'':{len(name)}}  {printable(problem.remedy)}", err=True)
         sys.exit(_exit_status(problem))
     except (click.Abort, KeyboardInterrupt):
-        # Whatever was interrupted leaves coroutines behind that nobody will await now.
+        # The interrupted command may leave coroutines behind that are never awaited.
         warnings.simplefilter("ignore")
         click.echo(f"{name}: stopped.", err=True)
         sys.exit(EXIT_INTERRUPTED)
@@ -115,8 +117,18 @@ def run_command(command: click.Command, name: str) -> None:
         sys.exit(EXIT_FAILED)
 
 
+def _open_standard_streams() -> None:
+    """Open the null device in the place of standard streams that are closed: otherwise the next
+    file or socket would get their number, and the event loop refuses to close such a one."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+
+
 def _exit_status(problem: MaitredError) -> int:
-    """What was typed is wrong, or it was right and cannot be done here and now."""
+    """Tell bad input from a request that was right and failed here and now."""
     if isinstance(problem, InvalidArgument):
         return EXIT_BAD_INPUT
     return EXIT_SHARDS_KEEP_DYING if isinstance(problem, ShardsKeepDying) else EXIT_FAILED

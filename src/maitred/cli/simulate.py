@@ -22,7 +22,7 @@ EXIT_FAILED = 1
 
 SEEDS = 100
 SEEDS_MAX = 10**12
-"""More than anybody can wait for; it keeps a slip of the finger from becoming an odd error."""
+"""More than a person can wait for; a number with too many zeros gets an error that says so."""
 
 PROCESSES_MAX = 256
 """A process is 40 MB; more of them than cores are no faster."""

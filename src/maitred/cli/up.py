@@ -1,6 +1,6 @@
-"""`maitred up`: starts a node, says where it is, and stays until it is stopped.
+"""`maitred up`: starts a node, prints its address, and runs until it is stopped.
 
-What people and scripts are to read is on standard output; what the node logs, on standard error.
+The address and the next steps are on standard output, the node's log on standard error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _EPILOG = (
     "--public-without-auth",
     is_flag=True,
     default=None,
-    help="Listen on a public address without users: whoever reaches it may do anything.",
+    help="Listen on a public address without users: every caller may do anything.",
 )
 @click.option("--log-format", metavar="FORMAT", help="auto, human or json.  [default: auto]")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, ...  [default: info]")
@@ -95,7 +95,7 @@ def up(
     def read() -> Node:
         return load(file, os.environ, flags(options, others))
 
-    # Whatever this process and its shards make is for their owner alone, sockets and logs as well.
+    # The files of this process and its shards are for their owner alone, sockets and logs as well.
     os.umask(os.umask(0o077) | 0o077)
     settings = read()
     log = logger(settings.log)
@@ -113,7 +113,7 @@ def up(
 
 
 def flags(options: Mapping[str, object], others: tuple[str, ...]) -> dict[str, object]:
-    """What was given on the command line, by the names of the settings."""
+    """Return the options of the command line by the names of their settings."""
     given = {name.replace("log_", "log."): value for name, value in options.items()}
     for other in others:
         name, equals, value = other.partition("=")
@@ -146,8 +146,8 @@ def _announce(
         if sys.stdout is not None:  # it was closed before we began
             sys.stdout.flush()
     except OSError as problem:
-        # Nobody reads it, or its disk is full: no reason to stop serving. Python must not try to
-        # flush again.
+        # The reader has gone, or the disk is full: no reason to stop serving. Python must not try
+        # to flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         log.warning("standard output cannot be written", reason=problem.strerror)
 

@@ -39,7 +39,8 @@ do."""
 LOOK_SECONDS = 0.05
 
 DRAIN_SECONDS = 5
-"""For what the workers run when the node is stopped; nobody depends on it."""
+"""How long the workers may finish their queries when the node is stopped; no one depends on
+them."""
 
 KILL_SECONDS = DRAIN_SECONDS + 5
 
@@ -96,8 +97,8 @@ class ExamplePool:
             *("--log-level", "warning"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            # The address not as an argument: it is nobody's business who lists processes. A
-            # session of its own: Ctrl-C is for the node, which stops the workers in their turn.
+            # The address is no argument, which other users could see in `ps`. A session of its own:
+            # Ctrl-C is for the node, which stops the workers in their turn.
             env={**os.environ, "MAITRED_URL": url},
             start_new_session=True,
         )
@@ -108,7 +109,7 @@ class ExamplePool:
         status = await process.wait()
         if not self._is_stopping:
             self._log.warning(
-                "a worker of the example has ended; nobody starts it again",
+                "a worker of the example has ended; it is not restarted",
                 worker=name,
                 status=status,
             )

@@ -198,7 +198,7 @@ def _check_client_users(node: Node, tls: Tls, origin: _Origins) -> None:
     if not node.authenticates:
         raise InvalidSetting(
             f"{where} maps names in certificates to users, but the node has no users.",
-            remedy="Configure users; they need a secret as well, which nobody has to know.",
+            remedy="Configure users; they need a secret as well, which no one has to know.",
         )
 
 

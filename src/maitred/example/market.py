@@ -18,7 +18,7 @@ from maitred.example.tables import SYMBOLS, Tables
 app = App("default")
 
 TODAY = "2016-02-16"
-"""The day of the paper's session; it is fixed, so that everybody sees the same rows."""
+"""The day of the paper's session; it is fixed, so that every run has the same rows."""
 
 HISTORY_DAYS = 20
 

@@ -84,7 +84,7 @@ class _Users:
 
     users: Mapping[str, User]
     identities: Mapping[str, Identity]
-    nobody: str
+    decoy: str
     """A hash that no secret has, as costly as the costliest of any user."""
     work: int
     """Work of refusing any wrong secret: as much as the user whose secrets cost most together."""
@@ -101,14 +101,14 @@ class _Users:
             key=lambda hashed: hashed.work,
             default=default,
         )
-        nobody = costliest._replace(salt=os.urandom(16), hash=os.urandom(32))
+        decoy = costliest._replace(salt=os.urandom(16), hash=os.urandom(32))
         work = max((sum(one.work for one in secrets) for secrets in hashes), default=default.work)
-        return cls(dict(users), identities, str(nobody), work)
+        return cls(dict(users), identities, str(decoy), work)
 
     def secrets(self, name: str) -> tuple[str, ...]:
         """Return the hashes to verify against; for an unknown name, a hash that no secret has."""
         user = self.users.get(name)
-        return _secrets(user) if user is not None else (self.nobody,)
+        return _secrets(user) if user is not None else (self.decoy,)
 
 
 def _secrets(user: User) -> tuple[str, ...]:
@@ -244,8 +244,7 @@ class Directory:
         wanted = self._configured if configured is None else dict(configured)
         if wanted and not self.required:
             raise InvalidSetting(
-                "This node was started without users, and everybody who is connected may do "
-                "anything.",
+                "This node was started without users, so every connected caller may do anything.",
                 remedy="Restart it to have users.",
             )
         for name, user in wanted.items():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maitred.settings import Node
 
 SECRETS: Final = ("store", "users")
-"""Settings that hold secrets; a settings file without them may be read by anybody."""
+"""Settings that hold secrets; a settings file without them may be read by all users."""
 
 READ: Final = 0o044
 WRITE: Final = 0o022

@@ -142,7 +142,7 @@ class _Encrypted(Exception):
     """OpenSSL asked for a passphrase; without an answer it would ask at the terminal."""
 
 
-def _ask_nobody() -> str:
+def _refuse_passphrase() -> str:
     raise _Encrypted
 
 
@@ -153,10 +153,10 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
         _check_readable("key", key)
     holder = key or certificate
     try:
-        context.load_cert_chain(certificate, key, password=_ask_nobody)
+        context.load_cert_chain(certificate, key, password=_refuse_passphrase)
     except _Encrypted:
         raise InvalidSetting(
-            f"The TLS key {holder} is encrypted, and nobody is there to type its passphrase.",
+            f"The TLS key {holder} is encrypted, and a node cannot ask for its passphrase.",
             remedy="Store it unencrypted, readable for this user only.",
         ) from None
     except ssl.SSLError as problem:

@@ -22,7 +22,7 @@ GATEWAY = "maitred-gateway"
 name."""
 
 CREDENTIALS_IGNORED: Final = (
-    "credentials ignored: the node has no users, so anybody may do anything"
+    "credentials ignored: the node has no users, so every caller may do anything"
 )
 """Logged once if a caller sends credentials to a node that does not check any."""
 

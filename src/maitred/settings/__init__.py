@@ -1,7 +1,7 @@
 """Everything that can be set, in one schema: names, defaults, and the reason for each default.
 
-A limit is a number with a name. Whoever reaches it is refused in words, never slowed down without a
-sign. Times are in seconds and sizes in bytes, and say so at the end of their names.
+A limit is a number with a name. A request beyond it is refused with a sentence, never slowed down
+silently. Times are in seconds and sizes in bytes, as the ends of their names say.
 """
 
 from maitred.settings.access import (

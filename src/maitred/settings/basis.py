@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from msgspec import Meta, Struct
 
 PORT = 4747
-"""Where a node listens and a client looks, if nobody says otherwise."""
+"""The default port of a node, for the node and for its clients."""
 
 HTTP_PORT = 4780
 """The same for the HTTP API of a gateway."""
@@ -43,4 +43,4 @@ no operator could choose it better: it is no setting, so no file, variable or op
 
 
 class Schema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings do not change while they are used, and there are none that nobody knows."""
+    """A group of settings: immutable, and without unknown ones."""

@@ -1,4 +1,4 @@
-"""A node: all of the above, and what its processes are told."""
+"""The settings of a node as a whole, and of its gateway, logs and restarts."""
 
 from __future__ import annotations
 
@@ -31,29 +31,30 @@ class Log(Schema, frozen=True, kw_only=True):
     """`auto`: for people on a terminal, JSON otherwise."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is written. `info` is what a person would want to know the next morning."""
+    """Lowest level that is written. `info` has what an operator wants to know the next morning."""
 
 
 class Audit(Schema, frozen=True, kw_only=True):
-    """Who did what to what, from where, and whether it was allowed: JSON lines in files."""
+    """The audit log: which user did what, from where, and whether it was allowed, as JSON lines in
+    files."""
 
     when: Literal["users", "always", "never"] = "users"
-    """Whether it is written. `users`: if the node has users, since without them nobody can be
-    named."""
+    """Whether the audit log is written. `users`: if the node has users, since records without users
+    name no one."""
 
     directory: Location | None = None
-    """Where the files are, one for each process; `audit` in the data directory unless told."""
+    """Directory of the files, one per process; by default `audit` in the data directory."""
 
     queries: Advanced[Literal["none", "hash", "text"]] = "none"
-    """What is told of queries over HTTP: nothing, a SHA-256 hash of their arguments, or these. They
-    may be personal data, and one record a query fills the files soon. The arguments of a native
-    client's queries go to the worker past the node, and are never told."""
+    """What is recorded of queries over HTTP: nothing, a SHA-256 hash of their arguments, or the
+    arguments. They may be personal data, and one record per query fills the files soon. The
+    arguments of a native client's queries bypass the node, and are never recorded."""
 
     file_bytes: Advanced[Annotated[int, Meta(ge=4096)]] = 16 * 2**20
     """A file that would grow beyond this is closed and the next one begun: some 80,000 records."""
 
     files: Advanced[Count] = 10
-    """Files that each process keeps; the oldest is removed. Ship them elsewhere before."""
+    """Files that each process keeps; the oldest is removed. Copy them elsewhere before that."""
 
     records_per_second: Advanced[Count] = 200
     """Of each process, for each kind: actions, refusals, queries. What is beyond is counted, and a
@@ -61,43 +62,42 @@ class Audit(Schema, frozen=True, kw_only=True):
 
 
 class Restarts(Schema, frozen=True, kw_only=True):
-    """When a shard dies."""
+    """How a shard that died is restarted."""
 
     first_seconds: Seconds = 0.1
-    """Before the first restart; doubled each time, until..."""
+    """Pause before the first restart; doubled each time, up to `longest_seconds`."""
 
     longest_seconds: Seconds = 5.0
-    """... this."""
+    """Longest pause between restarts."""
 
     give_up_after: Count = 6
-    """Deaths within the window after which the node stops: it will not heal by itself."""
+    """Deaths within the window after which the node stops: a restart does not help."""
 
     window_seconds: Seconds = 60.0
-    """A shard that lived for so long starts from nothing."""
+    """After this long without a death, earlier ones no longer count."""
 
 
 class GatewaySettings(Schema, frozen=True, kw_only=True):
     """The HTTP API, and the gateway behind it."""
 
     enabled: bool = True
-    """Whether `maitred up` starts one."""
+    """Whether `maitred up` starts a gateway."""
 
     host: Text = "127.0.0.1"
-    """Loopback unless told: an open port is a decision."""
+    """Address to listen on. Loopback by default: an open port is a decision."""
 
     port: Port | None = None
-    """The port of the HTTP API; 0 asks the system for a free one. Unless set, it is 4780 beside a
-    node on port 4747, and otherwise the node's port + 33 (more with over 31 shards, whose own ports
-    would reach that far), so that two nodes on one machine do not collide. A node on port 0 gets a
-    free one."""
+    """Port of the HTTP API; 0: a free one. By default it is 4780 beside a node on port 4747, and
+    otherwise the node's port + 33 (more with over 31 shards, whose own ports would reach that far),
+    so that two nodes on one machine do not collide. A node on port 0 gets a free one."""
 
     away_seconds: Advanced[Wait] = 2.0
     """How long the node, or a shard of it, may be away before requests for it are answered with 503
-    at once; until then they wait for it. As `away_seconds` of a client, which says more."""
+    at once; until then they wait. See `away_seconds` of a client."""
 
     connections: Advanced[Count] = 10_000
-    """Open at a time; more are refused with 503. As many TLS handshakes may be under way besides;
-    at that limit the oldest handshake gives way to a new one."""
+    """Most open connections; more are refused with 503. As many TLS handshakes may be in progress
+    besides; at that limit the oldest handshake is closed for a new one."""
 
     header_bytes: Advanced[Annotated[int, Meta(ge=1024, le=2**24)]] = 32 * 1024
     """Largest request line with headers; proxies send a few hundred bytes."""
@@ -106,89 +106,90 @@ class GatewaySettings(Schema, frozen=True, kw_only=True):
     """Largest body of a request; the same as for payloads of tasks."""
 
     stranger_bytes: Advanced[Count] = 16 * 2**20
-    """Unfinished requests of all callers that have not shown who they are, together. Whoever goes
-    beyond is refused. An honest head arrives in one piece."""
+    """Most bytes of unfinished requests, all callers together that are not authenticated yet. The
+    connection that exceeds it is refused. An honest head arrives in one piece."""
 
     partial_bytes: Advanced[Count] = 48 * 2**20
-    """Unfinished bodies of all callers that may come in, together: 24 of the largest. Whoever goes
-    beyond is refused with 429, so that many bodies, each nearly sent, do not fill the memory."""
+    """Most bytes of unfinished bodies, all authenticated callers together: 24 of the largest. The
+    connection that exceeds it is refused with 429, so that many bodies, each nearly complete, do
+    not fill the memory."""
 
     under_way_bytes: Advanced[Count] = 256 * 2**20
-    """Complete bodies of all requests that are not answered yet. Beyond it requests with more than
-    4 KiB are refused with 429."""
+    """Most bytes of complete bodies whose requests are not answered yet. Beyond it, requests with
+    more than 4 KiB are refused with 429."""
 
     unsent_bytes: Advanced[Count] = 48 * 2**20
-    """Answers that wait for callers that do not read, all connections together. Whoever goes beyond
-    is cut off."""
+    """Most bytes of answers that callers have not read, all connections together. The connection
+    that exceeds it is cut off."""
 
     header_seconds: Advanced[Seconds] = 10.0
-    """From the first byte of a request to the end of its headers."""
+    """Longest time from the first byte of a request to the end of its headers."""
 
     body_seconds: Advanced[Seconds] = 30.0
-    """From there to the end of its body, and longest time in which a caller takes nothing of an
-    answer."""
+    """Longest time from there to the end of the body, and longest time in which a caller reads
+    nothing of an answer."""
 
     idle_seconds: Advanced[Seconds] = 75.0
-    """A connection without a request is closed after so long; browsers and proxies keep theirs for
-    a minute."""
+    """A connection without a request is closed after this long; browsers and proxies keep theirs
+    for a minute."""
 
     origins: list[Origin] = field(default_factory=list)
     """Origins, such as `https://desk.example`, whose pages may send requests through a browser
-    although the gateway is called by another name: behind a proxy that changes Host. All others are
+    although the gateway has another host name: behind a proxy that changes Host. Others are
     refused, since a browser may add credentials by itself."""
 
     open_metrics: bool = True
-    """Whether `/metrics` can be read without a user. If not, it needs the permission `observe`."""
+    """Whether `/metrics` needs no user. Otherwise it needs the permission `observe`."""
 
     open_document: Advanced[bool] = True
     """The same for `/openapi.json`."""
 
     tracebacks: bool = False
-    """Whether callers see tracebacks of handlers: they show code and, at times, data."""
+    """Whether callers get the tracebacks of handlers, which show code and sometimes data."""
 
     hook: Advanced[Text | None] = None
-    """A function as MODULE:NAME that sees every query before a worker is looked for, and may change
-    or refuse it."""
+    """A function as MODULE:NAME that gets every query before a worker is chosen, and may change or
+    refuse it."""
 
     querying: Querying = field(default_factory=Querying)
 
 
 class Node(Schema, frozen=True, kw_only=True):
-    """One node: what `maitred up` takes from a file, the environment and its options."""
+    """The settings of a node, which `maitred up` reads from a file, variables and its options."""
 
     host: Text = "127.0.0.1"
-    """Loopback unless told: an open port is a decision."""
+    """Address to listen on. Loopback by default: an open port is a decision."""
 
     port: Port = PORT
-    """The port that all shards share; 0 asks the system for a free one. Shard n's own port is
-    n + 1 above it."""
+    """Port that all shards share; 0: a free one. Shard n's own port is n + 1 above it."""
 
     shards: Annotated[int, Meta(ge=1, le=1024)] | None = None
-    """Default: the cores that this process may use."""
+    """Number of shards; by default the cores that this process may use."""
 
     data: Location = "maitred-data"
-    """The directory that is this node: its identity, and what it must not lose."""
+    """The data directory: the node's identity and its durable state."""
 
     spread_batch: Advanced[Annotated[int, Meta(ge=0)] | dict[str, int | float | str]] = 0
     """Partitions of a queue that share a routing key (0: none), or a gradual change of it."""
 
     store: Hidden | None = None
-    """Where tasks are kept: `postgresql://...`, or nothing for files in the data directory."""
+    """Where tasks are stored: `postgresql://...`; by default files in the data directory."""
 
     drain_seconds: Seconds = 10.0
-    """How long a stopping node waits for what is being worked on."""
+    """How long a stopping node waits for work in flight."""
 
     public_without_auth: bool = False
-    """Set this to listen on a public address without users: whoever reaches it may do anything."""
+    """Whether the node may listen on a public address without users: every caller may then do
+    anything."""
 
     users_file: Location | None = None
-    """More users, in a file that is read again when it changes."""
+    """File with more users, which is reloaded when it changes."""
 
     queues: dict[Text, Queue] = field(default_factory=dict)
-    """By `namespace/queue`, `namespace/*` or `*`; the one that says most counts, alone."""
+    """Settings by `namespace/queue`, `namespace/*` or `*`; only the most specific entry applies."""
 
     namespaces: dict[Text, Namespace] = field(default_factory=dict)
-    """Quotas by namespace, or for `*`; the one that says most counts, alone."""
+    """Quotas by namespace, or for `*`; only the most specific entry applies."""
 
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     limits: Limits = field(default_factory=Limits)
@@ -203,5 +204,5 @@ class Node(Schema, frozen=True, kw_only=True):
 
     @property
     def authenticates(self) -> bool:
-        """Whether those who connect have to say who they are."""
+        """Whether callers have to authenticate."""
         return bool(self.users) or self.users_file is not None or self.jwt is not None

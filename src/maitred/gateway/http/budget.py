@@ -60,7 +60,9 @@ class Budgets:
             "bodies of requests under way", "under_way_bytes", settings.under_way_bytes
         )
         """Counts complete bodies, until their requests are answered."""
-        self.unsent = Budget("answers that nobody takes", "unsent_bytes", settings.unsent_bytes)
+        self.unsent = Budget(
+            "answers that callers do not read", "unsent_bytes", settings.unsent_bytes
+        )
         """Counts answers to callers that do not read them."""
         self._peak = 0
 

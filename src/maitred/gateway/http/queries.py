@@ -214,7 +214,9 @@ class QueryRoutes:
             return
         check(identity, namespace, "query")
         if wanted.user not in {"", identity.name}:
-            raise PermissionDenied("Others' queries are shown to those who may look after queues.")
+            raise PermissionDenied(
+                "Queries of other users are shown to users with the permission 'admin'."
+            )
         wanted.user = identity.name
 
 
