@@ -8,14 +8,12 @@ from maitred.errors import InvalidName, InvalidPartition
 from maitred.routing import (
     QueueId,
     own_key,
-    parse_partition_name,
     partition_name,
     routing_key,
-    sticky_key,
 )
 from maitred.routing.keys import PARTITIONS_MAX
 from maitred.routing.names import NAME_MAX_BYTES, QUEUE_TYPE_MAX
-from tests.routing.strategies import names, queues
+from tests.routing.strategies import queues
 
 QUEUE = QueueId("ns", "queue", 2)
 
@@ -36,10 +34,6 @@ def test_routing_keys(partition: int, batch_size: int, key: str, index: int) -> 
     assert routing_key(QUEUE, partition, batch_size) == (key, index)
 
 
-def test_sticky() -> None:
-    assert sticky_key("ns", "worker-7") == ("ns:worker-7:1", 0)
-
-
 @given(queues, queues, st.integers(0, 200), st.integers(0, 200), st.integers(0, 9))
 def test_no_two_partitions_share_a_place(
     queue: QueueId, other: QueueId, partition: int, other_partition: int, batch_size: int
@@ -49,41 +43,6 @@ def test_no_two_partitions_share_a_place(
             other, other_partition, batch_size
         )
         assert own_key(queue, partition) != own_key(other, other_partition)
-
-
-@given(names, st.integers(0, PARTITIONS_MAX - 1))
-def test_partition_names_parse_back(queue: str, partition: int) -> None:
-    assert parse_partition_name(partition_name(queue, partition)) == (queue, partition)
-
-
-@given(st.text(max_size=30).map(lambda text: "/_sys/" + text) | st.text(max_size=30))
-def test_whatever_parses_is_the_name_of_what_it_parsed_to(name: str) -> None:
-    try:
-        queue, partition = parse_partition_name(name)
-    except (InvalidName, InvalidPartition):
-        return
-    assert partition_name(queue, partition) == name
-    QueueId("ns", queue, 0)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("/_sys/q", "/_sys/q/", "/_sys/q/0", "/_sys/q/01", "/_sys/q/-1", "/_sys/q/+1"),
-        *("/_sys/q/x", "/_sys/q/\u0661", "/_sys/q/1 ", "/_sys//1", "/_sys//_sys/q/1/1"),
-        *("", "q:1"),
-    ],
-)
-def test_names_that_are_no_partitions(name: str) -> None:
-    with pytest.raises(InvalidName):
-        parse_partition_name(name)
-
-
-def test_partition_names_past_the_limit() -> None:
-    assert parse_partition_name(f"/_sys/q/{PARTITIONS_MAX - 1}") == ("q", PARTITIONS_MAX - 1)
-    for digits in (str(PARTITIONS_MAX), "9" * 5_000):
-        with pytest.raises(InvalidName):
-            parse_partition_name(f"/_sys/q/{digits}")
 
 
 @pytest.mark.parametrize("partition", [-1, PARTITIONS_MAX, 1.0, True, None])
@@ -127,14 +86,6 @@ def test_names_that_are_refused(namespace: str, queue: str, queue_type: int, sen
 )
 def test_names_that_are_fine(name: str) -> None:
     assert QueueId(name, name, 0) == (name, name, 0)
-
-
-def test_sticky_names_are_checked_too() -> None:
-    for name in ("host:1", "/_sys/q/1", ""):
-        with pytest.raises(InvalidName):
-            sticky_key("ns", name)
-    with pytest.raises(InvalidName):
-        sticky_key("", "host")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from maitred.balancing.factory import ALGORITHMS, selector
 from maitred.balancing.fewest_polls import FewestPolls
-from maitred.balancing.forced import Forced
 from maitred.balancing.hints import (
     BACKLOG_MAX,
     RATE_PER_SECOND_MAX,
@@ -12,7 +11,6 @@ from maitred.balancing.hints import (
 from maitred.balancing.interface import PartitionSelector, Poll, PollOwner, RandomSource
 from maitred.balancing.round_robin import RoundRobin
 from maitred.balancing.settings import InvalidSelectorSetting, SelectorSettings
-from maitred.balancing.targets import Target, read_partition, write_partition
 from maitred.balancing.uniform import Uniform
 from maitred.balancing.weighted import Weighted
 
@@ -22,7 +20,6 @@ __all__ = [
     "RATE_PER_SECOND_MAX",
     "BacklogHint",
     "FewestPolls",
-    "Forced",
     "InvalidHint",
     "InvalidSelectorSetting",
     "PartitionSelector",
@@ -31,10 +28,7 @@ __all__ = [
     "RandomSource",
     "RoundRobin",
     "SelectorSettings",
-    "Target",
     "Uniform",
     "Weighted",
-    "read_partition",
     "selector",
-    "write_partition",
 ]

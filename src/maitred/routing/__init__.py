@@ -8,13 +8,10 @@ from maitred.routing.counts import PartitionCounts
 from maitred.routing.fingerprint import fingerprint32
 from maitred.routing.gradual import GradualChange, format_time, parse_time
 from maitred.routing.keys import (
-    PartitionName,
     RoutingKey,
     own_key,
-    parse_partition_name,
     partition_name,
     routing_key,
-    sticky_key,
 )
 from maitred.routing.names import QueueId
 from maitred.routing.placement import PLACEMENTS, Place, place, place_all
@@ -29,7 +26,6 @@ __all__ = [
     "GradualChange",
     "HashRing",
     "PartitionCounts",
-    "PartitionName",
     "Place",
     "QueueId",
     "Route",
@@ -41,7 +37,6 @@ __all__ = [
     "format_time",
     "own_key",
     "parent",
-    "parse_partition_name",
     "parse_time",
     "partition_name",
     "path_to_root",
@@ -51,6 +46,5 @@ __all__ = [
     "routing_key",
     "shard_of",
     "sharding",
-    "sticky_key",
     "token",
 ]

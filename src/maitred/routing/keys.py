@@ -8,20 +8,13 @@ same either way: turning spread routing on never moves a root.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-from maitred.errors import InvalidName, InvalidPartition
-from maitred.routing.names import SYSTEM_PREFIX, QueueId, check_name
+from maitred.errors import InvalidPartition
+from maitred.routing.names import SYSTEM_PREFIX, QueueId
 
 PARTITIONS_MAX = 100_000
 """The most partitions of one queue. One partition handles thousands of tasks a second."""
-
-STICKY_TYPE = 1
-"""The queue type of every sticky queue."""
-
-
-_PARTITION = re.compile(f"[1-9][0-9]{{0,{len(str(PARTITIONS_MAX - 1)) - 1}}}", re.ASCII)
 
 
 class RoutingKey(NamedTuple):
@@ -29,13 +22,6 @@ class RoutingKey(NamedTuple):
 
     key: str
     index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed here
-
-
-class PartitionName(NamedTuple):
-    """A queue's name and a partition number, as parsed from a partition's name."""
-
-    queue: str
-    partition: int
 
 
 def routing_key(queue: QueueId, partition: int, batch_size: int = 0) -> RoutingKey:
@@ -54,33 +40,10 @@ def own_key(queue: QueueId, partition: int) -> str:
     return f"{queue.namespace}:{partition_name(queue.queue, partition)}:{queue.type}"
 
 
-def sticky_key(namespace: str, name: str) -> RoutingKey:
-    """Return the key of a sticky queue, which has one partition and is never spread.
-
-    Sticky queues share the names of queues of type 1: give them names that no queue has.
-    """
-    check_name("namespace", namespace)
-    check_name("sticky queue", name)
-    return RoutingKey(f"{namespace}:{name}:{STICKY_TYPE}", 0)
-
-
 def partition_name(queue: str, partition: int) -> str:
     """Return a partition's name: the queue's own for the root, else `/_sys/<queue>/<n>`."""
     check_partition(partition)
     return queue if partition == 0 else f"{SYSTEM_PREFIX}{queue}/{partition}"
-
-
-def parse_partition_name(name: str) -> PartitionName:
-    """Parse a partition's name; accept exactly the names that `partition_name` makes."""
-    if not name.startswith(SYSTEM_PREFIX):
-        return PartitionName(check_name("queue", name), 0)
-    queue, _, digits = name.removeprefix(SYSTEM_PREFIX).rpartition("/")
-    if not _PARTITION.fullmatch(digits):
-        raise InvalidName(
-            f"{name!r} is not the name of a partition.",
-            remedy=f"Partition 3 of the queue 'q' is called {partition_name('q', 3)!r}.",
-        )
-    return PartitionName(check_name("queue", queue), int(digits))
 
 
 def check_partition(partition: int) -> int:

@@ -126,7 +126,6 @@ class LimitEstimator:
         "cause",
         "mean_service_seconds",
         "parallel",
-        "served_share",
     )
 
     def __init__(
@@ -151,8 +150,6 @@ class LimitEstimator:
         """The mean time that a query is served, without its waiting; 0 until a query ended."""
         self.parallel: float | None = None
         """How many ran in parallel when queries last waited; None until that happened."""
-        self.served_share = 1.0
-        """The share of the queries inside the worker that were served, in the last window."""
         self._restart(now)
 
     def _restart(self, now: float) -> None:
@@ -232,8 +229,6 @@ class LimitEstimator:
 
     def _close(self, length: float) -> None:
         settings = self._settings
-        inside = self._serving_area + self._waiting_area
-        self.served_share = self._serving_area / inside if inside > 0.0 else 1.0
         kept = math.exp(-self._ends / MEAN_ENDS)
         self._served_seconds = kept * self._served_seconds + self._serving_area
         self._served_ends = kept * self._served_ends + self._ends
