@@ -39,8 +39,7 @@ class CentralLine(CountingPolicy[Offering]):
     """Slots as reported; who has one free may be given a query."""
 
     def __init__(self, random: RandomSource) -> None:
-        super().__init__()
-        self._random = random
+        super().__init__(random)
         self._doubts: Doubts[str, Dispatch] = Doubts()
 
     def _new(self, name: str, slots: int, now: float) -> Offering:  # noqa: ARG002

@@ -299,7 +299,9 @@ ACTIONS = st.one_of(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(WORKER_POLICIES), st.integers(0, 1_000), st.lists(ACTIONS, max_size=60))
+@given(
+    st.sampled_from(list(WORKER_POLICIES)), st.integers(0, 1_000), st.lists(ACTIONS, max_size=60)
+)
 def test_whatever_happens_every_query_is_somewhere_and_ends_once(
     policy: str, seed: int, actions: list[tuple[Any, ...]]
 ) -> None:
@@ -331,7 +333,7 @@ def test_whatever_happens_every_query_is_somewhere_and_ends_once(
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.sampled_from(WORKER_POLICIES), st.integers(0, 100), st.integers(1, 100))
+@given(st.sampled_from(list(WORKER_POLICIES)), st.integers(0, 100), st.integers(1, 100))
 def test_if_all_refuse_retries_stay_within_the_budget(policy: str, seed: int, count: int) -> None:
     house = House(policy, seed)
     for _ in range(count):

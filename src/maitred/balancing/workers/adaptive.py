@@ -120,8 +120,7 @@ class Adaptive(CountingPolicy[Seen]):
     """Picks the fastest worker that has room below its measured limit."""
 
     def __init__(self, random: RandomSource) -> None:
-        super().__init__()
-        self._random = random
+        super().__init__(random)
         self._picks = 0
 
     def _new(self, name: str, slots: int, now: float) -> Seen:

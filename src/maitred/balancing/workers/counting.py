@@ -10,6 +10,8 @@ from maitred.balancing.workers.interface import Dispatch, LoadReport, PolicyWork
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from maitred.balancing.interface import RandomSource
+
 SLOTS_MAX = 100_000
 """The most slots that a worker is believed to have, whatever it announces: no process serves more
 queries at once."""
@@ -25,7 +27,8 @@ def believable_slots(slots: object) -> int:
 class CountingPolicy(Generic[AnyWorker]):
     """Counts queries in flight per worker; a policy derives from it and adds `pick`."""
 
-    def __init__(self) -> None:
+    def __init__(self, random: RandomSource) -> None:
+        self._random = random
         self._known: dict[str, AnyWorker] = {}
         self._list: list[AnyWorker] = []
         """The same workers as a list, because `pick` iterates over them for each query."""
@@ -89,3 +92,10 @@ class CountingPolicy(Generic[AnyWorker]):
         if not without:
             return self._list
         return [worker for worker in self._list if worker.name not in without]
+
+
+class PlainPolicy(CountingPolicy[PolicyWorker]):
+    """The base of policies that remember only the slots of a worker and its queries in flight."""
+
+    def _new(self, name: str, slots: int, now: float) -> PolicyWorker:
+        return PolicyWorker(name, slots)

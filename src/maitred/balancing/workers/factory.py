@@ -5,48 +5,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maitred.balancing.workers.adaptive import Adaptive
-from maitred.balancing.workers.least_active import LeastActive
+from maitred.balancing.workers.comparison import (
+    LeastActive,
+    RoundRobinPolicy,
+    UniformPolicy,
+    WeightedLeastConnections,
+)
 from maitred.balancing.workers.p2c_peak_ewma import PeakEwma
-from maitred.balancing.workers.round_robin import RoundRobinPolicy
 from maitred.balancing.workers.two_phase import TwoPhase
-from maitred.balancing.workers.uniform import UniformPolicy
-from maitred.balancing.workers.weighted_least_connections import WeightedLeastConnections
 from maitred.errors import UnknownAlgorithm
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from maitred.balancing.interface import RandomSource
     from maitred.balancing.workers.interface import WorkerPolicy
 
-WORKER_POLICIES = (
-    "random",
-    "round-robin",
-    "least-active",
-    "p2c-peak-ewma",
-    "weighted-least-connections",
-    "two-phase",
-    "adaptive",
-)
+WORKER_POLICIES: Final[dict[str, Callable[[RandomSource], WorkerPolicy]]] = {
+    "random": UniformPolicy,
+    "round-robin": RoundRobinPolicy,
+    "least-active": LeastActive,
+    "p2c-peak-ewma": PeakEwma,
+    "weighted-least-connections": WeightedLeastConnections,
+    "two-phase": TwoPhase,
+    "adaptive": Adaptive,
+}
 
 
 def worker_policy(name: str, random: RandomSource) -> WorkerPolicy:
     """Create a policy; raise `UnknownAlgorithm` for a name that is not in `WORKER_POLICIES`."""
-    match name:
-        case "random":
-            return UniformPolicy(random)
-        case "round-robin":
-            return RoundRobinPolicy()
-        case "least-active":
-            return LeastActive(random)
-        case "p2c-peak-ewma":
-            return PeakEwma(random)
-        case "weighted-least-connections":
-            return WeightedLeastConnections()
-        case "two-phase":
-            return TwoPhase(random)
-        case "adaptive":
-            return Adaptive(random)
-        case _:
-            raise UnknownAlgorithm.named("worker policy", name, WORKER_POLICIES)
+    if name not in WORKER_POLICIES:
+        raise UnknownAlgorithm.named("worker policy", name, WORKER_POLICIES)
+    return WORKER_POLICIES[name](random)

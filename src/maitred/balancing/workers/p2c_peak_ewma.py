@@ -16,8 +16,6 @@ from maitred.balancing.workers.interface import Dispatch, PolicyWorker, QueryOut
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from maitred.balancing.interface import RandomSource
-
 DECAY_SECONDS = 10.0
 """The time constant with which the mean latency decays; Finagle's default."""
 
@@ -43,10 +41,6 @@ class MeasuredWorker(PolicyWorker):
 
 class PeakEwma(CountingPolicy[MeasuredWorker]):
     """Draws two workers at random and picks the one with the lower cost."""
-
-    def __init__(self, random: RandomSource) -> None:
-        super().__init__()
-        self._random = random
 
     def _new(self, name: str, slots: int, now: float) -> MeasuredWorker:
         return MeasuredWorker(name, slots, now)

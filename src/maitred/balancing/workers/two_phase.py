@@ -12,27 +12,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maitred.balancing.workers.counting import CountingPolicy
-from maitred.balancing.workers.interface import PolicyWorker
+from maitred.balancing.workers.counting import PlainPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from maitred.balancing.interface import RandomSource
+    from maitred.balancing.workers.interface import PolicyWorker
 
 IDLE_SHARE = 0.4
 """A worker with more than this share of its slots free counts as idle; the number is the seed's."""
 
 
-class TwoPhase(CountingPolicy[PolicyWorker]):
+class TwoPhase(PlainPolicy):
     """Draws among idle workers in proportion to capacity, else picks the most capacity."""
-
-    def __init__(self, random: RandomSource) -> None:
-        super().__init__()
-        self._random = random
-
-    def _new(self, name: str, slots: int, now: float) -> PolicyWorker:
-        return PolicyWorker(name, slots)
 
     def pick(self, now: float, without: Collection[str] = ()) -> str | None:
         most: PolicyWorker | None = None
