@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from maitred.protocol.frames import Opcode
-from maitred.protocol.requests import Answer, ShardRequest
+from maitred.protocol.requests import Answer, Exchanges, ShardRequest
 from maitred.settings import Permission  # noqa: TC001 - msgspec reads the annotations
 
 BEARER_BYTES_MAX = 16 * 1024
@@ -154,10 +154,7 @@ class NodeReloaded(Answer, array_like=True, gc=False):
     processes: list[ProcessState]
 
 
-AnyAccessRequest = CreateToken | ListTokens | RevokeToken | Introspect | Reload
-AnyAccessAnswer = TokenCreated | TokensFound | TokenRevoked | Introspected | NodeReloaded
-
-ACCESS_EXCHANGES: tuple[tuple[type[AnyAccessRequest], type[AnyAccessAnswer]], ...] = (
+ACCESS_EXCHANGES: Exchanges = (
     (CreateToken, TokenCreated),
     (ListTokens, TokensFound),
     (RevokeToken, TokenRevoked),

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack
 
 from maitred.errors import InvalidArgument, MaitredError, ProtocolViolation
-from maitred.protocol.access import ACCESS_EXCHANGES, AnyAccessAnswer, AnyAccessRequest
+from maitred.protocol.access import ACCESS_EXCHANGES
 from maitred.protocol.frames import Opcode
 from maitred.protocol.notation import Reader, bytes_map
-from maitred.protocol.queries import QUERY_EXCHANGES, AnyQueryAnswer, AnyQueryRequest
+from maitred.protocol.queries import QUERY_EXCHANGES
 from maitred.protocol.requests import Answer, PartitionRequest, ShardRequest
 from maitred.protocol.shared_offers import OfferedMany, OfferMany
-from maitred.protocol.tasks import EXCHANGES, AnyTaskAnswer, AnyTaskRequest
+from maitred.protocol.tasks import EXCHANGES, PartitionDescription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,27 +96,23 @@ class ShardStatus(Struct, kw_only=True):
     them."""
 
 
-AnyRequest = Echo | Status | OfferMany | AnyTaskRequest | AnyQueryRequest | AnyAccessRequest
-AnyAnswer = Echoed | ShardStatus | OfferedMany | AnyTaskAnswer | AnyQueryAnswer | AnyAccessAnswer
+AnyRequest = PartitionRequest | ShardRequest
+AnyAnswer = Answer | ShardStatus | PartitionDescription
 
+_EXCHANGES: Final[tuple[tuple[type[AnyRequest], type[AnyAnswer]], ...]] = (
+    (Echo, Echoed),
+    (Status, ShardStatus),
+    (OfferMany, OfferedMany),
+    *EXCHANGES,
+    *QUERY_EXCHANGES,
+    *ACCESS_EXCHANGES,
+)
 REQUESTS: Final[dict[int, type[AnyRequest]]] = {
-    kind.opcode: kind
-    for kind in (
-        Echo,
-        Status,
-        OfferMany,
-        *(request for request, _ in EXCHANGES),
-        *(request for request, _ in QUERY_EXCHANGES),
-        *(request for request, _ in ACCESS_EXCHANGES),
-    )
+    request.opcode: request for request, _ in _EXCHANGES
 }
+"""Class of the request, by its opcode."""
 ANSWERS: Final[dict[int, type[AnyAnswer]]] = {
-    Opcode.ECHO: Echoed,
-    Opcode.STATUS: ShardStatus,
-    Opcode.OFFER_MANY: OfferedMany,
-    **{request.opcode: answer for request, answer in EXCHANGES},
-    **{request.opcode: answer for request, answer in QUERY_EXCHANGES},
-    **{request.opcode: answer for request, answer in ACCESS_EXCHANGES},
+    request.opcode: answer for request, answer in _EXCHANGES
 }
 """Class of the answer, by the request's opcode."""
 

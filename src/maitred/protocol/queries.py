@@ -14,7 +14,13 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from maitred.protocol.frames import Opcode
-from maitred.protocol.requests import Answer, Natural, PartitionRequest, ShardRequest
+from maitred.protocol.requests import (
+    Answer,
+    Exchanges,
+    Natural,
+    PartitionRequest,
+    ShardRequest,
+)
 from maitred.protocol.tasks import (  # noqa: TC001 - msgspec reads the annotations
     Counts,
     Duration,
@@ -550,38 +556,7 @@ class QueriesFound(Answer, array_like=True, gc=False):
     """How many of these gateways did not answer in time."""
 
 
-AnyQueryRequest = (
-    Allocate
-    | Subscribe
-    | Suspect
-    | Attend
-    | Running
-    | Count
-    | Workers
-    | Relay
-    | Fetch
-    | Deliver
-    | Watch
-    | Report
-    | Queries
-)
-AnyQueryAnswer = (
-    Allocated
-    | Roster
-    | Suspected
-    | Attended
-    | Noted
-    | Counted
-    | WorkersFound
-    | Relayed
-    | Fetched
-    | Delivered
-    | Watched
-    | Reported
-    | QueriesFound
-)
-
-QUERY_EXCHANGES: tuple[tuple[type[AnyQueryRequest], type[AnyQueryAnswer]], ...] = (
+QUERY_EXCHANGES: Exchanges = (
     (Allocate, Allocated),
     (Subscribe, Roster),
     (Suspect, Suspected),

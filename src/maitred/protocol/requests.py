@@ -58,3 +58,7 @@ class ShardRequest(Request, array_like=True, gc=False):
 
 class Answer(Struct, array_like=True, gc=False):
     """Base of all answers from a node to our requests."""
+
+
+Exchanges = tuple[tuple[type[PartitionRequest | ShardRequest], type[Answer]], ...]
+"""Pairs of the class of a request and the class of its answer."""
