@@ -1,5 +1,4 @@
-"""How long to wait before the next try: exponential backoff with jitter, for every part that
-tries again.
+"""Exponential backoff with 50 % jitter: how long to wait before the next try.
 
 The wait doubles with each failure up to a limit, and a random half of it is left out. Clients that
 failed at the same moment then come back spread over half of the wait, and none comes back sooner
@@ -17,7 +16,7 @@ still holds it."""
 
 
 class Chance(Protocol):
-    """Where the jitter comes from; `random.Random` is one."""
+    """The source of the jitter; `random.Random` is one."""
 
     def random(self) -> float:
         """Return a number from 0 to 1."""
@@ -25,7 +24,7 @@ class Chance(Protocol):
 
 
 def backoff_seconds(failures: int, first: float, longest: float, chance: Chance) -> float:
-    """Return the seconds to wait after so many failures in a row: after the first one between half
-    of `first` and all of it, and later never more than `longest`."""
+    """Return the seconds to wait after this many failures in a row: after the first one between
+    half of `first` and all of it, and later never more than `longest`."""
     doublings = min(max(failures - 1, 0), DOUBLINGS_MAX)
     return min(first * 2.0**doublings, longest) * (0.5 + 0.5 * chance.random())

@@ -1,13 +1,11 @@
-"""What code may ask of the world besides its event loop: the wall clock, and randomness.
+"""The wall clock, randomness and CPU times, which an event loop does not have.
 
-Monotonic time, timers and the network come from the running loop. These two a loop has not, so
-they are handed in; everything that takes a `Surroundings` runs unchanged under real asyncio and in
-the simulation, where both are seeded.
+Monotonic time, timers and the network come from the running loop. The rest is passed in: code that
+takes a `Surroundings` runs unchanged under real asyncio and in the simulation, where clock and
+randomness come from the seed.
 
-Secrets are a third thing: what nobody may guess comes from the operating system, and in the
-simulation from the seed. CPU times are a fourth: in the simulation there are none.
-
-Signals are a fifth: `StopSignals` counts those that ask a process to stop.
+Secrets come from the operating system, in the simulation from the seed. In the simulation there are
+no CPU times. `StopSignals` counts the signals that ask a process to stop.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Scheduling:
-    """Linux: nanoseconds that the thread ran, and nanoseconds that it could have run and did not.
+    """Reads from Linux how long the calling thread was ready to run and had to wait.
 
     The file is the calling thread's and stays open: to open it each time took ten times as long.
     """
@@ -49,15 +47,15 @@ if hasattr(os, "register_at_fork"):  # a child's threads are others
 
 
 class CpuTimes(NamedTuple):
-    """Seconds since some moment, of the thread that asks."""
+    """CPU times of the calling thread, in seconds since an arbitrary moment."""
 
     thread: float
-    """For which this thread computed."""
+    """Time for which this thread computed."""
     process: float
-    """For which the threads of this process computed, all together."""
+    """Time for which all threads of this process computed, together."""
     kept_waiting: float | None
-    """For which this thread could have run while something else had the CPU; None where the system
-    does not tell."""
+    """Time for which this thread was ready to run while something else had the CPU; None where the
+    system does not tell."""
 
 
 def cpu_times() -> CpuTimes:
@@ -74,7 +72,7 @@ def cpu_times() -> CpuTimes:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a loop has not."""
+    """The wall clock, randomness and CPU times of one process or simulated host."""
 
     wall_clock: Callable[[], float]
     """Seconds since 1970; may jump, in either direction."""
@@ -83,14 +81,14 @@ class Surroundings:
     """For jitter, sampling and tie-breaking; never for secrets."""
 
     secret: Callable[[int], bytes] = os.urandom
-    """So many bytes that nobody can guess."""
+    """Returns this many unpredictable bytes."""
 
     cpu_times: Callable[[], CpuTimes] | None = None
     """How much the calling thread has computed; None where time is simulated."""
 
     @classmethod
     def real(cls) -> Surroundings:
-        """The machine's clock, and randomness seeded by the operating system."""
+        """Return the machine's clock, and randomness seeded by the operating system."""
         return cls(wall_clock=time.time, random=random.Random(), cpu_times=cpu_times)
 
 
@@ -140,6 +138,6 @@ class StopSignals:
 
     @staticmethod
     def ignore(loop: asyncio.AbstractEventLoop) -> None:
-        """Watch no longer."""
+        """Stop watching the signals."""
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)

@@ -167,7 +167,7 @@ def test_while_the_trouble_lasts_nobody_knows_what_is_under_way() -> None:
 def test_two_answers_are_found_and_so_is_one_without_work() -> None:
     made = record()
     story = asked(made)
-    with pytest.raises(Violation, match="nobody did it"):
+    with pytest.raises(Violation, match="no worker completed it"):
         made.answered(story, "done")
     story = asked(made)
     made.answered(story, "cancelled")

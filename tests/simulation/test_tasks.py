@@ -312,7 +312,7 @@ def test_a_node_that_says_over_of_what_was_cancelled_is_found_out(
     for module in (task_intake, task_requests):
         monkeypatch.setattr(module, "revocation_of", lambda _: "over")
     found = seeds_that_find(
-        "ended as cancelled, and somebody was told over", "disk", wanted=2, seeds=8
+        "ended as cancelled, and a caller was told over", "disk", wanted=2, seeds=8
     )
     assert len(found) == 2, found
 

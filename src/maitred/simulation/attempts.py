@@ -122,7 +122,7 @@ class TcpAttempt(ConnectionAttempt):
 
     @property
     def names(self) -> dict[str, Any]:
-        """What the client's transport knows of its addresses."""
+        """The addresses that the client's transport reports."""
         return {
             "sockname": (self.client_address, self.local_port),
             "peername": (self.address, self.port),
@@ -160,7 +160,7 @@ class UnixAttempt(ConnectionAttempt):
 
     @property
     def names(self) -> dict[str, Any]:
-        """What the client's transport knows of its addresses: its own end has no name."""
+        """The addresses that the client's transport reports: its own end has no name."""
         return {"sockname": "", "peername": self.path}
 
     def _look(self) -> None:

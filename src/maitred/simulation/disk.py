@@ -1,4 +1,4 @@
-"""What a simulated store holds: the contents of a disk, which outlive every process.
+"""The contents of a simulated disk, which outlive every process.
 
 This is the interface of stores in its plainest form, dictionaries, without time and without faults;
 `simulation/store.py` adds both. The same tests run on it as on the real engines.
@@ -82,7 +82,7 @@ class _Partition:
             self._remove_unreadable(row)
 
     def _remove_unreadable(self, row: Damaged) -> None:
-        """This disk can delete what it cannot read."""
+        """Delete the row that was set aside: this disk can delete what it cannot read."""
         if row.kind == "segment":
             self.segments[row.priority].pop(row.first, None)
         elif row.kind == "later":
@@ -134,7 +134,7 @@ class Contents:
         return refusal or self.own(wanted.key)
 
     def own(self, key: PartitionKey) -> Acquired:
-        """Acquire one, made if need be, whatever the quotas say."""
+        """Acquire a partition, created if needed, whatever the quotas say."""
         found = self._partitions.setdefault(key, _Partition(self._watermark))
         was_clean, found.clean = found.clean, False
         found.range_id += 1
@@ -241,7 +241,7 @@ class Contents:
         return sorted(key for key, partition in found if key.partition and partition.backlog)
 
     def use(self) -> StoreUse:
-        """Counted anew each time, where the real engines keep the sums."""
+        """Count the use anew; the real engines keep sums."""
         queues: dict[tuple[str, str], StoredUse] = {}
         for key, partition in self._partitions.items():
             use = partition.use()
@@ -313,7 +313,7 @@ class Contents:
         return True
 
     def all(self) -> dict[PartitionKey, _Partition]:
-        """Everything there is, for checks from outside."""
+        """Return all partitions, for checks from outside."""
         return self._partitions
 
     def _of(self, key: PartitionKey) -> _Partition:

@@ -1,4 +1,4 @@
-"""What the simulated world refuses, and how a run in it can go wrong."""
+"""The errors of the simulated world: what it refuses, and how a run fails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from maitred.errors import MaitredError
 
 
 class SimulationError(MaitredError, code="simulation"):
-    """Whatever the simulated world itself reports."""
+    """The base class of all errors of the simulated world."""
 
 
 class NotSimulated(SimulationError, NotImplementedError, code="not-simulated"):

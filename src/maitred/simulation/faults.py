@@ -1,4 +1,4 @@
-"""Every way in which the simulated network misbehaves, by name.
+"""The faults of the simulated network, each with a name.
 
 Probabilities are per segment (what one host writes to one connection in one instant) unless said
 otherwise. The defaults are a well-behaved network in one data centre; `stormy` is what scenarios
@@ -90,7 +90,7 @@ class Faults:
 
     @classmethod
     def stormy(cls) -> Faults:
-        """Every fault, often enough that a run of a few virtual minutes meets all of them."""
+        """Return faults of every kind, so often that a run of some virtual minutes meets each."""
         return cls(
             delay_max_seconds=0.005,
             spike_probability=0.02,
@@ -103,7 +103,7 @@ class Faults:
 
     @classmethod
     def drawn(cls, random: Random) -> Faults:
-        """Another storm for every seed: each fault is absent in half of them.
+        """Draw a storm; each fault is absent in half of the storms.
 
         With all faults always on, the frequent ones would hide what the rare ones find.
         """
@@ -120,8 +120,8 @@ class Faults:
         )
 
     def denser(self, factor: float) -> Faults:
-        """The same network, with so many times as many cuts and half-open links: a short storm, or
-        one with little traffic, then has as many as a long one."""
+        """Return the same network with `factor` times as many cuts and half-open links, so that a
+        short storm, or one with little traffic, has as many of them as a long one."""
         return replace(
             self,
             cut_probability=min(1.0, self.cut_probability * factor),
@@ -129,7 +129,7 @@ class Faults:
         )
 
     def calm(self) -> Faults:
-        """The same network with every probability at 0."""
+        """Return the same network with every probability at 0."""
         return replace(self, **dict.fromkeys(_probabilities(), 0.0))  # type: ignore[arg-type]  # names are fields
 
 

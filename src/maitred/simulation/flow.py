@@ -31,7 +31,7 @@ RESET = "reset"
 
 
 class FlowSegment:
-    """What arrives in one piece: bytes, and perhaps the end of the stream or a reset."""
+    """A piece that arrives as a whole: bytes, and perhaps the end of the stream or a reset."""
 
     __slots__ = ("arrival", "chunks", "finish")
 
@@ -79,7 +79,7 @@ class Flow:
 
     @property
     def idle(self) -> bool:
-        """Nothing under way, nothing held."""
+        """Whether no segment is under way or held."""
         return not self._segments and not self._held
 
     @property
@@ -101,7 +101,7 @@ class Flow:
         return size
 
     def send_end(self) -> None:
-        """After what was sent, the end of the stream."""
+        """Send the end of the stream, after all that was sent."""
         self._enqueue(b"", END)
 
     def send_reset(self) -> None:
@@ -112,14 +112,14 @@ class Flow:
             self._launch(FlowSegment([], RESET), self.delay())
 
     def delay(self) -> float:
-        """The time the next segment takes."""
+        """Draw the delay of the next segment, in seconds."""
         network = self.network
         if self.loopback:
             return network.faults.loopback_delay_seconds
         return network.delay_min_seconds + network.delay_range_seconds * self.random.random()
 
     def consumed(self, size: int) -> None:
-        """The receiver's protocol took bytes; a sender that waits for room is told of it."""
+        """Free the room of bytes that the receiver took; wake a sender that waits for it."""
         sender = self.sender
         if sender is None or not sender.buffer:
             self.outstanding_bytes -= size
@@ -130,7 +130,7 @@ class Flow:
             self._later(self.delay(), self._window_update)
 
     def resume(self) -> None:
-        """The path may be open again: what was held is sent, not before the next retransmission."""
+        """Send what was held, at the next retransmission, if the path is open again."""
         if self.blocked or self.reverse.blocked:
             self.stalled()
             return
@@ -160,21 +160,21 @@ class Flow:
 
     @property
     def _ended_back(self) -> bool:
-        """The closed receiver had ended its side in order, so an end from here is expected."""
+        """Whether the closed receiver had ended its side in order, so that it expects an end."""
         return self.receiver is not None and self.receiver.end_sent
 
     @property
     def _stuck(self) -> bool:
-        """The sender has bytes that the window has no room for."""
+        """Whether the sender has bytes that the window has no room for."""
         return self.sender is not None and bool(self.sender.buffer) and not self.sender.gone
 
     def stalled(self) -> None:
-        """The sender waits for room: its probes are unacknowledged while nothing gets through."""
+        """Start the timeout of a sender that waits for room while nothing gets through."""
         if self._stuck and (self.blocked or self.reverse.blocked):
             self._start_timeout()
 
     def lose_in_flight(self) -> None:
-        """The target lost power: what was under way is unacknowledged, and held."""
+        """Hold what was under way to a target that lost power: it is unacknowledged."""
         for segment in self._segments:
             self._hold(segment)
         self._segments.clear()
@@ -219,7 +219,7 @@ class Flow:
         self._launch(segment, delay)
 
     def _trouble(self, chance: float, segment: FlowSegment) -> float | None:
-        """Meet a fault: how much later the segment comes, or none if it does not."""
+        """Meet a fault; return by how much the segment is late, None if it does not arrive."""
         faults = self.network.faults
         if chance < faults.spike_probability:
             return faults.spike_seconds * self.random.random()

@@ -22,7 +22,7 @@ _EPHEMERAL_LAST: Final = 65_535
 
 
 class Host:
-    """Made by `World.host`. It has power from the first spawn until `crash`."""
+    """A simulated machine, created by `World.host`; it has power except after a `crash`."""
 
     def __init__(
         self, network: Network, name: str, address: str, group: str, random: Random
@@ -68,14 +68,14 @@ class Host:
         return process
 
     def crash(self) -> None:
-        """Power loss: everything on it stops, and no peer is told."""
+        """Lose power: every process stops, and no peer is told."""
         self.up = False
         self.network.path_changed()
         for process in list(self.processes):
             process.lose_power()
 
     def wall_clock(self) -> float:
-        """What this host believes the time is."""
+        """Return the time that this host's clock shows, in unix seconds."""
         return EPOCH_SECONDS + self.network.loop.now + self.clock_skew_seconds
 
     def free_port(self) -> int:

@@ -85,7 +85,7 @@ class BoundSocket:
         outgoing.sender = outgoing.reverse.receiver = transport
         transport.start()
 
-    # What asyncio's Server and TransportSocket ask of a socket
+    # Methods that asyncio's Server and TransportSocket call on a socket
 
     def listen(self, backlog: int) -> None:
         """Do nothing: `serve` follows at once, and the simulated accept backlog is unlimited."""
@@ -96,7 +96,7 @@ class BoundSocket:
         self.process.listeners.pop(self, None)
 
     def fileno(self) -> int:
-        """There is no file descriptor."""
+        """Return -1: there is no file descriptor."""
         return -1
 
 
@@ -180,7 +180,7 @@ class UnixListener(BoundSocket):
         return f"<UnixListener {self.path} of {self.process.name}>"
 
     def bind(self) -> None:
-        """Make the file; asyncio and uvloop remove one that is there, even if it is in use."""
+        """Create the file; as with asyncio and uvloop, replace one that exists, even in use."""
         self.process.host.socket_files[file_of(self.path)] = self
         self.process.listeners[self] = None
 
@@ -192,17 +192,17 @@ class UnixListener(BoundSocket):
             del files[file_of(self.path)]
 
     def getsockname(self) -> str:
-        """The path as it was given."""
+        """Return the path as it was given."""
         return self.path
 
 
 def file_of(path: str) -> str:
-    """One name for all spellings of a path; every process of a host works in one directory."""
+    """Return one name for all spellings of a path; all processes work in one directory."""
     return posixpath.normpath(path)
 
 
 def checked_path(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
-    """The path as text, or the error that real sockets raise."""
+    """Return the path as text; raise what real sockets raise for one that cannot be bound."""
     name = os.fsdecode(path)
     if not name or name.startswith("\0"):
         raise NotSimulated("Only Unix sockets with a path are simulated.", remedy="Pass a path.")

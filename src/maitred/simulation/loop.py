@@ -50,7 +50,7 @@ _CLEANED_FROM = 1024
 
 @dataclass(frozen=True, slots=True)
 class LoopLimits:
-    """Where a run is ended, so that a livelock cannot hang the machine."""
+    """The limits of a run, so that a livelock cannot hang the machine."""
 
     max_events: int = 50_000_000
     """Most events of one run; about four minutes of CPU."""
@@ -80,11 +80,11 @@ class Event(Struct, eq=False):
         return self.context is None
 
     def when(self) -> float:
-        """The virtual time at which it runs."""
+        """Return the virtual time at which the event runs."""
         return self.moment
 
     def get_context(self) -> contextvars.Context:
-        """The context in which it runs."""
+        """Return the context in which the event runs."""
         return self.context or contextvars.Context()
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class SimulatedLoop(Refusals):
         super().__init__()
         self.limits = limits or LoopLimits()
         self.now = 0.0
-        """The virtual time; `time()` for those who are in a hurry."""
+        """The virtual time in seconds; reading it is faster than calling `time()`."""
         self.events = 0
         """Callbacks and task steps that have run."""
         self.bare_context = contextvars.Context()
@@ -131,11 +131,11 @@ class SimulatedLoop(Refusals):
         self._last_moment = self.limits.max_virtual_seconds
 
     def __del__(self) -> None:
-        """asyncio's would close the loop and complain. This one holds nothing of the kernel's, and
-        may be half made: Ctrl-C can end `__init__` anywhere."""
+        """Do nothing. asyncio's method would close the loop and complain; this loop holds nothing
+        of the kernel, and may be half built: Ctrl-C can end `__init__` anywhere."""
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         return self.now
 
     def call_soon(  # type: ignore[override]
@@ -157,7 +157,7 @@ class SimulatedLoop(Refusals):
         *args: *_Arguments,
         context: contextvars.Context | None = None,
     ) -> Event:
-        """The same as `call_soon`: there are no other threads."""
+        """Do what `call_soon` does: there are no other threads."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
@@ -192,7 +192,7 @@ class SimulatedLoop(Refusals):
         coro: Generator[Any, None, Any] | Coroutine[Any, Any, Any],
         **options: Any,  # noqa: ANN401 - name and context, and whatever later Pythons add
     ) -> SimulatedTask:
-        """A task of the process in whose context it will run."""
+        """Create a task of the process in whose context it will run."""
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
         self._task_number = number = self._task_number + 1
@@ -234,7 +234,7 @@ class SimulatedLoop(Refusals):
         """Do nothing: there is no executor."""
 
     def pending_tasks(self) -> list[SimulatedTask]:
-        """Unfinished tasks of living processes, oldest first."""
+        """Return the unfinished tasks of living processes, oldest first."""
         return [
             task
             for task in self._tasks
@@ -242,14 +242,14 @@ class SimulatedLoop(Refusals):
         ]
 
     def known_tasks(self) -> list[SimulatedTask]:
-        """All unfinished tasks, dead processes' too, and those that finished lately."""
+        """Return all unfinished tasks, also of dead processes, and those that finished lately."""
         return list(self._tasks)
 
     def close(self) -> None:
         """Forget everything that would have run."""
         super().close()
         with warnings.catch_warnings():
-            # Among them may be coroutines that never started: nobody will await them now.
+            # Coroutines that never started may be among them; they will never be awaited.
             warnings.simplefilter("ignore")
             self._queue.clear()
             self._timers.clear()
@@ -351,7 +351,7 @@ def _run_inline(
         result = function(*arguments)
     except (SystemExit, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001 - it belongs to whoever awaits the future
+    except BaseException as error:  # noqa: BLE001 - the code that awaits the future gets it
         if isinstance(error, StopIteration):  # which no future accepts
             error = RuntimeError("The function in the executor raised StopIteration.")
         future.set_exception(error)

@@ -38,7 +38,7 @@ class Network:
         self.faults = faults
         self.random = random
         self.context = loop.bare_context
-        """Where the network's own events run: in no process, so that no kill stops them."""
+        """The context of the network's own events, which run in no process: no kill stops them."""
         self.hosts: dict[str, Host] = {}
         self.connections: dict[int, SimulatedConnection] = {}
         self.zombies: list[SimulatedTransport] = []
@@ -49,7 +49,7 @@ class Network:
 
     @property
     def faults(self) -> Faults:
-        """What happens to segments from now on; assign another one at any time."""
+        """The faults of segments that are sent from now on; may be replaced at any time."""
         return self._faults
 
     @faults.setter
@@ -65,7 +65,7 @@ class Network:
         )
 
     def add_host(self, name: str, group: str) -> Host:
-        """A new machine with the next free address."""
+        """Create a host with the next free address."""
         if name in self.hosts:
             raise DuplicateHost(f"There is a host called {name!r} already.")
         if not name or name == "localhost" or _is_address(name):
@@ -78,7 +78,7 @@ class Network:
         return host
 
     def resolve(self, name: str, local: Host) -> str:
-        """The address of a name as seen from a host; raises `socket.gaierror`."""
+        """Return the address of a name as seen from a host; raise `socket.gaierror` if unknown."""
         if name in ("localhost", local.name) or _is_address(name):
             return (
                 LOOPBACK if name == "localhost" else (local.address if name == local.name else name)
@@ -89,7 +89,7 @@ class Network:
         return host.address
 
     def at(self, address: str, local: Host) -> Host | None:
-        """Return the host that the address means on host `local`; None if there is none."""
+        """Return the host that the address means on host `local`; None if no host has it."""
         return local if address == LOOPBACK else self._addresses.get(address)
 
     # Paths
@@ -131,7 +131,7 @@ class Network:
         return bool(self._partitions) and (source.name, target.name) in self._partitions
 
     def path_changed(self) -> None:
-        """A path has opened or closed: let the flows look."""
+        """Tell all flows that a path has opened or closed."""
         self.troubled = bool(self._partitions) or not all(host.up for host in self.hosts.values())
         for connection in list(self.connections.values()):
             connection.outgoing.resume()
@@ -140,12 +140,12 @@ class Network:
     # Connections
 
     def next_connection_number(self) -> int:
-        """Numbers identify connections in the trace."""
+        """Return the number of the next connection, which identifies it in the trace."""
         self._connection_number += 1
         return self._connection_number
 
     def next_process_number(self) -> int:
-        """Numbers identify processes in the trace."""
+        """Return the number of the next process, which identifies it in the trace."""
         self._process_number += 1
         return self._process_number
 

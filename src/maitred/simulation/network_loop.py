@@ -44,7 +44,7 @@ _PORT_MAX = 65_535
 
 
 class NetworkLoop(SimulatedLoop):
-    """What a `World` runs on; `network` is set by it."""
+    """The loop of a `World`, which sets `network`."""
 
     network: Network
 
@@ -58,11 +58,11 @@ class NetworkLoop(SimulatedLoop):
         proto: int = 0,  # noqa: ARG002
         flags: int = 0,
     ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
-        """The one IPv4 address of a name, as seen from the host of the running process."""
+        """Return the one IPv4 address of a name, as seen from the host of the running process."""
         return [_address_info(self._resolve(host, family, flags), _port(port))]
 
     async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:  # noqa: ANN401, ARG002
-        """The name of the host with that address, or the address itself."""
+        """Return the name of the host with that address, or the address itself."""
         host = self.network.at(sockaddr[0], current_process().host)
         return (host.name if host else sockaddr[0]), str(sockaddr[1])
 
@@ -124,7 +124,7 @@ class NetworkLoop(SimulatedLoop):
         """Bind on the host of the running process. The server is asyncio's own.
 
         With `reuse_port`, several processes of a host (or one of them, several times) share a port;
-        `choose_listener` says who gets a connection.
+        `choose_listener` picks the listener of each connection.
         """
         refuse_unsimulated(ssl, sock, None, ssl_handshake_timeout, ssl_shutdown_timeout)
         if host is None and port is None:
@@ -205,14 +205,14 @@ class NetworkLoop(SimulatedLoop):
         return server
 
     def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
-        """Inside a process it is that process's alone; the others' errors go to the world."""
+        """Set the handler of the running process alone; outside of processes, the world's."""
         process = PROCESS.get()
         if process is None:
             super().set_exception_handler(handler)
         else:
             process.exception_handler = handler
 
-    # asyncio's Server calls these two
+    # Called by asyncio's Server
 
     def _start_serving(
         self,

@@ -1,4 +1,4 @@
-"""Pictures of results, drawn with matplotlib when it is there.
+"""Pictures of results, drawn with matplotlib if it is installed.
 
 matplotlib is an extra: a server has no use for it. It is imported here alone, and only when a
 picture is asked for, through its object interface: no window, no global state.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Okabe and Ito's palette: told apart by everybody, in print too.
+# Okabe and Ito's palette: colour-blind readers can tell them apart, in print too.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 
 
@@ -39,7 +39,7 @@ def check_available() -> None:
 
 @contextmanager
 def picture(path: Path, width_inches: float, height_inches: float) -> Iterator[Any]:
-    """A figure to draw on, written at the end of the block: PNG or SVG by the path's suffix."""
+    """Yield a figure, and write it after the block: PNG or SVG by the path's suffix."""
     check_available()
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -31,7 +31,7 @@ PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar(
 
 
 def current_process() -> Process:
-    """The simulated process that runs now; raises `NoProcess` outside of all."""
+    """Return the simulated process that runs now; raise `NoProcess` outside of all."""
     process = PROCESS.get()
     if process is None:
         raise NoProcess(
@@ -55,10 +55,10 @@ class Process:
         self.transports: dict[SimulatedTransport, None] = {}
         self.listeners: dict[BoundSocket, None] = {}
         self.unclaimed: dict[SimulatedConnection, None] = {}
-        """Connections that were made for it and that it has not taken yet."""
+        """Connections that were established for the process, which has not taken them yet."""
         self.exception_handler: ExceptionHandler | None = None
         """The handler that the process gave to `loop.set_exception_handler`; it gets the errors of
-        this process only. None if there is none."""
+        this process only. None if the process gave none."""
         self.killed = False
         self._finished: asyncio.Future[Any] = host.network.loop.create_future()
         self._awaited = False
@@ -77,12 +77,12 @@ class Process:
         self.host.network.trace.note(b"start", self.number)
 
     async def wait(self) -> Any:  # noqa: ANN401 - whatever main returns
-        """The result of main, or its exception; `ProcessKilled` if it did not get so far."""
+        """Return the result of main or raise its exception; raise `ProcessKilled` after a kill."""
         self._awaited = True
         return await asyncio.shield(self._finished)
 
     def kill(self) -> None:
-        """SIGKILL: nothing of it runs again, not even a finally block; its peers see a reset."""
+        """Kill the process, as SIGKILL does: no finally block runs, and its peers see a reset."""
         if not self.dead:
             self.killed = True
             self._end(ProcessKilled(f"The process {self.name} was killed."), b"kill")

@@ -1,4 +1,4 @@
-"""What real event loops offer and the simulated one refuses, with a reason.
+"""The methods of real event loops that the simulated one refuses, with a reason.
 
 A refusal by name is better than asyncio's bare NotImplementedError: it tells the user that the code
 under test does something that a simulation cannot make repeatable.
@@ -29,7 +29,7 @@ _REFUSED: Final = {
 
 
 class Refusals(asyncio.BaseEventLoop):
-    """A loop that says why it will not."""
+    """A loop whose refused methods say why."""
 
 
 def _refusal(name: str, reason: str) -> Callable[..., NoReturn]:
@@ -53,7 +53,7 @@ def refuse_unsimulated(
     ssl_handshake_timeout: float | None,
     ssl_shutdown_timeout: float | None,
 ) -> None:
-    """What connecting and listening cannot be asked for, whatever the address."""
+    """Raise for options of connecting and listening that are not simulated."""
     if ssl:
         raise NotSimulated("TLS is not simulated.", remedy="Leave ssl out.")
     if sock is not None:

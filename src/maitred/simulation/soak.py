@@ -129,7 +129,7 @@ def _outcome(scenario: Scenario, seed: int, name: str | None) -> RunOutcome:
             world.run(_main(scenario, world))
     except (SystemExit, KeyboardInterrupt):
         raise
-    except BaseException as caught:  # noqa: BLE001 - whatever it is, it is this seed's outcome
+    except BaseException as caught:  # noqa: BLE001 - every error is this seed's outcome
         error = _described(caught)
     return RunOutcome(
         scenario=name or str(getattr(scenario, "__name__", "scenario")),
@@ -158,7 +158,7 @@ def soak(
     *,
     workers: int = 1,
 ) -> SoakReport:
-    """Every scenario under every seed; `progress` sees the outcomes in order.
+    """Run every scenario under every seed; `progress` gets the outcomes in order.
 
     With more than one worker the scenarios have to be importable functions.
     """
@@ -195,7 +195,7 @@ def _outcomes(jobs: Iterator[tuple[Scenario, int, str]], workers: int) -> Iterat
 def _in_rounds(
     pool: ProcessPoolExecutor, jobs: Iterator[tuple[Scenario, int, str]], workers: int
 ) -> Iterator[RunOutcome]:
-    """Because map() would otherwise take all of an endless range of seeds at once."""
+    """Yield outcomes in rounds: map() would take all of an endless range of seeds at once."""
     pending: list[Iterator[RunOutcome]] = []
     while batch := list(islice(jobs, workers * _CHUNK_SEEDS)):
         with _interrupts_ignored():
@@ -208,7 +208,7 @@ def _in_rounds(
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Processes started meanwhile leave Ctrl-C to us from their first moment on."""
+    """Ignore Ctrl-C in processes that are started in the block; this process handles it."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only there can handlers be set
         return

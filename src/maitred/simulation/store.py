@@ -5,8 +5,8 @@
     disk.fail_for(5.0)                  # from outside: down, full or slow for a while
 
 A call takes its time to the disk, is done there in one instant, and takes its time back. So a
-process that is killed has commits that never arrived, and others that are there though nobody told
-it. Some arrive after its death: a database finishes what it was sent. By then another
+process that is killed has commits that never arrived, and others that arrived though it was not
+told. Some arrive after its death: a database finishes what it was sent. By then another
 process may own the partition, and the range id has to keep the dead one out.
 
 Overlapping calls overtake each other, as they do on several connections to a database.
@@ -57,15 +57,15 @@ class DiskFaults:
     """A write under way when its process dies is done all the same."""
 
     def calm(self) -> DiskFaults:
-        """The same delays, no faults."""
+        """Return the same delays without faults."""
         return replace(
             self, spike_probability=0.0, failure_probability=0.0, unknown_probability=0.0
         )
 
     @classmethod
     def drawn(cls, random: Random) -> DiskFaults:
-        """A storm of its own for each seed: with everything always on, the frequent faults would
-        hide what the rare ones find."""
+        """Draw faults for one seed: with all faults always on, the frequent ones would hide what
+        the rare ones find."""
         return cls(
             delay_max_seconds=random.choice((0.000_2, 0.002, 0.02)),
             spike_probability=random.choice((0.0, 0.0, 0.01, 0.1)),

@@ -1,4 +1,4 @@
-"""Where tasks wait, in words: what one wants to read first after a hang."""
+"""Describe where tasks wait: the first thing to read after a hang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LISTED_MAX = 20
 
 
 def describe_waiting(tasks: Sequence[SimulatedTask]) -> str:
-    """One line a task: its name, its process, and the place of its innermost await."""
+    """Return one line per task: its name, its process, and the place of its innermost await."""
     lines = [
         f"\n  {task.get_name()}"
         + (f" of {task.process.name}" if task.process else "")
@@ -24,7 +24,7 @@ def describe_waiting(tasks: Sequence[SimulatedTask]) -> str:
     ]
     if len(tasks) > _LISTED_MAX:
         lines.append(f"\n  and {len(tasks) - _LISTED_MAX} more")
-    return "".join(lines) or " nobody."
+    return "".join(lines) or " no task."
 
 
 def _place(coroutine: Any) -> str:  # noqa: ANN401 - coroutine, generator or any other awaitable

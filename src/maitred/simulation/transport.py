@@ -1,11 +1,11 @@
 """One end of a simulated connection, as asyncio protocols see it.
 
 The order of callbacks follows asyncio's selector transport: connection_made, then reading starts,
-then whoever connected is woken; connection_lost comes from a callback of its own, exactly once,
-and the socket closes after it. The conformance tests run the same code on both.
+then the coroutine that connected is woken; connection_lost comes from a callback of its own,
+exactly once, and the socket closes after it. The conformance tests run the same code on both.
 
 Closing is as kernels do it: with everything read, the peer sees the end of the stream; with bytes
-unread, or bytes that come later, it sees a reset. A reset is noticed by whoever reads or has
+unread, or bytes that come later, it sees a reset. A reset is noticed by an end that reads or has
 something to write; a protocol that does neither learns of it at its next write.
 """
 
@@ -49,7 +49,7 @@ class SimulatedTransport(_FlowControlMixin):
         super().__init__(names, outgoing.network.loop)
         self._loop = outgoing.network.loop
         self.buffer = bytearray()
-        """What the window had no room for."""
+        """The bytes that the window had no room for."""
         self.set_protocol(protocol)
         self.outgoing = outgoing
         self.incoming = outgoing.reverse
@@ -66,7 +66,7 @@ class SimulatedTransport(_FlowControlMixin):
         """Whether the end of the stream was really sent, not only asked for."""
         self._reset_error: OSError | None = None
         self._write_error: OSError | None = None
-        """What the next write meets; over TCP, what the next read meets as well."""
+        """The error of the next write; over TCP, of the next read as well."""
         self._reading = False
         self._paused = False
         self._closing = False
@@ -85,7 +85,7 @@ class SimulatedTransport(_FlowControlMixin):
         if waiter is not None:
             self._soon(_set_unless_done, waiter)
 
-    # What protocols call
+    # Methods that protocols call
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Set the protocol that gets the callbacks from the next delivery on."""
@@ -177,7 +177,7 @@ class SimulatedTransport(_FlowControlMixin):
         """Close without sending what is buffered."""
         self._force_close(None)
 
-    # What the network calls, outside this end's context
+    # Methods that the network calls, outside this end's context
 
     def receive(self, data: bytes, finish: str | None) -> None:
         """Take a segment that has arrived."""
@@ -187,7 +187,7 @@ class SimulatedTransport(_FlowControlMixin):
             and not (self._unread or self._paused or self._closing or self._buffered)
             and len(data) <= _READ_MAX_BYTES
         ):
-            # What nearly always happens, without the detours below.
+            # The usual case, without the detours below.
             self.incoming.consumed(len(data))
             try:
                 self.context.run(self._protocol.data_received, data)  # type: ignore[attr-defined]
@@ -214,16 +214,16 @@ class SimulatedTransport(_FlowControlMixin):
             self.context.run(self._read)
 
     def window_opened(self) -> None:
-        """There is room to send more of the buffer."""
+        """Send more of the buffer: the window has room."""
         if self.buffer and not self._lost:
             self.context.run(self._send_buffered)
 
     def fail(self, error: BaseException) -> None:
-        """The connection is lost, for that reason."""
+        """Lose the connection for that reason."""
         self._force_close(error)
 
     def vanish(self, *, orderly: bool = False, silent: bool = False) -> None:
-        """The process is dead, and its kernel closes (or, without power, does not)."""
+        """Close as the kernel of a dead process does; if `silent`, as a host without power."""
         self._closing = self._lost = True
         self.buffer.clear()
         if silent:

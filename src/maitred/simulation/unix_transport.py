@@ -47,7 +47,7 @@ class UnixTransport(SimulatedTransport):
             super().window_opened()
 
     def vanish(self, *, orderly: bool = False, silent: bool = False) -> None:
-        """The process is dead; only what is unread makes its kernel reset the connection."""
+        """Close as the kernel of a dead process does: a reset only if bytes stay unread."""
         del orderly
         super().vanish(orderly=True, silent=silent)
 

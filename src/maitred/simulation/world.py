@@ -46,7 +46,7 @@ _FAILURES_SHOWN = 5
 
 
 class World:
-    """Use it in a `with` statement, or close it."""
+    """A simulated world; use it in a `with` statement, or close it."""
 
     def __init__(
         self, seed: int, *, faults: Faults | None = None, limits: LoopLimits | None = None
@@ -78,17 +78,17 @@ class World:
             self.raise_failures()
 
     def host(self, name: str, *, group: str | None = None) -> Host:
-        """The host of that name; made, in a group of its own if none is given, the first time."""
+        """Return the host of that name; create it, by default in its own group, the first time."""
         found = self.network.hosts.get(name)
         return found or self.network.add_host(name, group if group is not None else name)
 
     def random(self, name: str) -> Random:
-        """A new stream for that name; equal names give equal streams."""
+        """Return a new stream for that name; equal names give equal streams."""
         return self.stream(self.seed, name)
 
     @staticmethod
     def stream(seed: int, name: str) -> Random:
-        """What `random` gives in a world of that seed, for those who have no world yet."""
+        """Return what `random` returns in a world of that seed, without such a world."""
         # A text is seeded by its SHA-512, which no PYTHONHASHSEED changes.
         return Random(f"{seed}/{name}")
 
@@ -113,7 +113,9 @@ class World:
         if self.failures:
             count = len(self.failures)
             shown = "".join(f"\n  {failure}" for failure in self.failures[:_FAILURES_SHOWN])
-            raise UnhandledErrors(f"Nobody handled {count} errors:{shown}") from self._first_failure
+            raise UnhandledErrors(
+                f"{count} errors were not handled:{shown}"
+            ) from self._first_failure
 
     def close(self) -> None:
         """End the world, and raise what went unhandled in it."""
@@ -141,7 +143,7 @@ class World:
         for task in self.loop.known_tasks():
             self._dispose_task(task)
         self.network.discard()
-        # What the garbage collector finds from now on happened after the end of the world.
+        # Errors that the garbage collector finds from now on come after the end of the world.
         self.loop.set_exception_handler(lambda _loop, _context: None)
         # Closing a coroutine runs its `finally` blocks, and these may create further tasks.
         closed: set[SimulatedTask] = set()
@@ -156,14 +158,14 @@ class World:
             task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
         elif not task.cancelled() and task._log_traceback:  # noqa: SLF001
             error = task.exception()
-            # A killed process had no more chance to look at what its tasks came to.
+            # A killed process could not retrieve the exceptions of its tasks.
             if not (task.process and task.process.killed):
                 self._first_failure = self._first_failure or error
                 self._record(f"The exception of {task.get_name()} was never retrieved", error)
 
 
 def _process_of(context: dict[str, Any]) -> Process | None:
-    """Whose error it is that asyncio reports in this context."""
+    """Return the process whose error asyncio reports in this context."""
     task = context.get("task") or context.get("future")
     if isinstance(task, SimulatedTask):
         return task.process
@@ -176,7 +178,7 @@ def _process_of(context: dict[str, Any]) -> Process | None:
 
 @contextlib.contextmanager
 def collector_tamed() -> Iterator[None]:
-    """No garbage collection but the loop's own, which comes after fixed numbers of events.
+    """Turn the automatic garbage collection off: the loop collects after fixed numbers of events.
 
     When the collector runs depends on everything the process ever allocated. What it finds can
     act: a forgotten async generator is closed on the loop, a forgotten poll is given back.
@@ -199,5 +201,5 @@ def _close_coroutine(task: SimulatedTask) -> None:
             task.get_coro().close()
         except KeyboardInterrupt:
             raise
-        except BaseException:  # noqa: BLE001, S110 - its process is no more; it complains too late
+        except BaseException:  # noqa: BLE001, S110 - its process is dead; the error comes too late
             pass

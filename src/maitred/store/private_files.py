@@ -6,7 +6,7 @@ database. Files that an earlier version created with a wider mode, or that were 
 backup, are tightened at the start, while no other process uses them. The directory itself is left
 as it is: it may be a person's home, or /tmp.
 
-A file that is not a regular one, or that belongs to another user, was put there by somebody else:
+A file that is not a regular one, or that belongs to another user, was put there by another user:
 the node does not start with it. It trusts only root, its own user, and the directory's owner, who
 can replace every file in it anyway.
 """
@@ -100,7 +100,7 @@ def make_database(path: Path) -> None:
 def tighten(directory: Path) -> list[Tightened]:
     """Remove the permissions of group and others from the files of a node; return those files.
 
-    Raise `CannotStart` for a file that somebody else has put there.
+    Raise `CannotStart` for a file that another user has put there.
     """
     found = []
     owner = directory.stat().st_uid

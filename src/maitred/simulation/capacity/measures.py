@@ -1,4 +1,4 @@
-"""What a run comes to: waits, how busy the slots were, and what was refused."""
+"""The measures of a run: waits, how busy the slots were, and what was refused."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CapacityMeasures:
 
     @property
     def workers_in_words(self) -> str:
-        """Such as "3 workers"."""
+        """The number of workers in words, such as "3 workers"."""
         return "1 worker" if self.workers == 1 else f"{self.workers} workers"
 
 

@@ -21,7 +21,7 @@ MORE = "one more"
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """What the runs came to, by name: `one fewer` unless there is one worker only, `as asked`,
+    """The measures of each run, by name: `one fewer` unless there is one worker only, `as asked`,
     `one more`."""
 
     settings: CapacitySettings
@@ -45,7 +45,7 @@ class CapacityPlan:
         ]
 
     def findings(self) -> list[str]:
-        """Say in sentences what the runs came to, and how many tasks or queries were simulated."""
+        """Return the findings as sentences, and how many tasks or queries were simulated."""
         settings, asked = self.settings, self.runs[ASKED]
         skipped = settings.count - asked.measured
         said = [self._told(name, run) for name, run in self.runs.items()]

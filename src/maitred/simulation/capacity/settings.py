@@ -1,4 +1,4 @@
-"""What to plan for: arrivals, work, workers and their faults."""
+"""The settings of a plan: arrivals, work, workers and their faults."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class CapacitySettings:
     work: str = "tasks"
     partitions: int = 1
     policy: str = "idle"
-    """Who picks the worker of a query; a queue's setting `queries.policy`."""
+    """How the worker of a query is picked; a queue's setting `queries.policy`."""
     deadline_seconds: float = DEADLINE_SECONDS
     """How long the callers of queries wait for their answer."""
     count: int = 2_000
@@ -108,11 +108,11 @@ class CapacitySettings:
         return self.rate_per_second * self.service.mean_seconds / at_once if at_once else inf
 
     def with_more(self) -> CapacitySettings:
-        """The same with one healthy worker more."""
+        """Return the same settings with one more healthy worker."""
         return replace(self, workers=(*self.workers, PlannedWorker()))
 
     def with_fewer(self) -> CapacitySettings | None:
-        """The same without the last worker that is healthy; None if it would leave no worker."""
+        """Return the settings without the last healthy worker; None if that leaves no worker."""
         if len(self.workers) == 1:
             return None
         healthy = [at for at, worker in enumerate(self.workers) if worker.healthy]

@@ -29,7 +29,7 @@ WATCH_SECONDS: Final = 0.02
 
 
 async def backpressure(world: World) -> None:
-    """The scenario; faults are on for the first seconds, then it is calm."""
+    """Run the scenario: faults are on for the first seconds, then it is calm."""
     reader = world.host("reader")
     reader.spawn(lambda: _serve(reader))
     await asyncio.sleep(0.1)

@@ -39,7 +39,7 @@ _PATTERN: Final = bytes(range(251)) * (WRITE_MAX_BYTES // 251 + 300_000 // 251 +
 
 @dataclass
 class ConnectionBooks:
-    """What all ends have in common; it outlives their processes."""
+    """The state that all ends share; it outlives their processes."""
 
     ends: list[ConnectionEnd] = field(default_factory=list)
     calm: bool = False
@@ -218,4 +218,6 @@ def _check_released(world: World, books: ConnectionBooks) -> None:
         raise Violation(f"{len(world.network.connections)} connections are left behind.")
     for host in world.network.hosts.values():
         if host.ports_in_use:
-            raise Violation(f"{host.name} has {len(host.ports_in_use)} ports in use by nobody.")
+            raise Violation(
+                f"{host.name} has {len(host.ports_in_use)} ports that no connection uses."
+            )

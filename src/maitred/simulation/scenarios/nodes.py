@@ -116,7 +116,7 @@ class Storm:
 
 @cache
 def _homes(shards: int) -> Homes:
-    """Say where partitions live on a node with so many shards; the same in every run."""
+    """Return the homes of partitions on a node with this many shards."""
     return Homes(shards)
 
 

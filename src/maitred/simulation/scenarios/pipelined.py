@@ -112,7 +112,7 @@ class ServerProtocol(FrameProtocol):
 
 
 async def serve(surroundings: Surroundings, port: int) -> None:
-    """The main coroutine of a server process."""
+    """Run a server process."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: ServerProtocol(surroundings), None, port)
     async with server:
@@ -186,7 +186,7 @@ class PipelinedClient:
                 self._protocol.transport.abort()
 
     async def request(self, payload: bytes, timeout_seconds: float) -> bytes:
-        """The answer; raises `RequestFailed` at the latest when the time is over."""
+        """Return the answer; raise `RequestFailed` at the deadline at the latest."""
         protocol = self._protocol
         if protocol is None:
             raise RequestFailed("There is no connection.")

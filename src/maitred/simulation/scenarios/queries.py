@@ -7,19 +7,20 @@ Each seed draws one of several kinds of trouble, since each kind has another pro
 `gateways`   gateways die, or their connections are cut
 `workers`    workers die, are cut off, or hang
 `shards`     shards die, or the node comes back with another number of them
-`relayed`    the workers have no address: the node relays, and whoever wants may leave
+`relayed`    the workers have no address, so the node relays; callers may leave
 `storm`      all of this, and the network's faults
 `counted`    the calm, and the queue without rows has a limit to what is under way
 `recounted`  the same limit, while workers, gateways and shards die, are cut off, or hang
 
-In half of the runs of some of them gateways pick the workers themselves: then queries may be
-refused for want of room, too.
+In half of the runs of some of them gateways pick the workers themselves: then queries may
+also be refused because no worker has room.
 
-In all of them: exactly one answer to each query, at the latest when its time is over; no worker
-runs more than it has slots; nothing that is not marked idempotent is run twice; whatever nobody
-waits for is stopped. Once it is calm, every slot is free, and every gateway gets answers.
+In all of them: each query gets exactly one answer, at its deadline at the latest; no worker runs
+more queries than it has slots; only a query that is marked idempotent runs twice; and a query for
+which no caller waits is stopped. Once it is calm, every slot is free, and every gateway gets
+answers.
 
-What a run costs is mostly the number of its events. So a stream sends its rows in a few portions,
+The cost of a run is mostly the number of its events. So a stream sends its rows in a few portions,
 and gateways ask less, and nothing long, once it is calm: what matters there is that they are
 answered at all.
 """
@@ -68,7 +69,7 @@ ANSWERED_SECONDS: Final = 4.0
 """Within this time of calm, once it has settled, every gateway has an answer."""
 SHARDS_MAX: Final = 3
 DENSITY: Final = 2.0
-"""Cuts and half-open links are so many times as probable as drawn, since the storm is short."""
+"""Cuts and half-open links are this many times as probable as drawn: the storm is short."""
 NODE_AWAY: Final = ("unavailable", "node-unreachable")
 """Codes that callers are told while the node, or a shard of it, cannot be reached."""
 PAST_SECONDS: Final = 300.0
@@ -93,7 +94,7 @@ class QueryRunKind:
     """The most queries in progress in the queue without rows; None means no limit."""
 
     def promise(self, policy: str = "idle") -> QueryPromise:
-        """What has to be kept all the same."""
+        """Return what this kind of run guarantees."""
         outcomes = set()
         if policy != "idle" or self.limit is not None:
             outcomes |= {"overloaded"}
@@ -185,7 +186,7 @@ class QueriesRun:
             if kind.workers_die:
                 worker.cut_seconds = random.choice((None, 1.0))
             worker.start()
-        await asyncio.sleep(1.0)  # somebody serves the queues: they are known
+        await asyncio.sleep(1.0)  # the workers serve the queues, so they exist
         for gateway in self.gateways:
             if kind.gateways_die:
                 gateway.cut_seconds = random.choice((None, 0.5))
@@ -245,7 +246,7 @@ class QueriesRun:
             self.record.troubled_at = loop.time()
 
     async def _nothing(self) -> None:
-        """The sea is calm for a while."""
+        """Cause no trouble this time."""
 
     async def _drain_worker(self) -> None:
         self._random.choice(self.workers).stop()
@@ -258,7 +259,7 @@ class QueriesRun:
             worker.host.crash()
 
     async def _hang_worker(self) -> None:
-        """It neither hears nor is heard, and its connections stay."""
+        """Cut a worker off from node and gateways for a while; its connections stay open."""
         worker = self._random.choice(self.workers)
         others = [self.node.host, *(gateway.host for gateway in self.gateways)]
         for other in others:
@@ -319,7 +320,7 @@ class QueriesRun:
 
 
 def node_settings(random: Random, kind: QueryRunKind, policy: str = "idle") -> Node:
-    """Other ones for every seed."""
+    """Draw the settings of the node."""
     partitions = 1 if kind.plain else random.choice((1, 1, 2, 5))
     queue = Queue(
         partitions=partitions,
@@ -345,7 +346,7 @@ def node_settings(random: Random, kind: QueryRunKind, policy: str = "idle") -> N
 
 
 async def queries_of(kind: str, world: World, policy: str | None = None) -> None:
-    """A run of that kind; with that policy, if any is given."""
+    """Run the scenario with that kind of trouble and that policy; None draws a policy."""
     await QueriesRun(world, KINDS[kind], policy).run()
 
 

@@ -37,7 +37,7 @@ CALM_PAUSE_SECONDS: Final = 2.0
 """Longest time between two queries of a gateway once it is calm."""
 
 PORTIONS: Final = 8
-"""A stream pauses so often, however many rows it has: each time its rows are sent."""
+"""How often a stream pauses, however many rows it has; each pause sends its rows."""
 
 QUERYING: Final = QueryingSettings(
     ping_seconds=0.5,
@@ -101,7 +101,7 @@ class GatewayHost(KeptGuest):
                 await task
         left = [row for row in querying.table.rows() if row.status in UNFINISHED]
         if left:
-            raise Violation(f"Everybody was answered, and the table has {left}")
+            raise Violation(f"Every query was answered, and the table has {left}")
         await querying.close()
         await self.leave(app)
 
@@ -162,7 +162,8 @@ class GatewayHost(KeptGuest):
             story.cancelled_at = loop.time()  # the caller that was told so has left
 
     def _draw_run_seconds(self) -> float:
-        """A trouble finds those that run long: where the order does not count, there are many."""
+        """Draw how long a query runs. Trouble meets long queries, so many are long, except where
+        the order is checked."""
         random = self.random
         long_probability = 0.0 if self.calm else 0.1 if self.plain else 0.3
         if random.random() >= long_probability:
@@ -187,7 +188,7 @@ class GatewayHost(KeptGuest):
         async for chunk in answer:
             for value in unpacked(chunk, decoder):
                 if value != story.number:
-                    raise self.record.violation(story, f"got somebody else's row: {value}")
+                    raise self.record.violation(story, f"got a row of another query: {value}")
                 rows += 1
             if self.random.random() < 0.1:
                 await asyncio.sleep(0.01)
@@ -200,7 +201,7 @@ UNFINISHED: Final = ("waiting", "running", "streaming")
 
 
 def unpacked(chunk: bytes, decoder: msgpack.Decoder[int]) -> list[int]:
-    """The rows of a chunk: small numbers are one, two, three or five bytes long."""
+    """Return the rows of a chunk: numbers of one, two, three or five bytes."""
     lengths = {0xCC: 2, 0xCD: 3, 0xCE: 5}
     values, at = [], 0
     while at < len(chunk):

@@ -1,4 +1,4 @@
-"""The record of every query of a run: who asked it, who ran it, and what was answered.
+"""The record of every query of a run: its gateway, its workers, and its answer.
 
 The record raises `Violation` at once for what must never happen.
 """
@@ -85,13 +85,13 @@ class QueryRecord(ScenarioRecord):
         """When a process was last unreachable or dead; infinite while that lasts."""
 
     def asked(self, story: QueryStory) -> QueryStory:
-        """A new query; its number is its place here."""
+        """Add a new query, and number it."""
         story.number = len(self.stories)
         self.stories.append(story)
         return story
 
     def begins(self, number: int, worker: str, slots: int, now: float) -> QueryRun:
-        """A worker calls the handler."""
+        """Record that a worker calls the handler; raise `Violation` if it must not."""
         story = self.stories[number]
         if story.runs and not story.idempotent:
             raise self.violation(story, f"begins again at {worker} at {now}")
@@ -123,7 +123,7 @@ class QueryRecord(ScenarioRecord):
         self._begun.append(story)
 
     def ends(self, number: int, run: QueryRun, now: float, *, completed: bool) -> None:
-        """The handler returns, or was stopped."""
+        """Record that the handler returned or was stopped."""
         story = self.stories[number]
         self._active[run.worker] -= 1
         run.ended_at = now
@@ -133,7 +133,7 @@ class QueryRecord(ScenarioRecord):
             raise self.violation(story, f"ran for {now - left} s after its caller had left")
 
     def worker_gone(self, worker: str, now: float) -> None:
-        """Its handlers end with it."""
+        """Record that a worker died, and its handlers with it."""
         self._active[worker] = 0
         for story in self.stories:
             for run in story.runs:
@@ -141,7 +141,7 @@ class QueryRecord(ScenarioRecord):
                     run.ended_at = now
 
     def gateway_gone(self, gateway: str, now: float) -> None:
-        """Its callers are gone with it."""
+        """Record that a gateway died, and its callers with it."""
         for story in self.stories:
             if story.gateway == gateway and story.outcome is None and story.cancelled_at is None:
                 story.cancelled_at = now
@@ -156,7 +156,7 @@ class QueryRecord(ScenarioRecord):
             raise self.violation(story, f"was answered again: {outcome}")
         story.outcome = outcome
         if outcome == "done" and not story.completed:
-            raise self.violation(story, "is done, and nobody did it")
+            raise self.violation(story, "is done, and no worker completed it")
         usual = outcome in ("done", "cancelled", "deadline-exceeded")
         if not usual and outcome not in self.promise.outcomes:
             raise self.violation(story, f"was refused, and nothing had gone wrong: {outcome}")

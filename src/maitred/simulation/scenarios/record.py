@@ -74,7 +74,7 @@ class ErrorLog:
 async def until_nothing(
     left: Callable[[], object], problem: str, seconds: float, *, every: float = 1.0
 ) -> None:
-    """Wait until nothing is left; raise `Violation` with the problem after so many seconds."""
+    """Wait until nothing is left; raise `Violation` with the problem after `seconds`."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while found := left():

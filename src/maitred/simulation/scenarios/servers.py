@@ -57,7 +57,7 @@ async def servers(world: World) -> None:
 
 
 async def _serve(host: Host, name: str, board: Board) -> None:
-    """The main coroutine of a server process: one of three kinds of server, for some seconds."""
+    """Run a server process: one of three kinds of server, for some seconds."""
     random = host.surroundings.random
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +100,7 @@ async def _visit_all(host: Host, board: Board) -> None:
         with contextlib.suppress(OSError):
             answered = await _check_answer(host, port, board)
         if not answered and before and before == _names(board, port):
-            raise Violation(f"Nobody answers on port {port}, although it is calm.")
+            raise Violation(f"No server answers on port {port}, although it is calm.")
 
 
 async def _check_answer(host: Host, port: int, board: Board) -> bool:

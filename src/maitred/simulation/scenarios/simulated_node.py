@@ -66,7 +66,7 @@ class SimulatedNode:
         ]
 
     async def restart(self, shards: int, *, orderly: bool) -> None:
-        """Stop, and come back with so many shards."""
+        """Stop the node, and start it with this many shards."""
         self.lives += 1
         if orderly:
             processes = [process for process in self.host.processes if not process.dead]

@@ -43,7 +43,7 @@ RECOVERY_SECONDS: Final = (
 
 @dataclass
 class StreamBooks:
-    """What clients saw; it outlives them, since kills take a client's own memory."""
+    """The answers that clients got; kept here because a kill takes a client's own memory."""
 
     answered: int = 0
     failed: int = 0
@@ -87,7 +87,7 @@ def _check_protocols(books: StreamBooks) -> None:
 
 
 async def _client(host: Host, server: str, books: StreamBooks) -> None:
-    """The main coroutine of a client process."""
+    """Run a client process."""
     client = PipelinedClient(host.surroundings, server, PORT)
     books.clients[host.name] = client
     random = host.surroundings.random

@@ -12,7 +12,7 @@ Each seed draws one of several kinds of trouble, since each kind has another pro
 `storm`         all of this, and the network's faults, and workers that die or are cut off
 
 In all of them: every task that was acknowledged comes to one end once it is calm: done, failed,
-cancelled or expired; whoever asked how it ended, or to cancel it, was told nothing else; and the
+cancelled or expired; callers that asked for its result, or to cancel it, got that answer; and the
 disk has nothing left of it but that. No task runs whose producer was told that nothing was added,
 none is done that no worker ran, and none has a result that its handler did not return. What ran
 twice at a time did so because its lease was over. In all but the storm no task begins while it
@@ -59,7 +59,7 @@ LEASE_SECONDS: Final = 4.0
 CLOCK_JUMP_SECONDS: Final = 60.0
 SHARDS_MAX: Final = 3
 DENSITY: Final = 2.0
-"""Cuts and half-open links are so many times as probable as drawn, since the storm is short."""
+"""Cuts and half-open links are this many times as probable as drawn: the storm is short."""
 BUFFER_TASKS: Final = 10
 """The tasks that a partition keeps in memory: so few that backlogs overflow into the store."""
 
@@ -81,7 +81,7 @@ class TaskRunKind:
     network_fails: bool = False
 
     def promise(self, queue: Queue) -> Promise:
-        """What has to be kept all the same."""
+        """Return what this kind of run guarantees."""
         limits = queue.forwarding
         ordered = 1 + limits.children if limits.tasks else PARTITIONS_MAX
         return Promise(
@@ -372,8 +372,8 @@ class Tasks:
 
 
 def node_settings(random: Random, idle: Random) -> Node:
-    """Other ones for every seed; how soon queues are forgotten is drawn from a source of its own,
-    so that what a seed has found once it finds again."""
+    """Draw the settings of the node; how soon queues are forgotten is drawn from `idle`, so that
+    the other draws of a seed stay the same."""
     scaling = Scaling(adaptive=False, look_seconds=idle.choice((0.1, 5.0)))
     if random.random() < 0.25:
         scaling = Scaling(
@@ -406,7 +406,7 @@ def node_settings(random: Random, idle: Random) -> Node:
 
 
 async def tasks_of(kind: str, world: World) -> None:
-    """A run of that kind."""
+    """Run the scenario with that kind of trouble."""
     await Tasks(world, (KINDS | MANY_QUEUES)[kind]).run()
 
 
@@ -417,5 +417,5 @@ async def tasks(world: World) -> None:
 
 
 async def many_queues(world: World) -> None:
-    """The scenario with many queues to a worker."""
+    """Run the scenario with workers that serve many queues."""
     await tasks_of(world.random("kind").choice([*MANY_QUEUES]), world)

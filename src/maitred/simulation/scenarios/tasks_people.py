@@ -164,12 +164,12 @@ class Producer(Person):
         if result != story.number:
             raise self.record.violation(story, f"has the result {result!r}")
         if not story.completed:
-            raise self.record.violation(story, "is done, and nobody did it")
+            raise self.record.violation(story, "is done, and no worker completed it")
 
     async def _cancel(self, task: Task[object], story: Story) -> None:
         await asyncio.sleep(self.random.random())
         story.revoked = True
-        # Of its own, so that what a seed has found once it finds again.
+        # A separate source, so that other draws of a seed stay the same.
         random = Random(story.number)
         for _ in range(random.choice((1, 2, 3))):  # a caller that gets no answer asks again
             try:

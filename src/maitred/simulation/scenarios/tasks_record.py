@@ -1,4 +1,4 @@
-"""The record of every task of a run: who acknowledged it, who ran it, and how it ended.
+"""The record of every task of a run: its place, its attempts, and how it ended.
 
 The record raises `Violation` at once for what must never happen. After the run, `ends` checks
 whether each task came to one end.
@@ -67,7 +67,7 @@ class Story:
     revived: bool = False
     """Whether the task was a dead letter, and the admin had it tried again."""
     answers: list[str] = field(default_factory=list)
-    """What was told to those who asked how it ended, or to cancel it: `Answer`s."""
+    """The answers to requests for its result and to cancel it."""
     runs: list[Run] = field(default_factory=list)
     completed: int = 0
     """How often the handler returned."""
@@ -113,7 +113,7 @@ class TasksRecord(ScenarioRecord):
     def begins(
         self, number: int, worker: str, attempt: int, place: tuple[int, int], now: float
     ) -> Run:
-        """A worker calls the handler."""
+        """Record that a worker calls the handler; raise `Violation` if it must not."""
         story = self.stories[number]
         if attempt < 1 or attempt > story.retries + 1:
             raise self.violation(story, f"began attempt {attempt}")
@@ -150,7 +150,7 @@ class TasksRecord(ScenarioRecord):
         self._last[line] = (sequence, story.number)
 
     def takes_slot(self, worker: str, slots: int) -> None:
-        """A handler begins at a worker that has so many slots; each is taken once."""
+        """Record that a handler takes a slot of a worker that has `slots` of them."""
         running = self._running[worker] = self._running.get(worker, 0) + 1
         if running > slots:
             found = Violation(f"{worker} runs {running} tasks in {slots} slots.")
@@ -162,7 +162,7 @@ class TasksRecord(ScenarioRecord):
         self._running[worker] -= 1
 
     def refuses(self, story: Story, problem: MaitredError) -> None:
-        """Its producer hears an error instead of its place."""
+        """Record that the producer got an error instead of the task's place."""
         if problem.outcome is not NOTHING:
             return
         story.refused = True
@@ -170,7 +170,7 @@ class TasksRecord(ScenarioRecord):
             raise self.violation(story, f"has begun, and its producer heard {problem!r}")
 
     def revives(self, queue: str, place: tuple[int, int]) -> None:
-        """A dead letter is to be tried again."""
+        """Record that a dead letter is to be tried again."""
         for story in self.stories:
             if (story.queue, story.place) == (queue, place):
                 story.revived = True
@@ -188,12 +188,12 @@ class TasksRecord(ScenarioRecord):
         if end == "done" and not story.completed:
             raise self.violation(story, "is done, and no worker ran it")
         if end == "cancelled" and not story.revoked:
-            raise self.violation(story, "is cancelled, and nobody asked for it")
+            raise self.violation(story, "is cancelled, and no caller asked for it")
         if end == "expired" and not story.may_expire:
             raise self.violation(story, "has expired, and had no such time")
         for answer in story.answers:
             if end not in _TRUE_OF[answer] and not (story.revived and answer in _UNTIL_REVIVED):
-                raise self.violation(story, f"ended as {end}, and somebody was told {answer}")
+                raise self.violation(story, f"ended as {end}, and a caller was told {answer}")
 
     def completes(self, number: int) -> None:
         """Record that the handler returned."""
@@ -203,7 +203,7 @@ class TasksRecord(ScenarioRecord):
             self.duplicates += 1
 
     def worker_gone(self, worker: str) -> None:
-        """Its handlers end with it."""
+        """Record that a worker died, and its handlers with it."""
         for story in self.stories:
             for run in story.runs:
                 if run.worker == worker:
