@@ -35,6 +35,20 @@ async def test_the_first_owner_finds_a_clean_and_empty_partition(engine: Engine)
 
 
 @awaited
+async def test_a_store_tells_its_state_and_nothing_secret(engine: Engine) -> None:
+    async with opened(engine) as store:
+        await acquire(store, KEY)
+        key = await store.signing_key()
+        told = repr(store)
+        assert told.startswith("<")
+        assert "Store " in told
+        assert "closed" not in told
+    assert "closed" in repr(store)
+    assert repr(key) not in told
+    assert "://" not in told
+
+
+@awaited
 async def test_the_next_owner_is_told_what_the_last_one_left(engine: Engine) -> None:
     counts = PartitionCounts(8, 4, 12)
     async with opened(engine) as store:

@@ -147,6 +147,10 @@ class SimulatedStore:
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<SimulatedStore {state}, {self._under_way} calls under way>"
+
     acquire = _asking(Contents.acquire, writes=True)
     commit = _asking(Contents.commit, writes=True, commit=True)
     segments = _asking(Contents.segments)

@@ -31,6 +31,10 @@ class OwnedThread:
         self._thread.start()
         self._closed = False
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._calls.qsize()} calls wait"
+        return f"<OwnedThread {self._thread.name!r}, {state}>"
+
     async def call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401
         """Run the function in the thread after all earlier calls; return or raise what it does."""
         if self._closed:

@@ -146,6 +146,11 @@ class _PostgresStore:
         self._ids: dict[PartitionKey, int] = {}
         """Maps the partitions that were found so far to their ids; an id is never used twice."""
 
+    def __repr__(self) -> str:
+        open_, idle = self._pool.get_size(), self._pool.get_idle_size()
+        state = "closed" if self._closed else f"{open_ - idle} of {open_} connections in use"
+        return f"<PostgresStore {state}, {len(self._ids)} partitions known>"
+
     @asynccontextmanager
     async def _connection(self, *, commit: bool = False) -> AsyncIterator[asyncpg.Connection]:
         """Borrow a connection of the pool; close it if anything but the server's answer ends its

@@ -80,7 +80,7 @@ class _SqliteStore:
         self.directory = directory
 
     def __repr__(self) -> str:
-        return f"<SqliteStore {self.directory!r}>"
+        return f"<SqliteStore {self.directory!r}, {self.thread!r}>"
 
     acquire = _whole(SqliteDirectory.acquire)
     commit = _whole(SqliteDirectory.commit)

@@ -38,14 +38,15 @@ async def backpressure(world: World) -> None:
     world.loop.call_later(STORM_SECONDS, world.calm)
     done = asyncio.gather(*(process.wait() for process in processes))
     while not done.done():
-        _check_windows(world)
+        check_windows(world)
         if world.loop.time() > STORM_SECONDS + PATIENCE_SECONDS:
             raise Violation(f"A transfer takes longer than {PATIENCE_SECONDS} s of calm.")
         await asyncio.wait([done], timeout=WATCH_SECONDS)
     await done
 
 
-def _check_windows(world: World) -> None:
+def check_windows(world: World) -> None:
+    """Raise `Violation` if more is under way or unread than the window of a connection allows."""
     window = world.network.faults.window_bytes
     for connection in world.network.connections.values():
         for flow in (connection.outgoing, connection.incoming):

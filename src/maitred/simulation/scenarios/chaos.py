@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from maitred.simulation.world import World
 
 
+async def now_and_then(
+    random: Random, gap_seconds: float, seconds: float, act: Callable[[], Awaitable[None]]
+) -> None:
+    """Act at random moments, on average once in `gap_seconds`, until `seconds` have passed."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while loop.time() < end:
+        await asyncio.sleep(random.expovariate(1.0 / gap_seconds))
+        await act()
+
+
 class Chaos:
     """Does something bad to the world every now and then, and undoes it later."""
 
@@ -36,9 +47,7 @@ class Chaos:
 
     async def rage(self, duration_seconds: float) -> None:
         """Go on for that long, then repair everything."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + duration_seconds
-        actions: list[Callable[[], Awaitable[None]]] = [
+        actions: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self._kill,
             self._crash,
             self._partition,
@@ -47,9 +56,11 @@ class Chaos:
             self._clock_jump,
         ]
         async with asyncio.TaskGroup() as group:
-            while loop.time() < end:
-                await asyncio.sleep(self._random.expovariate(1.0 / self.interval_mean_seconds))
-                group.create_task(self._random.choice(actions)())  # type: ignore[arg-type]
+
+            async def begin() -> None:
+                group.create_task(self._random.choice(actions)())
+
+            await now_and_then(self._random, self.interval_mean_seconds, duration_seconds, begin)
         for host in self._hosts:
             self._spawn(host)
 

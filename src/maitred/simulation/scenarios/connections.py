@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from maitred.simulation.errors import Violation
 from maitred.simulation.process import Process, current_process
+from maitred.simulation.scenarios.backpressure import check_windows
 from maitred.simulation.scenarios.chaos import Chaos
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ async def connections(world: World) -> None:
     await chaos.rage(STORM_SECONDS)
     world.calm()
     books.calm = True
-    _check_windows(world)
+    check_windows(world)
     await asyncio.sleep(SETTLING_SECONDS)
     for transport in books.open_transports():
         transport.resume_reading()
@@ -194,13 +195,6 @@ async def _connect(books: ConnectionBooks, host: Host, servers: list[str]) -> No
             group.create_task(connect())
             await asyncio.sleep(random.expovariate(2.0))
         await loop.create_future()
-
-
-def _check_windows(world: World) -> None:
-    for connection in world.network.connections.values():
-        for flow in (connection.outgoing, connection.incoming):
-            if not 0 <= flow.outstanding_bytes <= world.network.window_bytes:
-                raise Violation(f"A window of {world.network.window_bytes} bytes holds more.")
 
 
 def _check_deadlock(transport: SimulatedTransport) -> None:

@@ -19,6 +19,7 @@ from maitred.errors import MaitredError
 from maitred.routing.homes import Homes
 from maitred.settings import Limits, Node, Restarts
 from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.chaos import now_and_then
 from maitred.simulation.scenarios.record import STAYED_BEHIND, until_nothing
 from maitred.simulation.scenarios.simulated_node import PORT, SimulatedNode
 
@@ -80,14 +81,14 @@ class Storm:
 
     async def rage(self, seconds: float) -> None:
         """Cause trouble for this many seconds."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
         actions = [self._kill, self._kill, self._crash, self._partition, self._block]
         if self._random.random() < 0.5:
             actions.append(self._resize)
-        while loop.time() < end:
-            await asyncio.sleep(self._random.expovariate(1.0 / GAP_SECONDS))
+
+        async def act() -> None:
             await self._random.choice(actions)(self._random.choice(self._nodes))
+
+        await now_and_then(self._random, GAP_SECONDS, seconds, act)
 
     async def _outage(self) -> None:
         await asyncio.sleep(self._random.random() * OUTAGE_SECONDS)

@@ -36,6 +36,7 @@ from msgspec.structs import replace
 
 from maitred.settings import Forwarding, Limits, Node, QuerySettings, Queue, Scaling
 from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.chaos import now_and_then
 from maitred.simulation.scenarios.queries_people import (
     NAMESPACE,
     QUOTES,
@@ -231,19 +232,18 @@ class QueriesRun:
             actions += [self._kill_worker, self._kill_worker, self._hang_worker]
         if kind.gateways_die:
             actions += [self._kill_gateway]
-        loop = asyncio.get_running_loop()
-        end = loop.time() + STORM_SECONDS
-        gap = random.choice(GAPS_SECONDS)
-        while loop.time() < end:
-            await asyncio.sleep(random.expovariate(1 / gap))
+
+        async def act() -> None:
             self.record.check()
             action = random.choice(actions)
             if action in (self._nothing, self._drain_worker):
                 await action()
-                continue
+                return
             self.record.troubled_at = inf  # as long as it lasts
             await action()
-            self.record.troubled_at = loop.time()
+            self.record.troubled_at = asyncio.get_running_loop().time()
+
+        await now_and_then(random, random.choice(GAPS_SECONDS), STORM_SECONDS, act)
 
     async def _nothing(self) -> None:
         """Cause no trouble this time."""

@@ -30,6 +30,7 @@ from msgspec import msgpack
 from maitred.matching.effects import decode_ended
 from maitred.settings import Forwarding, Limits, Node, Queue, Scaling
 from maitred.simulation.errors import Violation
+from maitred.simulation.scenarios.chaos import now_and_then
 from maitred.simulation.scenarios.record import STAYED_BEHIND, until_nothing
 from maitred.simulation.scenarios.simulated_node import SimulatedNode
 from maitred.simulation.scenarios.tasks_forger import Forger
@@ -224,12 +225,11 @@ class Tasks:
             actions += [self._disk_trouble] * 2
         if kind.workers_die:
             actions += [self._kill_worker, self._hang_worker, self._clock_jump]
-        loop = asyncio.get_running_loop()
-        end = loop.time() + STORM_SECONDS
-        gap = random.choice(GAPS_SECONDS)
-        while loop.time() < end:
-            await asyncio.sleep(random.expovariate(1 / gap))
+
+        async def act() -> None:
             await random.choice(actions)()
+
+        await now_and_then(random, random.choice(GAPS_SECONDS), STORM_SECONDS, act)
 
     async def _drain_worker(self) -> None:
         if (not self.kind.shards_die and not self.kind.disk_fails) or self.kind.workers_die:
