@@ -388,7 +388,7 @@ async def test_a_reservation_that_is_over_when_it_is_read_takes_no_slot() -> Non
         late.seconds = 6.0
         token = node.token()
         stream = gateway.run(token, 1)
-        await node.until(lambda: token in worker.querying._book.early)
+        await node.until(lambda: token in worker.querying._early.waiting)
         node.reserve("async", token, reservation_seconds=5.0)
         assert isinstance(await gateway.error(stream), Unavailable)
         assert worker.statistics.busy == 0

@@ -12,10 +12,11 @@ import pytest
 
 from maitred import App
 from maitred.app.attempt import Attempt
+from maitred.balancing.workers.estimator import LimitEstimator
 from maitred.errors import AtCapacity
 from maitred.settings import WorkerSettings
 from maitred.worker.capacity import Capacity, Sender
-from maitred.worker.gauges import Fixed, Knee, MeasuredGauge, gauge
+from maitred.worker.gauges import Fixed, Knee, gauge
 from maitred.worker.pools import CallPool
 from maitred.worker.statistics import WorkerStatistics
 from tests.node.in_process import in_a_loop, until
@@ -82,7 +83,7 @@ def test_an_executor_of_unknown_size_has_room_for_all() -> None:
 
 def test_each_kind_of_limit_has_its_gauge() -> None:
     for settings, kind in (
-        (WorkerSettings(slots=8), MeasuredGauge),
+        (WorkerSettings(slots=8), LimitEstimator),
         (WorkerSettings(slots=8, limit="knee"), Knee),
         (WorkerSettings(slots=8, limit="slots"), Fixed),
     ):
@@ -97,9 +98,9 @@ def test_a_fixed_limit_stays_and_the_mean_is_measured_all_the_same() -> None:
     assert one.mean_service_seconds == 0.0
     now = 0.0
     for _ in range(5_000):
-        one.begun(1, 0, now)
+        one.observe(1, 0, now)
         now += 0.02
-        assert one.ended(0, 0, now, good=True) == 8
+        assert one.observe_end(0, 0, now, good=True) == 8
         now += 0.01
     one.lagged(9.0)
     one.claimed(100, pressed=True)
@@ -119,10 +120,10 @@ def test_the_knee_is_found_by_what_comes_out() -> None:
             served_until[place] = max(now, served_until[place]) + 0.02
             ends.append(served_until[place])
             inside += 1
-            one.begun(inside, 0, now)
+            one.observe(inside, 0, now)
         now = ends.pop(0)
         inside -= 1
-        one.ended(inside, 0, now, good=True)
+        one.observe_end(inside, 0, now, good=True)
     assert 30 <= one.limit(now) <= 60
 
 
@@ -132,11 +133,11 @@ def test_a_limit_that_is_used_by_what_is_under_way_is_used() -> None:
     for _ in range(60):
         half = one.limit(now) // 2
         for begun in range(half):
-            one.begun(begun + 1, 0, now)
+            one.observe(begun + 1, 0, now)
             one.claimed(2 * half)
         now += 0.02
         for left in reversed(range(half)):
-            one.ended(left, 0, now, good=True)
+            one.observe_end(left, 0, now, good=True)
     assert one.limit(now) > 100
 
 

@@ -128,7 +128,7 @@ async def test_the_query_may_come_before_the_word_of_its_reservation() -> None:
     ):
         token = node.token()
         stream = gateway.run(token, "a")
-        await until(lambda: worker.querying._book.early_bytes > 0)
+        await until(lambda: worker.querying._early.bytes > 0)
         node.reserve("echo", token)
         assert await gateway.result(stream) == "a"
 

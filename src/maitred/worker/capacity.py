@@ -139,7 +139,7 @@ class Capacity:
         """A handler is called."""
         self.inside = inside = self.inside + 1
         waiting = self.waiting
-        self._gauge.begun(inside - waiting, waiting, now)
+        self._gauge.observe(inside - waiting, waiting, now)
         claimed = self._claims + self._statistics.busy - self._by_pass
         if claimed > inside:  # otherwise it was just told
             self._gauge.claimed(claimed)
@@ -154,7 +154,7 @@ class Capacity:
             attempt.counted = False
             self.waiting -= 1
         attempt.meter = None
-        limit = self._gauge.ended(self.inside - self.waiting, self.waiting, now, good=good)
+        limit = self._gauge.observe_end(self.inside - self.waiting, self.waiting, now, good=good)
         if limit != self.limit:
             self._set_limit(limit)
 

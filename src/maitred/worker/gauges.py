@@ -1,8 +1,8 @@
-"""The ways to know how many a worker can take at a time. Pure.
+"""The ways to find how many attempts a worker can serve at a time. Pure.
 
-`measured`: by what is served and what waits, which the worker sees (`LimitEstimator`). `knee`: for
-a worker that only passes on what it gets, and cannot see what waits behind: by what comes out
-(`KneeProber`). `slots`: as many as there are slots, whatever happens. docs/capacity.md explains.
+`measured` observes what is served and what waits inside of the worker (`LimitEstimator`). `knee` is
+for a worker that passes its queries on and cannot see what waits behind it: it observes how many
+end (`KneeProber`). `slots` takes the number of slots, whatever happens. docs/capacity.md explains.
 """
 
 from __future__ import annotations
@@ -22,52 +22,22 @@ MEAN_ENDS: Final = 400
 
 
 class Gauge(Protocol):
-    """Observes every change of what a worker serves, and tells how many it can take at a time."""
+    """Observes every change of what a worker serves, and tells how many it can take at a time;
+    `LimitEstimator` describes the methods."""
 
     @property
-    def mean_service_seconds(self) -> float:
-        """Mean time that the handlers themselves took; 0 until one has ended."""
-
+    def mean_service_seconds(self) -> float: ...
     @property
-    def cause(self) -> LimitCause:
-        """Why the limit is not higher."""
-
-    def begun(self, serving: int, waiting: int, now: float) -> None:
-        """One more is served; like `observe`."""
-
+    def cause(self) -> LimitCause: ...
     def observe(self, serving: int, waiting: int, now: float) -> None: ...
+    def observe_end(self, serving: int, waiting: int, now: float, *, good: bool) -> int: ...
     def claimed(self, in_flight: int, *, pressed: bool = False) -> None: ...
     def lagged(self, seconds: float) -> None: ...
-    def ended(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
-        """One has ended; like `observe` and `limit`."""
-
     def limit(self, now: float) -> int: ...
 
 
-class MeasuredGauge:
-    """Finds the limit by what is served and what waits inside of the worker."""
-
-    __slots__ = ("_estimator", "begun", "claimed", "ended", "lagged", "limit", "observe")
-
-    def __init__(self, slots: int, now: float) -> None:
-        self._estimator = LimitEstimator(slots, slots, now)
-        self.begun = self.observe = self._estimator.observe
-        self.claimed = self._estimator.claimed
-        self.lagged = self._estimator.lagged
-        self.limit = self._estimator.limit
-        self.ended = self._estimator.observe_end
-
-    @property
-    def mean_service_seconds(self) -> float:
-        return self._estimator.mean_service_seconds
-
-    @property
-    def cause(self) -> LimitCause:
-        return self._estimator.cause
-
-
 class Fixed:
-    """Takes the number of slots for the limit; it measures the mean service time all the same."""
+    """Takes the number of slots for the limit; measures the mean service time all the same."""
 
     __slots__ = ("_ends", "_seconds", "_serving", "_since", "_slots")
 
@@ -87,21 +57,18 @@ class Fixed:
     def cause(self) -> LimitCause:
         return "slots"
 
-    def begun(self, serving: int, waiting: int, now: float) -> None:
-        self.observe(serving, waiting, now)
-
     def observe(self, serving: int, waiting: int, now: float) -> None:  # noqa: ARG002
         self._seconds += self._serving * max(0.0, now - self._since)
         self._since = now
         self._serving = serving
 
     def claimed(self, in_flight: int, *, pressed: bool = False) -> None:
-        """Nothing follows from it."""
+        """Do nothing: the limit is fixed."""
 
     def lagged(self, seconds: float) -> None:
-        """Nothing follows from it."""
+        """Do nothing: the limit is fixed."""
 
-    def ended(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
+    def observe_end(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
         self.observe(serving, waiting, now)
         if good:
             self._ends += 1
@@ -118,10 +85,11 @@ class Fixed:
 class Knee(Fixed):
     """Finds the limit by how much gets done with how many at a time."""
 
-    __slots__ = ("_prober",)
+    __slots__ = ("_inside", "_prober")
 
     def __init__(self, slots: int, now: float) -> None:
         super().__init__(slots, now)
+        self._inside = 0
         first = min(slots, KneeSettings().first)
         self._prober = KneeProber(now, KneeSettings(first=first, ceiling=slots))
 
@@ -129,15 +97,17 @@ class Knee(Fixed):
     def cause(self) -> LimitCause:
         return "knee" if self._prober.limit < self._slots else "slots"
 
-    def begun(self, serving: int, waiting: int, now: float) -> None:
-        self._prober.started()
-        self.observe(serving, waiting, now)
+    def observe(self, serving: int, waiting: int, now: float) -> None:
+        if serving + waiting > self._inside:
+            self._prober.started()
+        self._inside = serving + waiting
+        super().observe(serving, waiting, now)
 
     def claimed(self, in_flight: int, *, pressed: bool = False) -> None:  # noqa: ARG002
         self._prober.claimed(in_flight)
 
-    def ended(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
-        super().ended(serving, waiting, now, good=good)
+    def observe_end(self, serving: int, waiting: int, now: float, *, good: bool) -> int:
+        super().observe_end(serving, waiting, now, good=good)
         self._prober.ended(now, good=good)
         return self.limit(now)
 
@@ -147,9 +117,7 @@ class Knee(Fixed):
 
 def gauge(settings: WorkerSettings, now: float) -> Gauge:
     """Return the gauge that the settings name."""
-    kinds: dict[str, type[MeasuredGauge | Fixed]] = {
-        "measured": MeasuredGauge,
-        "knee": Knee,
-        "slots": Fixed,
-    }
-    return kinds[settings.limit](settings.slots, now)
+    slots = settings.slots
+    if settings.limit == "measured":
+        return LimitEstimator(slots, slots, now)
+    return (Knee if settings.limit == "knee" else Fixed)(slots, now)

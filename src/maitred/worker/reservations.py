@@ -1,12 +1,11 @@
 """Which reservations a worker knows of, and what became of them. Pure.
 
-The word of a reservation comes from the node, in the answer to an offer; the query comes from a
-gateway, and shows the same token. Either may be first. A query that is early is kept for a moment;
-a reservation that no query comes for is over after a while, and its slot is free again. What is
-over is remembered, as far as there is room, so that whoever comes with it is told what is wrong.
+The node tells of a reservation in the answer to an offer; the query comes from a gateway, and shows
+the same token. A reservation that no query comes for expires after a while. Reservations that are
+over are remembered, as far as there is room, so that a query that shows one is told what is wrong.
 
-Who has a slot is not known here: whoever calls takes one for every reservation that is `known`, and
-has it back for every one that leaves without a query.
+The caller takes a slot for every reservation that is `known`, and frees it for every one that
+leaves without a query.
 """
 
 from __future__ import annotations
@@ -25,15 +24,10 @@ if TYPE_CHECKING:
 
 Where = TypeVar("Where")
 """What the caller keeps with a reservation: whose it is."""
-Who = TypeVar("Who")
-"""What the caller keeps with a query that is early."""
 
 REMEMBERED: Final = 4_096
 """Reservations that are over and still known by their token; some hundred bytes each. At a thousand
 queries a second, four seconds: twice as long as a reservation lasts."""
-
-BLOCKED_SECONDS: Final = 0.05
-"""A timer that fires so much too late shows that the loop was blocked, or the process starved."""
 
 
 class Reservation(Generic[Where]):
@@ -69,84 +63,34 @@ class Reservation(Generic[Where]):
         return cooled() if self.is_kept else expired()
 
 
-class Early(Generic[Who]):
-    """A query that waits for the word of its reservation."""
-
-    __slots__ = ("_extended", "size", "token", "until", "who")
-
-    def __init__(self, token: bytes, who: Who, size: int, until: float) -> None:
-        self.token = token
-        self.who = who
-        self.size = size
-        self.until = until
-        self._extended = False
-
-    def is_late(self, now: float) -> bool:
-        """Return whether the word of the reservation should have come by now.
-
-        A look that comes long after `until` finds a loop that was blocked, and the word may lie
-        unread in a socket. In that case the query waits as long again as the look was late, once.
-        """
-        overdue = now - self.until
-        if overdue > BLOCKED_SECONDS and not self._extended:
-            self._extended = True
-            self.until = now + overdue
-        return self.until <= now
-
-
-class Due(Generic[Where, Who]):
-    """What the time has come for."""
-
-    __slots__ = ("expired", "late", "to_fetch")
+class Reservations(Generic[Where]):
+    """The reservations of this worker, from the node's word until their query came or their time
+    was over."""
 
     def __init__(self) -> None:
-        self.expired: list[Reservation[Where]] = []
-        """Nobody came; their slots are free."""
-        self.late: list[Early[Who]] = []
-        """The word of their reservation never came."""
-        self.to_fetch: list[Reservation[Where]] = []
-        """Perhaps the query is being relayed."""
-
-
-class Reservations(Generic[Where, Who]):
-    """The reservations of this worker, from the node's word until their query came or their time
-    was over, and the queries that arrived before them."""
-
-    def __init__(self, most_early: int, most_early_bytes: int) -> None:
         self.known: dict[bytes, Reservation[Where]] = {}
         """By token; each has a slot."""
-        self.early: dict[bytes, Early[Who]] = {}
-        self.early_bytes = 0
         self._over: dict[bytes, Callable[[], MaitredError]] = {}
         """Token, and what is said to whoever comes with it."""
         self._over_in_order: deque[bytes] = deque()
         """The same tokens, the oldest first. (An ordered dict takes twice as long for each.)"""
-        self._most_early = most_early
-        self._most_early_bytes = most_early_bytes
-
-    # The node's word
 
     def is_over(self, token: bytes) -> bool:
         """Whether it was used or released before; a gateway may give it back before we hear of
         it."""
         return token in self._over
 
-    def add(self, reservation: Reservation[Where]) -> Early[Who] | None:
-        """A reservation that has a slot; the query for it, if it is there already."""
-        token = reservation.terms.token
-        early = self.unpark(token)
-        if early is not None:
-            self._remember(token, used)
-            return early
-        self.known[token] = reservation
-        return None
+    def add(self, reservation: Reservation[Where]) -> None:
+        """Keep a reservation that has a slot until its query comes."""
+        self.known[reservation.terms.token] = reservation
 
-    def refuse(self, token: bytes) -> Early[Who] | None:
-        """There is no slot for it; the query that has to hear so, if it is there already."""
+    def refuse(self, token: bytes) -> None:
+        """Remember that there was no slot for this reservation."""
         self._remember(token, taken)
-        return self.unpark(token)
 
-    # The gateway's
+    def used_at_once(self, token: bytes) -> None:
+        """Remember a reservation whose query waited for it already."""
+        self._remember(token, used)
 
     def use(self, token: bytes) -> Reservation[Where] | None:
         """The reservation, for the query that shows it; None if it is not known, or no longer."""
@@ -156,28 +100,12 @@ class Reservations(Generic[Where, Who]):
         return found
 
     def why_not(self, token: bytes) -> MaitredError | None:
-        """Why it can never be used; None if the word of it may still come."""
+        """Return why it can never be used; None if the node may still tell of it."""
         over = self._over.get(token)
-        if over is not None:
-            return over()
-        return twice() if token in self.early else None
-
-    def park(self, token: bytes, who: Who, size: int, until: float) -> bool:
-        """Keep a query whose reservation is not known yet; False if there is no room for it."""
-        if (
-            len(self.early) >= self._most_early
-            or self.early_bytes + size > self._most_early_bytes
-            or token in self.early
-        ):
-            return False
-        self.early[token] = Early(token, who, size, until)
-        self.early_bytes += size
-        return True
+        return None if over is None else over()
 
     def release(self, token: bytes) -> Reservation[Where] | None:
-        """Give up a reservation that will not be used, and forget the query that waits for it;
-        return the reservation, if it was known."""
-        self.unpark(token)
+        """Give up a reservation that will not be used; return it, if it was known."""
         found = self.known.pop(token, None)
         if found is not None or token not in self._over:
             self._remember(token, released)
@@ -187,38 +115,27 @@ class Reservations(Generic[Where, Who]):
 
     def next_at(self) -> float | None:
         """Return the moment at which to ask for what is `due`."""
-        moments = [early.until for early in self.early.values()]
+        moments: list[float] = []
         for one in self.known.values():
             moments.append(one.expires_at)
             if one.fetch_at is not None:
                 moments.append(one.fetch_at)
         return min(moments, default=None)
 
-    def due(self, now: float) -> Due[Where, Who]:
-        """Return the reservations and queries whose time has come; each is returned once."""
-        found: Due[Where, Who] = Due()
-        for token, early in list(self.early.items()):
-            if early.is_late(now):
-                self.unpark(token)
-                found.late.append(early)
+    def due(self, now: float) -> tuple[list[Reservation[Where]], list[Reservation[Where]]]:
+        """Return the reservations that have expired, and those whose query may be at the node for
+        the worker to fetch; each is returned once."""
+        gone: list[Reservation[Where]] = []
+        to_fetch: list[Reservation[Where]] = []
         for token, one in list(self.known.items()):
             if one.expires_at <= now:
                 del self.known[token]
                 self._remember(token, cooled if one.is_kept else expired)
-                found.expired.append(one)
+                gone.append(one)
             elif one.fetch_at is not None and one.fetch_at <= now:
                 one.fetch_at = None
-                found.to_fetch.append(one)
-        return found
-
-    def unpark(self, token: bytes) -> Early[Who] | None:
-        """Return the query that waits with this token, and forget it."""
-        early = self.early.pop(token, None)
-        if early is not None:
-            self.early_bytes -= early.size
-        return early
-
-    # Inside
+                to_fetch.append(one)
+        return gone, to_fetch
 
     def _remember(self, token: bytes, what: Callable[[], MaitredError]) -> None:
         over = self._over

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -22,12 +22,13 @@ from maitred.protocol.tasks import Reserved
 from maitred.wire.alarm import Alarm
 from maitred.wire.complaints import Complaints
 from maitred.worker import outcomes, reservations
+from maitred.worker.early_queries import EarlyQueries, EarlyQuery
 from maitred.worker.lifecycle import SERVING
 from maitred.worker.passes import Passes
 from maitred.worker.permit_reports import PermitReports
 from maitred.worker.query import Query
 from maitred.worker.relayed_queries import RelayedQueries
-from maitred.worker.reservations import Early, Reservation, Reservations
+from maitred.worker.reservations import Reservation, Reservations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,14 +51,6 @@ REPLACED: Final = 1_024
 on its way on a connection that its gateway gave up arrives within seconds."""
 FULL: Final = "This worker serves as many queries as it can."
 LEAVING: Final = "This worker takes no more queries."
-
-
-class EarlyQuery(NamedTuple):
-    """A query that arrived before the node told of its reservation or pass."""
-
-    asker: Asker
-    stream: int
-    message: RunQuery
 
 
 class WorkerQueries:
@@ -100,12 +93,9 @@ class WorkerQueries:
         self._slots = slots
         self._statistics = context.statistics
         self._log = context.log
-        self._book: Reservations[Served, EarlyQuery] = Reservations(
-            settings.early_queries, settings.early_bytes
-        )
-        self._passes: Passes[Served, EarlyQuery] = Passes(
-            settings.early_queries, settings.early_bytes
-        )
+        self._book: Reservations[Served] = Reservations()
+        self._passes: Passes[Served] = Passes()
+        self._early = EarlyQueries(settings.early_queries, settings.early_bytes)
         self._replaced: OrderedDict[tuple[bytes, int], None] = OrderedDict()
         """Attempts that a later attempt of the same query took the place of, by token and number:
         one that arrives after it does not begin. The oldest first."""
@@ -122,36 +112,40 @@ class WorkerQueries:
             if terms.proof:
                 self.permits.told_again(served, terms)
             return  # given back before we heard of it, or told twice
-        if token in self._passes.early:
-            for other in self._passes.take(token):
-                self._refuse(other.who.asker, other.who.stream, reservations.twice())
+        first: EarlyQuery | None = None
+        if token in self._early.waiting:
+            first, *others = self._early.take(token)
+            for other in others:
+                self._refuse(other.asker, other.stream, reservations.twice())
         expires_at = now + terms.reservation_seconds
         if now > self.pulse.in_time_until:
             expires_at -= self.pulse.behind(now)
         if expires_at <= now or not self._slots.has_room or not self._slots.take():
             # In the first case it was reserved before the loop was blocked.
-            early = book.refuse(token)
-            if early is not None:
-                self._refuse(early.who.asker, early.who.stream, reservations.taken())
+            book.refuse(token)
+            if first is not None:
+                self._refuse(first.asker, first.stream, reservations.taken())
             self._over(served, terms)
             return
         if terms.proof:
             self.permits.has(served, terms)
-        fetch_at = now + self._fetch_seconds
         again_until = now + terms.again_seconds
-        early = book.add(Reservation(terms, served, expires_at, fetch_at, again_until))
-        if early is None:
+        if first is None:
+            fetch_at = now + self._fetch_seconds
+            book.add(Reservation(terms, served, expires_at, fetch_at, again_until))
             self._alarm.by(min(fetch_at, expires_at))
         else:
-            self._begin(*early.who, served, terms, now, again_until=again_until)
+            book.used_at_once(token)
+            self._begin(
+                first.asker, first.stream, first.message, served, terms, now, None, again_until
+            )
 
     def passes(self, served: Served, told: Sequence[Pass], now: float) -> None:
         """Gateways that may come without a reservation, or for longer."""
         for terms in told:
-            waiting = self._passes.add(terms, served, now)
-            first = self._book.unpark(terms.token)
-            for early in waiting if first is None else [first, *waiting]:
-                self._run_by_pass(*early.who, served, terms, now)
+            if self._passes.add(terms, served, now):
+                for early in self._early.take(terms.token):
+                    self._run_by_pass(early.asker, early.stream, early.message, served, terms, now)
 
     # From gateways
 
@@ -176,16 +170,12 @@ class WorkerQueries:
                 self._refuse(asker, stream, reservation.problem)
                 return None
             terms, again_until = reservation.terms, reservation.again_until
-            self._begin(
-                asker, stream, message, reservation.where, terms, now, again_until=again_until
-            )
+            self._begin(asker, stream, message, reservation.where, terms, now, None, again_until)
             return None
-        second = token in self._book.early
-        problem = None if second else self._book.why_not(token)
+        problem = self._book.why_not(token)
         if problem is None:
             until = now + self._early_seconds
-            park = self._passes.park if second else self._book.park
-            if park(token, EarlyQuery(asker, stream, message), len(message.payload), until):
+            if self._early.park(EarlyQuery(asker, stream, message, until)):
                 self._alarm.by(until)
                 return token
             problem = Overloaded("Too many queries wait here for the word of their reservation.")
@@ -208,8 +198,8 @@ class WorkerQueries:
             replaced[token, sequence] = None
             if len(replaced) > REPLACED:
                 replaced.popitem(last=False)
-            for early in self._take_early(token, sequence):
-                self._decline(early.who.asker, early.who.stream, reservations.replaced())
+            for early in self._early.drop(token, lambda one: one.message.sequence == sequence):
+                self._decline(early.asker, early.stream, reservations.replaced())
         runs = False
         for query in list(self.running):
             if query.sequence == sequence and (query.terms.token, sequence) in replaced:
@@ -221,17 +211,10 @@ class WorkerQueries:
             self._decline(asker, stream, reservations.still_runs())
         return not runs
 
-    def _take_early(self, token: bytes, sequence: int) -> list[Early[EarlyQuery]]:
-        """Return the attempts that wait for the node's word of this token, and forget them."""
-        found = self._passes.drop(token, lambda who: who.message.sequence == sequence)
-        early = self._book.early.get(token)
-        if early is not None and early.who.message.sequence == sequence:
-            self._book.unpark(token)
-            found.append(early)
-        return found
-
     def release(self, token: bytes) -> None:
         """Give up a reservation that will not be used, whether it is known or not."""
+        for early in self._early.take(token):
+            self._refuse(early.asker, early.stream, reservations.released())
         reservation = self._book.release(token)
         if reservation is not None:
             self.relayed.arrived(token)
@@ -239,12 +222,10 @@ class WorkerQueries:
             self._slots.leave()
 
     def forget(self, asker: Asker, stream: int, token: bytes) -> None:
-        """A query that waits for the word of its token is not wanted any more."""
-        early = self._book.early.get(token)
-        if early is not None and early.who[:2] == (asker, stream):
+        """Forget a query that waits for the node's word of its token: its caller is gone."""
+        self._early.drop(token, lambda one: one.asker is asker and one.stream == stream)
+        if token not in self._early.waiting:
             self.release(token)
-        else:
-            self._passes.drop(token, lambda who: who[:2] == (asker, stream))
 
     @property
     def reservations(self) -> int:
@@ -401,15 +382,15 @@ class WorkerQueries:
         self._slots.leave()
 
     def _look(self, now: float) -> float | None:
-        due = self._book.due(now)
-        for early in (*due.late, *self._passes.late(now)):
-            self._refuse(early.who.asker, early.who.stream, reservations.unknown())
-        for reservation in due.expired:
+        expired, to_fetch = self._book.due(now)
+        for early in self._early.late(now):
+            self._refuse(early.asker, early.stream, reservations.unknown())
+        for reservation in expired:
             self._expired(reservation)
-        for reservation in due.to_fetch:
+        for reservation in to_fetch:
             self.relayed.begin(reservation)
         following = self._book.next_at()
-        parked = self._passes.next_at()
+        parked = self._early.next_at()
         if parked is not None and (following is None or parked < following):
             following = parked
         for query in list(self.running):
