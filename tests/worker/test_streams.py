@@ -17,7 +17,7 @@ from maitred.protocol.frames import ANSWER, Opcode
 from maitred.protocol.query_link import QueryEnd, decode_query_end
 from maitred.protocol.tasks import DONE, FAILED, STOPPED, TIMED_OUT
 from maitred.worker.outcomes import Unfit
-from maitred.worker.streams import Gathered, RowStream
+from maitred.worker.streams import Gathered, RowStream, StreamLimits
 from tests.node.in_process import in_a_loop, until
 from tests.worker.querying import RawGateway, ReservingNode, a_gateway, decode, encode
 from tests.worker.running import a_worker
@@ -341,7 +341,7 @@ def test_whatever_the_sizes_every_row_comes_once_and_the_window_holds(
     loop = asyncio.new_event_loop()
     try:
         taker = Taker()
-        rows = RowStream(taker, 1, window, chunk_bytes, 0, loop)
+        rows = RowStream(taker, 1, StreamLimits(window, chunk_bytes, 0), loop)
         seen = credited = 0
         for size in sizes:
             rows.put("x" * size)

@@ -38,7 +38,7 @@ CPU time."""
 _PACKAGE: Final = str(Path(__file__).parent.parent)
 """Where our own coroutines are."""
 
-_OURS: Final = ("maitred/worker/execution.py", "maitred/worker/query.py")
+_OURS: Final = ("maitred/worker/handler_call.py", "maitred/worker/streams.py")
 """Where handlers are called. What is above that in a stack is the same for all of them."""
 
 

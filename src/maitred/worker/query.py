@@ -13,7 +13,14 @@ from maitred.protocol.query_link import QueryEnd
 from maitred.protocol.tasks import DONE, FAILED
 from maitred.worker import outcomes
 from maitred.worker.handler_call import HandlerCall
-from maitred.worker.streams import Gathered, RowStream, ThreadRows
+from maitred.worker.streams import (
+    Gathered,
+    RowStream,
+    StreamLimits,
+    ThreadRows,
+    drain,
+    pump,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -160,14 +167,9 @@ class Query(HandlerCall):
         elif served.is_stream:
             rows: RowStream | Gathered
             if message.rows:
-                rows = (RowStream if served.is_async else ThreadRows)(
-                    self._asker,
-                    self.stream,
-                    message.window_bytes,
-                    host.chunk_bytes,
-                    terms.stream_bytes,
-                    host.loop,
-                )
+                limits = StreamLimits(message.window_bytes, host.chunk_bytes, terms.stream_bytes)
+                kind = RowStream if served.is_async else ThreadRows
+                rows = kind(self._asker, self.stream, limits, host.loop)
             else:
                 rows = Gathered(self._most_bytes, outcomes.QUERY_TOO_LARGE)
             self._rows = rows
@@ -247,16 +249,8 @@ class Query(HandlerCall):
         named: dict[str, Any],
         rows: RowStream | Gathered,
     ) -> Ending:
-        """Take all rows of an async generator, and return how it ended."""
-        generator = function(*args, **named)
-        try:
-            async for row in generator:
-                if rows.put(row):
-                    await rows.pause()
-            while rows.blocked:
-                await rows.pause()
-        finally:
-            await generator.aclose()
+        """Put out all rows of an async generator, and return how it ended."""
+        await drain(function(*args, **named), rows)
         return rows.ending()
 
     # In a thread
@@ -268,15 +262,9 @@ class Query(HandlerCall):
         named: dict[str, Any],
         rows: RowStream | Gathered,
     ) -> Ending:
+        """In a thread: put out all rows of a plain generator, and return how it ended."""
         try:
-            generator = function(*args, **named)
-            try:
-                for row in generator:
-                    rows.put(row)
-                    if self.cancelled:
-                        break
-            finally:
-                generator.close()
+            pump(function(*args, **named), rows, self)
             return rows.ending()
         except BaseException as problem:  # noqa: BLE001 - also what would end the thread
             return outcomes.raised(problem)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maitred.balancing.workers.health import Health
-from maitred.worker.gathering import gathering, gathering_in_thread
 from maitred.worker.origin import Origin
+from maitred.worker.streams import gathering
 
 if TYPE_CHECKING:
     from maitred.app.handler import Handler
@@ -48,8 +48,7 @@ class Served:
         self.function = self.asked
         """What a task calls: of a generator, all of it."""
         if self.is_stream:
-            gather = gathering if self.is_async else gathering_in_thread
-            self.function = gather(self.asked, most_bytes)
+            self.function = gathering(self.asked, most_bytes, is_async=self.is_async)
         self.handler = getattr(self.asked, "__qualname__", type(self.asked).__qualname__)
         """The name of the function, for logs."""
         self.read = handler.signature.read

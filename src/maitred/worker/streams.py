@@ -5,7 +5,9 @@ has not taken yet is bounded by the window: a row that does not fit waits, and t
 with it. One row may be larger than the window; then it is alone.
 
 `RowStream` belongs to the loop. `ThreadRows` is filled by the thread that a plain generator runs
-in, and emptied by the loop. `Gathered` is for callers who take no rows: they get a list in the end.
+in, and emptied by the loop. `Gathered` is for tasks and for callers who take no rows: they get a
+list in the end. It is encoded row by row, so that a list that is too large is noticed before it has
+filled the memory.
 """
 
 from __future__ import annotations
@@ -13,15 +15,20 @@ from __future__ import annotations
 import asyncio
 from struct import Struct as Layout
 from threading import Condition
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import Raw
+
+from maitred.app.attempt import current
 from maitred.protocol.tasks import DONE
 from maitred.worker import outcomes
 from maitred.worker.outcomes import NIL, QUERY_TOO_LARGE, TOO_LARGE, Unfit
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator
     from typing import Protocol
 
+    from maitred.app.attempt import Attempt
     from maitred.worker.outcomes import Ending
 
     class Outlet(Protocol):
@@ -45,17 +52,22 @@ _array16: Final = Layout(">BH").pack
 _array32: Final = Layout(">BI").pack
 
 
+class StreamLimits(NamedTuple):
+    """How many bytes of rows go where."""
+
+    window_bytes: int
+    """Bytes that the gateway may not have taken yet."""
+    chunk_bytes: int
+    """Bytes from which on gathered rows are sent."""
+    most_bytes: int
+    """Bytes of the whole stream; 0: no limit."""
+
+
 class RowStream:
     """Sends the rows of one query whose generator runs on the loop."""
 
     def __init__(
-        self,
-        outlet: Outlet,
-        stream: int,
-        window: int,
-        chunk_bytes: int,
-        most_bytes: int,
-        loop: asyncio.AbstractEventLoop,
+        self, outlet: Outlet, stream: int, limits: StreamLimits, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.count = 0
         self.blocked = False
@@ -64,11 +76,10 @@ class RowStream:
         self._total = 0
         self._outlet = outlet
         self._stream = stream
-        self._window = window
-        self._most_bytes = most_bytes
-        """Of the whole stream; 0: no limit."""
+        self._window = limits.window_bytes
+        self._most_bytes = limits.most_bytes
         self._frame_bytes = outlet.body_bytes
-        self._chunk_bytes = min(chunk_bytes, self._frame_bytes)
+        self._chunk_bytes = min(limits.chunk_bytes, self._frame_bytes)
         self._loop = loop
         self._parts: list[bytes] = []
         self._size = 0
@@ -183,15 +194,9 @@ class ThreadRows(RowStream):
     """Sends the rows of one query whose generator runs in a thread."""
 
     def __init__(
-        self,
-        outlet: Outlet,
-        stream: int,
-        window: int,
-        chunk_bytes: int,
-        most_bytes: int,
-        loop: asyncio.AbstractEventLoop,
+        self, outlet: Outlet, stream: int, limits: StreamLimits, loop: asyncio.AbstractEventLoop
     ) -> None:
-        super().__init__(outlet, stream, window, chunk_bytes, most_bytes, loop)
+        super().__init__(outlet, stream, limits, loop)
         self._changed = Condition()
         self._ready: list[tuple[list[bytes], int]] = []
 
@@ -290,6 +295,53 @@ class Gathered:
     def close(self) -> None:
         """Drop all rows: the caller does not want them any more."""
         self.closed = True
+
+
+# Generators
+
+
+async def drain(generator: AsyncGenerator[Any, None], rows: RowStream | Gathered) -> None:
+    """Put out all rows of an async generator, and wait until the last ones are sent."""
+    try:
+        async for row in generator:
+            if rows.put(row):
+                await rows.pause()
+        while rows.blocked:
+            await rows.pause()
+    finally:
+        await generator.aclose()
+
+
+def pump(
+    generator: Generator[Any, None, None], rows: RowStream | Gathered, attempt: Attempt
+) -> None:
+    """In a thread: put out the rows of a plain generator, until the attempt is cancelled."""
+    try:
+        for row in generator:
+            rows.put(row)
+            if attempt.cancelled:
+                break
+    finally:
+        generator.close()
+
+
+def gathering(
+    function: Callable[..., Any], most_bytes: int, *, is_async: bool
+) -> Callable[..., Any]:
+    """Return a function that returns all rows of a generator function as one list: what a task of
+    that handler calls."""
+
+    async def gather(*args: Any, **named: Any) -> Raw:  # noqa: ANN401 - the handler's
+        rows = Gathered(most_bytes)
+        await drain(function(*args, **named), rows)
+        return Raw(rows.body())
+
+    def gather_in_thread(*args: Any, **named: Any) -> Raw:  # noqa: ANN401 - the handler's
+        rows = Gathered(most_bytes)
+        pump(function(*args, **named), rows, current())
+        return Raw(rows.body())
+
+    return gather if is_async else gather_in_thread
 
 
 def _too_large(what: str, most_bytes: int, kind: str) -> Ending:
