@@ -14,6 +14,7 @@ from maitred.dispatch.query_states import FOLLOWS
 from maitred.matching.task import BEGINNINGS, TABLE, State, TaskEvent
 from maitred.routing.counts import COUNTS_TABLE
 from maitred.states import StateTable
+from maitred.worker.lifecycle import WORKER_TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,7 @@ QUERY: Final = StateTable[str, str](
     {"waiting": ""},
     {before: {after: after for after in following} for before, following in FOLLOWS.items()},
 )
-TABLES: Final[Sequence[StateTable[Any, Any]]] = (TASK, QUERY, COUNTS_TABLE)
+TABLES: Final[Sequence[StateTable[Any, Any]]] = (TASK, QUERY, COUNTS_TABLE, WORKER_TABLE)
 """Every table of the page, in its order."""
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from maitred.errors import InternalError
+from maitred.states import StateTable
 
 
 class WorkerPhase(Enum):
@@ -48,20 +48,36 @@ class WorkerEvent(Enum):
 
 STARTING, SERVING, OFFLINE, DRAINING, STOPPED = WorkerPhase
 
-WORKER_TABLE: Final[dict[WorkerEvent, dict[WorkerPhase, WorkerPhase]]] = {
-    WorkerEvent.START: {STARTING: SERVING, DRAINING: DRAINING},
-    WorkerEvent.GO_OFFLINE: {SERVING: OFFLINE, OFFLINE: OFFLINE, DRAINING: DRAINING},
-    WorkerEvent.GO_ONLINE: {OFFLINE: SERVING, SERVING: SERVING, DRAINING: DRAINING},
-    WorkerEvent.STOP: {
-        STARTING: DRAINING,
-        SERVING: DRAINING,
-        OFFLINE: DRAINING,
-        DRAINING: DRAINING,
-        STOPPED: STOPPED,
+WORKER_TABLE: Final = StateTable[WorkerPhase, WorkerEvent](
+    "worker",
+    {STARTING: "made"},
+    {
+        STARTING: {
+            WorkerEvent.START: SERVING,
+            WorkerEvent.STOP: DRAINING,
+        },
+        SERVING: {
+            WorkerEvent.GO_ONLINE: SERVING,
+            WorkerEvent.GO_OFFLINE: OFFLINE,
+            WorkerEvent.STOP: DRAINING,
+            WorkerEvent.END: STOPPED,
+        },
+        OFFLINE: {
+            WorkerEvent.GO_OFFLINE: OFFLINE,
+            WorkerEvent.GO_ONLINE: SERVING,
+            WorkerEvent.STOP: DRAINING,
+            WorkerEvent.END: STOPPED,
+        },
+        DRAINING: {
+            WorkerEvent.START: DRAINING,  # it was told to stop before its `run` was called
+            WorkerEvent.GO_OFFLINE: DRAINING,
+            WorkerEvent.GO_ONLINE: DRAINING,
+            WorkerEvent.STOP: DRAINING,
+            WorkerEvent.END: STOPPED,
+        },
+        STOPPED: {},
     },
-    WorkerEvent.END: {STARTING: STOPPED, SERVING: STOPPED, OFFLINE: STOPPED, DRAINING: STOPPED},
-}
-"""The phase that follows, by the event and the phase that it finds."""
+)
 
 
 class WorkerLifecycle:
@@ -75,11 +91,8 @@ class WorkerLifecycle:
     def happen(self, event: WorkerEvent) -> bool:
         """Move to the phase that follows; return whether that is another one."""
         before = self.phase
-        after = WORKER_TABLE[event].get(before)
-        if after is None:
-            raise InternalError(f"A worker that is {before.value} got the event {event.value}.")
-        self.phase = after
-        return after is not before
+        self.phase = WORKER_TABLE.after(before, event)
+        return self.phase is not before
 
     def __repr__(self) -> str:
         return f"<WorkerLifecycle {self.phase.value}>"

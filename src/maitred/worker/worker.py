@@ -34,7 +34,7 @@ from maitred.worker.completions import CompletionReports
 from maitred.worker.context import WorkerContext
 from maitred.worker.failure_log import FailureLog
 from maitred.worker.heartbeats import HeartbeatSender
-from maitred.worker.lifecycle import OFFLINE, WorkerEvent
+from maitred.worker.lifecycle import OFFLINE, STOPPED, WorkerEvent
 from maitred.worker.pulse import Pulse
 from maitred.worker.query_listener import QueryListener
 from maitred.worker.served import Served
@@ -247,8 +247,9 @@ class Worker:
 
     def stop(self) -> None:
         """Begin to drain; a second call has no effect."""
-        self.lifecycle.happen(WorkerEvent.STOP)
-        self._stopping.set()
+        if self.lifecycle.phase is not STOPPED:
+            self.lifecycle.happen(WorkerEvent.STOP)
+            self._stopping.set()
 
     def _welcomed(self) -> None:
         self.ready.set()
