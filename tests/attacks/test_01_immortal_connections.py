@@ -16,7 +16,6 @@ from maitred.node import patience
 from maitred.settings import GatewaySettings, Limits, WorkerSettings
 from maitred.worker.gateway_link import GatewayLink
 from maitred.worker.query_listener import QueryListener
-from maitred.worker.statistics import WorkerStatistics
 from tests.gateway.fakes import get, open_door, query, until
 
 if TYPE_CHECKING:
@@ -229,16 +228,8 @@ def test_a_body_that_comes_drop_by_drop_is_refused() -> None:
 
 
 def a_door(settings: WorkerSettings) -> QueryListener:
-    loop = asyncio.get_running_loop()
-    return QueryListener(
-        loop,
-        settings,
-        bytes(16),
-        MagicMock(),
-        statistics=WorkerStatistics(slots=1),
-        log=MagicMock(),
-        secret=bytes,
-    )
+    context = MagicMock(settings=settings, session=bytes(16))
+    return QueryListener(context, MagicMock(), bytes, MagicMock())
 
 
 def test_a_gateway_that_says_nothing_more_to_a_worker_is_disconnected() -> None:

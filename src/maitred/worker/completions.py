@@ -17,34 +17,23 @@ from maitred.protocol.tasks import TASKS_MAX, Finish
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maitred.client.client import AsyncClient
-    from maitred.logs import Logger
     from maitred.protocol.messages import AnyAnswer
     from maitred.protocol.tasks import End, Finished
+    from maitred.worker.context import WorkerContext
     from maitred.worker.origin import Origin
-    from maitred.worker.outage import Outage
-    from maitred.worker.statistics import WorkerStatistics
 
 
 class CompletionReports:
     """Reports the ends of this worker's tasks to their partitions, again and again until each is
     answered."""
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        session: bytes,
-        seconds: float,
-        outage: Outage,
-        statistics: WorkerStatistics,
-        log: Logger,
-    ) -> None:
-        self._client = client
-        self._session = session
-        self._seconds = seconds
-        self._outage = outage
-        self._statistics = statistics
-        self._log = log
+    def __init__(self, context: WorkerContext) -> None:
+        self._client = context.client
+        self._session = context.session
+        self._seconds = context.settings.finish_seconds
+        self._outage = context.outage
+        self._statistics = context.statistics
+        self._log = context.log
         self._loop = asyncio.get_running_loop()
         self._gathered: list[Origin] = []
         """Those with ends that were not sent yet."""

@@ -21,9 +21,7 @@ from maitred.worker.gateway_link import FAREWELL_SECONDS, GatewayLink, too_many
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maitred.logs import Logger
-    from maitred.settings import WorkerSettings
-    from maitred.worker.statistics import WorkerStatistics
+    from maitred.worker.context import WorkerContext
     from maitred.worker.worker_queries import WorkerQueries
 
 SWEEP_SECONDS: Final = 1.0
@@ -35,26 +33,21 @@ class QueryListener:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        settings: WorkerSettings,
-        session: bytes,
+        context: WorkerContext,
         querying: WorkerQueries,
-        *,
-        statistics: WorkerStatistics,
-        log: Logger,
         secret: Callable[[int], bytes],
-        reloaded: Callable[[MaitredError | None], None] = lambda _problem: None,
+        reloaded: Callable[[MaitredError | None], None],
     ) -> None:
         """`reloaded` is called when a certificate has changed: `address` is another one then, or
         the problem says why the old certificate stays."""
         keep_large_blocks()
-        self.loop = loop
-        self.settings = settings
-        self.session = session
+        self.loop = asyncio.get_running_loop()
+        self.settings = context.settings
+        self.session = context.session
         self.querying = querying
         self.secret = secret
-        self._statistics = statistics
-        self._log = log
+        self._statistics = context.statistics
+        self._log = context.log
         self._reloaded = reloaded
         self.links: dict[GatewayLink, None] = {}
         self.address = ""

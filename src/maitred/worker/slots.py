@@ -10,21 +10,19 @@ from maitred.errors import InvalidArguments
 from maitred.protocol.tasks import DONE, FAILED, RETURNED, STOPPED, TIMED_OUT, End
 from maitred.worker import outcomes
 from maitred.worker.execution import Execution
+from maitred.worker.failure_log import FailureLog
 from maitred.worker.lifecycle import SERVING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maitred.protocol.tasks import Given
-    from maitred.settings import WorkerSettings
     from maitred.worker.capacity import Capacity
     from maitred.worker.completions import CompletionReports
-    from maitred.worker.failure_log import FailureLog
-    from maitred.worker.lifecycle import WorkerLifecycle
+    from maitred.worker.context import WorkerContext
     from maitred.worker.origin import Origin
     from maitred.worker.outcomes import Ending
     from maitred.worker.served import Served
-    from maitred.worker.statistics import WorkerStatistics
 
 
 class WorkerSlots:
@@ -32,18 +30,16 @@ class WorkerSlots:
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        context: WorkerContext,
         completions: CompletionReports,
-        statistics: WorkerStatistics,
+        capacity: Capacity,
+        *,
         most_bytes: int,
         freed: Callable[[], None],
-        capacity: Capacity,
         clock: Callable[[], float],
-        failures: FailureLog,
-        lifecycle: WorkerLifecycle,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.settings = settings
+        self.settings = settings = context.settings
         self.clock = clock
         """The loop's time, read anew each time (see `Pulse.time`)."""
         self.most_bytes = most_bytes
@@ -51,15 +47,15 @@ class WorkerSlots:
         self.capacity = capacity
         self.threads = ThreadPoolExecutor(settings.threads or settings.slots, "maitred-task")
         """They start when they are first needed."""
-        self.lifecycle = lifecycle
+        self.lifecycle = context.lifecycle
         """Tasks that arrive while the worker does not serve are returned."""
         self.strict = False
         """Whether slots are on offer in several places: then what comes beyond the measured limit
         was taken twice, and is given back. Otherwise the limit has changed since the offer."""
         self._completions = completions
-        self._statistics = statistics
+        self._statistics = context.statistics
         self._freed = freed
-        self.failures = failures
+        self.failures = FailureLog(context.log, self.loop.time)
 
     @property
     def free(self) -> int:

@@ -32,7 +32,6 @@ from maitred.worker.block_reports import BlockReports
 from maitred.worker.capacity import Capacity
 from maitred.worker.completions import CompletionReports
 from maitred.worker.context import WorkerContext
-from maitred.worker.failure_log import FailureLog
 from maitred.worker.heartbeats import HeartbeatSender
 from maitred.worker.lifecycle import OFFLINE, STOPPED, WorkerEvent
 from maitred.worker.pulse import Pulse
@@ -100,28 +99,19 @@ class Worker:
         self._outage = context.outage
         self.statistics = context.statistics
         self.lifecycle = context.lifecycle
-        self._completions = CompletionReports(
-            client,
-            self._session,
-            settings.finish_seconds,
-            self._outage,
-            self.statistics,
-            log,
-        )
+        self._completions = CompletionReports(context)
         self.capacity = Capacity(
             settings, self.statistics, self._slot_freed, log, surroundings.cpu_times
         )
         self._supply_soon = False
+        sizes = (node.payload_bytes for node in client.nodes() if node.node)
         self._slots = WorkerSlots(
-            settings,
+            context,
             self._completions,
-            self.statistics,
-            min((node.payload_bytes for node in client.nodes() if node.node), default=2**31),
-            self._slot_freed,
             self.capacity,
-            self._pulse.time,
-            FailureLog(log, self._loop.time),
-            self.lifecycle,
+            most_bytes=min(sizes, default=2**31),
+            freed=self._slot_freed,
+            clock=self._pulse.time,
         )
         self._served = [
             Served(
@@ -166,14 +156,7 @@ class Worker:
             )
         self._pauses = Alarm(self._loop, self._pause_is_over)
         self._listener = QueryListener(
-            self._loop,
-            settings,
-            self._session,
-            self.querying,
-            statistics=self.statistics,
-            log=log,
-            secret=surroundings.secret,
-            reloaded=self._certificate_read,
+            context, self.querying, surroundings.secret, self._certificate_read
         )
         self._standby: StandbyHeartbeats | None = None
         if connecting is not None:
