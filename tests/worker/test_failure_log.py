@@ -66,7 +66,7 @@ def failures(log: RecordedLog) -> list[dict[str, Any]]:
     [
         ("async", "raise", "ValueError", "too small"),
         ("plain", "raise", "ValueError", "too small"),
-        ("async", "object", "unserialisable-result", "The result cannot be written down"),
+        ("async", "object", "unserialisable-result", "The result cannot be serialised"),
     ],
 )
 @in_a_loop

@@ -1,11 +1,10 @@
-"""Being there: the root of every queue that is served knows of the worker, busy or not.
+"""Presence: the root of every queue that the worker serves knows the worker, busy or not.
 
-One question to each root is always under way. The first is answered at once: we are known there.
-The others are held for a few seconds and asked again, so the node hears of us in between, and a
-person's order finds us at once. The order is to go offline or to come back. It holds for the whole
-worker: the slots are shared by its queues, and so is the machine that somebody wants to look after.
-The answer also tells of gateways that may come without a reservation, and how well the others do.
-What the worker says of itself counts: a node that was started again learns from it who is offline.
+One ATTEND, a long poll, always waits at each root. The root answers the first one at once, and the
+others after a few seconds or with an operator's order, to go offline or to come back. The order is
+for the whole worker: its queues share its slots, and the machine that the operator looks after. The
+answer also brings the passes of gateways, and how well the other workers of the queue do. What the
+worker says of itself counts: a node that was restarted learns from it which workers are offline.
 """
 
 from __future__ import annotations
@@ -29,16 +28,17 @@ if TYPE_CHECKING:
 
 ROOT: Final = 0
 ATTENDANCE: Final = -1
-"""What an outage of this has for a partition: that offers are answered says nothing about it."""
+"""The number by which `Outage` knows attendance beside the partitions, whose offers may well be
+answered while the root does not answer ATTEND."""
 
 UNANSWERED_MAX: Final = 3
-"""So many times in a row a root may leave us without an answer before the log says so: it answers
-just before our patience ends, and a busy one may be late."""
+"""Unanswered ATTENDs in a row from which on the log says so: a root answers just before the
+deadline, and a busy one may be late."""
 
 ORDERS: Final = {"offline": WorkerEvent.GO_OFFLINE, "online": WorkerEvent.GO_ONLINE}
 
 HASTY_SECONDS: Final = 0.1
-"""A node that is stopping answers at once; we need not ask as fast as it answers."""
+"""Seconds between two ATTENDs that a root answers at once without news, as a stopping node does."""
 
 
 class AttendanceSender:
@@ -76,9 +76,10 @@ class AttendanceSender:
         self._loop = asyncio.get_running_loop()
         self._held: dict[LongPoll, Served] = {}
         self._telling: dict[str, asyncio.TimerHandle] = {}
-        """By queue: when its root is to hear how its queries end."""
+        """By queue: the timer that tells its root how its queries end."""
         self._tasks: list[asyncio.Task[None]] = []
         self._told: WorkerState = "online"
+        """The state that the roots were told last."""
 
     def start(self, queues: Sequence[Served]) -> None:
         """Announce the worker at the roots of all its queues."""
@@ -91,7 +92,7 @@ class AttendanceSender:
             held.take_back()
 
     def changed(self) -> None:
-        """A slot became free, or we are stopping: say it, if it makes a difference."""
+        """Tell every root the worker's state, if it is another one than they know."""
         if self.state != self._told:
             self._told = self.state
             if self._told == "offline":
@@ -141,7 +142,7 @@ class AttendanceSender:
                     await asyncio.sleep(self._outage.failed(served.name, ATTENDANCE, problem))
                 continue
             except UnknownRequest:
-                # An older node, which has no queries; the next one may.
+                # An older node, which has no queries; the next node may have them.
                 self._known_at(served)
                 await asyncio.sleep(longest)
                 continue
@@ -161,7 +162,7 @@ class AttendanceSender:
                 await asyncio.sleep(HASTY_SECONDS)
 
     def _known_at(self, served: Served) -> bool:
-        """Whether that is new."""
+        """Note that the root of this queue has answered; return whether it is the first time."""
         if served.name not in self._strange:
             return False
         del self._strange[served.name]

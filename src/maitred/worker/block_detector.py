@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class Sighting(Enum):
-    """What a look has found."""
+    """The result of one look at the loop."""
 
     NOTHING = auto()
     BLOCKED = auto()
@@ -16,11 +16,12 @@ class Sighting(Enum):
 
 
 class BlockDetector:
-    """Compares the loop's last stamp with the time, and the time with what the looker expected.
+    """Compares the loop's last stamp with the time, and the time with the moment for which the
+    watching thread had set its own timer.
 
-    A looker that comes late itself was kept from running as well: a handler holds the GIL, the
-    process was stopped, or the machine has no CPU time for it. Then the loop was blocked for as
-    long, even if it has stamped since.
+    A thread that comes late was kept from running itself: a handler holds the GIL, the process was
+    stopped, or the machine has no CPU time for it. Then the loop was blocked for as long, even if
+    it has stamped since.
     """
 
     __slots__ = ("_blocked_seconds", "lasted", "since")
@@ -33,7 +34,8 @@ class BlockDetector:
         """Seconds of the block that was found last, as far as is known."""
 
     def look(self, now: float, stamped_at: float, overslept: float) -> Sighting:
-        """`overslept`: by how much the looker is later than it meant to be."""
+        """Return whether a block has begun or ended since the last look. `overslept` is by how many
+        seconds the watching thread woke too late."""
         if self.since is None:
             held = overslept >= self._blocked_seconds
             if not held and now - stamped_at < self._blocked_seconds:

@@ -1,4 +1,4 @@
-"""What is said of a blocked event loop: which handler blocks it, and where."""
+"""Log lines about a blocked event loop: which handler blocks it, and where in its code."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from maitred.worker.statistics import WorkerStatistics
 
 QUIET_SECONDS: Final = 10.0
-"""After a line about a block. The next one says how many blocks there were meanwhile: a handler
-that always blocks must not fill the log."""
+"""Seconds without a further line after a line about a block; the next one says how many blocks had
+none. A handler that always blocks must not fill the log."""
 
 STACK_FRAMES: Final = 12
-"""Frames of the handler's stack in a line, the innermost."""
+"""The innermost frames of the handler's stack that a line shows."""
 
 STACK_LETTERS: Final = 4_000
-"""Of a stack; its end says where the handler is, so the beginning is cut."""
+"""Longest stack in a line. Its end says where the handler is, so its beginning is cut."""
 
 HELD_SHARE: Final = 0.5
 """A process that computed for this much of the time in which its watching thread did not run was
@@ -36,10 +36,10 @@ busy: another thread held the GIL. With less, the process may have been stopped 
 CPU time."""
 
 _PACKAGE: Final = str(Path(__file__).parent.parent)
-"""Where our own coroutines are."""
+"""The directory of maitred's own coroutines."""
 
 _OURS: Final = ("maitred/worker/handler_call.py", "maitred/worker/streams.py")
-"""Where handlers are called. What is above that in a stack is the same for all of them."""
+"""The files that call handlers. The frames above them are the same for all handlers."""
 
 
 class BlockReports:
@@ -68,10 +68,10 @@ class BlockReports:
         self._problem_said = False
 
     def blocked(self, seconds: float, overslept: float, cpu_seconds: float) -> None:
-        """The loop has had no turn for so long.
+        """Count and log a block that has lasted for so many seconds.
 
-        `overslept` is for how long the watching thread did not run either, `cpu_seconds` what the
-        process has computed since that thread last ran.
+        `overslept` is for how long the watching thread did not run either, `cpu_seconds` the CPU
+        time of the process since that thread last ran.
         """
         self._statistics.blocked += 1
         self._problem_said = False
@@ -113,19 +113,19 @@ class BlockReports:
         self._log.warning(event, **facts)
 
     def freed(self, seconds: float) -> None:
-        """The loop goes on, after so long."""
+        """Count and log the end of a block that lasted for so many seconds."""
         self._statistics.blocked_seconds += seconds
         if self._said:
             self._log.info("the event loop goes on", seconds=round(seconds, 2))
 
     def not_renewed(self, problem: MaitredError) -> None:
-        """A heartbeat failed while the loop was blocked; said once for each block."""
+        """Log that a heartbeat failed while the loop was blocked, once for each block."""
         if not self._problem_said:
             self._problem_said = True
             self._log.warning("leases are not renewed; trying again", error=problem)
 
     def _culprit(self) -> dict[str, Any]:
-        """The handler that runs on the loop, and its stack."""
+        """Return the name of the handler that runs on the loop, its attempt and its stack."""
         task = asyncio.current_task(self._loop)
         facts: dict[str, Any] = {}
         if task is not None:
@@ -147,7 +147,7 @@ class BlockReports:
 
 
 def stack_of(frame: FrameType) -> str:
-    """The innermost frames, without those above the handler."""
+    """Return the innermost frames as text, without those above the handler."""
     frames = traceback.extract_stack(frame)
     for at in range(len(frames) - 2, -1, -1):
         if frames[at].filename.replace("\\", "/").endswith(_OURS):

@@ -1,11 +1,11 @@
-"""How much a worker can take: what is served, what waits, and what follows from both.
+"""How many attempts a worker can serve at a time, from how many are served and how many wait.
 
-Everything that runs here is told: tasks and queries that begin and end, attempts that wait for
-something inside of the worker. From that the gauge knows the limit; it bounds what is on offer and
-what is taken by a pass. Gateways that come with passes hear of it, with every answer and from time
-to time. One timer does the rest, only while there is work: it is late when the loop is. How much of
-that is the worker's own doing is in `lateness.py`, what the log says of the limit in
-`limit_report.py`.
+`Capacity` is told of every task and query that begins and ends, and of every attempt that begins or
+ceases to wait for something inside of the worker. Its gauge derives the limit, which bounds the
+slots on offer and the queries that come with a pass. Gateways with passes are told of the limit
+with every answer and about ten times a second. One timer runs while there is work; it fires late
+when the loop is late. `lateness.py` decides how much of that the worker itself caused,
+`limit_report.py` what the log says of the limit.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ if TYPE_CHECKING:
     from maitred.worker.statistics import WorkerStatistics
 
 TICK_SECONDS: Final = 0.05
-"""How often the timer looks while there is work. A loop that is late by as much is noticed."""
+"""Seconds between two ticks of the timer while there is work; a loop that is late by as much is
+noticed."""
 
 REPORT_TICKS: Final = 2
-"""A report is sent every so many: about every 100 ms."""
+"""Ticks between two reports to the gateways: one about every 100 ms."""
 
 LATELY_SECONDS: Final = 2.0
-"""A gateway whose last query by a pass is longer ago, and has none here, hears no more reports."""
+"""A gateway that has no query here and sent its last one longer ago than this gets no reports."""
 
 SLACK_SHARE: Final = 8
-"""One so many-th of the limit is taken beyond it: what the senders know of it is a moment old, and
-a limit that moves by one or two is no reason to send anybody away. Small limits have none."""
+"""The worker accepts this fraction (1/8) of its limit beyond it: the limit that gateways know is a
+moment old, and a limit that moves by one or two is no reason to refuse a query. A limit below 8 has
+no such margin."""
 
 
 class Sender:
@@ -54,13 +56,13 @@ class Sender:
 
     def __init__(self, send: Callable[[Load], None]) -> None:
         self.send = send
-        """How it is told."""
+        """Sends a report to the gateway."""
         self.inside = 0
         """Its queries that are served or wait here."""
         self.claim = 0
-        """What it has in flight to us, by its own word."""
+        """Queries that the gateway says it has in flight to this worker."""
         self.number = 0
-        """Of the last report."""
+        """Number of the last report."""
         self.used_at = 0.0
 
 
@@ -82,10 +84,10 @@ class Capacity:
         self._slots = settings.slots
         self._statistics = statistics
         self._grown = grown
-        """Called when there may be more than before."""
+        """Called when the limit has grown."""
         self._gauge = gauge(settings, self.loop.time())
         self.limit = self._gauge.limit(self.loop.time())
-        """How many may be here at a time."""
+        """How many attempts the worker may serve at a time."""
         self.inside = 0
         """Attempts whose handlers have begun and not ended."""
         self.waiting = 0
@@ -93,20 +95,20 @@ class Capacity:
         self._by_pass = 0
         self._claims = 0
         self._senders: dict[Sender, None] = {}
-        """Those who used a pass lately."""
+        """Gateways that sent a query with a pass lately."""
         self._pools: WeakKeyDictionary[Executor, CallPool] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._ticks = 0
         self._log = log
         self._cpu_times = cpu_times
-        """Without it, a late loop is always the worker's own doing."""
+        """Without it, a late loop always counts as caused by the worker itself."""
         self._cpu: CpuTimes | None = None
-        """As they were at the last tick; None while there is no timer."""
+        """The CPU times at the last tick; None while there is no timer."""
         self._report = LimitReport()
 
     def stop(self) -> None:
-        """No more reports."""
+        """Send no more reports."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -119,7 +121,7 @@ class Capacity:
 
     @property
     def serving(self) -> int:
-        """Attempts that are worked on."""
+        """Attempts that run, without those that wait."""
         return self.inside - self.waiting
 
     @property
@@ -130,13 +132,13 @@ class Capacity:
 
     @property
     def most(self) -> int:
-        """From so many on, a query with a pass is refused."""
+        """From this number of busy slots on, a query with a pass is refused."""
         return min(self._slots, self.limit + self.limit // SLACK_SHARE)
 
     # Attempts
 
     def begun(self, attempt: Attempt, now: float) -> None:
-        """A handler is called."""
+        """Count an attempt whose handler is called."""
         self.inside = inside = self.inside + 1
         waiting = self.waiting
         self._gauge.observe(inside - waiting, waiting, now)
@@ -175,7 +177,7 @@ class Capacity:
         self._on_loop(self._wait, attempt, -1)
 
     def submitted(self, attempt: Attempt, executor: Executor) -> PooledCall:
-        """A call of it goes to that executor; on the loop."""
+        """Count a call of an attempt that goes to this executor; on the loop."""
         pool = self._pools.get(executor)
         if pool is None:
             workers = getattr(executor, "_max_workers", None)
@@ -207,7 +209,7 @@ class Capacity:
         if here:
             function(*args)
         else:
-            with suppress(RuntimeError):  # the loop is closed, and nobody counts any more
+            with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(function, *args)
 
     def _wait(self, attempt: Attempt, more: int) -> None:
@@ -215,9 +217,9 @@ class Capacity:
         self._moved(attempt)
 
     def _moved(self, caller: Caller) -> None:
-        """Whether it waits may have changed."""
+        """Count an attempt anew as running or waiting: its calls or its waits have changed."""
         attempt = cast("Attempt", caller)
-        if attempt.meter is not self:  # it is over
+        if attempt.meter is not self:  # the attempt has ended
             return
         waits = attempt.waits
         if (waits and waits >= attempt.calls) or (attempt.queued and not attempt.calls):
@@ -233,7 +235,7 @@ class Capacity:
     # Gateways
 
     def asked(self, sender: Sender, in_flight: int, now: float, *, pressed: bool) -> bool:
-        """A query comes with a pass; whether there is room for it."""
+        """Note a query that comes with a pass; return whether there is room for it."""
         if sender not in self._senders:
             self._senders[sender] = None
             if self._timer is None:

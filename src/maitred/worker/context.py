@@ -48,7 +48,7 @@ class WorkerContext:
         self.name = name
         """The name by which people recognise the worker."""
         self.secret = secret
-        """Sent only to roots, with ATTEND: whoever knows it can speak as this worker."""
+        """Sent only with ATTEND: a process that knows it could attend as this worker."""
         self.session = session_of_secret(secret)
         """Identifies the worker in every other message."""
         self.log = log

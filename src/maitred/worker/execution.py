@@ -1,8 +1,8 @@
 """One attempt at a task, from the call of its handler to its end.
 
-What the node is told may come before the handler has ended: a thread cannot be stopped, so when its
-time is over that is told at once. An async handler is cancelled, and has a little time to clean up
-before it is told all the same.
+The end may be reported before the handler has ended: a thread cannot be stopped, so when its time
+limit passes that is reported at once. An async handler is cancelled, and has `stop_seconds` to
+clean up before the end is reported all the same.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ class Execution(HandlerCall):
         self.origin = origin
         self.key = key
         self.proof = proof
-        """Shown to the node with whatever is said of this attempt."""
+        """Sent to the node with every heartbeat and with the end of this attempt."""
         self.cancelled = False
         self.meter = None  # as `unmeasured` does, without a call for each task
         self.waits = self.calls = self.queued = 0
         self.counted = False
         self.begun_at = now
         self.lease_ends_at = lease_ends_at
-        """What has not begun by then does not: another worker may have it. Each
-        heartbeat that the node answers moves it on."""
+        """A handler that has not begun by then does not begin: another worker may have the task.
+        Each heartbeat that the node answers extends the lease."""
         self.told = False
-        """Whether the node knows of the end already, or does not want to."""
+        """Whether the end was reported, or need not be: another worker has the task."""
         self._host = slots
         self._why: Ending | None = None
-        """How it ends, if it was stopped."""
+        """The ending that counts if the handler raises because it was stopped."""
         self._entered = False
         self.task = None
         self._timer: asyncio.TimerHandle | None = None
@@ -75,7 +75,7 @@ class Execution(HandlerCall):
         self._begin_in_thread(outcomes.called, function, args, named, self._host.most_bytes)
 
     def limit(self, seconds: float) -> None:
-        """The time that the attempt may take."""
+        """Stop the attempt if it takes longer than this."""
         self._timer = self._host.loop.call_later(seconds, self._time_is_over, seconds)
 
     @property
@@ -135,9 +135,9 @@ class Execution(HandlerCall):
             self._end(ending)
 
     def _end(self, ending: Ending) -> None:
-        self.task = None  # its context has us: only the garbage collector would free either
+        self.task = None  # breaks the cycle of the task, its context and this attempt
         if self._timer is not None:
             self._timer.cancel()
-        if self._why is not None and ending[0] != DONE:  # it raised because it was told to stop
+        if self._why is not None and ending[0] != DONE:  # it raised because it was stopped
             ending = self._why
         self._host.ended(self, ending)

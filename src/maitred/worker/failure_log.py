@@ -1,10 +1,10 @@
 """A line in the worker's log for each call of a handler that failed or took too long.
 
-The node keeps the failure of a task with its dead letter, and the caller of a query hears of its
-failure. An operator looks at the worker first, so the worker says it as well: which queue, which
-handler, which attempt at which task, which error. A handler that fails thousands of times a second
-would fill the log and take the time of the others; so each queue has a budget of lines, and the
-next line after that says how many failures had none.
+The node keeps the failure of a task with its dead letter, and the caller of a query gets its error.
+An operator looks at the worker first, so the worker logs it as well: queue, handler, task, attempt
+and error. A handler that fails thousands of times a second would fill the log and take time from
+the other handlers, so each queue has a budget of lines; the next line says how many failures had
+none.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from maitred.worker.query import Query
 
 BURST_LINES: Final = 20
-"""Failures of one queue that are logged one by one: a deployment that broke a handler shows what
-its failures have in common."""
+"""Failures of one queue that are logged one by one, enough to see what the failures of a broken
+handler have in common."""
 
 LINES_PER_SECOND: Final = 1.0
-"""Lines of one queue in the long run: enough to see that it goes on failing, and with what. Each
-has at most 8,000 letters of traceback."""
+"""Lines of one queue in the long run, enough to see that its handler still fails, and how. Each has
+at most 8,000 letters of traceback."""
 
 
 class LineBudget:
@@ -40,7 +40,7 @@ class LineBudget:
         self._unlogged = 0
 
     def take(self, now: float) -> int | None:
-        """Return how many failures had no line since the last one; None if this has none either."""
+        """Return how many failures had no line since the last one; None if this one has none."""
         self._lines = min(BURST_LINES, self._lines + (now - self._at) * LINES_PER_SECOND)
         self._at = now
         if self._lines < 1.0:
@@ -61,7 +61,7 @@ class FailureLog:
         """By queue; no more than the worker serves."""
 
     def task_failed(self, execution: Execution, body: bytes) -> None:
-        """An attempt at a task failed, or took longer than it may."""
+        """Log an attempt at a task that failed or exceeded its time limit."""
         origin = execution.origin
         self.attempt_failed(origin.name, origin.handler, execution.task_id, execution.number, body)
 
@@ -72,7 +72,7 @@ class FailureLog:
         self._write("a task failed", queue, body, handler=handler, task=task, attempt=attempt)
 
     def query_failed(self, query: Query, body: bytes) -> None:
-        """A query failed, or took longer than it may."""
+        """Log a query that failed or exceeded its time limit."""
         queue, served = query.served.view.id, query.served
         self._write(
             "a query failed",

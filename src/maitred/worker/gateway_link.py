@@ -1,9 +1,9 @@
 """The worker's end of a connection to a gateway.
 
-A link begins with HELLO and PROVE, by which each end shows that it knows the worker's session: the
-node told it to gateways that may ask here. Then queries come, each on a stream of its own, each
-with its reservation. Whoever knows neither gets no further than a sentence: garbage is answered
-with a typed error or closed, and nothing else is disturbed by it.
+A link begins with HELLO and PROVE, by which each end proves that it knows the worker's session: the
+node tells it to gateways that may ask here. Then queries arrive, each on a stream of its own, each
+with its reservation or pass. A peer that knows neither gets an error: garbage is answered with a
+typed error or closes the connection, and disturbs no other link.
 """
 
 from __future__ import annotations
@@ -63,28 +63,30 @@ if TYPE_CHECKING:
     from maitred.worker.query_listener import QueryListener
 
 TURN_FRAMES: Final = 64
-"""Of one link, before others get their turn."""
+"""Frames of one link that are read in one turn of the loop."""
 
 WRITE_BUFFER_BYTES: Final = 8 * 2**20
-"""Unsent answers from which on nothing more is read from that gateway: two streams' windows."""
+"""Bytes of unsent answers from which on nothing more is read from that gateway: the windows of two
+streams."""
 
 PARTS_MAX: Final = 8
-"""Of a frame that is written without joining it first; more would cost more than the copy."""
+"""Most parts of a frame that are written without joining them; more cost more than the copy."""
 
 QUERY_END_BYTES: Final = 128
-"""What a `QueryEnd` has around its result, at most: 40 bytes, and 64 of a report."""
+"""Most bytes of a `QueryEnd` around its result: 40, and 64 of a report."""
 
 TOGETHER: Final = 64
-"""Answers that are written together at most. More would save little, and two ends that each wait
-for all that the other one has to say work by turns instead of at the same time."""
+"""Most answers that are written together. More would save little, and gateway and worker would work
+by turns instead of at the same time."""
 
 TOKEN_BYTES: Final = 16
 
 FAREWELL_SECONDS: Final = 5.0
-"""For a gateway to close after our last words."""
+"""Seconds for a gateway to close the connection after the worker's last frame."""
 
 ANSWER_SECONDS: Final = TIMEOUT_MAX_MILLISECONDS / 1000 + 60.0
-"""No query may take longer than a day. A link on which nothing arrives for longer has lost one."""
+"""Seconds of silence after which a link with open queries is closed: no query may take longer than
+a day."""
 
 _pack: Final = HEADER.pack
 _RUN: Final = int(Opcode.RUN)
@@ -99,7 +101,7 @@ def too_many() -> TooManyConnections:
 
 
 class GatewayLink(Link):
-    """Made by `QueryListener`, for each connection that it accepts."""
+    """The worker's end of one connection; `QueryListener` makes it for each that it accepts."""
 
     __slots__ = (
         "_challenge",
@@ -116,7 +118,7 @@ class GatewayLink(Link):
     )
 
     def __init__(self, listener: QueryListener) -> None:
-        # One frame a turn until the gateway is known: the next one may be larger after that.
+        # One frame a turn until the gateway has proved itself: larger ones are allowed after that.
         decoder = FrameDecoder(REQUEST, HELLO_BYTES, named=False)
         super().__init__(listener.loop, decoder, RESPONSE, 1)
         self.opened_at = self.arrived_at
@@ -129,11 +131,12 @@ class GatewayLink(Link):
         self.answer_bytes = 0
         """Largest result that fits into one."""
         self.streams: dict[int, Query | bytes] = {}
-        """What was asked and not answered yet; a token, if it waits for its reservation."""
+        """Queries that are not answered yet, by stream; the token of one that waits for its
+        reservation."""
         self.sender = Sender(self._report)
-        """What it is told of the worker's load, if it comes with passes."""
+        """The link as the worker's capacity knows it, for gateways with passes."""
         self._challenge = b""
-        """What the gateway has to answer; empty before its HELLO."""
+        """The challenge that the gateway has to answer; empty before its HELLO."""
         self._listener = listener
         self._querying = listener.querying
         self._unsent_seen = 0
@@ -148,7 +151,7 @@ class GatewayLink(Link):
         if not self._listener.entered(self):
             self.say_farewell(too_many())
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
         self.closing = True
         self._listener.left(self)
         self._drop_all()
@@ -166,7 +169,7 @@ class GatewayLink(Link):
         self.say_farewell(problem)
 
     def say_farewell(self, problem: MaitredError) -> None:
-        """Say why, and close; what is under way is stopped."""
+        """Send the error, stop the queries of this link, and close it."""
         if self.closing:
             return
         self._listener.querying.complaints.say("a connection was refused", self.gateway, problem)
@@ -176,7 +179,7 @@ class GatewayLink(Link):
         self._drop_all()
 
     def look_at_clock(self, now: float, settings: WorkerSettings) -> None:
-        """Called about once a second: is it still worth keeping?"""
+        """Close the link if its peer is too slow or silent; called about once a second."""
         if self.closing_since is not None:
             if now - self.closing_since > FAREWELL_SECONDS:
                 self.abort()
@@ -232,7 +235,7 @@ class GatewayLink(Link):
                 return
 
     def _introduced(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
-        """The first two frames: HELLO, then PROVE."""
+        """Read one of the first two frames: HELLO, then PROVE."""
         expected = Opcode.PROVE if self._challenge else Opcode.HELLO
         try:
             if opcode != expected or stream or flags:
@@ -289,7 +292,9 @@ class GatewayLink(Link):
         elif opcode == Opcode.CREDIT:
             if len(body) != CREDIT.size:
                 self._violated(stream, "CREDIT has four bytes.")
-            elif isinstance(asked, Query):  # otherwise it is over, and they did not know yet
+            elif isinstance(
+                asked, Query
+            ):  # otherwise the query is over, and the CREDIT was on its way
                 asked.credit(CREDIT.unpack(body)[0])
         elif opcode == Opcode.CANCEL:
             if isinstance(asked, Query):
@@ -328,7 +333,7 @@ class GatewayLink(Link):
         self.streams[stream] = query
 
     def rows(self, stream: int, parts: list[bytes], size: int) -> None:
-        """Some rows."""
+        """Send rows of a stream."""
         header = _pack(RESPONSE, 0, stream, _ROWS, size)
         if size < GATHERED_BYTES or len(parts) > PARTS_MAX:
             self.write(b"".join((header, *parts)))
@@ -337,7 +342,7 @@ class GatewayLink(Link):
             self.transport.writelines((header, *parts))
 
     def over(self, stream: int, end: QueryEnd) -> None:
-        """The last word on a query that was begun."""
+        """Send the end of a query that was begun, together with others of this turn."""
         self.streams.pop(stream, None)
         body = encode_query_end(end)
         frame = _pack(RESPONSE, 0, stream, _QUERY_END, len(body)) + body
@@ -345,7 +350,7 @@ class GatewayLink(Link):
         gathered.append(frame)
         self._gathered_bytes += len(frame)
         if len(gathered) >= TOGETHER or not self.streams or self._gathered_bytes >= GATHERED_BYTES:
-            self.flush()  # the gateway need not wait for all of them, or it is the only one
+            self.flush()  # enough to be worth a write, or no other answer is to come
         elif not self._flush_soon:
             self._flush_soon = True
             self.loop.call_soon(self._flush_in_turn)
@@ -357,6 +362,6 @@ class GatewayLink(Link):
             self.write(_pack(RESPONSE, 0, EVENT_STREAM, _LOAD, len(body)) + body)
 
     def refused(self, stream: int, problem: MaitredError) -> None:
-        """The last word on one that was not."""
+        """Send the error for a query that was not begun."""
         self.streams.pop(stream, None)
         self.send(0, stream, Opcode.ERROR, encode_error(problem))

@@ -1,8 +1,8 @@
 """One call of a handler, for a task or for a query.
 
 An async handler is a task of the loop, a plain function runs in a thread; either way the slot is
-taken until the handler has really ended. `Execution` and `Query` add what differs: when it is too
-late to begin, what the node or the gateway is told, and when.
+busy until the handler has really ended. `Execution` and `Query` add what differs: when it is too
+late to begin, and when which end is reported to the node or to the gateway.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class HandlerHost(Protocol):
 
 
 class HandlerCall(Attempt):
-    """What `maitred.current()` shows, and how its handler is called and stopped."""
+    """The attempt that `maitred.current()` returns, with the call of its handler."""
 
     __slots__ = ("_entered", "_host", "_thread_call", "task")
 
     what: ClassVar[str]
-    """What is run, in a word."""
+    """The word for it in messages: "task" or "query"."""
     _host: HandlerHost
     _thread_call: Any
     _entered: bool
@@ -50,7 +50,7 @@ class HandlerCall(Attempt):
         """Whether that task of the loop calls the handler."""
         return self.task is task
 
-    # For those who inherit
+    # What the subclasses define
 
     @property
     def is_late(self) -> bool:
@@ -77,7 +77,7 @@ class HandlerCall(Attempt):
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> None:
-        """Call an async handler, and tell how it ended."""
+        """Call an async handler, and report how it ended."""
         self._entered = True
         if self.is_late:
             self._too_late()
@@ -88,7 +88,7 @@ class HandlerCall(Attempt):
         except GeneratorExit:
             raise
         except KeyboardInterrupt as problem:
-            # A Ctrl-C for which no handler of the signal is set: it is meant for the whole process.
+            # Ctrl-C without a signal handler is meant for the whole process.
             self._end(outcomes.raised(problem))
             raise
         except BaseException as problem:  # noqa: BLE001 - SystemExit would end the loop
@@ -100,7 +100,7 @@ class HandlerCall(Attempt):
         """Stop an async handler; a function in a thread looks at `cancelled` by itself."""
         if self.task is not None:
             self.task.cancel()
-            if not self._entered:  # it will never run, not even our own part of it
+            if not self._entered:  # `run` will never begin, so it cannot report the end
                 self.task.add_done_callback(self._never_ran)
 
     def _never_ran(self, _: object) -> None:
@@ -119,7 +119,8 @@ class HandlerCall(Attempt):
         future.add_done_callback(self._thread_ended)
 
     def _call_in_thread(self, function: Callable[..., Ending], *arguments: Any) -> Ending | None:  # noqa: ANN401
-        """Return how it ended; None if it was stopped, or was late, before a thread was free."""
+        """Return how the call ended; None if it was stopped or too late before a thread was
+        free."""
         return None if self.cancelled or self.is_late else function(*arguments)
 
     def _thread_ended(self, future: asyncio.Future[Ending | None]) -> None:

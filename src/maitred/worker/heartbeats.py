@@ -1,9 +1,9 @@
-"""Heartbeats: the node hears what runs still, and we hear what should not.
+"""Heartbeats: the worker tells the node which tasks it still runs, and hears which ones to stop.
 
-Only what takes long is mentioned; a look around once a second finds it. Then there is one question
-under way to each partition concerned, which the node holds until it has news or a third of the
-lease is over. When a connection is lost everything that runs is mentioned at once, however young:
-a node that was started again learns from it what it need not give to anybody else.
+Only tasks that have run for a while are mentioned; a look once a second finds them. From then on
+one HEARTBEAT, a long poll, waits at each partition that has such tasks; the node answers it when it
+has news, or after a third of the lease. When a connection is lost, all running tasks are mentioned
+at once, however young: a node that was restarted learns from it which tasks not to give to others.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from maitred.worker.slots import WorkerSlots
 
 LEASE_SHARE: Final = 1 / 3
-"""Of the lease: two heartbeats may get lost."""
+"""Share of the lease between two heartbeats: two of them may get lost."""
 
 SHORTEST_SECONDS: Final = 0.05
-"""Between two looks, however short a lease is."""
+"""Shortest time between two looks or heartbeats, however short a lease is."""
 
 
 class HeartbeatSender:
@@ -51,7 +51,8 @@ class HeartbeatSender:
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(SHORTEST_SECONDS, self.look)
 
     def look(self) -> None:
-        """Is there something that the node should hear of? Comes again by itself."""
+        """Begin heartbeats where tasks have run for a while; sets its own timer for the next
+        look."""
         now = self._loop.time()
         interval = self._young_seconds
         for origin in self._origins():
@@ -67,26 +68,26 @@ class HeartbeatSender:
                 key not in held[1] and now - one.begun_at >= old
                 for key, one in origin.running.items()
             ):
-                held[0].take_back()  # a new one follows, with everything in it
+                held[0].take_back()  # the next one follows at once and mentions all
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(interval, SHORTEST_SECONDS), self.look)
 
     def connection_lost(self) -> None:
-        """Mention everything."""
+        """Mention all running tasks to all partitions, however young."""
         for origin in self._origins():
             if origin.running and not origin.beating:
                 self._begin(origin)
 
     def stop(self) -> None:
-        """No more."""
+        """Send no more heartbeats."""
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks):
             task.cancel()
 
     def _old(self, origin: Origin) -> float:
-        """The age from which on a task is mentioned."""
+        """Return the age in seconds from which on a task is mentioned."""
         return min(self._young_seconds, origin.lease_seconds * LEASE_SHARE)
 
     def _begin(self, origin: Origin) -> None:
@@ -113,17 +114,17 @@ class HeartbeatSender:
                 except MaitredError as problem:
                     tries += 1
                     pause = self._outage.failed(queue, partition, problem)
-                    if tries > 1:  # the first time, again at once
+                    if tries > 1:  # the first failure is retried at once
                         await asyncio.sleep(min(pause, interval))
                     continue
                 self._outage.worked(queue, partition)
                 tries = 0
                 if not self._hear(origin, heard):
-                    # The node held it for as long; if not, there is no hurry.
+                    # Usually the node answered after that time; if it was earlier, wait for it.
                     await asyncio.sleep(max(0.0, sent_at + interval - self._loop.time()))
                     now = self._loop.time()
                     if origin.running and now - _oldest(origin).begun_at < self._old(origin):
-                        return  # nothing takes long any more; the next look finds what does
+                        return  # only young tasks are left; the next look finds those that last
         finally:
             origin.beating = False
 
@@ -135,14 +136,14 @@ class HeartbeatSender:
             *origin.queue, origin.partition, 0, context.session, context.name, running
         )
         lease_ends_at = self._slots.clock() + origin.lease_seconds
-        # If this one is lost, the next must still be in time.
+        # If this heartbeat is lost, the next one must still be in time.
         held = context.client.hold(message, seconds, grace_seconds=seconds / 2)
         self._held[origin] = (held, frozenset(mentioned))
         reached = False
         try:
             heard = cast("Heard", await held.answer())
             reached = True
-        except Cancelled:  # by us, for one that mentions more; the node had it all the same
+        except Cancelled:  # taken back for one that mentions more tasks; the node may have had it
             reached = held.was_sent
             raise
         finally:
@@ -153,7 +154,7 @@ class HeartbeatSender:
         return heard
 
     def _hear(self, origin: Origin, heard: Heard) -> bool:
-        """Whether there was anything new."""
+        """Stop the attempts that the node lists; return whether any was running."""
         news = False
         lost, revoked = frozenset(heard.lost), frozenset(heard.revoked)
         for (sequence, _), execution in list(origin.running.items()):

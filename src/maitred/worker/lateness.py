@@ -1,8 +1,8 @@
-"""Why an event loop was late: by its own worker's doing, or because the machine had no CPU time for
+"""Why an event loop was late: because of its own worker, or because the machine had no CPU time for
 it. Pure.
 
-Only the first says that the worker has too much at a time. On a machine that is starved every loop
-is late, and a worker that takes less for it gets nothing done and helps nobody.
+Only the first means that the worker serves too many attempts at a time. On a starved machine every
+loop is late, and a worker that took fewer attempts for that reason would gain nothing.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ the GIL, or the CPUs. `blocked-loop`: a handler on the loop waits without `await
 
 
 class Lateness(NamedTuple):
-    """One interval of the loop."""
+    """How late a loop was in one interval, and why."""
 
     own_seconds: float
-    """By so much the loop would have been late on a machine of its own."""
+    """Seconds by which the loop would have been late on a machine without other processes."""
     stolen_seconds: float
-    """For so long the loop could have run while other processes had the CPUs."""
+    """Seconds for which the loop was ready to run while other processes had the CPUs."""
     cause: LateCause
-    """Of its own part."""
+    """The cause of `own_seconds`."""
 
 
 def explain(
     late: float, elapsed: float, before: CpuTimes, after: CpuTimes, *, on_loop: bool
 ) -> Lateness:
-    """A timer of the loop was late by so much, in an interval of so many seconds; whether any
-    handler was on the loop.
+    """Divide the `late` seconds of a timer, set for an interval that took `elapsed` seconds.
 
-    What the worker's other threads computed meanwhile may be what kept the loop waiting, so that
-    much of it is not counted as stolen. Where the system does not tell how long a thread was kept
-    waiting, everything in which no thread of the worker computed counts as stolen: a handler that
-    blocks is not recognised there, but no worker is held back without a reason.
+    The CPU time of the worker's other threads may have kept the loop waiting, so that much does not
+    count as stolen. Where the system does not tell how long a thread was kept waiting, all time in
+    which no thread of the worker computed counts as stolen: a handler that blocks is not recognised
+    there, but no worker is limited without a reason. `on_loop` is whether any handler was on the
+    loop.
     """
     computed = after.thread - before.thread
     by_others = max(0.0, after.process - before.process - computed)
@@ -51,6 +51,6 @@ def explain(
     if computed >= own / 2:
         cause = "busy-loop"
     elif by_others >= own / 2 or not on_loop:
-        # A thread that has the GIL and no CPU computes nothing, and the loop waits for it as well.
+        # The loop also waits for a thread that has the GIL and no CPU, which computes nothing.
         cause = "busy-threads"
     return Lateness(own, stolen, cause)

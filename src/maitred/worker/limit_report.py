@@ -1,4 +1,4 @@
-"""What a worker says of its limit: a line when the usual reason for it changes. Pure."""
+"""When a worker logs its limit: when the usual reason for the limit changes. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ LimitReason = Literal[
 ]
 
 SETTLED_SECONDS: Final = 5.0
-"""Over about so long the usual reason is found: limits move many times a second, and so do the
-reasons."""
+"""Seconds over which the usual reason is found: limits and reasons change many times a second."""
 
 USUAL_SHARE: Final = 0.6
-"""A reason is said when it was the reason for this share of that time."""
+"""A reason is logged if it was the reason for this share of `SETTLED_SECONDS`."""
 
 QUIET_SECONDS: Final = 10.0
-"""Between two lines about the limit, at least."""
+"""Least time between two lines about the limit."""
 
 PAUSE_SECONDS: Final = 0.5
-"""Longer pauses between two looks are pauses without work, or a loop that was late."""
+"""The most that one look counts: longer pauses were without work, or the loop was late."""
 
 STARVED_SHARE: Final = 0.2
-"""A loop that could have run and had no CPU for this share of the time is starved."""
+"""A loop that was ready to run and had no CPU for this share of the time is starved."""
 
 STARVED_SECONDS: Final = 2.0
-"""The time over which that share is taken."""
+"""Seconds over which that share is averaged."""
 
 SENTENCES: Final[dict[LimitReason, str]] = {
     "slots": "takes as many at a time as are wanted",
@@ -62,14 +61,13 @@ class LimitReport:
 
     def __init__(self) -> None:
         self.reason: LimitReason = "slots"
-        """The usual reason lately why the limit was not higher; of a starved machine, why nothing
-        is done faster."""
+        """The usual reason lately why the limit was not higher, or that the machine is starved."""
         self.late_cause: LateCause = "busy-loop"
-        """Why the loop was late the last time that it was."""
+        """Why the loop was late when it last was."""
         self._starved = 0.0
-        """The share of the time that other processes had the CPUs, lately."""
+        """The share of the time, lately, for which other processes had the CPUs."""
         self._seconds: dict[LimitReason, float] = {}
-        """For how long each was the reason, lately: older seconds count for less."""
+        """Seconds for which each was the reason; older seconds count for less."""
         self._looked_at = -inf
         self._said: LimitReason = "slots"
         self._said_at = -inf
@@ -81,11 +79,10 @@ class LimitReport:
         self._starved += weight * (min(1.0, seconds / elapsed) - self._starved)
 
     def look(self, cause: LimitCause, now: float) -> LimitReason | None:
-        """The reason to be said now; None if there is nothing new."""
+        """Note the cause of the limit; return a reason to log, or None if there is nothing new."""
         reason: LimitReason = self.late_cause if cause == "late" else cause
         if cause in ("slots", "unused") and self._starved >= STARVED_SHARE:
             reason = "starved"
-        # A pause without work is none of anything.
         elapsed = min(max(0.0, now - self._looked_at), PAUSE_SECONDS)
         self._looked_at = now
         seconds = self._seconds

@@ -1,4 +1,4 @@
-"""A partition that tasks came from: there their heartbeats go, and there they are finished."""
+"""A partition that tasks came from, which gets their heartbeats and their ends."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ class Origin:
         self.handler = handler
         """The name of the function that its tasks call, for logs."""
         self.lease_seconds = 10.0
-        """As it was last told."""
+        """The lease, as the partition told it last."""
         self.running: dict[tuple[int, int], Execution] = {}
-        """By sequence number and attempt, the oldest first; those that are ours to finish."""
+        """Attempts whose end this worker has to report, by sequence number and attempt, the oldest
+        first."""
         self.ends: list[End] = []
-        """What has not been sent yet."""
+        """Ends that were not sent yet."""
         self.sending: dict[int, list[End]] = {}
         """Messages with ends that the node has not answered yet, by a number of their own."""
         self.beating = False
+        """Whether heartbeats for this partition are under way."""

@@ -1,4 +1,4 @@
-"""What goes wrong again and again, said once; and how long to wait before the next try."""
+"""Failed requests to the node: each kind is logged once, and retried with a backoff."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Outage:
         self._random = random
         self._log = log
         self._tries: dict[tuple[str, int], int] = {}
-        """By queue and partition, of those where the last try failed."""
+        """Failed tries in a row, by queue and partition."""
         self._told: set[tuple[str, str | None]] = set()
-        """The codes and remedies of errors that were logged since the last try that worked. A node
-        that is gone and comes back as something else is told twice: the code of both can be
-        `unavailable`, but there is something else to be done about it."""
+        """Codes and remedies of the errors that were logged in this outage. The remedy counts: a
+        node that is down and a port that another program has taken over both are `unavailable`,
+        but need different action."""
 
     def failed(self, queue: str, partition: int, problem: MaitredError) -> float:
         """Note a failed request to a partition, and return the seconds to wait before the next

@@ -1,4 +1,4 @@
-"""How an attempt ended, as the node is told: a number and a body. Nothing here may raise."""
+"""Endings of attempts, as they are reported: a number and a body. No function but `row` raises."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NIL: Final = b"\xc0"
 NOTHING: Final = (DONE, NIL)
 """The handler returned None."""
 MESSAGE_LETTERS: Final = 2_000
-"""Of an exception's text; it is for people, and is kept with every dead letter."""
+"""Longest text of an exception; it is for people, and is stored with every dead letter."""
 TRACEBACK_LETTERS: Final = 8_000
-"""Of a traceback; its end says where it happened, so the beginning is cut."""
+"""Longest traceback. Its end says where the exception was raised, so its beginning is cut."""
 
 decode_failure: Final = msgpack.Decoder(Failure).decode
 
@@ -36,7 +36,7 @@ QUERY_TOO_LARGE: Final = ResultTooLarge.code
 
 
 class Unfit(Exception):
-    """Rows that cannot be carried, and what is said about it."""
+    """A row or a result that cannot be sent, with the ending that says why."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending)
@@ -50,9 +50,9 @@ def returned(result: object, most_bytes: int, too_large: str = TOO_LARGE) -> End
     try:
         body = encode(result)
     except UNWRITABLE as problem:
-        return failure(UNSERIALISABLE, f"The result cannot be written down: {problem}")
-    except Exception as problem:  # noqa: BLE001 - somebody's class, whose attributes may do anything
-        return failure(UNSERIALISABLE, f"The result cannot be written down: {_text(problem)}")
+        return failure(UNSERIALISABLE, f"The result cannot be serialised: {problem}")
+    except Exception as problem:  # noqa: BLE001 - a user's class, whose attributes may do anything
+        return failure(UNSERIALISABLE, f"The result cannot be serialised: {_text(problem)}")
     if len(body) > most_bytes:
         return failure(
             too_large,
@@ -62,14 +62,14 @@ def returned(result: object, most_bytes: int, too_large: str = TOO_LARGE) -> End
 
 
 def row(value: object) -> bytes:
-    """One row of a stream. Raises `Unfit`."""
+    """Return a row of a stream in msgpack; raise `Unfit` if it cannot be serialised."""
     try:
         return encode(value)
     except UNWRITABLE as problem:
         why = str(problem)
-    except Exception as problem:  # noqa: BLE001 - somebody's class, whose attributes may do anything
+    except Exception as problem:  # noqa: BLE001 - a user's class, whose attributes may do anything
         why = _text(problem)
-    raise Unfit(failure(UNSERIALISABLE, f"A row cannot be written down: {why}"))
+    raise Unfit(failure(UNSERIALISABLE, f"A row cannot be serialised: {why}"))
 
 
 def raised(problem: BaseException) -> Ending:
@@ -80,13 +80,13 @@ def raised(problem: BaseException) -> Ending:
 
 
 def misfit(problem: InvalidArguments) -> Ending:
-    """The arguments are those of another version of the handler. The node tries again, like after
-    any failure: another worker may have the right one."""
+    """Return the ending of an attempt whose arguments do not fit its handler. The node retries it
+    like any failure: another worker may have the version of the handler that they fit."""
     return failure(problem.code, str(problem))
 
 
 def timed_out(seconds: float, what: str = "attempt") -> Ending:
-    """Return the ending of an attempt that took longer than it may."""
+    """Return the ending of an attempt that exceeded its time limit."""
     return TIMED_OUT, encode(Failure("timed-out", f"The {what} took longer than {seconds:g} s."))
 
 
@@ -100,7 +100,7 @@ def failure(kind: str, message: str, trace: str = "") -> Ending:
     told = Failure(kind, message[:MESSAGE_LETTERS], trace)
     try:
         return FAILED, encode(told)
-    except UNWRITABLE:  # half a character
+    except UNWRITABLE:  # half of a surrogate pair
         return FAILED, encode(Failure(*(_printable(text) for text in (kind, told.message, trace))))
 
 
@@ -117,7 +117,7 @@ def called(
     most_bytes: int,
     too_large: str = TOO_LARGE,
 ) -> Ending:
-    """Call a plain function, and tell how that ended; for threads, which must not lose anything."""
+    """Call a plain function in a thread, and return how that ended, whatever it raises."""
     try:
         return returned(function(*args, **kwargs), most_bytes, too_large)
     except BaseException as problem:  # noqa: BLE001 - also what would end the thread
@@ -127,7 +127,7 @@ def called(
 def _text(problem: BaseException) -> str:
     try:
         return str(problem)
-    except Exception:  # noqa: BLE001 - somebody's __str__
+    except Exception:  # noqa: BLE001 - a user's __str__
         return "(its text cannot be read)"
 
 
@@ -138,7 +138,7 @@ def _traceback(problem: BaseException) -> str:
             trace = trace.tb_next
         lines = traceback.format_exception(type(problem), problem, trace)
         return "".join(lines)[-TRACEBACK_LETTERS:]
-    except Exception:  # noqa: BLE001 - somebody's __str__, or a source file that is gone
+    except Exception:  # noqa: BLE001 - a user's __str__, or a missing source file
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Which passes a worker knows of. Pure.
+"""The passes that a worker accepts. Pure.
 
 A gateway that picks workers itself has a pass for each of them: a token that it shows with every
 query. The node tells the worker of it in the answer to its attendance, and tells it again while the
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from maitred.protocol.queries import Pass
 
 Where = TypeVar("Where")
-"""What the caller keeps with a pass: whose it is."""
+"""The type of the queue that a pass is for."""
 
 PASSES_MAX: Final = 16_384
-"""Gateways times queues; some hundred bytes each. Beyond it those that end first make room."""
+"""Most passes: gateways times queues, some hundred bytes each. Beyond it those that end first make
+room."""
 
 SECONDS_MAX: Final = 3_600.0
-"""Longest that a pass is good without being told again, whatever the node says."""
+"""Longest time for which a pass is accepted without being told again, whatever the node says."""
 
 
 class GoodPass(Generic[Where]):
@@ -59,7 +60,7 @@ class Passes(Generic[Where]):
         return True
 
     def find(self, token: bytes, now: float) -> GoodPass[Where] | None:
-        """The pass, if it is known and good."""
+        """Return the pass with this token, if it is known and its time is not over."""
         known = self.known.get(token)
         if known is not None and known.until <= now:
             del self.known[token]

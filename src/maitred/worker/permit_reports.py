@@ -1,8 +1,8 @@
-"""What the node counts until its end: which reservations, of those that are counted, have a slot.
+"""Reports to the node about counted reservations: those of users or queues with permits.
 
-The partition that made them is told all of it again and again while there are any, and at once when
-one is over. It is told how things are, not what has happened: whatever gets lost, the next word has
-it. While a word to a partition is under way, what happens there waits for the next.
+The partition that issued them gets the list of those that hold a slot twice a second while there
+are any, and at once when one ends. A report has the state, not the events, so the next one makes up
+for a lost one. While a report to a partition is not answered, changes wait for the next report.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     """Reservations, each with its proof and its user."""
 
 AGAIN_SECONDS: Final = 0.5
-"""How often it is said. The node waits for two seconds before it takes silence for the end."""
+"""Seconds between two reports. The node takes two seconds of silence for the end."""
 
 PORTION: Final = 250
-"""Reservations in one message, so that it fits into a frame whatever the node's are."""
+"""Most reservations in one message, so that it fits into a frame of any node."""
 
 ENDED_KEPT: Final = 10_000
-"""Of which a node that is away has not heard."""
+"""Most ended reservations that are kept for a node that does not answer."""
 
 ANSWER_SECONDS: Final = 2.0
-"""For the node's answer, which says nothing. After that what we said is worth nothing any more."""
+"""Time for the node's answer, which is empty. After that the report is out of date."""
 
 
 class _Place:
-    """A partition that has made some."""
+    """A partition that issued counted reservations to this worker."""
 
     __slots__ = ("ended", "has", "partition", "served", "under_way")
 
@@ -44,11 +44,11 @@ class _Place:
         self.served = served
         self.partition = partition
         self.has: dict[bytes, str] = {}
-        """Tokens with their proofs, and whose queries they are for."""
+        """Users of the reservations that hold a slot, by token and proof."""
         self.ended: dict[bytes, str] = {}
-        """The same of those that are over, of which the node has not heard yet."""
+        """The same of reservations that have ended and whose end is not confirmed yet."""
         self.under_way = 0
-        """Messages that are not answered."""
+        """Messages that are not answered yet."""
 
 
 class PermitReports:
@@ -69,7 +69,7 @@ class PermitReports:
         self._place(served, terms).has[terms.token + terms.proof] = terms.user
 
     def told_again(self, served: Served, terms: Reserved) -> None:
-        """The node speaks of it though it was used, or given back before we heard of it."""
+        """Report the end of a reservation that the node tells again although it is over."""
         if terms.token + terms.proof not in self._place(served, terms).has:
             self.is_over(served, terms)
 
@@ -132,7 +132,7 @@ class PermitReports:
         def told(outcome: object) -> None:
             place.under_way -= 1
             if isinstance(outcome, MaitredError):
-                # It is said again. Those of which it never hears are over by our silence.
+                # It is reported again. Ends that are dropped here count as ended by silence.
                 while len(place.ended) > ENDED_KEPT:
                     del place.ended[next(iter(place.ended))]
                 return

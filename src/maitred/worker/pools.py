@@ -1,7 +1,7 @@
-"""What runs in a pool of threads or processes, and what waits for one of them. Pure.
+"""Counts the calls that run in a pool of threads or processes and those that wait for it. Pure.
 
-An executor does not tell when it takes a call up, but it takes them in their order and has so many
-workers: what is beyond these waits. So counting is enough, and no thread has to say anything.
+An executor does not tell when it begins a call, but it begins calls in their order and has a known
+number of workers: the calls beyond these wait. So counting is enough, and no thread has to report.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CallPool:
 
     def __init__(self, workers: int | None, changed: Callable[[Caller], None]) -> None:
         self._workers = workers
-        """Unknown: as many as are wanted."""
+        """None: unknown, so no call counts as waiting."""
         self._changed = changed
         self._waiting: deque[PooledCall] = deque()
         self.active = 0
@@ -49,7 +49,7 @@ class CallPool:
         return len(self._waiting)
 
     def enter(self, caller: Caller) -> PooledCall:
-        """A call was submitted."""
+        """Count a call that was submitted."""
         call = PooledCall(caller)
         if self._workers is None or self.active < self._workers:
             self._run(call)

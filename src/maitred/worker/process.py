@@ -1,4 +1,4 @@
-"""A worker as a process: connects for as long as it takes, stops on a signal, leaves in order."""
+"""A worker as a process: waits for its node, serves, and drains when a signal comes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from maitred.settings import WorkerSettings
 
 CONNECT_PAUSE_SECONDS = 1.0
-"""Between two attempts to find a node at the start; each of them has its own backoff inside."""
+"""Pause between two attempts to connect at the start; each attempt has its own backoff."""
 
 COME_BACK_SECONDS = 1.0
-"""Longest pause before a node that went away is tried again: a node that was started again gives
-its workers `recovery_seconds`, three by default, to say what they have before others get it."""
+"""Longest pause before a lost node is tried again: a restarted node gives its workers
+`recovery_seconds`, three by default, to report the tasks they run before it gives them to
+others."""
 
 
 def default_name() -> str:
@@ -48,9 +49,9 @@ async def work(
     log: Logger,
     forced: Callable[[int], None],
 ) -> bool:
-    """Serve until a signal comes; False if something had to be left behind.
+    """Serve until a signal comes, then drain; return False if tasks had to be left unfinished.
 
-    A second signal calls `forced` with its number, which is to end the process.
+    A second signal calls `forced` with its number, which ends the process.
     """
     app.prefer(backoff_longest_seconds=COME_BACK_SECONDS)
     loop = asyncio.get_running_loop()
@@ -83,7 +84,7 @@ async def work(
         )
         if stopping.is_set():
             worker.stop()
-        # What was imported stays: the collector need not look through it again and again.
+        # Imported modules stay: the garbage collector need not look through them again and again.
         gc.collect()
         gc.freeze()
         finished = await worker.run()
@@ -96,7 +97,7 @@ async def work(
 
 @asynccontextmanager
 async def _connecting(app: App) -> AsyncIterator[AsyncClient]:
-    """A connection of the running loop's own."""
+    """Open another connection of the app, on the running loop."""
     try:
         yield (await app.session()).client
     finally:
@@ -104,8 +105,8 @@ async def _connecting(app: App) -> AsyncIterator[AsyncClient]:
 
 
 async def _connected(app: App, stopping: asyncio.Event, log: Logger) -> Session | None:
-    """Connect to the node, for as long as it takes; return None if the worker was stopped first,
-    and raise an error that waiting cannot help."""
+    """Connect to the node, for as long as it takes; return None if the worker was stopped first.
+    Raise an error that no retry can mend."""
     told = False
     while not stopping.is_set():
         opening = asyncio.ensure_future(app.session())

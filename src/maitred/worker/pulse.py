@@ -1,11 +1,11 @@
 """When the worker's loop last had a turn, and what time it is by the loop's clock.
 
-A timer stamps the time on the loop. Another thread reads the stamp and sees a loop that is blocked.
-The loop itself, when it goes on, knows from the gap how old whatever it now reads may be: a task
+A timer stamps the time on the loop. Another thread reads the stamp and so detects a blocked loop.
+When the loop goes on, it knows from the gap how old the messages that it now reads may be: a task
 whose lease began while the message lay in the socket may be another worker's by now.
 
-A loop's own time does not tell what is late: uvloop's stands still during a turn, however long that
-takes. `Pulse.time` is on the same scale and is read anew each time, from any thread.
+The loop's own time is no help: uvloop's stands still during a turn, however long the turn takes.
+`Pulse.time` is on the same scale and is read anew each time, from any thread.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PULSE_SECONDS: Final = 0.25
-"""Between two stamps: short beside a lease, and no more than four wake-ups a second."""
+"""Seconds between two stamps: short compared with a lease, and only four wake-ups a second."""
 
 LATE_SECONDS: Final = 2 * PULSE_SECONDS
-"""A stamp that comes so long after the one before it came late."""
+"""A stamp that comes later than this after the one before it was late."""
 
 
 class Pulse:
-    """The stamps of one loop. Unless started, the loop counts as always in time."""
+    """The stamps of one loop. Until it is started, the loop counts as always in time."""
 
     __slots__ = ("_before", "_late", "_loop", "_timer", "at", "clock", "in_time_until", "offset")
 
@@ -34,25 +34,25 @@ class Pulse:
     ) -> None:
         self._loop = loop
         self.clock = clock or loop.time
-        """Monotonic; its zero may be another one than the loop's."""
+        """A monotonic clock, whose zero may differ from the loop's."""
         self.offset = loop.time() - self.clock()
-        """What `clock` is short of the loop's time."""
+        """Add this to `clock` to get the loop's time."""
         self.at = loop.time()
         """The last stamp."""
         self._before = self.at
-        """The one before it."""
+        """The stamp before the last one."""
         self._late = False
-        """Whether the last stamp came so late that what is read in its turn may be old."""
+        """Whether the last stamp was late, so that messages read in its turn may be old."""
         self._timer: asyncio.TimerHandle | None = None
         self.in_time_until = inf
-        """Up to then `behind` is 0, so that nobody needs to ask for each message."""
+        """`behind` is 0 until then, so that it need not be called for each message."""
 
     def time(self) -> float:
-        """The loop's time at this moment, not at the beginning of its turn."""
+        """Return the loop's time at this moment, not at the beginning of its turn."""
         return self.clock() + self.offset
 
     def start(self) -> None:
-        """Stamp now, and from now on."""
+        """Begin to stamp."""
         self.offset = self._loop.time() - self.clock()
         self.at = self._before = self._loop.time()
         self.in_time_until = self.at + LATE_SECONDS
@@ -66,7 +66,7 @@ class Pulse:
             self.in_time_until = inf
 
     def stamp(self) -> None:
-        """The loop has a turn."""
+        """Note that the loop has a turn."""
         now = self._loop.time()
         self.offset = now - self.clock()
         self._before, self.at = self.at, now
@@ -75,10 +75,9 @@ class Pulse:
         self._timer = self._loop.call_later(PULSE_SECONDS, self.stamp)
 
     def behind(self, now: float) -> float:
-        """By how many seconds what the loop reads in this turn may be older than it seems.
-
-        None, unless the loop was blocked. A loop may stamp before it reads or after it, so the
-        stamp that ends a block does not count until the next one.
+        """Return by how many seconds the messages read in this turn may be older than they seem: 0
+        unless the loop was blocked. A loop may stamp before it reads or after it, so a block counts
+        until the second stamp after it.
         """
         if self._timer is None:
             return 0.0

@@ -1,8 +1,8 @@
 """One query, from the call of its handler to its end.
 
-The answer may come before the handler has ended: a query that is stopped is answered at once, since
-the caller does not wait for what its handler has to clean up. Exactly one answer is given, whatever
-happens in which order.
+The answer may be sent before the handler has ended: a query that is stopped is answered at once,
+and its caller does not wait for the handler to clean up. Exactly one answer is sent, whatever
+happens in which order; none if the gateway is gone.
 """
 
 from __future__ import annotations
@@ -103,17 +103,18 @@ class Query(HandlerCall):
         self.terms = terms
         self.served = served
         self.again_until = again_until
-        """Until then the gateway may have the slot again, without asking the node."""
+        """Until then the gateway may get the slot again without asking the node; 0: never."""
         self.again = b""
-        """The token for whoever wants the same slot once more."""
+        """The token with which the gateway may use the same slot once more; empty: it may not."""
         self.sender = sender
-        """Whose it is, if it came by a pass."""
+        """The link it came by, if it came with a pass."""
         self.told = False
-        """Whether the gateway has its answer, or does not want one."""
+        """Whether the answer was sent, or need not be: the gateway is gone."""
         seconds = terms.run_seconds
         asked = message.timeout_milliseconds / 1000
         self._hurried = 0.0 < asked < seconds
-        """Whether whoever asked gives it less time than it may have."""
+        """Whether its caller gives it less time than the queue's limit: a timeout then is no
+        failure of the handler."""
         if self._hurried:
             seconds = asked
         self.deadline = now + seconds
@@ -123,7 +124,7 @@ class Query(HandlerCall):
         self._host = host
         self._asker = asker
         self.sequence = message.sequence
-        """The gateway's number for it."""
+        """The gateway's number for the query."""
         self._user = terms.user
         most, allowed = asker.answer_bytes, terms.result_bytes
         self._most_bytes = most if most < allowed else allowed  # noqa: FURB136 - a third of the time
@@ -186,7 +187,7 @@ class Query(HandlerCall):
 
     @property
     def is_late(self) -> bool:
-        """Whether its time is over, before its handler began."""
+        """Whether its deadline passed before its handler began."""
         pulse = self._host.pulse
         return self.deadline <= pulse.clock() + pulse.offset  # `Pulse.time`, without a call
 
@@ -203,7 +204,7 @@ class Query(HandlerCall):
     # From outside
 
     def credit(self, taken: int) -> None:
-        """The gateway has taken so many bytes of rows."""
+        """Note that the gateway has taken so many bytes of rows."""
         if self._rows is not None:
             self._rows.credit(taken)
 
@@ -217,7 +218,7 @@ class Query(HandlerCall):
         self._stop(outcomes.stopped(self.what))
 
     def time_is_over(self) -> None:
-        """Stop it: it took longer than it may."""
+        """Stop the query: its deadline passed."""
         ending = self._timed_out()
         if not self.cancelled and not self._hurried:
             now = self._host.loop.time()
@@ -272,7 +273,7 @@ class Query(HandlerCall):
     # The end
 
     def _end(self, ending: Ending, *, judged: bool = True) -> None:
-        self.task = None  # its context has us: only the garbage collector would free either
+        self.task = None  # breaks the cycle of the task, its context and this query
         host = self._host
         now = host.loop.time()
         done = ending[0] == DONE

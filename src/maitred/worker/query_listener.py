@@ -1,6 +1,6 @@
-"""Where gateways come in: a listener, with one link for each gateway.
+"""The listener at which gateways connect to a worker, with one link for each gateway.
 
-The listener speaks TLS if the worker reached its node by TLS, or brings a certificate of its own.
+The listener uses TLS if the worker reached its node by TLS, or has a certificate of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from maitred.worker.worker_queries import WorkerQueries
 
 SWEEP_SECONDS: Final = 1.0
-"""How often links and files are looked at."""
+"""Seconds between two looks at the links and at the files of the certificate."""
 
 
 class QueryListener:
-    """The listener, and all links."""
+    """The listener of one worker, and its links."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class QueryListener:
         self._reloaded = reloaded
         self.links: dict[GatewayLink, None] = {}
         self.address = ""
-        """Where it listens, as it is announced; empty: nowhere."""
+        """The address as it is announced to gateways; empty: the worker does not listen."""
         self._tls: WorkerTls | None = None
         self._handshakes: TlsHandshakes | None = None
         self._looking_at_files: asyncio.TimerHandle | None = None
@@ -62,8 +62,8 @@ class QueryListener:
         self._empty.set()
 
     async def open(self, *, encrypted: bool) -> None:
-        """Listen; without a host, nowhere. If the node was reached by TLS (`encrypted`), so is the
-        listener."""
+        """Listen, unless the settings name no host; by TLS if the node was reached by TLS
+        (`encrypted`)."""
         settings = self.settings
         if settings.host is None:
             return
@@ -97,16 +97,16 @@ class QueryListener:
             self._look_at_files()
 
     def _announce(self, server: asyncio.Server) -> None:
-        """Say where the listener is, and by which certificate gateways recognise it."""
+        """Compute the address, with the fingerprint by which gateways recognise the certificate."""
         host, port = server.sockets[0].getsockname()[:2]
-        # A worker that can be reached everywhere is reached where the node sees it.
+        # Without a host, gateways use the host from which the node sees the worker.
         everywhere = ip_address(host).is_unspecified
         fingerprint = b"" if self._tls is None else self._tls.identity.fingerprint
         self.address = str(WorkerAddress("" if everywhere else host, port, fingerprint))
 
     def _look_at_files(self) -> None:
-        """Once a second: show a certificate that has changed to new connections, and announce it.
-        Queries of a gateway that has only the old announcement go through the node meanwhile."""
+        """Once a second: use a certificate that has changed for new connections, and announce it.
+        Queries of a gateway that knows only the old one are relayed by the node meanwhile."""
         self._looking_at_files = self.loop.call_later(SWEEP_SECONDS, self._look_at_files)
         tls, server = self._tls, self._server
         if tls is None or server is None or not server.sockets or not tls.has_changed():
@@ -123,10 +123,10 @@ class QueryListener:
         self._statistics.tls_failures += 1
 
     def entered(self, link: GatewayLink) -> bool:
-        """Take a new connection in; False if there are too many.
+        """Accept a new connection; return False if there are too many.
 
-        At the limit the oldest connection that has proved nothing gives way, so that strangers who
-        connect and say nothing keep no gateway out: it needs one exchange for its proof.
+        At the limit the oldest connection that has not proved itself is closed, so that peers that
+        connect and stay silent keep no gateway out, which needs one exchange for its proof.
         """
         self.links[link] = None
         self._empty.clear()
@@ -143,7 +143,7 @@ class QueryListener:
         return True
 
     def left(self, link: GatewayLink) -> None:
-        """A connection is gone."""
+        """Forget a connection that is closed."""
         self.links.pop(link, None)
         if not self.links:
             self._empty.set()
@@ -170,7 +170,7 @@ class QueryListener:
                 link.abort()
 
     def _look_at_clocks(self) -> None:
-        # First: a failure at one link must not be the end of all limits of time.
+        # Set first: an exception at one link must not end the time limits of all.
         self._sweep = self.loop.call_later(SWEEP_SECONDS, self._look_at_clocks)
         now = self.loop.time()
         for link in list(self.links):

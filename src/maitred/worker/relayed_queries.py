@@ -1,9 +1,10 @@
-"""Queries that come by the node, because their gateway cannot reach us.
+"""Queries that the node relays, because their gateway cannot connect to this worker.
 
-If no query has come a moment after its reservation, we ask the node whether it is being relayed;
-without a listener, at once. What comes is run like any other. The answer goes back in pieces, one
-at a time, each when the gateway has taken the one before it; meanwhile a second question is held at
-the node, to hear when nobody wants the answer any more.
+If no query has come `fetch_seconds` after its reservation, the worker sends FETCH, a long poll,
+which the node answers with the query if it is relayed; a worker without a listener does so at once.
+The query runs like any other. The answer goes back in pieces (DELIVER), each when the gateway has
+taken the one before it. Meanwhile a second FETCH waits at the node, to hear when the caller
+cancels.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ if TYPE_CHECKING:
     from maitred.worker.worker_queries import WorkerQueries
 
 HEAR_SECONDS: Final = 60.0
-"""How long one question whether to stop is held."""
+"""Seconds that one FETCH waits at the node for a cancellation."""
 
 DELIVER_SECONDS: Final = 5.0
-"""For a gateway to take a piece, at least; usually it has as long as the query may run."""
+"""Least time for a gateway to take a piece; usually it has as long as the query may run."""
 
 RESULT_BYTES: Final = 2**30
-"""Largest result in pieces; the reservation's own limit is lower."""
+"""Largest result that is sent in pieces; the reservation's own limit is lower."""
 
 AGAIN_SECONDS: Final = 0.1
-"""Before the node is asked again, if it did not hold the question."""
+"""Pause before the next FETCH, if the node answered the last one at once."""
 
 
 class RelayedQueries:
@@ -66,31 +67,31 @@ class RelayedQueries:
         self.querying = querying
         self._statistics = context.statistics
         self._ended = ended
-        """Called when there is one less under way."""
+        """Called when a relayed query has ended."""
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._held: dict[bytes, LongPoll] = {}
-        """Questions for queries, by token."""
+        """The FETCH of each query that has not come yet, by token."""
 
     def begin(self, reservation: Reservation[Served]) -> None:
-        """Ask for this one."""
+        """Ask the node for the query of this reservation."""
         task = self._loop.create_task(self._fetch(reservation))
         self._tasks[task] = None
         task.add_done_callback(self._over)
 
     def arrived(self, token: bytes) -> None:
-        """The query came directly, or will not come at all."""
+        """Stop asking for a query that came directly, or will not come at all."""
         held = self._held.get(token)
         if held is not None:
             held.take_back()
 
     @property
     def under_way(self) -> int:
-        """Questions, and answers that are not delivered yet."""
+        """Queries that are asked for, that run, or whose answer is not delivered yet."""
         return len(self._tasks)
 
     def stop(self) -> None:
-        """Give up."""
+        """Stop asking for queries and delivering answers."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -129,7 +130,9 @@ class RelayedQueries:
         except UnknownRequest:  # an older node, which relays nothing
             await asyncio.sleep(left)
             return b""
-        except MaitredError:  # it was taken back, or the node is away: there may be time to ask
+        except (
+            MaitredError
+        ):  # taken back, or the node does not answer: there may be time to ask again
             return b""
         finally:
             self._held.pop(terms.token, None)
@@ -137,10 +140,10 @@ class RelayedQueries:
 
 
 class NodeRelay:
-    """One query that came by the node; to it, a gateway like any other (see `query.Asker`)."""
+    """Delivers the answer of one relayed query; it is the query's `Asker`, as a link is."""
 
     body_bytes = PIECE_MAX
-    """Of rows; a result may be cut into pieces, rows may not."""
+    """Largest piece with rows; a result may be cut into pieces, a row may not."""
 
     def __init__(self, fetching: RelayedQueries, reservation: Reservation[Served]) -> None:
         self._fetching = fetching
@@ -179,12 +182,12 @@ class NodeRelay:
                     self._query.credit(len(body))
         finally:
             if self._query is not None:
-                self._query.abandon()  # unless it is over, as usual
+                self._query.abandon()  # has no effect on a query that has ended
             if hearing is not None:
                 hearing.cancel()
 
     def _next(self) -> tuple[int, bytes, bool]:
-        """Rows that came while the last piece was on its way go together."""
+        """Return the next piece; rows that came while the last one was on its way go together."""
         pieces = self._pieces
         kind, body, more = pieces.popleft()
         parts, size = [body], len(body)
@@ -210,7 +213,7 @@ class NodeRelay:
         try:
             delivered = await self._fetching.client.request(message, seconds, patient=True)
         except MaitredError:
-            return False  # the gateway hears of it from the node
+            return False  # the node tells the gateway
         return not cast("Delivered", delivered).stop
 
     async def _hear(self) -> None:
@@ -224,7 +227,7 @@ class NodeRelay:
             except (Cancelled, DeadlineExceeded):
                 continue
             except MaitredError:
-                # The node, or that part of it, is gone, and with it the way back.
+                # The shard that relays is gone, so the answer could not be delivered.
                 self._stop()
                 return
             if fetched.stop:
@@ -239,23 +242,23 @@ class NodeRelay:
 
     # From the query
 
-    def begun(self, stream: int, query: Query) -> None:  # noqa: ARG002 - there is only one
+    def begun(self, stream: int, query: Query) -> None:  # noqa: ARG002 - a relay has one stream
         """Register the query, whose handler has begun."""
         self._query = query
 
     def rows(self, stream: int, parts: list[bytes], size: int) -> None:  # noqa: ARG002
-        """Some rows."""
+        """Deliver rows of a stream."""
         self._add(Opcode.ROWS, b"".join(parts), more=True)
 
     def over(self, stream: int, end: QueryEnd) -> None:  # noqa: ARG002
-        """The last word on a query that was begun."""
+        """Deliver the end of a query that was begun."""
         body = encode_query_end(end)
         for start in range(0, len(body), PIECE_MAX):
             piece = body[start : start + PIECE_MAX]
             self._add(Opcode.RUN, piece, more=start + PIECE_MAX < len(body))
 
     def refused(self, stream: int, problem: MaitredError) -> None:  # noqa: ARG002
-        """The last word on one that was not."""
+        """Deliver the error for a query that was not begun."""
         self._add(Opcode.ERROR, encode_error(problem), more=False)
 
     def _add(self, kind: int, body: bytes, *, more: bool) -> None:

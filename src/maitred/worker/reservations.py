@@ -1,4 +1,4 @@
-"""Which reservations a worker knows of, and what became of them. Pure.
+"""The reservations of a worker that wait for their query, and those that are over. Pure.
 
 The node tells of a reservation in the answer to an offer; the query comes from a gateway, and shows
 the same token. A reservation that no query comes for expires after a while. Reservations that are
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from maitred.protocol.tasks import Reserved
 
 Where = TypeVar("Where")
-"""What the caller keeps with a reservation: whose it is."""
+"""The type of the queue that a reservation is for."""
 
 REMEMBERED: Final = 4_096
-"""Reservations that are over and still known by their token; some hundred bytes each. At a thousand
-queries a second, four seconds: twice as long as a reservation lasts."""
+"""Tokens of ended reservations that are remembered, some hundred bytes each: at a thousand queries
+a second for four seconds, twice as long as a reservation lasts."""
 
 
 class Reservation(Generic[Where]):
@@ -44,17 +44,17 @@ class Reservation(Generic[Where]):
         again_until: float = 0.0,
     ) -> None:
         self.again_until = again_until
-        """Until then the slot may go to the same gateway again."""
+        """Until then the slot may go to the same gateway again, without the node."""
         self.terms = terms
         self.where = where
         self.expires_at = expires_at
         self.fetch_at = fetch_at
-        """When to ask the node whether the query is being relayed; None: that was done. Never for a
-        slot that was only kept for the gateway that had it."""
+        """When to ask the node whether it relays the query; None: that was done; `inf`, never, for
+        a slot that is kept warm."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the worker made it itself, and keeps the slot for the gateway that had it."""
+        """Whether the worker granted it itself, and keeps the slot warm for its last gateway."""
         return self.fetch_at == inf
 
     @property
@@ -71,13 +71,13 @@ class Reservations(Generic[Where]):
         self.known: dict[bytes, Reservation[Where]] = {}
         """By token; each has a slot."""
         self._over: dict[bytes, Callable[[], MaitredError]] = {}
-        """Token, and what is said to whoever comes with it."""
+        """By token: makes the error for a query that shows it."""
         self._over_in_order: deque[bytes] = deque()
-        """The same tokens, the oldest first. (An ordered dict takes twice as long for each.)"""
+        """The same tokens, the oldest first. (An ordered dict takes twice as long.)"""
 
     def is_over(self, token: bytes) -> bool:
-        """Whether it was used or released before; a gateway may give it back before we hear of
-        it."""
+        """Whether this reservation was used, refused or released; a gateway may release it before
+        the node has told of it."""
         return token in self._over
 
     def add(self, reservation: Reservation[Where]) -> None:
@@ -93,7 +93,8 @@ class Reservations(Generic[Where]):
         self._remember(token, used)
 
     def use(self, token: bytes) -> Reservation[Where] | None:
-        """The reservation, for the query that shows it; None if it is not known, or no longer."""
+        """Return the reservation for the query that shows it, and end it; None if it is not known,
+        or no longer."""
         found = self.known.pop(token, None)
         if found is not None:
             self._remember(token, used)
@@ -153,12 +154,12 @@ def unknown() -> MaitredError:
 
 
 def used() -> MaitredError:
-    """Once is all that it is good for."""
+    """Return the error for a reservation that another query has used."""
     return InvalidReservation("The reservation was used already.")
 
 
 def twice() -> MaitredError:
-    """Two queries with one reservation; the first counts."""
+    """Return the error for the second query that shows the same reservation."""
     return InvalidReservation("Another query came with the same reservation.")
 
 
@@ -168,12 +169,12 @@ def released() -> MaitredError:
 
 
 def still_runs() -> MaitredError:
-    """An earlier attempt of the same query has not ended."""
+    """Return the error for a query of which an earlier attempt still runs here."""
     return Unavailable("An earlier run of the same query has not ended at this worker.")
 
 
 def replaced() -> MaitredError:
-    """A later attempt of the same query arrived before this one."""
+    """Return the error for an attempt that arrives after a later attempt of the same query."""
     return Unavailable("The query was sent again, and this attempt of it does not begin.")
 
 
@@ -183,10 +184,10 @@ def expired() -> MaitredError:
 
 
 def cooled() -> MaitredError:
-    """The slot was kept for a few milliseconds only: answer and query took longer than that."""
+    """Return the error for a query that came too late for a slot that was kept warm."""
     return SlotTaken("The slot that was kept for this gateway is on offer again.")
 
 
 def taken() -> MaitredError:
-    """The slot was on offer in two places, and went to the other one."""
+    """Return the error for a slot that was on offer in two places and went to the other one."""
     return SlotTaken("The slot was taken by something else in the same moment.")

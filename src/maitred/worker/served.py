@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Served:
-    """The handler, where its tasks come from, and what is on offer to it."""
+    """A queue's handler, the partitions of the queue, and the slots on offer to it."""
 
     __slots__ = (
         "asked",
@@ -42,37 +42,37 @@ class Served:
         self.name = handler.queue
         self.view = view
         self.asked = handler.signature.function
-        """What a query calls."""
+        """The function that a query calls."""
         self.is_async = handler.is_async
         self.is_stream = handler.signature.is_stream
         self.function = self.asked
-        """What a task calls: of a generator, all of it."""
+        """The function that a task calls; for a generator, one that gathers its rows."""
         if self.is_stream:
             self.function = gathering(self.asked, most_bytes, is_async=self.is_async)
         self.handler = getattr(self.asked, "__qualname__", type(self.asked).__qualname__)
         """The name of the function, for logs."""
         self.read = handler.signature.read
         self.signature = handler.signature.describe()
-        """What the node tells producers of the arguments."""
+        """The shape of the arguments, which the node tells producers."""
         self.health = Health()
-        """How its queries end here, beside those of other workers."""
+        """How its queries end here, compared with those of other workers."""
         self.held_back = False
-        """Whether that was said to keep slots back."""
+        """Whether few slots are offered to it because of its health, as the log says."""
         self.offers: dict[LongPoll, None] = {}
         self.on_offer = 0
-        """Slots of its own offers."""
+        """Slots in its own offers, without shared ones."""
         self.asking = 0
-        """Offers that they are in."""
+        """Number of its own offers."""
         self.posts: list[Post] = []
-        """Where it shares slots with other queues."""
+        """The posts at which it shares slots with other queues."""
         self.grouped = 0
-        """Partitions that it had when the posts were found."""
+        """Number of its partitions when the posts were made."""
         self.origins: dict[int, Origin] = {}
-        """By partition; no more than the queue has."""
+        """The partitions that tasks came from, by number."""
 
     @property
     def has_offers(self) -> bool:
-        """Whether slots are on offer to it, its own or shared ones."""
+        """Whether slots are on offer to this queue, its own or shared ones."""
         return self.on_offer > 0 or any(post.on_offer for post in self.posts)
 
     def origin(self, partition: int) -> Origin:

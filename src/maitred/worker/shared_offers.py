@@ -1,13 +1,13 @@
-"""All free slots of a worker, on offer to all of its queues.
+"""Offers of a worker with several queues: all free slots are on offer to all of them.
 
 The partitions of the worker's queues are grouped by the shard that owns them. Each group is a
-*post*: a set that the shard knows by its number. An offer at a post is a number of slots for all
-partitions of it, so on one shard a slot is taken once.
+*post*: a set that the shard knows by its number. An offer at a post is a number of slots for all of
+its partitions, so one shard uses a slot once.
 
-Between posts a slot is on offer twice as long as only one of them has work: the other one would
-take it if something came. Whatever comes twice is given back at once. Where several posts have work
-that waits, as their answers tell, that would be half of it; so freed slots are then dealt out to
-those posts alone, the most urgent first, and in proportion to their partitions that wait.
+While at most one post has a backlog, every free slot is on offer at all posts, and the worker
+returns a task whose slot another post has used. If several posts have a backlog, as their answers
+tell, that would be half of all tasks; the worker then divides its free slots among those posts, the
+most urgent first, in proportion to their partitions with a backlog.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
     from maitred.worker.served import Served
 
 PARTITIONS_SHARED: Final = 64
-"""Partitions of one queue that the worker offers slots to. They are the top of the tree, to which
-tasks of the others go when no worker is free where they are."""
+"""Most partitions of one queue that the worker offers slots to. They are the top of the tree; tasks
+of the other partitions move up to them when no worker is free below."""
 
 PRESSED_SECONDS: Final = 0.05
-"""A post that had work waiting answers an offer at once. One that has not answered for so long has
-no work after all, and the slots are on offer to all posts."""
+"""A post with a backlog answers an offer at once. If it has not answered after this time it has no
+backlog any more, and the slots are on offer at all posts."""
 
 FULL_SECONDS: Final = 0.02
-"""Offers are taken back when no slot has been free for so long. Most slots are free again sooner,
-and taking an offer back and making it again costs as much as a task."""
+"""Offers are taken back after this time without a free slot. Most slots are free again sooner, and
+to take an offer back and make it again costs as much as a task."""
 
 HASTY_SECONDS: Final = 0.1
-"""The least time between two offers that a post answers with nothing: a node that is stopping does
-so, and one that thinks that partitions are elsewhere."""
+"""Least time between two offers that a post answers without a task: a stopping node does so, and
+one that thinks that the partitions are elsewhere."""
 
 
 class Post:
-    """Partitions of one shard that slots are on offer to, as one set."""
+    """A set of partitions of one shard that get slots by the same offers."""
 
     __slots__ = (
         "asking",
@@ -83,22 +83,22 @@ class Post:
         self.named = False
         """Whether the shard has been told the members."""
         self.on_offer = 0
-        """Slots."""
+        """Slots on offer at this post."""
         self.asking = 0
-        """Offers that they are in."""
+        """Number of offers."""
         self.held: dict[LongPoll, None] = {}
         self.urgency = 0
-        """Of what waited there when the last offer was answered."""
+        """Urgency of the backlog when the last offer was answered."""
         self.hungry = 0
-        """Partitions that had something as urgent; 0: nothing waited."""
+        """Partitions that had a backlog as urgent; 0: no backlog."""
         self.pressed_until = -inf
-        """From then on that is not believed any more."""
+        """Until then `hungry` is taken as true."""
         self.turn = 0.0
-        """Slots that it was dealt, divided by its hungry partitions: the lowest is next."""
+        """Slots that the post was dealt, divided by its hungry partitions: the lowest is next."""
 
 
 class SharedOffers:
-    """The posts of one worker."""
+    """The posts of one worker, and its offers at them."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class SharedOffers:
         connection_lost: Callable[[], None],
     ) -> None:
         self.available = True
-        """Whether the node knows shared offers, as far as anybody knows."""
+        """Whether the node knows shared offers; True until it says that it does not."""
         self.posts: list[Post] = []
         self._context = context
         self._client = context.client
@@ -130,19 +130,20 @@ class SharedOffers:
         self._number = 0
         self._regroup = True
         self._routes_until = inf
-        """When a partition may have moved to another shard."""
+        """Wall-clock time from which on a partition may be at another shard."""
         self._homes: dict[tuple[object, int], int] = {}
-        """Shards of partitions that a node has corrected."""
+        """Shards of partitions, as the node corrected the worker's own computation."""
         self._full_since = inf
         self._turn = 0.0
 
     def changed(self) -> None:
-        """Partitions came or went, or a queue is to be left out or taken in again."""
+        """Group the partitions anew: some were added or removed, or a queue is held back or not any
+        more."""
         self._regroup = True
         self._freed()
 
     def supply(self, free: int) -> None:
-        """Have so many free slots on offer."""
+        """Offer this number of free slots, as far as they are not on offer already."""
         now = self._loop.time()
         if self._regroup or (
             self._routes_until < inf and self._client.wall_clock() >= self._routes_until
@@ -165,15 +166,15 @@ class SharedOffers:
                 self._offer_at(post, more)
 
     def take_back(self) -> None:
-        """Take all offers back; what comes all the same is given back."""
+        """Take all offers back; tasks that arrive all the same are returned."""
         for post in self.posts:
             self._take_back_at(post)
 
     def stop(self) -> None:
-        """Set no timers any more."""
+        """Stop the timer."""
         self._alarm.stop()
 
-    # Who gets what
+    # The division of slots
 
     def _is_pressed(self, post: Post, now: float) -> bool:
         if now >= post.pressed_until:
@@ -183,7 +184,7 @@ class SharedOffers:
         return True
 
     def _deal(self, free: int, pressed: list[Post]) -> None:
-        """Divide the free slots among the most urgent posts."""
+        """Divide the free slots among the posts with the most urgent backlog."""
         urgency = min(post.urgency for post in pressed)
         posts = [post for post in pressed if post.urgency == urgency]
         spare = free - sum(post.on_offer for post in posts)
@@ -212,7 +213,7 @@ class SharedOffers:
     # Groups
 
     def _group(self) -> None:
-        """Find the posts anew; those whose members are the same stay."""
+        """Make the posts anew; a post whose members are the same stays."""
         self._regroup = False
         self._routes_until = inf
         places: dict[tuple[str, int, str], list[tuple[Served, int]]] = {}
@@ -220,7 +221,7 @@ class SharedOffers:
             served.posts = []
             served.grouped = served.view.counts.read
             if served.held_back:
-                continue  # its slots are offered one by one
+                continue  # it gets offers of its own
             for partition in range(min(served.grouped, PARTITIONS_SHARED)):
                 queue = served.view.id
                 node, shard, until = self._client.place((*queue, partition))
@@ -251,7 +252,7 @@ class SharedOffers:
 
     async def _offer(self, post: Post, slots: int) -> None:
         try:
-            # All may have been taken, or we were stopped, before our turn came.
+            # All slots may have been used, or the worker stopped, before this task's first turn.
             if self._free():
                 answer = await self._ask(post, slots)
                 if answer is not None:
@@ -283,12 +284,12 @@ class SharedOffers:
             post.held[held] = None
             answer = cast("OfferedMany", await held.answer())
         except Cancelled:
-            post.named = post.named and not naming  # perhaps it was never sent
+            post.named = post.named and not naming  # the message may never have been sent
             return None
         except DeadlineExceeded:
             return None
         except UnknownRequest:
-            self.available = False  # an older node: each queue has offers of its own there
+            self.available = False  # an older node, to which each queue makes offers of its own
             return None
         except MaitredError as problem:
             post.named = False
@@ -303,7 +304,7 @@ class SharedOffers:
             if held is not None:
                 post.held.pop(held, None)
         self._outage.worked(served.name, partition)
-        # A set that was forgotten is named again at once, unless it was named just now.
+        # A set that the shard has forgotten is named again at once, unless it was named just now.
         nothing = not answer.gifts and not answer.refused and (answer.known or naming)
         if nothing and self._loop.time() - asked_at < HASTY_SECONDS:
             await self._rest(HASTY_SECONDS)

@@ -1,4 +1,4 @@
-"""Where tasks are run: the slots, and what sits in them."""
+"""The slots of a worker: tasks begin and end in them, and queries take and leave them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class WorkerSlots:
-    """The slots of one worker."""
+    """The slots of one worker. A slot is busy until its handler has really ended."""
 
     def __init__(
         self,
@@ -41,17 +41,18 @@ class WorkerSlots:
         self.loop = asyncio.get_running_loop()
         self.settings = settings = context.settings
         self.clock = clock
-        """The loop's time, read anew each time (see `Pulse.time`)."""
+        """The loop's time, read anew at each call (see `Pulse.time`)."""
         self.most_bytes = most_bytes
-        """Of a result."""
+        """Largest result of a task."""
         self.capacity = capacity
         self.threads = ThreadPoolExecutor(settings.threads or settings.slots, "maitred-task")
-        """They start when they are first needed."""
+        """For plain functions; each thread starts when it is first needed."""
         self.lifecycle = context.lifecycle
         """Tasks that arrive while the worker does not serve are returned."""
         self.strict = False
-        """Whether slots are on offer in several places: then what comes beyond the measured limit
-        was taken twice, and is given back. Otherwise the limit has changed since the offer."""
+        """Whether slots are on offer in several places: a task beyond the measured limit then used
+        a slot that another task has used, and is returned. Otherwise such a task begins: the limit
+        has only changed since the offer."""
         self._completions = completions
         self._statistics = context.statistics
         self._freed = freed
@@ -59,16 +60,16 @@ class WorkerSlots:
 
     @property
     def free(self) -> int:
-        """Free slots, as far as the worker can take more."""
+        """Slots that may be offered: free ones within the measured limit."""
         return max(0, self.capacity.room) if self.lifecycle.phase is SERVING else 0
 
     @property
     def has_room(self) -> bool:
-        """Whether what arrives for a slot on offer may have one."""
+        """Whether a task or reservation that arrives for an offer may have a slot."""
         return not self.strict or self.capacity.room > 0
 
     def take(self) -> bool:
-        """Have a slot for something else than a task; False if none is free."""
+        """Take a slot for a query; return False if none is free."""
         statistics = self._statistics
         if statistics.busy >= statistics.slots:
             return False
@@ -83,7 +84,7 @@ class WorkerSlots:
     def begin(
         self, served: Served, given: Given, origin: Origin, now: float, lease_ends_at: float
     ) -> None:
-        """Begin a task, or give it back if there is no room for it."""
+        """Begin a task, or return it to the node if there is no room for it."""
         statistics = self._statistics
         key = (given.sequence, given.attempt)
         if (
@@ -100,7 +101,7 @@ class WorkerSlots:
         except InvalidArguments as problem:
             self._unreadable(origin, given, outcomes.misfit(problem))
             return
-        except Exception as problem:  # noqa: BLE001 - somebody's class; others came with this one
+        except Exception as problem:  # noqa: BLE001 - a user's class; other tasks came in the same answer
             self._unreadable(origin, given, outcomes.raised(problem))
             return
         statistics.busy += 1
@@ -123,7 +124,7 @@ class WorkerSlots:
         self._freed()
 
     def tell(self, execution: Execution, ending: Ending) -> None:
-        """The node is to know how it ended, whether the handler has or not."""
+        """Report the end of an attempt to the node, whether its handler has ended or not."""
         execution.told = True
         origin, key, (how, body) = execution.origin, execution.key, ending
         origin.running.pop(key, None)
@@ -140,7 +141,7 @@ class WorkerSlots:
                 self.failures.task_failed(execution, body)
 
     def ended(self, execution: Execution, ending: Ending) -> None:
-        """The handler has ended, and its slot is free."""
+        """Free the slot of an attempt whose handler has ended, and report the end."""
         self._statistics.busy -= 1
         self.capacity.ended(execution, self.loop.time(), good=ending[0] == DONE)
         if not execution.told:
@@ -148,8 +149,7 @@ class WorkerSlots:
         self._freed()
 
     def lapsed(self, execution: Execution) -> None:
-        """Give an attempt back whose lease may have ended before its handler began, and free its
-        slot."""
+        """Return a task whose lease may have ended before its handler began, and free its slot."""
         self._statistics.lapsed += 1
         self._statistics.returned += 1
         self.ended(execution, (RETURNED, outcomes.NIL))
@@ -157,13 +157,13 @@ class WorkerSlots:
     def lost(self, execution: Execution) -> None:
         """Stop an attempt that the node gave to another worker."""
         if execution.told:
-            return  # it was said before, or the handler has ended meanwhile
+            return  # that was known, or the end is reported already
         execution.origin.running.pop(execution.key, None)
         self._statistics.lost += 1
         execution.lose()
 
     def count(self, how: int) -> None:
-        """Something ended like this."""
+        """Count a task or query that ended in this way."""
         statistics = self._statistics
         if how == DONE:
             statistics.done += 1

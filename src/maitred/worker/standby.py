@@ -3,15 +3,14 @@
 A handler that blocks the worker's loop (a `time.sleep`, a slow library call in an `async def`)
 stops everything on it, heartbeats too, and after a lease the node would give the worker's tasks to
 others while they run. So a thread with a loop of its own watches the worker's loop. While that is
-blocked, the thread renews the leases of all that the worker holds, by a connection of its own: what
-runs, what waits for its turn on the loop, and what has ended and was not told yet.
+blocked, the thread renews the leases of all tasks that the worker has, by a connection of its own:
+those that run, that wait for their turn on the loop, and that have ended and are not reported yet.
 
-While the loop is in time the thread does nothing but look four times a second, and no task costs
-anything for it. Running the handlers in a thread of their own instead would cost every task two
-changes of threads.
+While the loop is in time the thread only looks four times a second, and costs no task anything. To
+run the handlers in another thread instead would cost every task two switches between threads.
 
 Code that holds the GIL (some C extensions) stops this thread as well. Nothing in the process can
-renew a lease then; the thread says so as soon as it runs again.
+renew a lease then; the thread logs that as soon as it runs again.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ if TYPE_CHECKING:
     """Opens another connection to the node, on the loop that it is called on."""
 
 LOOK_SECONDS: Final = 0.25
-"""Between two looks at the worker's loop."""
+"""Seconds between two looks at the worker's loop."""
 
 RETRY_SECONDS: Final = 0.5
-"""Before the node is tried again that could not be reached, or refused a heartbeat."""
+"""Pause before the next try at a node that could not be reached or refused a heartbeat."""
 
 STOP_SECONDS: Final = 5.0
-"""How long a worker that stops waits for the thread. The thread only has a connection to close."""
+"""Longest time that a stopping worker waits for the thread, which only closes a connection."""
 
 
 class StandbyHeartbeats:
-    """The thread of one worker. Make it on the worker's loop."""
+    """The watching thread of one worker. Make it on the worker's loop."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class StandbyHeartbeats:
         self._pulse = pulse
         self._origins = origins
         self._lost = lost
-        """Called on the worker's loop."""
+        """Stops an attempt that another worker has; called on the worker's loop."""
         self._reports = reports
         self._detector = BlockDetector(context.settings.blocked_seconds)
         self._worker_loop = asyncio.get_running_loop()
@@ -83,7 +82,7 @@ class StandbyHeartbeats:
         self._thread = threading.Thread(target=self._run, name="maitred-heartbeats", daemon=True)
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Begin to watch."""
         self._thread.start()
 
     async def stop(self) -> None:
@@ -124,8 +123,8 @@ class StandbyHeartbeats:
             await _ended(keeping)
 
     async def _keep_leases(self, connections: AsyncExitStack) -> None:
-        """Renew all leases until it is cancelled. No task can arrive meanwhile: the loop that reads
-        is blocked."""
+        """Renew all leases until this is cancelled. No task can arrive meanwhile: the loop that
+        reads is blocked."""
         client = await self._connected(connections)
         async with asyncio.TaskGroup() as group:
             for origin in self._origins():
@@ -143,7 +142,7 @@ class StandbyHeartbeats:
     async def _renew(self, client: AsyncClient, origin: Origin) -> None:
         clock = self._pulse.time
         while True:
-            # Copies, in one step each: the worker's loop may go on at any moment.
+            # Each copy is atomic: the worker's loop may go on at any moment.
             running = {
                 key: execution
                 for key, execution in origin.running.copy().items()
@@ -182,7 +181,9 @@ class StandbyHeartbeats:
         lost, revoked = frozenset(heard.lost), frozenset(heard.revoked)
         for (sequence, _), execution in running.items():
             if sequence in lost:
-                execution.lease_ends_at = -inf  # now: its turn may come before the next call's
+                execution.lease_ends_at = (
+                    -inf
+                )  # at once: its handler may begin before `_lost` is called
                 self._on_worker_loop(self._lost, execution)
             else:
                 execution.lease_ends_at = lease_ends_at
@@ -195,7 +196,7 @@ class StandbyHeartbeats:
 
 
 def untold(origin: Origin) -> list[End]:
-    """The ends of attempts that the node has not confirmed yet; from any thread."""
+    """Return the ends that the node has not confirmed yet; any thread may call it."""
     sending = origin.sending.copy()
     return [*origin.ends.copy(), *(end for ends in sending.values() for end in ends)]
 

@@ -1,4 +1,4 @@
-"""What a worker has counted."""
+"""The counters of a worker."""
 
 from __future__ import annotations
 
@@ -6,48 +6,49 @@ from msgspec import Struct
 
 
 class WorkerStatistics(Struct):
-    """Counted as it happens; logged at the end."""
+    """Counts since the start of the worker; the line "worker has stopped" has all of them."""
 
     slots: int
     busy: int = 0
-    """Slots that are taken now, reserved ones too."""
+    """Slots that are busy now, reserved ones included."""
     begun: int = 0
     done: int = 0
     failed: int = 0
-    """Attempts whose handler raised, or whose arguments or result did not fit."""
+    """Attempts and queries whose handler raised, or whose arguments or result did not fit."""
     timed_out: int = 0
     stopped: int = 0
-    """Attempts that ended because somebody cancelled their task."""
+    """Attempts and queries that were cancelled."""
     returned: int = 0
-    """Tasks that were given to us and not begun."""
+    """Tasks that were returned to the node without being begun."""
     lapsed: int = 0
-    """Of these, those whose lease may have ended before their handler could begin: the event loop
+    """Returned tasks whose lease may have ended before their handler could begin: the event loop
     was blocked, or no thread was free."""
     lost: int = 0
-    """Attempts that the node gave to somebody else meanwhile."""
+    """Attempts that were stopped because the node gave their task to another worker."""
     late: int = 0
-    """Ends that the node no longer waited for."""
+    """Ends that came after the node had given the task up."""
     unreported: int = 0
-    """Ends that the node refused to hear."""
+    """Ends that the node refused."""
     queries: int = 0
-    """Queries that were begun; how they ended is counted with the tasks."""
+    """Queries that were begun; their ends are counted together with those of tasks."""
     relayed: int = 0
-    """Of these, those that came by the node."""
+    """Queries that the node relayed."""
     refused: int = 0
-    """Queries whose reservation was not good."""
+    """Queries that were refused because their reservation or pass was not valid."""
     full: int = 0
-    """Queries with a pass that there was no room for."""
+    """Queries with a pass that were refused for lack of room."""
     unused: int = 0
-    """Reservations that no query came for."""
+    """Reservations that expired without a query."""
     held_back: int = 0
-    """How often it began to keep slots of a queue back, since it failed more than others."""
+    """How often the worker began to offer few slots of a queue, because it failed more of its
+    queries than other workers."""
     tls_failures: int = 0
     """Connections of gateways that were dropped because their TLS handshake failed."""
     blocked: int = 0
     """How often the event loop was blocked for `blocked_seconds` or longer."""
     blocked_seconds: float = 0.0
-    """For how long, all in all."""
+    """Sum of the seconds for which the event loop was blocked."""
     starved_seconds: float = 0.0
-    """For how long the event loop had something to do while other processes had the CPUs."""
+    """Seconds for which the event loop was ready to run while other processes had the CPUs."""
     offers: int = 0
-    """Messages with free slots."""
+    """Offers that were sent."""

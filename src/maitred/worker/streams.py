@@ -1,8 +1,8 @@
-"""The rows of a stream on their way out: gathered into frames, and never more than the window.
+"""The rows of a stream on their way out: gathered into frames, and bounded by the window.
 
-The rows of one turn of the loop go out together, at most `chunk_bytes` at a time. What the gateway
-has not taken yet is bounded by the window: a row that does not fit waits, and the generator waits
-with it. One row may be larger than the window; then it is alone.
+The rows of one turn of the loop are sent together, at most `chunk_bytes` at a time. The window
+bounds the bytes that the gateway has not taken yet: a row that does not fit waits, and its
+generator with it. A row that is larger than the window is sent alone.
 
 `RowStream` belongs to the loop. `ThreadRows` is filled by the thread that a plain generator runs
 in, and emptied by the loop. `Gathered` is for tasks and for callers who take no rows: they get a
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
         @property
         def body_bytes(self) -> int:
-            """Largest body of a frame there."""
+            """Largest body of a frame that it takes."""
 
         def rows(self, stream: int, parts: list[bytes], size: int) -> None: ...
 
 
 TURN_ROWS: Final = 1_024
-"""Rows after which a generator that never waits for anything lets others have their turn."""
+"""Rows after which a generator that never awaits anything yields to the loop."""
 
 LARGE_BYTES: Final = 16 * 1024
-"""Rows that are bytes, and no fewer than this, are sent as they are."""
+"""Rows of `bytes` from this size on are sent without a copy."""
 
 _binary32: Final = Layout(">BI").pack
 _array16: Final = Layout(">BH").pack
@@ -71,7 +71,7 @@ class RowStream:
     ) -> None:
         self.count = 0
         self.blocked = False
-        """Whether what has gathered has to wait for the gateway."""
+        """Whether the gathered rows have to wait for the gateway."""
         self.closed = False
         self._total = 0
         self._outlet = outlet
@@ -90,11 +90,12 @@ class RowStream:
     # The generator's side
 
     def put(self, row: object) -> bool:
-        """Take a row; whether to `pause` before the next one. Raises `Unfit`."""
+        """Add a row; return whether to `pause` before the next one. Raise `Unfit` if it cannot be
+        sent."""
         return self._put(*self._written(row))
 
     async def pause(self) -> None:
-        """Wait until there is room, or for one turn of the loop if there is."""
+        """Wait until there is room; if there is, for one turn of the loop."""
         if not self.blocked:
             await asyncio.sleep(0)
             return
@@ -111,7 +112,7 @@ class RowStream:
     # The gateway's side
 
     def credit(self, taken: int) -> None:
-        """The gateway has taken so many bytes."""
+        """Note that the gateway has taken so many bytes."""
         self._untaken = max(0, self._untaken - taken)
         if self.blocked and self._fits():
             self.blocked = False
@@ -120,7 +121,7 @@ class RowStream:
                 self._unblocked.set_result(None)
 
     def flush(self) -> None:
-        """Send what has gathered, unless it has to wait."""
+        """Send the gathered rows, unless they have to wait."""
         self._flush_soon = False
         if self._parts and not self.blocked and not self.closed:
             self._send()
@@ -201,7 +202,7 @@ class ThreadRows(RowStream):
         self._ready: list[tuple[list[bytes], int]] = []
 
     def put(self, row: object) -> bool:
-        """In the thread: take a row, and wait while there is no room."""
+        """In the thread: add a row, and wait while there is no room."""
         parts = self._written(row)
         with self._changed:
             self._put(*parts)
@@ -210,15 +211,15 @@ class ThreadRows(RowStream):
         return False
 
     def credit(self, taken: int) -> None:
-        """On the loop."""
+        """On the loop: see `RowStream.credit`."""
         with self._changed:
-            self._flush_soon = True  # below, so nobody needs to ask for it
+            self._flush_soon = True  # keeps `credit` from scheduling a flush: it follows below
             super().credit(taken)
             self._changed.notify()
         self.flush()
 
     def flush(self) -> None:
-        """On the loop."""
+        """On the loop: see `RowStream.flush`."""
         with self._changed:
             self._flush_soon = True
             if self._parts and not self.blocked and not self.closed:
@@ -229,7 +230,7 @@ class ThreadRows(RowStream):
             super()._hand_over(parts, size)
 
     def close(self) -> None:
-        """On the loop."""
+        """On the loop: see `RowStream.close`."""
         with self._changed:
             super().close()
             self._changed.notify()
@@ -245,7 +246,7 @@ class ThreadRows(RowStream):
 
 
 class Gathered:
-    """Rows that become one list."""
+    """Gathers rows into one list in msgpack."""
 
     blocked = False
 
@@ -268,11 +269,11 @@ class Gathered:
         return not self.count % TURN_ROWS
 
     async def pause(self) -> None:
-        """Others have their turn."""
+        """Yield to the loop for one turn."""
         await asyncio.sleep(0)
 
     def body(self) -> bytes:
-        """The list, as msgpack has it."""
+        """Return the list in msgpack."""
         count = self.count
         if count < 16:
             head = bytes((0x90 | count,))
@@ -287,13 +288,13 @@ class Gathered:
         return DONE, self.body()
 
     def credit(self, taken: int) -> None:
-        """There is nothing to take."""
+        """Do nothing: there is no window."""
 
     def flush(self) -> None:
-        """There is nothing to send."""
+        """Do nothing: the rows are sent with the end."""
 
     def close(self) -> None:
-        """Drop all rows: the caller does not want them any more."""
+        """Note that the caller does not want the rows any more."""
         self.closed = True
 
 

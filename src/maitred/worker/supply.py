@@ -1,18 +1,18 @@
-"""How many slots to offer where, if queues do not share them. Pure.
+"""How many slots to offer to which queue and partition, for queues that do not share them. Pure.
 
-With one queue it is simple: whatever is free and not on offer yet. Several queues share all slots
-(`shared_offers.py`), but not at a node of an older release, and not while a queue is offered few
-because its queries fail. An offer to one queue must not keep a slot from the others then, so the
+With one queue all free slots that are not on offer yet are offered. Several queues share all slots
+(`shared_offers.py`), but not at a node of an older release, and not a queue that is offered few
+because its queries fail. An offer to one queue then must not keep a slot from the others, so the
 same slot may be on offer in several places: each queue gets its share of the free slots, and at
-least one, as long as any is free. If more tasks come than there is room for, they are given back;
-when nothing is free, all offers are taken back.
+least one as long as any is free. Tasks beyond the free slots are returned; when no slot is free,
+all offers are taken back.
 
-Every offer that is answered costs another one, so what is freed while plenty is on offer need not
-be offered at once: a query that finds one slot of many free makes one message, not two.
+Every offer that is answered costs another one, so a slot that becomes free while many are on offer
+is not offered at once: a query that uses one slot of many then costs one message, not two.
 
-The slots for a queue are spread over its partitions: all of them at one could wait there for a
-minute while there is work at the next. (The tree would bring both together, at the price of asking
-its way up.)
+The slots of a queue are spread over its partitions: if all were at one partition, they could wait
+there for a minute while the next one has a backlog. (The tree would bring both together, at the
+price of a request up the tree.)
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ def to_offer(free: int, on_offer: Sequence[int]) -> list[int]:
 
 
 def worth_it(more: int, on_offer: int, offers: int, partitions: int) -> bool:
-    """Whether to offer so many more slots now, if so many are on offer already."""
+    """Return whether to offer `more` slots now, with `on_offer` slots in `offers` offers
+    already."""
     return more > on_offer or offers < partitions
 
 
 def spread(slots: int, partitions: int) -> list[int]:
-    """The slots of each of as many offers as make sense."""
+    """Return the slots of each offer: at most one offer per partition, and none without a slot."""
     offers = min(slots, partitions)
     share, more = divmod(slots, offers)
     return [share + (number < more) for number in range(offers)]

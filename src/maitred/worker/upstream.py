@@ -1,9 +1,9 @@
-"""A small HTTP/1.1 client for one back end: connections that are kept, and answers in one piece.
+"""A small HTTP/1.1 client for one back end, which keeps connections and returns whole answers.
 
-It does what a worker needs that stands before somebody's HTTP server, and nothing else: one request
-at a time on each connection, as many connections as there are queries (the worker bounds these),
-and everything that can take long or grow has a bound. A request is repeated only if it is one that
-may be (GET, say) and went to a kept connection that the back end had closed meanwhile.
+It has what a worker in front of an HTTP server needs, and nothing else: one request at a time on
+each connection, as many connections as there are queries (the worker bounds these), and a bound on
+all times and sizes. A request is repeated only if its method allows that (GET, say) and it was sent
+on a kept connection that the back end had closed meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 REPEATABLE: Final = frozenset(("GET", "HEAD", "PUT", "DELETE", "OPTIONS"))
-"""Methods that mean the same if they are sent twice."""
+"""Idempotent methods."""
 
 OURS: Final = frozenset(
     (
@@ -47,7 +47,7 @@ OURS: Final = frozenset(
         "upgrade",
     )
 )
-"""Headers about the connection: they are not passed on, in either direction."""
+"""Headers about one connection, which are not passed on in either direction."""
 
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
@@ -59,7 +59,7 @@ class UpstreamAnswer(NamedTuple):
 
     status: int
     headers: dict[str, str]
-    """By their names in small letters; those that come several times are joined by a comma."""
+    """By lower-case name; values of a repeated header are joined by a comma."""
     body: bytes
 
 
@@ -70,7 +70,7 @@ class UpstreamAddress(NamedTuple):
     port: int
     tls: bool
     path: str
-    """What every path begins with; without a slash at the end."""
+    """Prefix of every path, without a slash at the end."""
 
     @property
     def authority(self) -> str:
@@ -83,7 +83,7 @@ class UpstreamAddress(NamedTuple):
 
 
 def parse_upstream(url: str) -> UpstreamAddress:
-    """The place that a person wrote."""
+    """Return the address that a URL names; raise `InvalidArgument` unless it is one of a server."""
     remedy = "Write it like http://127.0.0.1:9000 or http://127.0.0.1:9000/v1."
     try:
         parts = urlsplit(url)
@@ -111,17 +111,17 @@ class UpstreamPool:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
         self.opened = 0
-        """Connections, so far."""
+        """Connections that were opened so far."""
         self._idle: list[_Connection] = []
-        """The one that was used last comes last, and is used next."""
+        """Kept connections; the one that was used last is used next."""
         self._open: dict[_Connection, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
     async def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, most_bytes: int
     ) -> UpstreamAnswer:
-        """Send a request, and take the whole answer. Raises `UpstreamError`, or `InvalidArguments`
-        for what cannot be sent."""
+        """Send a request and return the whole answer. Raise `UpstreamError`, or `InvalidArguments`
+        if the request cannot be sent."""
         head = self._head(method, path, headers, len(body))
         most_bytes = min(most_bytes, self.settings.body_bytes)
         seconds = self.settings.timeout_seconds
@@ -141,7 +141,7 @@ class UpstreamPool:
             raise UpstreamTimeout(f"{self.place} took longer than {seconds:g} s.") from None
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -232,7 +232,7 @@ class _Stale(Exception):
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, and the request that is under way on it."""
+    """One connection to a back end, and the request that is under way on it."""
 
     def __init__(self, upstream: UpstreamPool) -> None:
         self.used_at = upstream.loop.time()
@@ -264,13 +264,13 @@ class _Connection(asyncio.Protocol):
         try:
             return await answer
         finally:
-            # If the answer came, the connection may already be somebody else's.
+            # If the answer came, another request may use the connection already.
             if self._answer is answer:
                 self._answer = None
                 self.abort()
 
     def abort(self) -> None:
-        """Close it, now."""
+        """Close the connection at once."""
         self._transport.abort()
 
     # From the transport
@@ -280,7 +280,7 @@ class _Connection(asyncio.Protocol):
         self._upstream.entered(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None:  # nobody asked
+        if self._answer is None:  # there is no request to answer
             self.abort()
             return
         self._heard = True
@@ -321,7 +321,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def _until_the_end(self) -> bool:
-        """Whether the body is as long as the connection."""
+        """Whether the body ends with the connection."""
         return (
             self._head_over
             and "content-length" not in self._headers
@@ -331,7 +331,7 @@ class _Connection(asyncio.Protocol):
     # From the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_over:  # after the body; nobody needs these
+        if self._head_over:  # trailers are not used
             return
         text = name.decode("latin-1").lower()
         before = self._headers.get(text)
@@ -342,7 +342,7 @@ class _Connection(asyncio.Protocol):
         if self._parser.get_status_code() < 200:
             return
         self._head_over = True
-        if self._is_head:  # it has no body, whatever its length says
+        if self._is_head:  # the answer has no body, whatever its Content-Length says
             self._done(keep=False)
 
     def on_body(self, body: bytes) -> None:

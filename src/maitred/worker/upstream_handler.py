@@ -1,9 +1,9 @@
 """A handler that passes every query on to an HTTP back end which knows nothing of maitred.
 
 Arguments by the names `method`, `path`, `headers` and `body`, or `"GET", "/path"` in that order,
-are a request, and the answer is `{"status", "headers", "body"}`. Whatever else comes is posted as
-JSON, and the back end's JSON is the result: whoever asks by HTTP need not know that there is a
-worker in between. What the back end does wrong is a typed failure, which never counts as work done.
+are a request, and the answer is `{"status", "headers", "body"}`. Any other arguments are posted as
+JSON, and the back end's JSON is the result: a caller by HTTP need not know that there is a worker
+in between. An error of the back end is a typed failure, which never counts as work done.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES: Final = ("method", "path", "headers", "body")
 JSON: Final = "application/json"
 BYTES: Final = "application/octet-stream"
 EXCERPT_LETTERS: Final = 300
-"""Of an error that the back end answered, in ours."""
+"""Most letters of the back end's error that the failure quotes."""
 TOO_MANY: Final = 429
 
 _read: Final = msgspec.msgpack.Decoder().decode
@@ -44,11 +44,11 @@ class UpstreamRequest(msgspec.Struct, forbid_unknown_fields=True):
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     body: Any = b""
     plain: bool = False
-    """Whether the caller wants the back end's result, not its answer."""
+    """Whether the caller wants only the body of the back end's answer."""
 
 
 class Raw(Signature):
-    """The arguments as they came: what they mean is decided here, not by names or types."""
+    """Passes the arguments on as they came: `understood` decides what they mean."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class UpstreamHandler:
         self._upstream: UpstreamPool | None = None
 
     def serve(self, app: App, queue: str) -> Handler[Any, Any, Any]:
-        """Have the queue's queries passed on."""
+        """Register the handler for this queue."""
 
         async def forward(payload: bytes) -> Any:  # noqa: ANN401 - what the back end answers
             return await self.forward(payload)
@@ -78,12 +78,12 @@ class UpstreamHandler:
         return handler
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._upstream is not None:
             self._upstream.close()
 
     async def forward(self, payload: bytes) -> Any:  # noqa: ANN401 - what the back end answers
-        """Ask, and make a result of the answer."""
+        """Send the request that the arguments mean, and return the result of its answer."""
         upstream = self._upstream
         if upstream is None:
             upstream = self._upstream = UpstreamPool(self._place, self._settings)
@@ -95,12 +95,12 @@ class UpstreamHandler:
             )
             return result(request, answer)
         except MaitredError as problem:
-            # With its code, and without a traceback: nobody is helped by ours.
+            # With its code, and without a traceback, which would only show this file.
             raise outcomes.Unfit(outcomes.failure(problem.code, str(problem))) from None
 
 
 def understood(payload: bytes) -> UpstreamRequest:
-    """The request that the arguments mean. Raises `InvalidArguments`."""
+    """Return the request that the arguments mean; raise `InvalidArguments` if they mean none."""
     try:
         given = _read(payload)
     except msgspec.DecodeError as problem:
@@ -135,7 +135,7 @@ def _fitted(given: dict[str, Any]) -> UpstreamRequest:
 
 
 def content(request: UpstreamRequest) -> tuple[dict[str, str], bytes]:
-    """The headers and the bytes to send."""
+    """Return the headers and the body to send."""
     headers, body = request.headers, request.body
     named = {name.lower() for name in headers}
     kind = ""
@@ -163,7 +163,7 @@ def content(request: UpstreamRequest) -> tuple[dict[str, str], bytes]:
 
 
 def result(request: UpstreamRequest, answer: UpstreamAnswer) -> Any:  # noqa: ANN401 - what the back end answers
-    """Return what the caller gets for the back end's answer; raise `UpstreamError`."""
+    """Return the result for the back end's answer; raise `UpstreamError` if it is an error."""
     status = answer.status
     if status >= 500 or status == TOO_MANY or (request.plain and status >= 300):
         excerpt = answer.body[: 4 * EXCERPT_LETTERS].decode(errors="replace")[:EXCERPT_LETTERS]

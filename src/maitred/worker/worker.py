@@ -1,9 +1,9 @@
-"""A worker: offers its free slots, runs what it is given, tells what came of it.
+"""A worker: offers its free slots, runs the tasks and queries that it gets, and reports their ends.
 
-It always has offers out for its free slots, and never more tasks than slots; what is freed in one
-turn of the loop is offered again at its end. When it is stopped it takes its offers back, returns
-what arrives all the same, finishes what runs, and leaves when the node knows all of it: nothing is
-lost, and nothing is repeated.
+Its free slots are always on offer, and it never runs more than it has slots; slots that become free
+in one turn of the loop are offered again at the end of the turn. A worker that is told to stop
+takes its offers back, returns tasks that arrive all the same, finishes what runs, and ends when the
+node has confirmed all ends: no task is lost, and none is repeated.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ if TYPE_CHECKING:
     from maitred.worker.standby import Connecting
 
 LAST_WORDS_SECONDS: Final = 5.0
-"""What is left at least, when everything has ended, for the node to hear of it."""
+"""Least time that a drain leaves for reporting the last ends to the node."""
 
 HASTY_SECONDS: Final = 0.1
-"""A node that has nothing to do holds an offer for longer. If it does not (it is stopping, say), we
-need not ask as fast as it answers."""
+"""Least time between two offers that the node answers without a task. Usually such an offer waits
+there for longer; a node that is stopping answers at once."""
 
 
 class Worker:
-    """Serves some handlers by one client. Make it on the running loop, then `run` it."""
+    """Serves handlers through one client. Make it on the running loop, then await `run`."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class Worker:
         secret: bytes | None = None,
         connecting: Connecting | None = None,
     ) -> None:
-        """`connecting` opens another connection to the node, from another thread: with it, leases
-        are renewed while a handler blocks the loop. In the simulation no handler does."""
+        """`connecting` opens another connection to the node, from another thread; with it, leases
+        are renewed while a handler blocks the loop. Simulated workers have none."""
         self._loop = asyncio.get_running_loop()
         self._pulse = Pulse(self._loop, monotonic if connecting else None)
         self._context = context = WorkerContext(
@@ -142,7 +142,7 @@ class Worker:
         self._shared: SharedOffers | None = None
         """None for a worker with one queue: its slots need not be shared."""
         self._held_back: list[Served] = []
-        """Queues that are offered few slots, and so none that are shared."""
+        """Queues that are offered few slots of their own, and no shared ones."""
         if len(self._served) > 1:
             self._shared = SharedOffers(
                 context,
@@ -171,7 +171,7 @@ class Worker:
         self.ready = asyncio.Event()
         """Set once the root of every queue knows the worker."""
         self._offering: dict[asyncio.Task[None], None] = {}
-        """In their order, as everything here that is gone through: a simulated run must replay."""
+        """The tasks of all offers, in order: a simulated run must replay."""
         self._stopping = asyncio.Event()
         """Set when the worker is told to stop, for coroutines that wait for that."""
         self._quiet: asyncio.Event = asyncio.Event()
@@ -183,7 +183,7 @@ class Worker:
         return self._context.address
 
     def _certificate_read(self, problem: MaitredError | None) -> None:
-        """The listener's certificate has changed, or could not be used."""
+        """Announce the listener's new certificate, or log why the old one stays."""
         if problem is not None:
             self._log.error("certificate not read again; the old state stays", error=problem)
             return
@@ -192,8 +192,8 @@ class Worker:
         self._attending.tell_all()
 
     async def run(self) -> bool:
-        """Work until `stop` is called, then drain; return False if attempts or their results had to
-        be left behind. Cancelling the call stops the worker at once, without a drain."""
+        """Serve until `stop` is called, then drain; return False if handlers had to be left running
+        or ends unreported. Cancelling the call stops the worker at once, without a drain."""
         self.lifecycle.happen(WorkerEvent.START)
         try:
             await self._listener.open(encrypted=self._client.encrypted)
@@ -201,7 +201,7 @@ class Worker:
             await self._stopping.wait()
             return await self._drain()
         finally:
-            # A caller may also cancel `run`, without a drain: what it began must not outlive it.
+            # Also for a `run` that is cancelled, without a drain.
             self.lifecycle.happen(WorkerEvent.END)
             for offer in self._offering:
                 offer.cancel()
@@ -288,7 +288,7 @@ class Worker:
         task.add_done_callback(self._offering.pop)
 
     def _at_most(self, served: Served, slots: int) -> int:
-        """Return how many of these slots a queue may have on offer whose queries fail here."""
+        """Return how many of these slots may be offered to a queue whose queries fail here."""
         now, health = self._loop.time(), served.health
         if now < health.paused_until:
             self._pauses.by(health.paused_until)
@@ -313,7 +313,7 @@ class Worker:
 
     async def _offer(self, served: Served, slots: int) -> None:
         try:
-            if not self._slots.free:  # all were taken, or we were stopped, before our turn came
+            if not self._slots.free:  # all were used, or the worker stopped, before this first turn
                 return
             offered = await self._ask(served, slots)
             if offered is None:
@@ -338,8 +338,8 @@ class Worker:
             self.querying.reserved(served, reserved, now)
 
     def _take(self, served: Served, offered: Offered, now: float) -> None:
-        """Begin what a shared offer got for one of its queues."""
-        with suppress(ProtocolViolation):  # the tasks are good all the same
+        """Begin the tasks and reservations that a shared offer got for one of its queues."""
+        with suppress(ProtocolViolation):  # the tasks are valid all the same
             served.view.learn(offered.counts)
         if served.view.counts.read != served.grouped:
             self._counts_changed()
@@ -350,7 +350,7 @@ class Worker:
             self._shared.changed()
 
     def _connection_lost(self) -> None:
-        """A node that comes back may know more, or less, than before."""
+        """Try shared offers again, and mention all running tasks: the node may be another one."""
         if self._shared is not None:
             self._shared.available = True
         self._heartbeats.connection_lost()
@@ -395,7 +395,7 @@ class Worker:
         return offered
 
     async def _rest(self, seconds: float) -> None:
-        """The slots of this offer rest for a while; others are on offer as before."""
+        """Wait before the slots of this offer are offered again; a stop ends the wait."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -422,7 +422,7 @@ class Worker:
             yield from served.origins.copy().values()
 
     def _attempts(self) -> Iterator[tuple[Served, Execution | Query]]:
-        """All whose handlers may be running; from any thread."""
+        """Yield all attempts whose handlers may run; any thread may call it."""
         for served in self._served:
             for origin in served.origins.copy().values():
                 for execution in origin.running.copy().values():

@@ -1,11 +1,10 @@
-"""Queries at a worker: reservations from the node, queries from gateways, and both together.
+"""Queries at a worker: matches the queries of gateways with the node's reservations and passes.
 
-A reservation has a slot from the moment that it is known, so no task and no other query gets it
-meanwhile; the query that shows it runs in that slot. Everything here that has a moment shares one
-alarm.
+A reservation takes a slot as soon as the worker hears of it, so no task and no other query gets
+that slot; the query that shows the reservation runs in it. One alarm serves all deadlines.
 
-A query may also come by a pass. It has no slot of its own: it gets one if the worker can take more,
-and is refused at once if not.
+A query with a pass has no slot reserved: it gets one if the worker has room, and is refused at once
+if not.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
 TOKEN_BYTES: Final = 16
 TOKENS_AT_ONCE: Final = 64
 REPLACED: Final = 1_024
-"""Lost attempts of queries that are remembered, about a hundred bytes each: a frame that is still
-on its way on a connection that its gateway gave up arrives within seconds."""
+"""Most lost attempts of queries that are remembered, about a hundred bytes each: a frame that is
+still on its way on a connection that its gateway gave up arrives within seconds."""
 FULL: Final = "This worker serves as many queries as it can."
 LEAVING: Final = "This worker takes no more queries."
 
@@ -76,7 +75,7 @@ class WorkerQueries:
         self.chunk_bytes = settings.chunk_bytes
         self.count = slots.count
         self.running: dict[Query, None] = {}
-        """Whose handlers have not ended."""
+        """Queries whose handlers have not ended."""
         self.relayed = RelayedQueries(context, self, freed)
         self.permits = PermitReports(context)
         self.complaints = Complaints(self.loop, context.log)
@@ -85,10 +84,10 @@ class WorkerQueries:
         self._fetch_seconds = settings.fetch_seconds if settings.host is not None else 0.0
         """How long after its reservation a query is asked for at the node; 0 without a listener."""
         self.warm_seconds = settings.warm_seconds
-        """How long a slot is kept for the gateway that has just had it."""
+        """How long a slot is kept warm for the gateway that has just used it."""
         self._secret = secret
         self._tokens: list[bytes] = []
-        """Drawn already: the system is asked for many at once."""
+        """Random tokens for warm slots; the system is asked for many at once."""
         self._early_seconds = settings.early_seconds
         self._slots = slots
         self._statistics = context.statistics
@@ -97,21 +96,21 @@ class WorkerQueries:
         self._passes: Passes[Served] = Passes()
         self._early = EarlyQueries(settings.early_queries, settings.early_bytes)
         self._replaced: OrderedDict[tuple[bytes, int], None] = OrderedDict()
-        """Attempts that a later attempt of the same query took the place of, by token and number:
-        one that arrives after it does not begin. The oldest first."""
+        """Attempts that a later attempt of the same query has replaced, by token and number, the
+        oldest first: one that arrives after its replacement does not begin."""
         self._alarm = Alarm(self.loop, self._look)
 
     # From the node
 
     def reserved(self, served: Served, terms: Reserved, now: float) -> None:
-        """A slot is to be kept for a query."""
+        """Accept a reservation: take a slot for its query, which may have come already."""
         book, token = self._book, terms.token
         if token in book.known:
             return  # told twice
         if book.is_over(token):
             if terms.proof:
                 self.permits.told_again(served, terms)
-            return  # given back before we heard of it, or told twice
+            return  # its gateway gave it back already, or it was told twice
         first: EarlyQuery | None = None
         if token in self._early.waiting:
             first, *others = self._early.take(token)
@@ -121,7 +120,7 @@ class WorkerQueries:
         if now > self.pulse.in_time_until:
             expires_at -= self.pulse.behind(now)
         if expires_at <= now or not self._slots.has_room or not self._slots.take():
-            # In the first case it was reserved before the loop was blocked.
+            # It expires at once if the loop was blocked while the reservation lay in a socket.
             book.refuse(token)
             if first is not None:
                 self._refuse(first.asker, first.stream, reservations.taken())
@@ -141,7 +140,7 @@ class WorkerQueries:
             )
 
     def passes(self, served: Served, told: Sequence[Pass], now: float) -> None:
-        """Gateways that may come without a reservation, or for longer."""
+        """Accept passes of gateways, or renew them."""
         for terms in told:
             if self._passes.add(terms, served, now):
                 for early in self._early.take(terms.token):
@@ -150,7 +149,7 @@ class WorkerQueries:
     # From gateways
 
     def run(self, asker: Asker, stream: int, message: RunQuery, now: float) -> bytes | None:
-        """Run a query; its token, if it has to wait for its reservation."""
+        """Run a query, or refuse it; return its token if it waits for its reservation or pass."""
         token = message.token
         if (message.lost or self._replaced) and not self._is_only_attempt(
             asker, stream, message, now
@@ -229,15 +228,15 @@ class WorkerQueries:
 
     @property
     def reservations(self) -> int:
-        """Slots that wait for their query."""
+        """Number of reservations that wait for their query."""
         return len(self._book.known)
 
     def is_known(self, token: bytes) -> bool:
-        """Whether the query for this reservation has not come."""
+        """Whether this reservation still waits for its query."""
         return token in self._book.known
 
     def under_way(self, served: Served) -> int:
-        """Queries of that queue, those that are awaited too."""
+        """Return the number of queries of that queue, and of reservations that wait for theirs."""
         known = self._book.known.values()
         return sum(one.where is served for one in known) + sum(
             one.served is served for one in self.running
@@ -268,10 +267,10 @@ class WorkerQueries:
             self._slots.leave()
 
     def _kept_warm(self, query: Query, now: float) -> bool:
-        """The gateway may have the slot again at once: whoever else wants one finds those on offer.
+        """Grant the gateway the slot again, if other slots are on offer; return whether it was.
 
-        So nobody who waits is overtaken, and most queries of a gateway that asks one by one need no
-        partition at all. After a failure the next one should find another worker.
+        So no waiting query is overtaken, and most queries of a gateway that asks one by one need no
+        partition at all. After a failure the next query should find another worker.
         """
         terms = query.terms
         if (
@@ -301,7 +300,7 @@ class WorkerQueries:
         self._tokens = [drawn[at : at + TOKEN_BYTES] for at in range(0, len(drawn), TOKEN_BYTES)]
 
     def stop(self) -> None:
-        """Give up what runs still. Nothing is said: the end of the link says that we are gone."""
+        """Stop all queries without an answer: the end of the link tells the gateways."""
         self._alarm.stop()
         self.permits.stop()
         self.relayed.stop()
@@ -314,7 +313,7 @@ class WorkerQueries:
         self, asker: Asker, stream: int, message: RunQuery, served: Served, terms: Pass, now: float
     ) -> None:
         capacity, sender = self.capacity, asker.sender
-        if sender is None:  # a pass is for a link: what is relayed has a reservation
+        if sender is None:  # a pass is for a link: a relayed query has a reservation
             self._refuse(asker, stream, reservations.unknown())
             return
         room = capacity.asked(sender, message.in_flight, now, pressed=message.pressed)
@@ -340,7 +339,9 @@ class WorkerQueries:
         again_until: float = 0.0,
     ) -> None:
         if asker.sender is None or message.pressed:
-            again_until = 0.0  # what is relayed, or wanted by others, is the node's to hand out
+            again_until = (
+                0.0  # only the node may allocate a slot that is relayed, or that others want
+            )
         query = Query(self, asker, stream, message, served, terms, now, sender, again_until)
         self._statistics.queries += 1
         self.running[query] = None
@@ -351,7 +352,7 @@ class WorkerQueries:
         except InvalidArguments as problem:
             query.fail(outcomes.misfit(problem))
             return
-        except Exception as problem:  # noqa: BLE001 - somebody's class
+        except Exception as problem:  # noqa: BLE001 - a user's class
             query.fail(outcomes.raised(problem))
             return
         if query.deadline < self._alarm.at:
@@ -364,20 +365,20 @@ class WorkerQueries:
         self._decline(asker, stream, problem)
 
     def _decline(self, asker: Asker, stream: int, problem: MaitredError) -> None:
-        """Refuse a query for a reason that is not a fault of any party."""
+        """Refuse a query without a complaint in the log: no party is at fault."""
         self._statistics.refused += 1
         asker.refused(stream, problem)
 
     def _over(self, served: Served, terms: Reserved) -> None:
-        """Whatever came of the reservation: its slot is free."""
+        """Report the end of a counted reservation."""
         if terms.proof:
             self.permits.is_over(served, terms)
 
     def _expired(self, reservation: Reservation[Served]) -> None:
-        """No query came for it in time: its slot is free."""
+        """Free the slot of a reservation whose query did not come in time."""
         if not reservation.is_kept:
             self._statistics.unused += 1
-            self._log.debug("nobody came for a reserved slot", queue=reservation.where.name)
+            self._log.debug("no query came for a reservation", queue=reservation.where.name)
         self._over(reservation.where, reservation.terms)
         self._slots.leave()
 
