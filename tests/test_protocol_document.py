@@ -182,7 +182,7 @@ def _shown(default: object) -> str:
 @pytest.mark.parametrize("kind", [PartitionDescription, DeadLetter, WorkerRow, QueryRow])
 def test_every_key_of_a_map_is_named(kind: type[Struct]) -> None:
     text = DOCUMENT.read_text()
-    section = text[text.index("### People") : text.index("## Events")]
+    section = text[text.index("### Administration") : text.index("## Events")]
     for one in fields(kind):
         assert f"`{one.name}`" in section
 
