@@ -35,18 +35,18 @@ COMMAND = "python -m tests.test_settings_document"
 BEGIN = f"<!-- The tables below are written by a program: {COMMAND} -->\n"
 GROUPS = {
     "": "The node",
-    "queues": "queues: how tasks are kept and handed out",
-    "namespaces": "namespaces: what the queues of one may take together",
-    "gateway": "gateway: the HTTP API, and how its queries are asked",
-    "limits": "limits: what one shard takes from its connections",
+    "queues": "queues: how tasks are stored and dispatched",
+    "namespaces": "namespaces: quotas for all queues of a namespace together",
+    "gateway": "gateway: the HTTP API and its queries",
+    "limits": "limits: what one shard accepts from its connections",
     "tls": "tls: files in PEM form; without this group there is no TLS",
     "worker_addresses": "Addresses of workers",
-    "users": "users: who may come in, and what for",
+    "users": "users: who may log in, and their permissions",
     "tokens": "tokens: API tokens",
-    "jwt": "jwt: JSON Web Tokens; without this group there are none",
+    "jwt": "jwt: JSON Web Tokens; without this group the node accepts none",
     "log": "log: what is written to standard error",
-    "audit": "audit: who did what",
-    "restarts": "restarts: when a shard dies",
+    "audit": "audit: the audit log",
+    "restarts": "restarts: how the node restarts a shard that died",
 }
 KIB, MIB = 2**10, 2**20
 
