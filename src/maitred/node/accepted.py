@@ -37,6 +37,7 @@ from maitred.protocol.messages import encode
 from maitred.protocol.refusals import decode_error, encode_error
 from maitred.security.permissions import EVERYTHING, NOTHING
 from maitred.security.source import Source
+from maitred.security.users import GATEWAY
 from maitred.wire.link import GATHERED_BYTES, Link
 
 if TYPE_CHECKING:
@@ -260,6 +261,16 @@ class Accepted(Link):
         """The time for what is under way is over: say so to each, and close."""
         self._stop_work(problem)
         self.finish()
+
+    @property
+    def user(self) -> str:
+        """The name of the user at the other end; empty on a node without users."""
+        return self.identity.name if self.identity is not None else ""
+
+    @property
+    def is_gateway(self) -> bool:
+        """Whether the node's own gateway is at the other end; only a node with users can tell."""
+        return self.identity is not None and self.identity.name == GATEWAY
 
     @property
     def peer_host(self) -> str:

@@ -10,6 +10,7 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from maitred.errors import PermissionDenied
+from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.worker_address import WorkerAddress, comparable, parse_worker_address
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
     from maitred.node.accepted import Accepted
-    from maitred.node.shard import Shard
     from maitred.protocol.queries import Attend
     from maitred.protocol.shared_offers import OfferMany
     from maitred.protocol.tasks import Offer
@@ -28,11 +28,11 @@ class Announced:
     """Checks the addresses in OFFER, OFFER_MANY and ATTEND where they come in, and completes
     them."""
 
-    def __init__(self, shard: Shard) -> None:
-        self._settings = shard.settings.worker_addresses
-        self._networks = [ip_network(one, strict=False) for one in self._settings.networks]
-        for opcode in (Opcode.OFFER, Opcode.OFFER_MANY, Opcode.ATTEND):
-            shard.also_admit(opcode, self._admit)
+    def __init__(self, settings: WorkerAddresses) -> None:
+        self._settings = settings
+        self._networks = [ip_network(one, strict=False) for one in settings.networks]
+        opcodes = (Opcode.OFFER, Opcode.OFFER_MANY, Opcode.ATTEND)
+        self.requests = RequestTable(admissions=dict.fromkeys(opcodes, self._admit))
 
     def _admit(self, message: Offer | OfferMany | Attend, connection: Accepted) -> None:
         announced = message.address

@@ -38,7 +38,7 @@ def tell_of_request(audit: AuditLog, message: AnyRequest, connection: Accepted) 
     name = message.opcode.name.lower().replace("_", " ")
     audit.record(
         f"{name} {action}".rstrip(),
-        user=_user_of(connection),
+        user=connection.user,
         source=connection.source,
         target=_target_of(message),
         details=_details_of(message),
@@ -55,15 +55,11 @@ def tell_of_refusal(
         name = f"0x{opcode:02x}"
     audit.record(
         name,
-        user=_user_of(connection),
+        user=connection.user,
         source=connection.source,
         allowed=False,
         details={"reason": problem.sentence},
     )
-
-
-def _user_of(connection: Accepted) -> str:
-    return "" if connection.identity is None else connection.identity.name
 
 
 def _target_of(message: AnyRequest) -> str:

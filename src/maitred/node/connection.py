@@ -148,5 +148,4 @@ class NodeConnection(Handshake):
         if message.anywhere and self.permissions.namespaces(message.permission) != []:
             return
         if not self.permissions.allows(namespace, message.permission):
-            name = self.identity.name if self.identity else None
-            raise denied(name, message.permission, namespace)
+            raise denied(self.user or None, message.permission, namespace)

@@ -8,6 +8,7 @@ from maitred.errors import InvalidArgument
 from maitred.matching.records import RowDamagedError
 from maitred.matching.task import Ticket
 from maitred.node.futures import settle
+from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import DamagedRow, DamagedRows, DamagedRowsFound
 
@@ -27,7 +28,7 @@ class DamagedRequests:
         self._partitions = partitions
         self._loop = partitions.loop
         self._store = partitions.store
-        partitions.shard.holders[Opcode.DAMAGED] = partitions.holder(self._damaged)
+        self.requests = RequestTable(holders={Opcode.DAMAGED: partitions.holder(self._damaged)})
 
     def _damaged(self, owned: Owned, message: DamagedRows, held: DeferredReply) -> None:
         if message.body and (message.action != "retry" or len(message.rows) != 1):

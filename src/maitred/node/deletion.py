@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from maitred.errors import QueueDeleted, QueueInUse
 from maitred.matching.records import PartitionKey
-from maitred.node.futures import settle
-from maitred.node.peer_calls import ASK_SECONDS
+from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import DeletedQueue, DeleteQueue, Withdraw, Withdrawn
 
 if TYPE_CHECKING:
-    from msgspec import Struct
-
     from maitred.node.deferred_reply import DeferredReply
     from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
@@ -40,8 +37,9 @@ class Deletion:
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
         self._shard = partitions.shard
-        self._shard.handlers[Opcode.DELETE] = self._delete
-        self._shard.holders[Opcode.WITHDRAW] = self._withdraw
+        self.requests = RequestTable(
+            handlers={Opcode.DELETE: self._delete}, holders={Opcode.WITHDRAW: self._withdraw}
+        )
 
     async def _delete(self, message: DeleteQueue) -> DeletedQueue:
         root = PartitionKey(message.namespace, message.queue, message.queue_type, 0)
@@ -67,7 +65,8 @@ class Deletion:
         """Ask every shard. When the queue is deleted, one that does not answer does no harm: it can
         write nothing, and hears so when it tries."""
         shards = range(self._shard.place.shards)
-        asked = (self._ask(Withdraw(number, 0, *root[:3], drop)) for number in shards)
+        question = self._partitions.question
+        asked = (question(Withdraw(number, 0, *root[:3], drop)) for number in shards)
         answers = await asyncio.gather(*asked, return_exceptions=drop)
         found = [answer for answer in answers if isinstance(answer, Withdrawn)]
         return _Use(
@@ -75,11 +74,6 @@ class Deletion:
             len({session for answer in found for session in answer.workers}),
             sum(answer.queries for answer in found),
         )
-
-    async def _ask(self, message: Withdraw) -> Struct:
-        future: asyncio.Future[Struct] = self._shard.loop.create_future()
-        self._shard.ask(message, ASK_SECONDS, lambda outcome: settle(future, outcome))
-        return await future
 
     def _withdraw(self, message: Withdraw, held: DeferredReply) -> None:
         queue = message.namespace, message.queue, message.queue_type

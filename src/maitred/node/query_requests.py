@@ -13,6 +13,7 @@ from maitred.matching.slot_requests import SlotRequest
 from maitred.node.partitions import Makes
 from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.query_effects import shedding
+from maitred.node.request_table import RequestTable, name_user
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Allocate,
@@ -30,7 +31,6 @@ from maitred.protocol.queries import (
 )
 from maitred.protocol.sessions import session_of_secret
 from maitred.routing.names import check_shown_name
-from maitred.security.users import GATEWAY
 
 if TYPE_CHECKING:
     from maitred.node.accepted import Accepted
@@ -55,22 +55,25 @@ class QueryRequests:
         self._loop = partitions.loop
         self._limits = partitions.queries.limits
         self._counting = partitions.permits
-        holders = self._shard.holders
-        holders[Opcode.ALLOCATE] = partitions.holder(
-            self._allocate, makes=Makes.PARTITIONS, absent=_no_slots, touches=True
+        holder = partitions.holder
+        self.requests = RequestTable(
+            holders={
+                Opcode.ALLOCATE: holder(
+                    self._allocate, makes=Makes.PARTITIONS, absent=_no_slots, touches=True
+                ),
+                Opcode.SUBSCRIBE: holder(self._subscribe),
+                Opcode.SUSPECT: holder(self._suspect),
+                Opcode.ATTEND: holder(self._attend, makes=Makes.QUEUES),
+                Opcode.WORKERS: holder(self._workers),
+                Opcode.RUNNING: self._running,
+            },
+            admissions={
+                Opcode.ALLOCATE: self._admit_allocate,
+                Opcode.SUBSCRIBE: self._admit,
+                Opcode.SUSPECT: self._admit_suspect,
+                Opcode.ATTEND: _admit_attend,
+            },
         )
-        for opcode, serve, makes in (
-            (Opcode.SUBSCRIBE, self._subscribe, Makes.NOTHING),
-            (Opcode.SUSPECT, self._suspect, Makes.NOTHING),
-            (Opcode.ATTEND, self._attend, Makes.QUEUES),
-            (Opcode.WORKERS, self._workers, Makes.NOTHING),
-        ):
-            holders[opcode] = partitions.holder(serve, makes=makes)
-        holders[Opcode.RUNNING] = self._running
-        self._shard.admissions[Opcode.ALLOCATE] = self._admit_allocate
-        self._shard.admissions[Opcode.SUBSCRIBE] = self._admit
-        self._shard.admissions[Opcode.SUSPECT] = self._admit_suspect
-        self._shard.admissions[Opcode.ATTEND] = self._admit_attend
 
     # Gateways
 
@@ -79,21 +82,17 @@ class QueryRequests:
         self._admit(message, connection)
 
     def _admit(self, message: Allocate | Subscribe, connection: Accepted) -> None:
-        """Write down the user who asks. Where there are users, only the node's own gateway may name
-        another one."""
-        identity = connection.identity
-        if identity is not None and identity.name != GATEWAY:
-            message.user = identity.name
-        elif identity is None and self._shard.users.required:
-            message.user = ""
+        """Name the user who asks, and check that the user may query this queue. On a node with
+        users only the node's own gateway may name another user."""
+        if connection.user or self._shard.users.required:
+            name_user(message, connection)
         if message.user:
             self._limits.check_queue(message.namespace, message.queue, message.user)
 
     def _admit_suspect(self, message: Suspect, connection: Accepted) -> None:
-        """Only of queues that the user may ask."""
-        identity = connection.identity
-        if identity is not None and identity.name != GATEWAY:
-            self._limits.check_queue(message.namespace, message.queue, identity.name)
+        """Check that the user may query the queue whose worker is suspected."""
+        if connection.user and not connection.is_gateway:
+            self._limits.check_queue(message.namespace, message.queue, connection.user)
 
     def _allocate(self, owned: Owned, message: Allocate, held: DeferredReply) -> None:
         now = self._loop.time()
@@ -208,10 +207,6 @@ class QueryRequests:
 
     # Workers
 
-    def _admit_attend(self, message: Attend, connection: Accepted) -> None:
-        message.session = session_of_secret(message.session)
-        self._shard.name_user(message, connection)
-
     def _attend(self, owned: Owned, message: Attend, held: DeferredReply) -> None:
         self._only_root(owned)
         check_shown_name("worker", message.worker)
@@ -290,6 +285,11 @@ class QueryRequests:
     def _only_root(self, owned: Owned) -> None:
         if owned.key.partition:
             raise InvalidArgument("Only the root, partition 0, knows who is there.")
+
+
+def _admit_attend(message: Attend, connection: Accepted) -> None:
+    message.session = session_of_secret(message.session)
+    name_user(message, connection)
 
 
 def _no_slots(_message: Allocate, counts: Counts | None) -> Allocated | None:

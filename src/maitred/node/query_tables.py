@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from msgspec import structs
 
 from maitred.errors import InvalidArgument, TooManyGateways
+from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     Order,
@@ -33,7 +34,6 @@ from maitred.protocol.queries import (
 )
 from maitred.routing.names import check_shown_name
 from maitred.security.permissions import EVERYTHING, denied
-from maitred.security.users import GATEWAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -168,19 +168,21 @@ class QueryTables:
         self._made_room_at = -inf
         self._gathering: dict[int, _Gathering] = {}
         """By the numbers of their orders."""
-        shard.holders[Opcode.WATCH] = self._watch
-        shard.handlers[Opcode.REPORT] = self._report
-        shard.handlers[Opcode.QUERIES] = self._queries
-        shard.admissions[Opcode.WATCH] = self._admit_watch
-        shard.admissions[Opcode.REPORT] = self._admit_report
-        shard.admissions[Opcode.QUERIES] = self._admit_queries
-        shard.on_drain.append(self._stop_waiting)
+        self.requests = RequestTable(
+            handlers={Opcode.REPORT: self._report, Opcode.QUERIES: self._queries},
+            holders={Opcode.WATCH: self._watch},
+            admissions={
+                Opcode.WATCH: self._admit_watch,
+                Opcode.REPORT: self._admit_report,
+                Opcode.QUERIES: self._admit_queries,
+            },
+        )
 
     # Where they come in
 
     def _admit_watch(self, message: Watch, connection: Accepted) -> None:
         message.user = _user_of(connection)
-        message.network = "" if _is_ours(connection) else connection.source.network
+        message.network = "" if connection.is_gateway else connection.source.network
         message.within = connection.permissions.namespaces("query")
 
     def _admit_report(self, message: Report, connection: Accepted) -> None:
@@ -201,8 +203,7 @@ class QueryTables:
         wanted = message.filter.namespace
         if message.within is not None and wanted:
             if wanted not in message.within:
-                name = connection.identity.name if connection.identity else None
-                raise denied(name, "admin", wanted)
+                raise denied(connection.user or None, "admin", wanted)
             message.within = [wanted]
 
     # Gateways
@@ -385,7 +386,8 @@ class QueryTables:
         if message.shard:
             raise InvalidArgument("Shard 0 knows the gateways.")
 
-    def _stop_waiting(self) -> None:
+    def stop_waiting(self) -> None:
+        """Answer every gateway that waits for orders: the shard stops."""
         for gateway in self._gateways.values():
             self._answer(gateway, [])
 
@@ -405,13 +407,7 @@ def _has_more(wanted: QueryFilter) -> bool:
 
 def _user_of(connection: Accepted) -> str:
     """The user whose queries this gateway's table has; empty if it has those of many users."""
-    identity = connection.identity
-    return "" if identity is None or _is_ours(connection) else identity.name
-
-
-def _is_ours(connection: Accepted) -> bool:
-    """Whether the node's own gateway is at the other end; only a node with users can tell."""
-    return connection.identity is not None and connection.identity.name == GATEWAY
+    return "" if connection.is_gateway else connection.user
 
 
 def _age(row: QueryRow) -> tuple[float, str, int]:

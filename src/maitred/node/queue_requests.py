@@ -10,6 +10,7 @@ from maitred.matching.records import RowDamagedError, decode_record
 from maitred.matching.task import Ticket
 from maitred.node.futures import settle
 from maitred.node.partitions import Makes
+from maitred.node.request_table import RequestTable, name_user
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     Counts,
@@ -50,13 +51,16 @@ class QueueRequests:
         self._shard = partitions.shard
         self._loop = partitions.loop
         self._store = partitions.store
-        holders = self._shard.holders
-        holders[Opcode.DESCRIBE] = partitions.holder(self._describe)
-        holders[Opcode.DEAD] = partitions.holder(self._dead)
-        holders[Opcode.SYNC] = partitions.holder(self._sync, makes=_sync_makes)
-        holders[Opcode.RESIZE] = partitions.holder(self._resize, makes=Makes.QUEUES)
-        self._shard.admissions[Opcode.RESIZE] = self._shard.name_user
-        self._shard.handlers[Opcode.QUEUES] = self._queues
+        self.requests = RequestTable(
+            handlers={Opcode.QUEUES: self._queues},
+            holders={
+                Opcode.DESCRIBE: partitions.holder(self._describe),
+                Opcode.DEAD: partitions.holder(self._dead),
+                Opcode.SYNC: partitions.holder(self._sync, makes=_sync_makes),
+                Opcode.RESIZE: partitions.holder(self._resize, makes=Makes.QUEUES),
+            },
+            admissions={Opcode.RESIZE: name_user},
+        )
 
     async def _queues(self, _message: Queues) -> QueuesFound:
         found = {key[:3]: None for key in await self._store.partitions()}

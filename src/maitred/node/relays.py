@@ -30,6 +30,7 @@ from maitred.errors import (
     WorkerLost,
 )
 from maitred.matching.records import PartitionKey
+from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import (
     PIECE_MAX,
@@ -129,11 +130,13 @@ class Relays:
         self._namespaces: Counter[str] = Counter()
         """How many of them each namespace has."""
         self._looking = False
-        holders = partitions.shard.holders
-        holders[Opcode.RELAY] = self._relay
-        holders[Opcode.FETCH] = self._fetch
-        holders[Opcode.DELIVER] = self._deliver
-        partitions.shard.on_drain.append(self.stop_waiting)
+        self.requests = RequestTable(
+            holders={
+                Opcode.RELAY: self._relay,
+                Opcode.FETCH: self._fetch,
+                Opcode.DELIVER: self._deliver,
+            }
+        )
 
     def __len__(self) -> int:
         return len(self._table)

@@ -40,6 +40,7 @@ from maitred.node.query_requests import QueryRequests
 from maitred.node.query_tables import QueryTables
 from maitred.node.queue_requests import QueueRequests
 from maitred.node.relays import Relays
+from maitred.node.request_table import RequestTable
 from maitred.node.shared_offer_requests import SharedOfferRequests
 from maitred.node.signature_requests import SignatureRequests
 from maitred.node.system_tables import SystemTables
@@ -67,7 +68,6 @@ from maitred.security.directory import Directory
 from maitred.security.jwt_keys import JWT_KEYS, KeySource
 from maitred.security.jwt_verifier import JwtVerifier
 from maitred.security.reload import CERTIFICATE, USERS, ProcessReload
-from maitred.security.users import GATEWAY
 from maitred.wire.tls_handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from maitred.logs import Logger
     from maitred.matching.records import PartitionKey
     from maitred.node.accepted import Accepted
-    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.peer_calls import Done, ShardQuestion
     from maitred.node.work import ForwardedWork
     from maitred.protocol.access import Reload
@@ -198,17 +197,18 @@ class Shard:
         """Of answers to peers that do not read, all connections together."""
         self.requests = 0
         self.received_forwarded = 0
-        self.handlers: dict[int, Callable[[Any], Struct | Coroutine[Any, Any, Struct]]] = {
-            Opcode.ECHO: self._echo,
-            Opcode.STATUS: self._status,
-            Opcode.RELOAD: self._reload,
-        }
-        self.holders: dict[int, Callable[[Any, DeferredReply], None]] = {}
-        """Requests that are answered later, by whoever holds them."""
-        self.admissions: dict[int, Callable[[Any, Accepted], None]] = {}
-        """What is done with requests of clients where they come in, before they are passed on."""
-        self.on_drain: list[Callable[[], None]] = []
-        """Called when the shard stops: whoever waits for what will not come is told."""
+        self._table = RequestTable(
+            handlers={
+                Opcode.ECHO: self._echo,
+                Opcode.STATUS: self._status,
+                Opcode.RELOAD: self._reload,
+            }
+        )
+        self.handlers = self._table.handlers
+        self.holders = self._table.holders
+        self.admissions = self._table.admissions
+        self._on_drain: list[Callable[[], None]] = []
+        """Called when the shard stops: each answers the requests that wait for news."""
         self._forwarded = 0
         self.errors: Counter[str] = Counter()
         """Given as answers, by code."""
@@ -256,15 +256,14 @@ class Shard:
         self._partitions = Partitions(self, store, self._surroundings)
         self._partitions.writer.begin()
         caretaker = Caretaker(self._partitions)
-        TaskRequests(self._partitions)
-        SharedOfferRequests(self._partitions)
         signatures = SignatureRequests(self._partitions)
-        QueueRequests(self._partitions, caretaker, signatures)
-        DamagedRequests(self._partitions)
-        QueryRequests(self._partitions, signatures)
-        Deletion(self._partitions)
-        Relays(self._partitions)
-        QueryTables(self, self._surroundings)
+        relays = Relays(self._partitions)
+        query_tables = QueryTables(self, self._surroundings)
+        self._on_drain = [
+            self._partitions.stop_waiting,
+            relays.stop_waiting,
+            query_tables.stop_waiting,
+        ]
         self._bearers = Bearers(
             self.users,
             store,
@@ -275,8 +274,21 @@ class Shard:
             jwts=self._jwts,
         )
         self.authenticator.accept_tokens(self._bearers)
-        TokenRequests(self, self._bearers, self._surroundings)
-        Announced(self)
+        for part in (
+            TaskRequests(self._partitions),
+            SharedOfferRequests(self._partitions),
+            signatures,
+            QueueRequests(self._partitions, caretaker, signatures),
+            DamagedRequests(self._partitions),
+            QueryRequests(self._partitions, signatures),
+            self._partitions.permits,
+            Deletion(self._partitions),
+            relays,
+            query_tables,
+            TokenRequests(self, self._bearers, self._surroundings),
+            Announced(self.settings.worker_addresses),
+        ):
+            self._table.include(part.requests)
         caretaker.begin()
         self._partitions.stored.begin()
         return self._partitions
@@ -315,10 +327,8 @@ class Shard:
             server.close()
         for connection in list(self.connections):
             connection.announce_drain()
-        if self._partitions is not None:
-            self._partitions.stop_waiting()
-        for told in self.on_drain:
-            told()
+        for stop_waiting in self._on_drain:
+            stop_waiting()
         finished = await self._until(lambda: not self.in_flight, self.settings.drain_seconds)
         if self._partitions is not None:
             await self._partitions.leave()
@@ -405,17 +415,6 @@ class Shard:
         self._peers[owner].forward(call, message, self.loop.time() + seconds)
         return call
 
-    def also_admit(self, opcode: int, admit: Callable[[Any, Accepted], None]) -> None:
-        """Have requests of clients looked at by this one, too, before they are passed on."""
-        earlier = self.admissions.get(opcode)
-
-        def both(message: AnyRequest, connection: Accepted) -> None:
-            if earlier is not None:
-                earlier(message, connection)
-            admit(message, connection)
-
-        self.admissions[opcode] = admit if earlier is None else both
-
     def certified(self, transport: asyncio.BaseTransport) -> Identity | None:
         """The user that the certificate of the connection stands for."""
         shown = transport.get_extra_info("ssl_object")
@@ -424,14 +423,6 @@ class Shard:
     def count_error(self, code: str) -> None:
         """An error was given as an answer."""
         self.errors[code] += 1
-
-    def name_user(self, message: Any, connection: Accepted) -> None:  # noqa: ANN401 - a request
-        """Write down whose request it is. Only our own gateway says so for others."""
-        identity = connection.identity
-        if identity is None:
-            message.user = ""
-        elif identity.name != GATEWAY:
-            message.user = identity.name
 
     # Requests
 

@@ -26,6 +26,7 @@ from maitred.errors import InternalError, MaitredError, Overloaded, Unavailable
 from maitred.matching.permits import LEASE_SECONDS, PERMITS_KEPT, Permits
 from maitred.matching.reservation_proofs import expires_at
 from maitred.node.peer_calls import ASK_SECONDS
+from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.queries import Count, Counted
 from maitred.routing.fingerprint import fingerprint32
@@ -117,7 +118,7 @@ class ShardPermits:
         self._portion = max(1, shard.limits.frame_bytes // FRAME_SHARE)
         """Permits in one message, so that it fits into a frame."""
         self._beats = False
-        shard.holders[Opcode.COUNT] = self._count
+        self.requests = RequestTable(holders={Opcode.COUNT: self._count})
 
     def shard_of(self, name: str) -> int:
         """Return the number of the shard that counts for this name."""

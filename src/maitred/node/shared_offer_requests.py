@@ -11,6 +11,7 @@ from maitred.matching.records import PartitionKey
 from maitred.matching.shared_supplies import SharedOffer, SharedSupply
 from maitred.node.deferred_reply import DeferredReply
 from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes, RequestKind
+from maitred.node.request_table import RequestTable, name_worker
 from maitred.protocol.frames import Opcode
 from maitred.protocol.refusals import encode_error
 from maitred.protocol.shared_offers import OfferedMany, OfferMany
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from maitred.node.accepted import Accepted
     from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
     from maitred.protocol.tasks import Counts
@@ -39,13 +39,10 @@ class SharedOfferRequests:
         self._loop = partitions.loop
         self._alarm = Alarm(self._loop, self._rings)
         self._join = RequestKind(self._joined, Makes.QUEUES, _not_there)
-        self._shard.holders[Opcode.OFFER_MANY] = self._offer_many
-        self._shard.admissions[Opcode.OFFER_MANY] = self._admit
-
-    def _admit(self, message: OfferMany, connection: Accepted) -> None:
-        """Write down as whom the worker connected: proofs of attempts name the user."""
-        identity = connection.identity
-        message.user = identity.name if identity is not None else ""
+        self.requests = RequestTable(
+            holders={Opcode.OFFER_MANY: self._offer_many},
+            admissions={Opcode.OFFER_MANY: name_worker},
+        )
 
     def _offer_many(self, message: OfferMany, held: DeferredReply) -> None:
         check_shown_name("worker", message.worker)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument, MaitredError
 from maitred.matching.signatures import SIGNATURES_ROW
+from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import Signatures, SignaturesFound
 
@@ -29,9 +30,8 @@ class SignatureRequests:
         self._partitions = partitions
         self._loop = partitions.loop
         self._reading: dict[Owned, asyncio.Task[None]] = {}
-        partitions.shard.holders[Opcode.SIGNATURES] = partitions.holder(
-            self._signatures, absent=_never_served
-        )
+        serve = partitions.holder(self._signatures, absent=_never_served)
+        self.requests = RequestTable(holders={Opcode.SIGNATURES: serve})
 
     def announced(self, owned: Owned, signature: bytes) -> None:
         """A worker attends with a handler of this signature."""

@@ -28,6 +28,7 @@ from maitred.matching.task_intake import revocation_of
 from maitred.matching.tree_forwarding import VISIT_SECONDS
 from maitred.node.namespace_turns import NamespaceTurns
 from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes
+from maitred.node.request_table import RequestTable, name_user, name_worker
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import (
     Add,
@@ -85,24 +86,29 @@ class TaskRequests:
         self._looked_at: tuple[Owned, list[SegmentRead]] | None = None
         """The segments that were looked at last. What was crossed out since, the partition knows,
         as long as they are in the store alone."""
-        holders = self._shard.holders
         holder = partitions.holder
-        holders[Opcode.ADD] = holder(self._add, makes=Makes.QUEUES, absent=_not_added)
-        holders[Opcode.AWAIT] = holder(self._await)
-        holders[Opcode.REVOKE] = holder(self._revoke)
-        holders[Opcode.FINISH] = holder(self._finish)
-        holders[Opcode.HEARTBEAT] = holder(self._heartbeat)
-        holders[Opcode.FORWARD] = holder(
-            self._forward, makes=Makes.PARTITIONS, absent=_not_forwarded
-        )
-        holders[Opcode.OFFER] = holder(
-            self._offer, makes=_offer_makes, absent=_nothing_offered, touches=True
+        self.requests = RequestTable(
+            holders={
+                Opcode.ADD: holder(self._add, makes=Makes.QUEUES, absent=_not_added),
+                Opcode.AWAIT: holder(self._await),
+                Opcode.REVOKE: holder(self._revoke),
+                Opcode.FINISH: holder(self._finish),
+                Opcode.HEARTBEAT: holder(self._heartbeat),
+                Opcode.FORWARD: holder(
+                    self._forward, makes=Makes.PARTITIONS, absent=_not_forwarded
+                ),
+                Opcode.OFFER: holder(
+                    self._offer, makes=_offer_makes, absent=_nothing_offered, touches=True
+                ),
+            },
+            admissions={
+                Opcode.OFFER: _admit_offer,
+                Opcode.FINISH: name_worker,
+                Opcode.HEARTBEAT: name_worker,
+                Opcode.ADD: name_user,
+            },
         )
         partitions.on_effect(FindEnds, self._find_ends)
-        self._shard.admissions[Opcode.OFFER] = self._admit_offer
-        self._shard.admissions[Opcode.FINISH] = self._admit
-        self._shard.admissions[Opcode.HEARTBEAT] = self._admit
-        self._shard.admissions[Opcode.ADD] = self._shard.name_user
 
     # Producers
 
@@ -303,15 +309,6 @@ class TaskRequests:
 
     # Workers
 
-    def _admit_offer(self, message: Offer, connection: Accepted) -> None:
-        message.hops = 0
-        self._admit(message, connection)
-
-    def _admit(self, message: Offer | Finish | Heartbeat, connection: Accepted) -> None:
-        """Write down as whom the worker connected: proofs of attempts name the user."""
-        identity = connection.identity
-        message.user = identity.name if identity is not None else ""
-
     def _offer(self, owned: Owned, message: Offer, held: DeferredReply) -> None:
         check_shown_name("worker", message.worker)
         partition = owned.partition
@@ -419,6 +416,11 @@ class TaskRequests:
         held.on_recall = recalled
         held.on_stop = lambda: partition.tree.visit_no_more(task)
         partition.tree.visit(task, now + VISIT_SECONDS, now)
+
+
+def _admit_offer(message: Offer, connection: Accepted) -> None:
+    message.hops = 0
+    name_worker(message, connection)
 
 
 # What is answered for a partition that does not exist. A caller that goes by counts of a queue that

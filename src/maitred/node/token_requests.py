@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument, InvalidName, Unauthenticated, UnknownUser
+from maitred.node.request_table import RequestTable
 from maitred.protocol.access import (
     CreateToken,
     Introspect,
@@ -37,18 +38,24 @@ class TokenRequests:
         self._bearers = bearers
         self._surroundings = surroundings
         self._settings = shard.settings.tokens
-        shard.admissions[Opcode.CREATE_TOKEN] = self._admit_create
-        shard.admissions[Opcode.REVOKE_TOKEN] = self._admit_revoke
-        shard.handlers[Opcode.CREATE_TOKEN] = self._create
-        shard.handlers[Opcode.LIST_TOKENS] = self._list
-        shard.handlers[Opcode.REVOKE_TOKEN] = self._revoke
-        shard.handlers[Opcode.INTROSPECT] = self._introspect
+        self.requests = RequestTable(
+            handlers={
+                Opcode.CREATE_TOKEN: self._create,
+                Opcode.LIST_TOKENS: self._list,
+                Opcode.REVOKE_TOKEN: self._revoke,
+                Opcode.INTROSPECT: self._introspect,
+            },
+            admissions={
+                Opcode.CREATE_TOKEN: self._admit_create,
+                Opcode.REVOKE_TOKEN: self._admit_revoke,
+            },
+        )
 
     def _admit_create(self, message: CreateToken, connection: Accepted) -> None:
-        message.created_by = connection.identity.name if connection.identity is not None else ""
+        message.created_by = connection.user
 
     def _admit_revoke(self, message: RevokeToken, connection: Accepted) -> None:
-        message.revoked_by = connection.identity.name if connection.identity is not None else ""
+        message.revoked_by = connection.user
 
     async def _create(self, message: CreateToken) -> TokenCreated:
         self._check(message)

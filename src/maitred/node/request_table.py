@@ -1,0 +1,68 @@
+"""The requests that one part of a shard serves, as a table by opcode.
+
+Each part (`TaskRequests`, `Relays` and so on) has such a table, and the shard joins them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from maitred.errors import InternalError
+
+if TYPE_CHECKING:
+    from maitred.node.accepted import Accepted
+    from maitred.node.deferred_reply import DeferredReply
+
+Handler = Callable[[Any], Struct | Coroutine[Any, Any, Struct]]
+"""Returns the answer to a request, or a coroutine that returns it."""
+
+Holder = Callable[[Any, "DeferredReply"], None]
+"""Serves a request that is answered through its deferred reply, now or later."""
+
+Admission = Callable[[Any, "Accepted"], None]
+"""Completes a client's request, or refuses it, at the shard that receives it, before the shard
+serves or forwards the request."""
+
+
+@dataclass(slots=True)
+class RequestTable:
+    """What a shard does with the requests of each opcode."""
+
+    handlers: dict[int, Handler] = field(default_factory=dict)
+    holders: dict[int, Holder] = field(default_factory=dict)
+    admissions: dict[int, Admission] = field(default_factory=dict)
+
+    def include(self, part: RequestTable) -> None:
+        """Add the requests of another part. Admissions of the same opcode are called in order; an
+        opcode that two parts serve raises `InternalError`."""
+        served = self.handlers.keys() | self.holders.keys()
+        if twice := served & (part.handlers.keys() | part.holders.keys()):
+            raise InternalError(f"Two parts of the shard serve the opcodes {sorted(twice)}.")
+        self.handlers |= part.handlers
+        self.holders |= part.holders
+        for opcode, admit in part.admissions.items():
+            earlier = self.admissions.get(opcode)
+            self.admissions[opcode] = admit if earlier is None else _both(earlier, admit)
+
+
+def _both(first: Admission, second: Admission) -> Admission:
+    def admit(message: Any, connection: Accepted) -> None:  # noqa: ANN401 - a request
+        first(message, connection)
+        second(message, connection)
+
+    return admit
+
+
+def name_user(message: Any, connection: Accepted) -> None:  # noqa: ANN401 - a request
+    """Name the user of the connection in the request. Only the node's own gateway names another."""
+    if not connection.is_gateway:
+        message.user = connection.user
+
+
+def name_worker(message: Any, connection: Accepted) -> None:  # noqa: ANN401 - a request
+    """Name the user as which the worker connected: the proofs of its attempts contain the user."""
+    message.user = connection.user
