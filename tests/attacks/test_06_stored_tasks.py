@@ -125,7 +125,7 @@ async def test_a_namespace_that_is_full_is_refused_and_its_neighbour_is_not(tmp_
         with pytest.raises(StorageQuotaExceeded):  # nor in a new queue, nor for later
             await one.add("another", 1, 60_000, delay=1000.0)
         assert await one.add("mails", 50, 20_000, namespace="shop") >= 0
-        (line,) = [fields for _, event, fields in one.node.log.lines if event == "tasks refused"]
+        line, *_ = [fields for _, event, fields in one.node.log.lines if event == "tasks refused"]
         assert line["namespace"] == "evil"
         assert one.node.shard.errors["storage-quota-exceeded"] == 2
 

@@ -11,14 +11,13 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import (
-    InternalError,
     MaitredError,
     Overloaded,
     ProtocolViolation,
     TokenExpired,
     TooManyConnections,
 )
-from maitred.node.deferred_reply import HeldWork
+from maitred.node.deferred_reply import HeldWork, node_fault
 from maitred.node.patience import Farewell, Observed, lost_patience
 from maitred.node.work import expired
 from maitred.protocol import cql
@@ -325,10 +324,7 @@ class Accepted(Link):
     def blame_ourselves(self, stream: int, problem: BaseException) -> None:
         """A fault of ours: the details go to the log, the caller gets a sentence."""
         self.shard.log.error("request failed", peer=self.peer_name, exc_info=problem)
-        self.refuse(
-            stream,
-            InternalError("The node failed at this request.", remedy="Its log says more."),
-        )
+        self.refuse(stream, node_fault())
 
     # What is under way
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 from maitred.errors import MaitredError
 from maitred.matching.idleness import Idleness, is_as_new
 from maitred.matching.scaler import Scaler
-from maitred.matching.task import Ticket
-from maitred.node.futures import settle
 from maitred.node.partitions import KEPT_AT_ONCE, KEPT_BYTES
 from maitred.protocol.tasks import Counts, Describe, Sync, Synced
 from maitred.settings import Queue
@@ -119,12 +117,8 @@ class Caretaker:
     async def _find(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            try:
+            with self._shard.failures_logged("partitions not looked for"):
                 await self._load_left_behind()
-            except MaitredError as problem:
-                self._shard.log.debug("partitions not looked for", error=problem)
-            except Exception:
-                self._shard.log.exception("partitions not looked for")
             await asyncio.sleep(FIND_SECONDS - LOOK_SECONDS)
 
     async def _load_left_behind(self) -> None:
@@ -156,12 +150,8 @@ class Caretaker:
             if rest > 0 and not self._idleness.waiting:
                 continue
             rest = LOOKS
-            try:
+            with self._shard.failures_logged("idle queues not looked for"):
                 await self._look_for_idle()
-            except MaitredError as problem:
-                self._shard.log.debug("idle queues not looked for", error=problem)
-            except Exception:
-                self._shard.log.exception("idle queues not looked for")
 
     async def _look_for_idle(self) -> None:
         """Delete partitions that hold nothing and that nobody used for long, of those that this
@@ -195,15 +185,11 @@ class Caretaker:
             shard.log.info("idle partitions forgotten", partitions=forgotten)
 
     async def _forget_results(self) -> None:
-        try:
+        with self._shard.failures_logged("results not forgotten"):
             wall = self._partitions.wall_clock()
             forgotten = RESULTS_AT_ONCE
             while forgotten == RESULTS_AT_ONCE:
                 forgotten = await self._partitions.store.forget_results(wall, RESULTS_AT_ONCE)
-        except MaitredError as problem:
-            self._shard.log.debug("results not forgotten", error=problem)
-        except Exception:
-            self._shard.log.exception("results not forgotten")
 
     async def _let_go_if_idle(self, owned: Owned, now: float) -> None:
         if now - owned.last_used > owned.partition.settings.idle_seconds and owned.partition.idle:
@@ -262,12 +248,8 @@ class Caretaker:
 
     async def _write(self, owned: Owned, counts: PartitionCounts) -> None:
         self._partitions.check(owned)
-        future: asyncio.Future[None] = self._loop.create_future()
-        ticket = Ticket(lambda _, problem: settle(future, problem), 1)
-        owned.partition.ledger.set_counts(counts, ticket, self._loop.time())
-        owned.partition.tickets.release(ticket)
-        self._partitions.touch(owned)
-        await future
+        async with self._partitions.written(owned) as ticket:
+            owned.partition.ledger.set_counts(counts, ticket, self._loop.time())
 
     async def _sync(self, owned: Owned, also: int = 0) -> dict[int, Synced]:
         """Tell every partition the counts; what each says, if it does."""

@@ -6,17 +6,12 @@ from typing import TYPE_CHECKING
 
 from maitred.errors import InvalidArgument
 from maitred.matching.records import RowDamagedError
-from maitred.matching.task import Ticket
-from maitred.node.futures import settle
 from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
 from maitred.protocol.tasks import DamagedRow, DamagedRows, DamagedRowsFound
 
 if TYPE_CHECKING:
-    import asyncio
-
     from maitred.matching.records import Damaged
-    from maitred.node.deferred_reply import DeferredReply
     from maitred.node.partition_driver import Owned
     from maitred.node.partitions import Partitions
 
@@ -28,14 +23,11 @@ class DamagedRequests:
         self._partitions = partitions
         self._loop = partitions.loop
         self._store = partitions.store
-        self.requests = RequestTable(holders={Opcode.DAMAGED: partitions.holder(self._damaged)})
+        self.requests = RequestTable(holders={Opcode.DAMAGED: partitions.answerer(self._damaged)})
 
-    def _damaged(self, owned: Owned, message: DamagedRows, held: DeferredReply) -> None:
+    async def _damaged(self, owned: Owned, message: DamagedRows) -> DamagedRowsFound:
         if message.body and (message.action != "retry" or len(message.rows) != 1):
             raise InvalidArgument("A mended body is for the retry of one row.")
-        self._partitions.answering(held, self._answered(owned, message, held))
-
-    async def _answered(self, owned: Owned, message: DamagedRows, held: DeferredReply) -> None:
         if message.action == "list":
             kind, first = message.rows[0] if message.rows else ("", -1)
             rows = await self._store.damaged(owned.key, (first, kind), message.most)
@@ -46,38 +38,33 @@ class DamagedRequests:
             rows = await self._act(owned, message)
         total, tasks = await self._store.damaged_count(owned.key)
         found = [_for_people(owned.key.partition, row) for row in rows]
-        held.answer(DamagedRowsFound(found, total, tasks))
+        return DamagedRowsFound(found, total, tasks)
 
     async def _act(self, owned: Owned, message: DamagedRows) -> list[Damaged]:
         """What became of each; the reason says why a row still cannot be read."""
         partition = owned.partition
-        future: asyncio.Future[None] = self._loop.create_future()
-        ticket = Ticket(lambda _, problem: settle(future, problem), 1)
         found = []
-        for kind, first in message.rows:
-            row = await self._store.damaged_one(owned.key, kind, first)
-            self._partitions.check(owned)
-            if row is None or partition.ledger.is_damaged_going(kind, first):
-                continue
-            now = self._loop.time()
-            tasks = row.tasks
-            reason = ""
-            if message.action == "retry":
-                mended = row._replace(body=message.body or row.body)
-                try:
-                    tasks = partition.damaged_rows.bring_back(
-                        mended, ticket, now, trusting=message.ignore_checksum
-                    )
-                except RowDamagedError as problem:
-                    reason = str(problem)
-            else:
-                partition.damaged_rows.drop_damaged(kind, first, ticket, now)
-            found.append(row._replace(body=b"", tasks=tasks, reason=reason))
-            self._partitions.touch(owned)
-        self._partitions.check(owned)
-        partition.tickets.release(ticket)
-        self._partitions.touch(owned)
-        await future
+        async with self._partitions.written(owned) as ticket:
+            for kind, first in message.rows:
+                row = await self._store.damaged_one(owned.key, kind, first)
+                self._partitions.check(owned)
+                if row is None or partition.ledger.is_damaged_going(kind, first):
+                    continue
+                now = self._loop.time()
+                tasks = row.tasks
+                reason = ""
+                if message.action == "retry":
+                    mended = row._replace(body=message.body or row.body)
+                    try:
+                        tasks = partition.damaged_rows.bring_back(
+                            mended, ticket, now, trusting=message.ignore_checksum
+                        )
+                    except RowDamagedError as problem:
+                        reason = str(problem)
+                else:
+                    partition.damaged_rows.drop_damaged(kind, first, ticket, now)
+                found.append(row._replace(body=b"", tasks=tasks, reason=reason))
+                self._partitions.touch(owned)
         return found
 
 

@@ -7,17 +7,24 @@ told with `on_stop`.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from maitred.errors import Cancelled, InternalError, MaitredError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from msgspec import Struct
 
+    from maitred.logs import Logger
     from maitred.node.accepted import Accepted
+
+
+def node_fault() -> InternalError:
+    """Return the error for a request at which the node failed; the log has the details."""
+    return InternalError("The node failed at this request.", remedy="Its log says more.")
 
 
 def _nothing() -> None:
@@ -57,6 +64,17 @@ class DeferredReply:
     def refuse(self, problem: MaitredError) -> None:
         """Answer with an error."""
         raise NotImplementedError
+
+    @contextmanager
+    def refused_on_error(self, log: Logger) -> Iterator[None]:
+        """Refuse the request with the error that the block raises; log a fault of the node."""
+        try:
+            yield
+        except MaitredError as problem:
+            self.refuse(problem)
+        except Exception:
+            log.exception("request failed")
+            self.refuse(node_fault())
 
 
 class HeldWork(DeferredReply):
@@ -150,7 +168,7 @@ class HeldHere(DeferredReply):
         except MaitredError as problem:
             self.refuse(problem)
         except Exception:
-            self.refuse(InternalError("The node failed at this request."))
+            self.refuse(node_fault())
             raise
 
     def _end(self, outcome: Struct | MaitredError) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from maitred.errors import (
     DeadlineExceeded,
@@ -20,8 +21,8 @@ from maitred.errors import (
 from maitred.matching.limits import Limiter
 from maitred.matching.partition import Partition
 from maitred.matching.records import Changes, PartitionKey
+from maitred.matching.task import Ticket
 from maitred.matching.task_memory import TaskMemory
-from maitred.node.futures import settle
 from maitred.node.partition_driver import Owned, PartitionDriver
 from maitred.node.partition_loader import Loader
 from maitred.node.peer_calls import ASK_SECONDS
@@ -35,15 +36,16 @@ from maitred.protocol.tasks import (
     Synced,
 )
 from maitred.routing.counts import PartitionCounts
+from maitred.settings import Queue
 
 if TYPE_CHECKING:
     from msgspec import Struct
 
     from maitred.matching.records import Acquired
     from maitred.node.deferred_reply import DeferredReply
+    from maitred.node.request_table import Holder
     from maitred.node.shard import Shard
     from maitred.protocol.requests import PartitionRequest
-    from maitred.settings import Queue
     from maitred.store.interface import Store
     from maitred.surroundings import Surroundings
 
@@ -73,6 +75,8 @@ KEEPING_SECONDS: Final = 4.0
 """How long a stopping shard may take to write results, less than the supervisor waits for it beyond
 `drain_seconds`. SQLite writes some hundred thousand small ones in this time."""
 
+Answer = TypeVar("Answer")
+
 Serve = Callable[["Owned", Any, "DeferredReply"], None]
 """Serves a request at a partition that is loaded."""
 
@@ -99,7 +103,7 @@ class RequestKind(NamedTuple):
     absent: Absent | None
 
 
-class _Waiting(NamedTuple):
+class WaitingRequest(NamedTuple):
     """A request that waits for its partition to be loaded."""
 
     kind: RequestKind
@@ -136,7 +140,7 @@ class Partitions(PartitionDriver):
         super().__init__(shard, store=store, writer=self.writer, permits=self.permits)
         self.loader = Loader(shard, store, self._refuse_waiting)
         self.reads = StoreReads()
-        self._loading: dict[PartitionKey, list[_Waiting]] = {}
+        self._loading: dict[PartitionKey, list[WaitingRequest]] = {}
         self._hints = Limiter(HINTS_PER_SECOND, HINTS_PER_SECOND, self.loop.time())
         self._hinted: dict[tuple[str, str], tuple[float, str | None]] = {}
         """Until when to repeat which hint, by namespace and queue; the oldest first."""
@@ -167,8 +171,8 @@ class Partitions(PartitionDriver):
         makes: Makes | Callable[[Any], Makes] = Makes.NOTHING,
         absent: Absent | None = None,
         touches: bool = False,
-    ) -> Callable[[Any, DeferredReply], None]:
-        """What the shard calls for a request: serves it as soon as the partition is there.
+    ) -> Holder:
+        """Return a function that serves a request as soon as its partition is loaded.
 
         A partition that does not exist is made as far as the request `makes` it. Otherwise the
         request is answered with what `absent` says, or with `UnknownQueue`. One that `touches` the
@@ -182,7 +186,7 @@ class Partitions(PartitionDriver):
             )
             owned = self.owned.get(key)
             if owned is None:
-                self._load_for(key, _Waiting(kind, message, held))
+                self.load_for(key, WaitingRequest(kind, message, held))
                 return
             owned.last_used = self.loop.time()
             serve(owned, message, held)
@@ -191,17 +195,24 @@ class Partitions(PartitionDriver):
 
         return hold
 
-    def load_for(
+    def answerer(
         self,
-        key: PartitionKey,
-        kind: RequestKind,
-        message: Any,  # noqa: ANN401
-        held: DeferredReply,
-    ) -> None:
-        """Serve the request as soon as the partition is loaded."""
-        self._load_for(key, _Waiting(kind, message, held))
+        answer: Callable[[Owned, Any], Coroutine[Any, Any, Struct]],
+        *,
+        makes: Makes | Callable[[Any], Makes] = Makes.NOTHING,
+    ) -> Holder:
+        """Return a holder for requests that a coroutine answers with what it returns."""
 
-    def _load_for(self, key: PartitionKey, request: _Waiting) -> None:
+        async def reply(owned: Owned, message: PartitionRequest, held: DeferredReply) -> None:
+            held.answer(await answer(owned, message))
+
+        def serve(owned: Owned, message: PartitionRequest, held: DeferredReply) -> None:
+            self.answering(held, reply(owned, message, held))
+
+        return self.holder(serve, makes=makes)
+
+    def load_for(self, key: PartitionKey, request: WaitingRequest) -> None:
+        """Load the partition, and then serve the request."""
         if self.loader.silent is not None:
             request.held.refuse(self.loader.silent)
             return
@@ -247,10 +258,12 @@ class Partitions(PartitionDriver):
             return
         self.owned[key] = owned
         for one in waiting:
-            self._serve_who_waited(owned, one.kind.serve, one.message, one.held)
+            self._serve_waiting(owned, one)
         self.touch(owned)
 
-    async def _made(self, key: PartitionKey, makes: Makes, waiting: list[_Waiting]) -> Acquired:
+    async def _made(
+        self, key: PartitionKey, makes: Makes, waiting: list[WaitingRequest]
+    ) -> Acquired:
         """The partition does not exist: make it if somebody may; raises why not.
 
         A queue begins with its root. The root's counts say which other partitions there are, so
@@ -270,7 +283,7 @@ class Partitions(PartitionDriver):
         key: PartitionKey,
         problem: MaitredError | _MissingError,
         makes: Makes,
-        waiting: list[_Waiting],
+        waiting: list[WaitingRequest],
     ) -> None:
         if isinstance(problem, MaitredError):
             for one in waiting:
@@ -315,26 +328,12 @@ class Partitions(PartitionDriver):
         self._hinted[name] = (now + HINT_SECONDS, problem.remedy)
         return problem
 
-    def _serve_who_waited(
-        self,
-        owned: Owned,
-        serve: Serve,
-        message: Any,  # noqa: ANN401
-        held: DeferredReply,
-    ) -> None:
-        has_left = not held.wanted
-        try:
-            serve(owned, message, held)
-        except MaitredError as refused:
-            held.refuse(refused)
-        except Exception:
-            self.shard.log.exception("request failed")
-            held.refuse(
-                InternalError("The node failed at this request.", remedy="Its log says more.")
-            )
-        if has_left:
-            # Nobody could be told so before. An offer, say, must not be given anything.
-            held.on_stop()
+    def _serve_waiting(self, owned: Owned, request: WaitingRequest) -> None:
+        has_left = not request.held.wanted
+        with request.held.refused_on_error(self.shard.log):
+            request.kind.serve(owned, request.message, request.held)
+        if has_left:  # an offer, for example, must not be given anything
+            request.held.on_stop()
 
     async def _owned(self, key: PartitionKey, acquired: Acquired) -> Owned:
         if self.shard.draining:
@@ -429,15 +428,20 @@ class Partitions(PartitionDriver):
         self.shard.spawn(self._answered(held, answer))
 
     async def _answered(self, held: DeferredReply, answer: Coroutine[Any, Any, None]) -> None:
-        try:
+        with held.refused_on_error(self.shard.log):
             await answer
-        except MaitredError as problem:
-            held.refuse(problem)
-        except Exception:
-            self.shard.log.exception("request failed")
-            held.refuse(
-                InternalError("The node failed at this request.", remedy="Its log says more.")
-            )
+
+    @asynccontextmanager
+    async def written(self, owned: Owned) -> AsyncIterator[Ticket]:
+        """Yield a ticket, and wait after the block until the changes of the ticket are persisted;
+        raise the store's error, or `NotOwner` if the shard let the partition go."""
+        future: asyncio.Future[None] = self.loop.create_future()
+        ticket = Ticket(lambda _, problem: settle(future, problem), 1)
+        yield ticket
+        self.check(owned)
+        owned.partition.tickets.release(ticket)
+        self.touch(owned)
+        await future
 
     async def let_go(self, owned: Owned) -> None:
         """Leave it in order: the next owner need not wait for anybody."""
@@ -503,14 +507,27 @@ def _user(message: Any) -> str:  # noqa: ANN401 - a request
     return getattr(message, "user", "")
 
 
-def queue_settings(queues: dict[str, Queue], key: PartitionKey) -> Queue:
-    """`namespace/queue`, else `namespace/*`, else `*`, else the defaults."""
-    from maitred.settings import Queue as Defaults
+def settle(future: asyncio.Future[Answer], outcome: Answer | MaitredError) -> None:
+    """Give the future its answer, or the error instead; without effect if the future is done.
 
+    The error counts as retrieved, so that the loop does not report it: the caller may have met
+    another error before, or may have been cancelled in this very turn of the loop.
+    """
+    if future.done():
+        return
+    if isinstance(outcome, MaitredError):
+        future.set_exception(outcome)
+        future.exception()
+    else:
+        future.set_result(outcome)
+
+
+def queue_settings(queues: dict[str, Queue], key: PartitionKey) -> Queue:
+    """Return the settings for `namespace/queue`, else `namespace/*`, else `*`, else defaults."""
     for name in (f"{key.namespace}/{key.queue}", f"{key.namespace}/*", "*"):
         if name in queues:
             return queues[name]
-    return Defaults()
+    return Queue()
 
 
 def _hint(queue: str, known: list[str]) -> str | None:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from maitred.errors import InvalidArgument
 from maitred.matching.attempt_proofs import session_of
 from maitred.matching.records import RowDamagedError, decode_record
-from maitred.matching.task import Ticket
-from maitred.node.futures import settle
 from maitred.node.partitions import Makes
 from maitred.node.request_table import RequestTable, name_user
 from maitred.protocol.frames import Opcode
@@ -28,8 +26,6 @@ from maitred.protocol.tasks import (
 from maitred.routing.counts import PartitionCounts
 
 if TYPE_CHECKING:
-    import asyncio
-
     from maitred.matching.records import Dead
     from maitred.node.caretaker import Caretaker
     from maitred.node.deferred_reply import DeferredReply
@@ -54,10 +50,10 @@ class QueueRequests:
         self.requests = RequestTable(
             handlers={Opcode.QUEUES: self._queues},
             holders={
-                Opcode.DESCRIBE: partitions.holder(self._describe),
-                Opcode.DEAD: partitions.holder(self._dead),
+                Opcode.DESCRIBE: partitions.answerer(self._describe),
+                Opcode.DEAD: partitions.answerer(self._dead),
                 Opcode.SYNC: partitions.holder(self._sync, makes=_sync_makes),
-                Opcode.RESIZE: partitions.holder(self._resize, makes=Makes.QUEUES),
+                Opcode.RESIZE: partitions.answerer(self._resize, makes=Makes.QUEUES),
             },
             admissions={Opcode.RESIZE: name_user},
         )
@@ -68,10 +64,7 @@ class QueueRequests:
         quotas = {one: self._partitions.loader.quota(one) for one in namespaces}
         return QueuesFound(list(found), quotas)
 
-    def _describe(self, owned: Owned, _message: Describe, held: DeferredReply) -> None:
-        self._partitions.answering(held, self._described(owned, held))
-
-    async def _described(self, owned: Owned, held: DeferredReply) -> None:
+    async def _describe(self, owned: Owned, _message: Describe) -> PartitionDescription:
         description = self._description(owned, await self._store.dead_count(owned.key))
         description.damaged_rows, description.damaged_tasks = await self._store.damaged_count(
             owned.key
@@ -82,7 +75,7 @@ class QueueRequests:
             description.namespace_queues_max = self._partitions.loader.quota(namespace)
             await self._signatures.complete(owned)
             description.served_seconds_ago = owned.partition.served_seconds_ago(self._loop.time())
-        held.answer(description)
+        return description
 
     def _description(self, owned: Owned, dead: int) -> PartitionDescription:
         partition = owned.partition
@@ -155,23 +148,17 @@ class QueueRequests:
             )
         )
 
-    def _resize(self, owned: Owned, message: Resize, held: DeferredReply) -> None:
+    async def _resize(self, owned: Owned, message: Resize) -> Resized:
         if owned.key.partition:
             raise InvalidArgument("Only the root, partition 0, keeps the counts.")
-        self._partitions.answering(held, self._resized(owned, message, held))
-
-    async def _resized(self, owned: Owned, message: Resize, held: DeferredReply) -> None:
         counts = await self._caretaker.change(
             owned, message.read, message.write, force=message.force
         )
-        held.answer(Resized(Counts(counts.read, counts.write, counts.version)))
+        return Resized(Counts(counts.read, counts.write, counts.version))
 
     # Dead letters
 
-    def _dead(self, owned: Owned, message: DeadLetters, held: DeferredReply) -> None:
-        self._partitions.answering(held, self._dead_answered(owned, message, held))
-
-    async def _dead_answered(self, owned: Owned, message: DeadLetters, held: DeferredReply) -> None:
+    async def _dead(self, owned: Owned, message: DeadLetters) -> DeadLettersFound:
         if message.action == "list":
             after = message.sequences[0] if message.sequences else 0
             found = await self._store.dead(owned.key, after, message.most)
@@ -190,34 +177,29 @@ class QueueRequests:
                 self._partitions.check(owned)
                 owned.partition.damaged_rows.set_aside_dead(one, str(problem), self._loop.time())
                 self._partitions.touch(owned)
-        held.answer(DeadLettersFound(letters, total - (len(found) - len(letters))))
+        return DeadLettersFound(letters, total - (len(found) - len(letters)))
 
     async def _act(self, owned: Owned, action: str, sequences: list[int]) -> list[Dead]:
         """Each as soon as it was read: what lies a while may have been done again by others."""
         partition = owned.partition
-        future: asyncio.Future[None] = self._loop.create_future()
-        ticket = Ticket(lambda _, problem: settle(future, problem), 1)
         found = []
-        for sequence in sequences:
-            one = await self._store.dead_one(owned.key, sequence)
-            self._partitions.check(owned)
-            if one is None:
-                continue
-            now = self._loop.time()
-            if action == "retry":
-                try:
-                    partition.store_replies.retry_dead(one, ticket, now)
-                except RowDamagedError as problem:
-                    partition.damaged_rows.set_aside_dead(one, str(problem), now)
+        async with self._partitions.written(owned) as ticket:
+            for sequence in sequences:
+                one = await self._store.dead_one(owned.key, sequence)
+                self._partitions.check(owned)
+                if one is None:
                     continue
-            else:
-                partition.store_replies.drop_dead(one.sequence, ticket, now)
-            self._partitions.touch(owned)
-            found.append(one)
-        self._partitions.check(owned)
-        partition.tickets.release(ticket)
-        self._partitions.touch(owned)
-        await future
+                now = self._loop.time()
+                if action == "retry":
+                    try:
+                        partition.store_replies.retry_dead(one, ticket, now)
+                    except RowDamagedError as problem:
+                        partition.damaged_rows.set_aside_dead(one, str(problem), now)
+                        continue
+                else:
+                    partition.store_replies.drop_dead(one.sequence, ticket, now)
+                self._partitions.touch(owned)
+                found.append(one)
         return found
 
 

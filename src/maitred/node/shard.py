@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -23,6 +24,7 @@ from maitred import __version__
 from maitred.errors import (
     CutOff,
     InvalidArgument,
+    MaitredError,
     PayloadTooLarge,
     TlsFailed,
 )
@@ -73,7 +75,7 @@ from maitred.wire.tls_handshakes import TlsHandshakes
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 
     from msgspec import Struct
 
@@ -374,6 +376,17 @@ class Shard:
         self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             self.log.error("background task failed", exc_info=task.exception())
+
+    @contextmanager
+    def failures_logged(self, event: str) -> Iterator[None]:
+        """Log what the block raises, and go on: periodic work must survive one failure. An error
+        such as an unreachable store is logged elsewhere, so this logs it for debugging only."""
+        try:
+            yield
+        except MaitredError as problem:
+            self.log.debug(event, error=problem)
+        except Exception:
+            self.log.exception(event)
 
     # What connections ask of it
 

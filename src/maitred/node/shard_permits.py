@@ -22,9 +22,10 @@ from hmac import compare_digest
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from maitred.errors import InternalError, MaitredError, Overloaded, Unavailable
+from maitred.errors import MaitredError, Overloaded, Unavailable
 from maitred.matching.permits import LEASE_SECONDS, PERMITS_KEPT, Permits
 from maitred.matching.reservation_proofs import expires_at
+from maitred.node.deferred_reply import node_fault
 from maitred.node.peer_calls import ASK_SECONDS
 from maitred.node.request_table import RequestTable
 from maitred.protocol.frames import Opcode
@@ -379,7 +380,7 @@ class _Taking:
             self._held.refuse(problem)
         except Exception:
             self._counting.free(self._permits)
-            self._held.refuse(InternalError("The node failed at this request."))
+            self._held.refuse(node_fault())
             raise
 
     def _answered(self, outcome: Struct | MaitredError) -> None:

@@ -10,7 +10,7 @@ from maitred.matching.attempt_proofs import holder_of
 from maitred.matching.records import PartitionKey
 from maitred.matching.shared_supplies import SharedOffer, SharedSupply
 from maitred.node.deferred_reply import DeferredReply
-from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes, RequestKind
+from maitred.node.partitions import ANSWER_EARLY_SECONDS, Makes, RequestKind, WaitingRequest
 from maitred.node.request_table import RequestTable, name_worker
 from maitred.protocol.frames import Opcode
 from maitred.protocol.refusals import encode_error
@@ -118,7 +118,7 @@ class SharedOfferRequests:
             if owned is not None:
                 self._joined(owned, join, joining)
             elif not partitions.has(key):  # else it is being loaded, and finds the set then
-                partitions.load_for(key, self._join, join, joining)
+                partitions.load_for(key, WaitingRequest(self._join, join, joining))
 
     def _joined(self, owned: Owned, message: Offer, held: DeferredReply) -> None:
         """The partition is there."""

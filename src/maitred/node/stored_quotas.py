@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from math import inf
 from typing import TYPE_CHECKING, Final
 
-from maitred.errors import MaitredError
 from maitred.matching.quotas import LOOK_SECONDS, Quotas
+from maitred.node.occasional_warning import OccasionalWarning
 from maitred.protocol.tasks import StoredAmount
 
 if TYPE_CHECKING:
+    from maitred.errors import MaitredError
     from maitred.matching.quotas import Quota
     from maitred.matching.records import PartitionKey
     from maitred.node.shard import Shard
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 LOOK_SHARE: Final = 0.05
 """Largest share of the time that is spent on looks. Where one takes long, because there are very
 many queues or the store is slow, the next one comes later."""
-
-TOLD_SECONDS: Final = 10.0
-"""How often, at most, the log tells that tasks are refused; a producer may try a thousand times a
-second."""
 
 
 class StoredQuotas:
@@ -35,8 +31,7 @@ class StoredQuotas:
         self._quotas = Quotas(shard.settings.namespaces, shard.settings.limits.free_disk_bytes)
         self._looked = False
         self._looking = asyncio.Lock()
-        self._told_at = -inf
-        self._untold = 0
+        self._refused_warning = OccasionalWarning(shard.log, "tasks refused")
 
     def begin(self) -> None:
         """Look again and again until the shard stops."""
@@ -65,32 +60,22 @@ class StoredQuotas:
         return StoredAmount(*use, limits.stored_tasks, limits.stored_bytes)
 
     def refused(self, key: PartitionKey, tasks: int, problem: MaitredError) -> None:
-        """Tell the log that tasks were refused, at most every `TOLD_SECONDS`."""
-        now = self._shard.loop.time()
-        self._untold += tasks
-        if now - self._told_at < TOLD_SECONDS:
-            return
-        self._shard.log.warning(
-            "tasks refused",
+        """Log that tasks were refused."""
+        self._refused_warning.say(
+            self._shard.loop.time(),
             namespace=key.namespace,
             queue=key.queue,
-            tasks=self._untold,
+            tasks=tasks,
             error=problem,
         )
-        self._told_at = now
-        self._untold = 0
 
     async def _run(self) -> None:
         loop = self._shard.loop
         while True:
             begun = loop.time()
             async with self._looking:
-                try:
+                with self._shard.failures_logged("stored tasks not counted"):
                     await self._look()
-                except MaitredError as problem:
-                    self._shard.log.debug("stored tasks not counted", error=problem)
-                except Exception:
-                    self._shard.log.exception("stored tasks not counted")
             took = loop.time() - begun
             await asyncio.sleep(max(LOOK_SECONDS, took / LOOK_SHARE))
 
