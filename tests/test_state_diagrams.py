@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maitred.dispatch.query_states import FOLLOWS
 from maitred.matching.task import BEGINNINGS, TABLE, State, TaskEvent
+from maitred.node.connection_states import CONNECTION
+from maitred.node.keeper import CHILD
 from maitred.routing.counts import COUNTS_TABLE
 from maitred.states import StateTable
 from maitred.worker.lifecycle import WORKER_TABLE
@@ -37,7 +39,14 @@ QUERY: Final = StateTable[str, str](
     {"waiting": ""},
     {before: {after: after for after in following} for before, following in FOLLOWS.items()},
 )
-TABLES: Final[Sequence[StateTable[Any, Any]]] = (TASK, QUERY, COUNTS_TABLE, WORKER_TABLE)
+TABLES: Final[Sequence[StateTable[Any, Any]]] = (
+    TASK,
+    QUERY,
+    COUNTS_TABLE,
+    WORKER_TABLE,
+    CONNECTION,
+    CHILD,
+)
 """Every table of the page, in its order."""
 
 

@@ -189,7 +189,7 @@ def test_a_gateway_that_keeps_dying_does_not_stop_the_node() -> None:
         os.kill(node.ready["gateway_pid"], signal.SIGKILL)
         (line,) = node.errors.wait_for("gateway ready again")
         os.kill(json.loads(line)["pid"], signal.SIGKILL)
-        node.errors.wait_for("gateway keeps dying; the node goes on")
+        node.errors.wait_for("gateway keeps dying; the node continues")
         node.errors.wait_for("gateway ready again", count=2)
         assert call(http_of(node), "GET", "/health")[0] == 200
         assert node.stop() == 0

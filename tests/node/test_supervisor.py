@@ -277,7 +277,7 @@ def test_shards_of_a_killed_supervisor_end(tmp_path: Path) -> None:
         node.process.kill()
         node.wait()  # until the last process has closed the log
         assert_gone(node)
-        assert len(node.events("supervisor gone; stopping")) == 2
+        assert len(node.events("the supervisor has ended; stopping")) == 2
         assert list(temporary.iterdir()) == []
     with running_node(data=data, port=node.port) as again:
         assert again.ready["node"] == node.ready["node"]

@@ -14,10 +14,10 @@ import pytest
 
 from maitred.errors import CannotStart, InvalidSetting, ShardsKeepDying
 from maitred.logs import silent
-from maitred.node import keeper, launch
+from maitred.node import child_process, keeper
+from maitred.node.child_process import ProcessEnd
 from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.keeper import Keeper
-from maitred.node.launch import ProcessEnd
 from maitred.node.shard import ShardPlace
 from maitred.settings import Node, Restarts, Tls
 
@@ -93,7 +93,7 @@ def test_a_typed_error_of_the_shard_is_raised_as_it_is(place: ShardPlace) -> Non
 def test_a_shard_that_says_nothing_before_it_ends(
     place: ShardPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "MODULE", "this")  # prints a poem, and ends
+    monkeypatch.setattr(child_process, "MODULE", "this")  # prints a poem, and ends
     with pytest.raises(CannotStart, match="Shard 0 ended with exit status 0 before it was ready"):
         asyncio.run(kept(place).start())
 
@@ -106,7 +106,7 @@ def test_a_shard_that_cannot_start_again_is_given_up_with_its_own_words(
     async def scenario() -> None:
         shard = kept(place)
         await shard.start()
-        monkeypatch.setattr(launch, "MODULE", "maitred.no_such_module")
+        monkeypatch.setattr(child_process, "MODULE", "maitred.no_such_module")
         os.kill(shard.pid, signal.SIGKILL)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await shard.keep()

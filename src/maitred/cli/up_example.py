@@ -20,7 +20,7 @@ import click
 
 from maitred.cli.admin_worker_ask import present
 from maitred.errors import CannotStart, InvalidArgument, MaitredError
-from maitred.node.launch import send_signal
+from maitred.node.child_process import send_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,18 +18,11 @@ from typing import TYPE_CHECKING, Final
 from maitred.gateway.gateway import Gateway
 from maitred.gateway.http.listener import HttpListener
 from maitred.logs import logger
-from maitred.node.child_process import (
-    Channel,
-    raise_file_limit,
-    run_child,
-    set_title,
-    until_stopped,
-)
 from maitred.node.control import Ready, StartGateway
 from maitred.node.exits import CUT_OFF, FINISHED
 from maitred.node.node_reload import NodeReload, SettingsFile
-from maitred.node.reload_link import ReloadLink
 from maitred.node.shard import part_states
+from maitred.node.supervisor_link import SupervisorLink, raise_file_limit, run_child, set_title
 from maitred.protocol.access import ProcessState
 from maitred.security.audit_log import audit_log
 from maitred.security.exposed_files import warn_of_exposed_files
@@ -71,11 +64,9 @@ def spare_the_collector() -> None:
 # Of a node
 
 
-async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
+async def serve(link: SupervisorLink, start: StartGateway, log: Logger) -> int:
     """Serve until stopped, and return the exit status; raise `MaitredError` if it cannot start."""
     settings = start.settings
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     tls = None if settings.tls is None else ListenerTls(settings.tls)
     scheme = "maitreds" if tls is not None else "maitred"
     surroundings = Surroundings.real()
@@ -91,14 +82,14 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
         tls=None if settings.tls is None else own_node_tls(settings.tls, log),
         reloadable=() if tls is None else (tls,),
     )
-    heard = asyncio.create_task(ReloadLink(channel, gateway.guard.reloading).hear())
+    stopped = link.follow(gateway.guard.reloading)
     listener = HttpListener(port=start.port, tls=None if tls is None else tls.listening, reuse=True)
     await gateway.open(listener)
     gateway.connect()
     reached = asyncio.create_task(gateway.reaches_shards.wait())
     failed = asyncio.create_task(gateway.failed())
     await asyncio.wait(
-        (heard, reached, failed),
+        (stopped, reached, failed),
         timeout=FIRST_SECONDS,
         return_when=asyncio.FIRST_COMPLETED,
     )
@@ -110,9 +101,9 @@ async def serve(channel: Channel, start: StartGateway, log: Logger) -> int:
     elif not gateway.reaches_shards.is_set():
         log.error("the gateway does not reach its node; trying on", seconds=FIRST_SECONDS)
     spare_the_collector()
-    await channel.say(Ready(serves=gateway.reaches_shards.is_set()))
-    if await until_stopped(heard, stop):
-        log.warning("supervisor gone; closing the listeners")
+    await link.say(Ready(serves=gateway.reaches_shards.is_set()))
+    if await stopped:
+        log.warning("the supervisor has ended; closing the listeners")
     failed.cancel()
     finished = await gateway.drain(settings.drain_seconds)
     if audit is not None:

@@ -1,13 +1,11 @@
-"""A connection that a shard has accepted: what it holds, how long it may take, how it ends.
+"""A connection that a shard has accepted: its state, its memory, its time limits, its end.
 
-What a connection holds is counted for all of them together, in the shard, and whoever makes it too
-much is the one to go. A connection ends with a sentence that says why, if there is anybody to hear
-it.
+The shard counts the memory of all connections together, and closes the connection that exceeds the
+limit. The last frame of a connection says why it ends, if its peer still reads.
 """
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from maitred.errors import (
@@ -16,6 +14,12 @@ from maitred.errors import (
     ProtocolViolation,
     TokenExpired,
     TooManyConnections,
+)
+from maitred.node.connection_states import (
+    CONNECTION,
+    HANDSHAKE,
+    ConnectionEvent,
+    ConnectionState,
 )
 from maitred.node.deferred_reply import HeldWork, node_fault
 from maitred.node.patience import Farewell, Observed, lost_patience
@@ -49,18 +53,10 @@ if TYPE_CHECKING:
     from maitred.security.directory import Identity
 
 FORWARDED_EXTRA_BYTES: Final = 1024
-"""By so much a request may grow when it is passed on: fields that the client left out are filled
-in. A frame beyond the limit would end the link, and with it what others have under way there."""
+"""Bytes by which a request may grow when it is forwarded: the shard fills in fields that the client
+left out. A frame beyond the limit would end the link, with the requests of all clients on it."""
 
 pack_header: Final = HEADER.pack
-
-
-class HandshakeState(Enum):
-    """How far a connection's handshake has come."""
-
-    FRESH = auto()
-    AUTHENTICATING = auto()
-    READY = auto()
 
 
 class Accepted(Link):
@@ -94,28 +90,38 @@ class Accepted(Link):
         super().__init__(shard.loop, FrameDecoder(REQUEST, size), RESPONSE, limits.turn_frames)
         self.shard = shard
         self.opened_at = self.arrived_at
-        self.state = HandshakeState.READY if peer else HandshakeState.FRESH
+        self.state = ConnectionState.READY if peer else ConnectionState.FRESH
         self.version = shard.description.versions[-1] if peer else 0
-        """The version of our messages that both ends speak; 0: a driver that has none, or somebody
-        who is not READY yet."""
+        """The version of maitred's messages that both ends speak; 0 for a driver that speaks CQL
+        only, and until the connection is READY."""
         self._agreed_version = 0
         self.identity: Identity | None = None
         self.permissions = EVERYTHING if peer else NOTHING
         self.events: frozenset[str] = frozenset()
         self.announced: tuple[str, str] | None = None
-        """The address that a worker announced last on this connection, and what gateways are told
-        instead: see `announced.py`."""
+        """The address that a worker announced last on this connection, and the address that
+        gateways are told instead (`announced.py`)."""
         self.under_way: dict[int, Work] = {}
         """Requests that are not answered yet, by stream."""
         self._peer = peer
-        # A link carries the requests of everybody at that shard, each of whom has a limit there.
+        # A link between shards carries the requests of many connections, each with its own limit.
         self._in_flight_max = STREAMS_MAX if peer else limits.in_flight
         self._unsent_seen = 0
         self._unsent_counted = 0
         self._verifying: asyncio.Task[None] | None = None
-        """What finds out who this is."""
+        """Verifies the client's credentials; cancelled when the connection is lost."""
+
+    def __repr__(self) -> str:
+        who = "another shard" if self._peer else self.user or "a client"
+        return (
+            f"<{type(self).__name__} of {who}: {self.state.name}, {len(self.under_way)} in flight>"
+        )
 
     # Beginning and end
+
+    def happen(self, event: ConnectionEvent) -> None:
+        """Change the state by the table; raise `InternalError` for an event out of place."""
+        self.state = CONNECTION.after(self.state, event)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -139,10 +145,8 @@ class Accepted(Link):
         if not self._peer:
             shard.client_connections -= 1
         self.closing = True
-        shard.partial_bytes -= self.partial_bytes
-        if self.state is not HandshakeState.READY:
-            shard.strangers_bytes -= self.partial_bytes
-        self.partial_bytes = 0
+        self._forget_partial()
+        self.happen(ConnectionEvent.LOSE)
         self._count_unsent(0)
         for work in list(self.under_way.values()):
             work.stop(None)
@@ -150,19 +154,41 @@ class Accepted(Link):
         if self._verifying is not None:
             self._verifying.cancel()
 
+    def finish(self) -> None:
+        if not self.closing:
+            self._forget_partial()
+            self.happen(ConnectionEvent.CLOSE)
+            super().finish()
+
+    def abort(self) -> None:
+        self._forget_partial()
+        self.happen(ConnectionEvent.CLOSE)
+        if self.closing_since is None:
+            self.closing_since = self.loop.time()
+        super().abort()
+
+    def _forget_partial(self) -> None:
+        """Free the bytes of incomplete frames: a closing connection decodes no more."""
+        if self.partial_bytes:
+            self.decoder = FrameDecoder(REQUEST, 0)
+            self.shard.partial_bytes -= self.partial_bytes
+            if self.state in HANDSHAKE:
+                self.shard.strangers_bytes -= self.partial_bytes
+            self.partial_bytes = 0
+
     def partial_bytes_changed(self, partial_bytes: int) -> None:
         shard = self.shard
         more = partial_bytes - self.partial_bytes
         shard.partial_bytes += more
         self.partial_bytes = partial_bytes
-        if self.state is not HandshakeState.READY:
+        if self.state in HANDSHAKE:
             shard.strangers_bytes += more
             if more > 0 and shard.strangers_bytes > shard.limits.handshake_bytes:
                 self.say_farewell(
                     Overloaded("The incomplete frames of all handshakes take too much memory.")
                 )
             return
-        # Another shard did not choose what its clients sent; closing it would hit them all.
+        # A link between shards stays: closing it would end the requests of many clients.
         excused = self.closing or self._peer
         held = shard.partial_bytes - shard.strangers_bytes
         if held > shard.limits.partial_bytes and not excused:
@@ -176,7 +202,8 @@ class Accepted(Link):
         if shard.unsent_bytes > shard.limits.unsent_bytes and not self._peer:
             self._part(
                 Farewell(
-                    Overloaded("The answers that nobody reads take too much memory."), heard=False
+                    Overloaded("The unread answers of all connections take too much memory."),
+                    heard=False,
                 )
             )
 
@@ -190,26 +217,28 @@ class Accepted(Link):
 
     def frame_refused(self, problem: ProtocolViolation, stream: int) -> None:
         # A driver that tries a newer version waits for the answer on the stream of its first frame.
-        self.say_farewell(problem, stream if self.state is HandshakeState.FRESH else EVENT_STREAM)
+        self.say_farewell(problem, stream if self.state is ConnectionState.FRESH else EVENT_STREAM)
 
     def say_farewell(self, problem: MaitredError, stream: int = EVENT_STREAM) -> None:
-        """Say why, and close."""
+        """Send the error as the last frame, and close."""
         if self.closing:
             return
         self.shard.count_error(problem.code)
-        if self.state is not HandshakeState.READY and stream == EVENT_STREAM:
+        if self.state is not ConnectionState.READY and stream == EVENT_STREAM:
             stream = 0
-        # First: the end of one request can be the answer to another one of this connection.
+        # Before the error: the end of one request can answer another request of this connection.
         self._stop_work(None)
         self.send(0, stream, Opcode.ERROR, encode_error(problem))
         self.shard.log.debug("connection refused", peer=self.peer_name, error=problem)
         self.finish()
 
     def look_at_clock(self, now: float) -> None:
-        """Called about once a second: is it still worth keeping?"""
+        """Close the connection if its peer exceeds a time limit; called about once a second."""
+        if self.state is ConnectionState.CLOSED:
+            return
         stalled_since = self.write_paused_since
         if stalled_since is not None:
-            # Only what becomes less was taken; answers to earlier requests may make it more.
+            # A smaller buffer shows that the peer reads; answers may have made it larger meanwhile.
             unsent = self.transport.get_write_buffer_size()
             if unsent < self._unsent_seen:
                 self.write_paused_since = now
@@ -223,7 +252,8 @@ class Accepted(Link):
             self._part(farewell)
 
     def look_at_expiry(self, moment: float) -> None:
-        """Called as often: is whoever is there still allowed to be, by the wall clock?"""
+        """Close the connection if its token or certificate has expired by the wall clock; called
+        about once a second."""
         if self.identity is not None and self.identity.until <= moment:
             self.say_farewell(
                 TokenExpired(
@@ -235,12 +265,12 @@ class Accepted(Link):
     def _observed(self) -> Observed:
         return Observed(
             opened_at=self.opened_at,
-            ready=self.state is HandshakeState.READY,
+            ready=self.state is ConnectionState.READY,
             arrived_at=self.arrived_at,
             partial_since=self.partial_since,
             stalled_since=self.write_paused_since,
             closing_since=self.closing_since,
-            # Nothing can arrive while we do not read.
+            # Nothing can arrive while the shard does not read.
             busy=bool(self.under_way) or self.write_paused_since is not None,
         )
 
@@ -257,7 +287,7 @@ class Accepted(Link):
             work.stop(reason)
 
     def drain(self, problem: MaitredError) -> None:
-        """The time for what is under way is over: say so to each, and close."""
+        """Refuse the requests in flight with this error, and close: `drain_seconds` are over."""
         self._stop_work(problem)
         self.finish()
 
@@ -290,7 +320,7 @@ class Accepted(Link):
     # Answers
 
     def answer(self, stream: int, opcode: int, message: Struct) -> None:
-        """Answer a request of ours."""
+        """Answer a request of maitred's protocol."""
         body = encode(message)
         self.shard.requests += 1
         frame = pack_header(RESPONSE, 0, stream, opcode + ANSWER, len(body)) + body
@@ -304,14 +334,14 @@ class Accepted(Link):
             self.write(frame)
 
     def refuse(self, stream: int, problem: MaitredError) -> None:
-        """Answer with an error; the connection goes on."""
+        """Answer with an error; the connection stays open."""
         self.shard.requests += 1
         self.shard.count_error(problem.code)
         if not self.closing:
             self.send(0, stream, Opcode.ERROR, encode_error(problem))
 
     def pass_answer(self, flags: int, stream: int, opcode: int, body: bytes) -> None:
-        """Answer with what another shard has said."""
+        """Answer with another shard's answer."""
         self.shard.requests += 1
         self.send(flags, stream, opcode, body)
 
@@ -322,19 +352,19 @@ class Accepted(Link):
         self.send(0, stream, Opcode.ERROR, body)
 
     def blame_ourselves(self, stream: int, problem: BaseException) -> None:
-        """A fault of ours: the details go to the log, the caller gets a sentence."""
+        """Log a fault of the node, and answer that the node failed at the request."""
         self.shard.log.error("request failed", peer=self.peer_name, exc_info=problem)
         self.refuse(stream, node_fault())
 
-    # What is under way
+    # Requests in flight
 
     def work_begins(self, stream: int, work: Work, size: int) -> None:
-        """Register a request that is under way, and count its body."""
+        """Register a request that is not answered at once, and count its body."""
         self.under_way[stream] = work
         self.shard.under_way_bytes += size
 
     def work_ends(self, stream: int, work: Work, size: int) -> bool:
-        """Remove a request that is over; return False if it was removed before."""
+        """Remove a request that has ended; return False if it was removed before."""
         if self.under_way.get(stream) is not work:
             return False
         del self.under_way[stream]

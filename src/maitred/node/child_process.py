@@ -1,123 +1,234 @@
-"""What the processes that a supervisor starts have in common: their start, their end of the control
-channel, and their limits."""
+"""The supervisor's view of one child process, a shard or the gateway: its start, its reports, its
+end."""
 
 from __future__ import annotations
 
 import asyncio
-import resource
+import os
+import signal
 import socket
 import sys
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import uvloop
+from msgspec import DecodeError
 
-from maitred.errors import InternalError, MaitredError
-from maitred.node.control import LINE_BYTES, Failed, decode_command, line
-from maitred.node.exits import CANNOT_START, FINISHED
+from maitred.node.control import (
+    LINE_BYTES,
+    Failed,
+    Ready,
+    ReloadDone,
+    ReloadProcess,
+    ReloadWanted,
+    Start,
+    StartGateway,
+    Stop,
+    decode_report,
+    done_before,
+    line,
+)
+from maitred.node.exits import FINISHED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from asyncio.subprocess import Process
+    from collections.abc import Callable, Iterable
 
-    from maitred.logs import Logger
-    from maitred.node.control import Command, Report
+    from maitred.errors import MaitredError
+    from maitred.node.control import Command
+    from maitred.protocol.access import PartState, ProcessState
+    from maitred.settings import User
 
-AnyStart = TypeVar("AnyStart")
-"""The command with which the supervisor starts a process of this kind."""
+    ReloadAsker = Callable[[list[ProcessState]], None]
+    """Tells the process that asked for a reload what came of it."""
 
+MODULE: Final = "maitred.node.shard_process"
 
-def run_child(
-    kind: type[AnyStart],
-    prepare: Callable[[AnyStart], Logger],
-    serve: Callable[[Channel, AnyStart, Logger], Awaitable[int]],
-) -> None:
-    """Run this process as the child of a supervisor: read the command to start from the inherited
-    socket whose number is the first argument, serve, and exit with the status that `serve` returns.
+OURS: Final = frozenset((signal.SIGINT, signal.SIGHUP))
+"""Signals that a terminal sends to every process of a command; the supervisor alone handles
+them."""
 
-    An error of `serve` is reported to the supervisor.
-    """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.exit(runner.run(_hear_and_serve(int(sys.argv[1]), kind, prepare, serve)))
+STANDARD_ERROR: Final = 2
+"""A child's standard output goes there, too: the supervisor's own is for its announcement."""
 
 
-async def _hear_and_serve(
-    file: int,
-    kind: type[AnyStart],
-    prepare: Callable[[AnyStart], Logger],
-    serve: Callable[[Channel, AnyStart, Logger], Awaitable[int]],
-) -> int:
-    channel = await Channel.on(file)
-    try:
-        start = await channel.hear()
-        if not isinstance(start, kind):  # the supervisor has ended, or stops
-            return FINISHED
-        raise_file_limit()
-        log = prepare(start)
-        try:
-            return await serve(channel, start, log)
-        except MaitredError as problem:
-            await channel.say(Failed.of(problem))
-        except Exception as problem:
-            log.exception("the process failed")
-            await channel.say(Failed.of(InternalError(f"{type(problem).__name__}: {problem}")))
-        return CANNOT_START
-    finally:
-        await channel.close()
+class ProcessEnd(NamedTuple):
+    """The exit status of a process, and the error that it reported before, if it did."""
+
+    status: int
+    """The exit status; minus the signal's number if a signal ended the process."""
+    problem: MaitredError | None
+    """The error that the process reported."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the process stopped without cutting requests off. The exit status tells, because
+        a socket may lose the last report if the other end had not read everything."""
+        return self.status == FINISHED
+
+    def __str__(self) -> str:
+        if self.status >= 0:
+            how = f"ended with exit status {self.status}"
+        else:
+            how = f"was killed by {_signal_name(-self.status)}"
+        return f"{how}: {self.problem}" if self.problem else how
 
 
-class Channel:
-    """A process's end of the control channel."""
+class ChildProcess:
+    """One process of the node; a restarted shard is another `ChildProcess`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
+    def __init__(
+        self,
+        process: Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        reload_wanted: Callable[[ReloadAsker], None],
+        on_ready: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self.pid = process.pid
+        self.serves = False
+        """Whether the process was able to serve when it became ready."""
+        self._on_ready = on_ready
+        self._on_end = on_end
+        self._ready = asyncio.Event()
+        self._process = process
         self._writer = writer
+        self._problem: MaitredError | None = None
+        self._reload_wanted = reload_wanted
+        self._reloads: dict[int, asyncio.Future[list[PartState] | None]] = {}
+        self._reload_number = 0
+        self._ended = asyncio.create_task(self._watch(reader))
 
     @classmethod
-    async def on(cls, file: int) -> Channel:
-        inherited = socket.socket(fileno=file)
-        inherited.settimeout(0)
-        return cls(*await asyncio.open_connection(sock=inherited, limit=LINE_BYTES))
+    async def launch(
+        cls,
+        start: Start | StartGateway,
+        inherited: Iterable[int],
+        module: str | None = None,
+        *,
+        reload_wanted: Callable[[ReloadAsker], None] = lambda _asker: None,
+        on_ready: Callable[[], None] = lambda: None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> ChildProcess:
+        """Start a process; it inherits these files besides the one in `start`. `reload_wanted` is
+        called when an operator asks the process for a reload of the node."""
+        files = [*inherited]
+        if isinstance(start, Start) and start.source_port_socket is not None:
+            files.append(start.source_port_socket)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.settimeout(0)
+            reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
+            # The child inherits the blocked signals: Ctrl-C and the end of a terminal, both meant
+            # for the supervisor, do not end it. The supervisor gets those that come meanwhile as
+            # soon as it unblocks them. The fork happens before the first await, so concurrent
+            # launches do no harm.
+            signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    *_interpreter_options(),
+                    "-m",
+                    module or MODULE,
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(), *files),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=STANDARD_ERROR,
+                )
+            except BaseException:
+                writer.close()
+                raise
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, OURS)
+        writer.write(line(start))
+        return cls(
+            process,
+            reader,
+            writer,
+            reload_wanted=reload_wanted,
+            on_ready=on_ready,
+            on_end=on_end,
+        )
 
-    async def hear(self) -> Command | None:
-        """Return the supervisor's next line; None if the supervisor has ended."""
-        try:
-            said = await self._reader.readline()
-        except OSError:
+    async def _watch(self, reader: asyncio.StreamReader) -> ProcessEnd:
+        with suppress(OSError, ValueError, DecodeError):  # the process died while it reported
+            while (said := await reader.readline()).endswith(b"\n"):
+                report = decode_report(said)
+                if isinstance(report, Ready):
+                    self.serves = report.serves
+                    self._on_ready()
+                    self._ready.set()
+                elif isinstance(report, Failed):
+                    self._problem = report.error()
+                elif isinstance(report, ReloadWanted):
+                    self._reload_wanted(partial(self._reload_done, report.number))
+                elif (waiting := self._reloads.get(report.number)) is not None:
+                    waiting.set_result(report.parts)
+        for waiting in self._reloads.values():
+            if not waiting.done():
+                waiting.set_result(None)
+        status = await self._process.wait()
+        self._on_end()
+        self._writer.close()
+        return ProcessEnd(status, self._problem)
+
+    async def ended(self) -> ProcessEnd:
+        """Wait until the process has ended; any number of callers may wait."""
+        return await asyncio.shield(self._ended)
+
+    async def ready_or_ended(self) -> ProcessEnd | None:
+        """Wait until the process listens, and return None; or until it has ended."""
+        await done_before(self._ended, self._ready)
+        return None if self._ready.is_set() else self._ended.result()
+
+    def stop(self) -> None:
+        """Tell the process to finish the requests in flight, and to end."""
+        self._say(Stop())
+
+    async def reload(self, users: dict[str, User] | None) -> list[PartState] | None:
+        """Have the process reload; return None if it ends before."""
+        if self._ended.done():
             return None
-        return decode_command(said) if said.endswith(b"\n") else None
+        number = self._reload_number = self._reload_number + 1
+        waiting: asyncio.Future[list[PartState] | None]
+        waiting = self._reloads[number] = asyncio.get_running_loop().create_future()
+        self._say(ReloadProcess(number, users))
+        try:
+            return await waiting
+        finally:
+            self._reloads.pop(number, None)
 
-    async def say(self, report: Report) -> None:
-        with suppress(OSError):  # nobody is there to hear it
-            self._writer.write(line(report))
-            await self._writer.drain()
+    def _reload_done(self, number: int, processes: list[ProcessState]) -> None:
+        self._say(ReloadDone(number, processes))
 
-    async def close(self) -> None:
-        """Returns when all that was said is on its way."""
-        with suppress(OSError):
-            self._writer.close()
-            await self._writer.wait_closed()
+    def _say(self, command: Command) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(line(command))
 
-
-async def until_stopped(heard: asyncio.Task[Command | None], stop: asyncio.Event) -> bool:
-    """Wait for a signal or a word; true if the supervisor has gone without one."""
-    signalled = asyncio.create_task(stop.wait())
-    await asyncio.wait((heard, signalled), return_when=asyncio.FIRST_COMPLETED)
-    signalled.cancel()
-    if heard.done():
-        return heard.result() is None
-    heard.cancel()
-    return False
+    def kill(self) -> None:
+        """Kill the process."""
+        send_signal(self._process, signal.SIGKILL)
 
 
-def raise_file_limit() -> None:
-    """There is a file for each connection; the soft limit is for programs that use select."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # macOS calls it infinite, and means less
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def send_signal(process: Process, number: int) -> None:
+    """Send a signal to a child unless it has ended. `Process.send_signal` would first poll, and so
+    take the exit status away from the loop, which then reports an unknown child process and the
+    status 255."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
-def set_title(name: str) -> None:
-    """What `top` shows; there is no portable way, and it is not worth a dependency."""
-    with suppress(OSError):
-        Path("/proc/self/comm").write_text(f"maitred/{name}")
+def _interpreter_options() -> list[str]:
+    """Return the options with which a child finds the same modules as this process, and no others
+    of the current directory."""
+    return [] if {"", os.getcwd()} & set(sys.path) else ["-P"]  # noqa: PTH109 - sys.path has text
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} (signal {number})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,18 +1,20 @@
 """What a supervisor and its processes say to each other: lines of JSON on a socket pair.
 
-The supervisor begins with Start; with StartGateway if the process is to be the node's gateway. The
-process answers Ready, or Failed and ends. Stop, or the end of the channel because the supervisor is
-no more, makes it drain; how that went is its exit status. A process that meets a fault of its own
-says Failed at any time, so that the supervisor knows what it died of.
+The supervisor begins with Start, or with StartGateway if the process is to be the node's gateway.
+The process answers Ready, or Failed and ends. On Stop, or when the channel ends because the
+supervisor has ended, the process drains; its exit status tells whether requests were cut off. A
+process that meets a fault of its own sends Failed at any time, which tells the supervisor why the
+process died.
 
-A process that was asked to have the node reload says ReloadWanted. The supervisor then says
-ReloadProcess to all of them, each answers Reloaded, and the first one hears what came of it all as
-ReloadDone. The supervisor also begins by itself, when the settings file has changed.
+A process that an operator asked for a reload of the node sends ReloadWanted. The supervisor then
+sends ReloadProcess to all processes, each answers Reloaded, and the first one gets all outcomes as
+ReloadDone. The supervisor also begins a reload when the settings file has changed.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Any, Final
 
 from msgspec import Struct, json
 
@@ -110,6 +112,16 @@ Report = Ready | Failed | Reloaded | ReloadWanted
 
 _command: Final[json.Decoder[Command]] = json.Decoder(Command)
 _report: Final[json.Decoder[Report]] = json.Decoder(Report)
+
+
+async def done_before(task: asyncio.Task[Any], event: asyncio.Event) -> bool:
+    """Wait for the task or the event, whichever is first; return whether the task is done."""
+    set_first = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((task, set_first), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        set_first.cancel()
+    return task.done()
 
 
 def line(message: Command | Report) -> bytes:

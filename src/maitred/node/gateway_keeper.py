@@ -1,8 +1,7 @@
-"""Keeps the gateway of a node alive, like a shard; but the node does not stop because of it.
+"""Keeps the gateway of a node alive, like a shard; but the node continues without it.
 
-The gateway is the node's own: it knows a secret that is made at each start of the node, and with it
-says whose queries it brings. What runs in its process is none of the node's business: `MODULE` is
-all that is known of it here.
+The gateway authenticates with a secret that is made at each start of the node, and names the users
+of the queries that it brings. `MODULE` is all that this layer knows of the gateway's code.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from maitred.errors import CannotStart
 from maitred.node.control import StartGateway
 from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.keeper import Keeper
-from maitred.node.launch import ShardProcess
 from maitred.node.restarts import RestartPolicy
 from maitred.settings import HTTP_PORT, PORT
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from maitred.logs import Logger
-    from maitred.node.launch import ReloadAsker
+    from maitred.node.child_process import ChildProcess, ReloadAsker
     from maitred.node.shard import ShardPlace
     from maitred.settings import Node
 
@@ -35,13 +33,13 @@ MODULE: Final = "maitred.gateway.process"
 PORT_MAX: Final = 65_535
 
 ATTEMPTS: Final = 20
-"""At a free port, where a host has several addresses and each must have it."""
+"""Attempts at a free port, which must be free at every address of the host."""
 
-EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to find oneself, then
+EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address at which the gateway reaches the node then
 
 
 class GatewayKeeper(Keeper):
-    """The gateway, whichever process it is at the moment."""
+    """The gateway, as a sequence of processes."""
 
     word = "gateway"
 
@@ -72,29 +70,29 @@ class GatewayKeeper(Keeper):
     def _port(self) -> int:
         return self.port
 
-    async def _begin(self) -> ShardProcess:
+    async def _begin(self) -> ChildProcess:
         place = self.place
         host = EVERYWHERE.get(place.host, place.host)
         node = f"[{host}]:{place.port}" if ":" in host else f"{host}:{place.port}"
         start = StartGateway(self._settings, self.port, node, place.gateway_secret)
-        return await ShardProcess.launch(start, self._inherited, MODULE, self._reload_wanted)
+        return await self._launched(start, MODULE)
 
     @property
     def title(self) -> str:
         return self.word
 
     def _pointless(self, reason: str, ended: str) -> RestartPolicy:
-        """Tasks and those who ask without it need no gateway: it is tried again, slowly."""
-        self._log.error("gateway keeps dying; the node goes on", reason=reason, last=ended)
+        """Try again, slowly: tasks, and callers with a client of their own, need no gateway."""
+        self._log.error("gateway keeps dying; the node continues", reason=reason, last=ended)
         restarts = self._settings.restarts
         slowly = replace(restarts, first_seconds=restarts.longest_seconds)
         return RestartPolicy(slowly, asyncio.get_running_loop().time())
 
 
 def http_port(settings: Node, shards: int) -> int:
-    """The port of the HTTP API unless the settings say one: as far from the node's port as 4780 is
-    from 4747, and behind the ports of all shards and of drivers. 0, a free one, beside a node that
-    takes free ports itself, and where there is no such number."""
+    """Return the port of the HTTP API. Without a setting it is as far from the node's port as 4780
+    is from 4747, and above the ports of all shards and of drivers. It is 0, any free port, for a
+    node that takes free ports itself, and where the number would be too large."""
     if settings.gateway.port is not None:
         return settings.gateway.port
     wanted = settings.port + max(HTTP_PORT - PORT, shards + 2)
@@ -102,7 +100,7 @@ def http_port(settings: Node, shards: int) -> int:
 
 
 def hold_port(settings: Node, shards: int, held: ExitStack) -> int:
-    """The port of the HTTP API, held like those of shards; raises `CannotStart`."""
+    """Reserve the port of the HTTP API, like those of shards; raise `CannotStart`."""
     gateway = settings.gateway
     wanted = http_port(settings, shards)
     reservation = held.enter_context(HeldPorts(resolve(gateway.host)))

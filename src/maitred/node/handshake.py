@@ -1,7 +1,7 @@
-"""What is said in CQL: the handshake, and what a driver asks to keep house.
+"""The CQL part of a connection: the handshake, and the statements with which drivers begin.
 
-The handshake is a table: what may be said in which state. A message that is well-formed and out of
-place is refused and the connection goes on.
+A table has the messages that are allowed in each state. A well-formed message that is out of place
+is refused, and the connection stays open.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from maitred.errors import (
     Unauthenticated,
     UnknownRequest,
 )
-from maitred.node.accepted import Accepted, HandshakeState
+from maitred.node.accepted import Accepted
+from maitred.node.connection_states import ConnectionEvent, ConnectionState
 from maitred.protocol import cql
 from maitred.protocol.description import agree
 from maitred.protocol.frames import COMPRESSED, CUSTOM_PAYLOAD, Frame, Opcode
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from maitred.security.source import Source
 
 OWN_OPCODES: Final = 0x40
-"""Opcodes from here on are ours."""
+"""The first opcode of maitred's own requests."""
 
 _STATEMENTS: Final = frozenset((Opcode.PREPARE, Opcode.EXECUTE, Opcode.BATCH))
 """Requests of CQL for statements over data, which drivers know and this node does not serve."""
@@ -57,7 +58,7 @@ class Handshake(Accepted):
         elif frame.opcode >= OWN_OPCODES:
             raise ProtocolViolation(
                 "Say MAITRED_VERSION in STARTUP before making requests."
-                if self.state is HandshakeState.READY
+                if self.state is ConnectionState.READY
                 else "The handshake comes before requests."
             )
         elif any(opcode == frame.opcode for _, opcode in self._TABLE):
@@ -90,13 +91,13 @@ class Handshake(Accepted):
                 raise ProtocolViolation(
                     f"MAITRED_VERSION has to be a number, not {spoken[:60]!r}."
                 ) from None
-        # Whoever has credentials to show is asked for them, whatever the certificate says.
+        # A client that has credentials is asked for them, even if its certificate names a user.
         known = None if cql.LOGIN in options else self.shard.certified(self.transport)
         if known is not None:
             self._logged_in(known, self.source)
             self.send(0, stream, Opcode.READY, b"")
         elif self.shard.users.required:
-            self.state = HandshakeState.AUTHENTICATING
+            self.happen(ConnectionEvent.ASK_CREDENTIALS)
             self.send(0, stream, Opcode.AUTHENTICATE, cql.encode_authenticate())
         else:
             if cql.LOGIN in options and not self.shard.told_of_credentials:
@@ -107,10 +108,9 @@ class Handshake(Accepted):
             self.send(0, stream, Opcode.READY, b"")
 
     def _auth_response(self, stream: int, body: bytes) -> None:
-        if self._verifying:
-            raise ProtocolViolation("One AUTH_RESPONSE is being looked at already.")
         user, secret = cql.decode_credentials(body)
-        # A transport that is closed by the time of the verification does not tell its source.
+        self.happen(ConnectionEvent.VERIFY)
+        # The source is read now: a transport that is closed later does not tell it.
         self._verifying = self.shard.spawn(self._verify(stream, user, secret, self.source))
 
     async def _verify(self, stream: int, user: str, secret: str, source: Source) -> None:
@@ -119,13 +119,13 @@ class Handshake(Accepted):
         except (Unauthenticated, Overloaded) as problem:
             self.say_farewell(problem, stream)
             return
-        except Exception as problem:  # noqa: BLE001 - the client must not wait for ever
-            self._verifying = None
+        except Exception as problem:  # noqa: BLE001 - the client must get an answer
+            if self.state is ConnectionState.VERIFYING:
+                self.happen(ConnectionEvent.VERIFICATION_FAILED)
             self.blame_ourselves(stream, problem)
             return
-        if self.closing:
-            return
-        self._verifying = None
+        if self.state is not ConnectionState.VERIFYING:
+            return  # the connection was closed meanwhile
         self._logged_in(identity, source)
         self.send(0, stream, Opcode.AUTH_SUCCESS, cql.AUTH_SUCCESS_BODY)
 
@@ -138,30 +138,31 @@ class Handshake(Accepted):
         self._become_ready()
 
     def _become_ready(self) -> None:
-        self.shard.strangers_bytes -= self.partial_bytes  # which are a user's from now on
-        self.state = HandshakeState.READY
+        self.shard.strangers_bytes -= self.partial_bytes  # these bytes count as a user's now
+        self.happen(ConnectionEvent.ADMIT)
         self.version = self._agreed_version
         self.decoder.max_body_bytes = self.shard.limits.frame_bytes
 
     def _register(self, stream: int, body: bytes) -> None:
         self.events |= frozenset(cql.decode_register(body))
         self.send(0, stream, Opcode.READY, b"")
-        if self.shard.draining:  # it has been announced, but not to this one
+        if self.shard.draining:  # the others heard it when the drain began
             self.announce_drain()
 
     def _query(self, stream: int, body: bytes) -> None:
-        # The address at which this client has found us is the one it can use.
+        # The client can use the address at which it reached this shard.
         address = self.transport.get_extra_info("sockname")[0]
         result = self.shard.tables.select(cql.decode_query(body), address)
         self.send(0, stream, Opcode.RESULT, result)
 
-    _TABLE: ClassVar[dict[tuple[HandshakeState, int], Callable[[Handshake, int, bytes], None]]] = {
-        (HandshakeState.FRESH, Opcode.OPTIONS): _options,
-        (HandshakeState.FRESH, Opcode.STARTUP): _startup,
-        (HandshakeState.AUTHENTICATING, Opcode.OPTIONS): _options,
-        (HandshakeState.AUTHENTICATING, Opcode.AUTH_RESPONSE): _auth_response,
-        (HandshakeState.READY, Opcode.OPTIONS): _options,
-        (HandshakeState.READY, Opcode.REGISTER): _register,
-        (HandshakeState.READY, Opcode.QUERY): _query,
+    _TABLE: ClassVar[dict[tuple[ConnectionState, int], Callable[[Handshake, int, bytes], None]]] = {
+        (ConnectionState.FRESH, Opcode.OPTIONS): _options,
+        (ConnectionState.FRESH, Opcode.STARTUP): _startup,
+        (ConnectionState.AUTHENTICATING, Opcode.OPTIONS): _options,
+        (ConnectionState.AUTHENTICATING, Opcode.AUTH_RESPONSE): _auth_response,
+        (ConnectionState.VERIFYING, Opcode.OPTIONS): _options,
+        (ConnectionState.READY, Opcode.OPTIONS): _options,
+        (ConnectionState.READY, Opcode.REGISTER): _register,
+        (ConnectionState.READY, Opcode.QUERY): _query,
     }
-    """What may be said in which state."""
+    """The messages that are allowed in each state."""

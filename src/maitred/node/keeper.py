@@ -1,47 +1,102 @@
-"""Keeps one shard of a node alive: starts it, starts it again when it dies, and stops it."""
+"""Keeps one child process of the supervisor alive: starts, restarts and stops it."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
 from maitred.errors import CannotStart, ShardsKeepDying
+from maitred.node.child_process import ChildProcess, ProcessEnd
 from maitred.node.control import Start
 from maitred.node.exits import CUT_OFF
-from maitred.node.launch import ProcessEnd, ShardProcess
 from maitred.node.restarts import GiveUp, RestartPolicy
 from maitred.node.shard import FAREWELL_SECONDS
 from maitred.protocol.access import PartState, ProcessState
 from maitred.security.reload import FAILED, UNCHANGED
+from maitred.states import StateTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maitred.logs import Logger
-    from maitred.node.launch import ReloadAsker
+    from maitred.node.child_process import ReloadAsker
+    from maitred.node.control import StartGateway
     from maitred.node.shard import ShardPlace
     from maitred.settings import Node, User
 
 START_SECONDS: Final = 60.0
-"""From the start of a process to its first word, on a machine that has much else to do."""
+"""Longest time from the start of a process to its first report, on a busy machine."""
 
 RELOAD_SECONDS: Final = 4.0
-"""For a process to read users and certificates again; ten thousand users take a second. Less than
-a person waits for `maitred admin reload` unless told otherwise, so that it can say who is slow."""
+"""Time for a process to reload users and certificates; ten thousand users take a second. It is
+shorter than the default timeout of `maitred admin reload`, which can then name the slow process."""
 
 SLACK_SECONDS: Final = 5.0
-"""How much longer than it should a stopping shard may take before it is killed."""
+"""Time beyond its drain after which a stopping process is killed."""
+
+
+class ChildState(Enum):
+    """Where a child process of the supervisor stands, across its restarts."""
+
+    NEW = auto()
+    """The process was never started."""
+    STARTING = auto()
+    """The process was started, and has not reported that it is ready."""
+    READY = auto()
+    DEAD = auto()
+    """The process has ended by itself, and is started again after a pause."""
+    STOPPING = auto()
+    """The process was told to stop, or is being killed."""
+    ENDED = auto()
+    """The process has ended, and is not started again."""
+
+
+class ChildEvent(Enum):
+    """What can happen to a child process."""
+
+    LAUNCH = auto()
+    REPORT_READY = auto()
+    DIE = auto()
+    STOP = auto()
+    """The supervisor stops or kills the process."""
+
+
+_STATE, _EVENT = ChildState, ChildEvent
+
+CHILD: Final = StateTable[ChildState, ChildEvent](
+    "child process",
+    {_STATE.NEW: ""},
+    {
+        _STATE.NEW: {_EVENT.LAUNCH: _STATE.STARTING, _EVENT.STOP: _STATE.ENDED},
+        _STATE.STARTING: {
+            _EVENT.REPORT_READY: _STATE.READY,
+            _EVENT.DIE: _STATE.DEAD,
+            _EVENT.STOP: _STATE.STOPPING,
+        },
+        _STATE.READY: {_EVENT.DIE: _STATE.DEAD, _EVENT.STOP: _STATE.STOPPING},
+        _STATE.DEAD: {_EVENT.LAUNCH: _STATE.STARTING, _EVENT.STOP: _STATE.ENDED},
+        _STATE.STOPPING: {
+            # The process may become ready before it reads the command to stop.
+            _EVENT.REPORT_READY: _STATE.STOPPING,
+            _EVENT.DIE: _STATE.ENDED,
+            # A second signal kills a process that drains.
+            _EVENT.STOP: _STATE.STOPPING,
+        },
+        _STATE.ENDED: {},
+    },
+)
 
 
 class Keeper:
-    """One shard, whichever process it is at the moment. Another kind of process says what differs:
-    its name, and how it is started."""
+    """One shard, as a sequence of processes. A subclass for another kind of process overrides its
+    names, its start, and what follows when it keeps dying."""
 
     word = "shard"
-    """For the log."""
+    """The kind of process, for the log."""
 
     def __init__(
         self,
@@ -54,13 +109,19 @@ class Keeper:
         reload_wanted: Callable[[ReloadAsker], None] = lambda _asker: None,
     ) -> None:
         self.place = place
+        self.state = ChildState.NEW
         self._settings = settings
         self._log = log.bind(shard=place.number)
         self._source_port_socket = source_port_socket
         self._inherited = tuple(inherited)
         self._reload_wanted = reload_wanted
-        self._process: ShardProcess | None = None
-        self._stopping = False
+        self._process: ChildProcess | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.title}: {self.state.name}, process {self.pid}>"
+
+    def _happen(self, event: ChildEvent) -> None:
+        self.state = CHILD.after(self.state, event)
 
     @property
     def _name(self) -> str:
@@ -68,15 +129,32 @@ class Keeper:
         return f"Shard {self.place.number}"
 
     @property
+    def title(self) -> str:
+        """The process's name in a list of processes."""
+        return f"{self.word} {self.place.number}"
+
+    @property
     def _port(self) -> int:
         return self.place.own_ports[self.place.number]
 
-    async def _begin(self) -> ShardProcess:
+    async def _begin(self) -> ChildProcess:
         start = Start(self._settings, self.place, self._source_port_socket)
-        return await ShardProcess.launch(start, self._inherited, reload_wanted=self._reload_wanted)
+        return await self._launched(start)
+
+    async def _launched(
+        self, start: Start | StartGateway, module: str | None = None
+    ) -> ChildProcess:
+        return await ChildProcess.launch(
+            start,
+            self._inherited,
+            module,
+            reload_wanted=self._reload_wanted,
+            on_ready=lambda: self._happen(ChildEvent.REPORT_READY),
+            on_end=lambda: self._happen(ChildEvent.DIE),
+        )
 
     def _pointless(self, reason: str, ended: str) -> RestartPolicy:
-        """Decide what to do about a process that keeps dying: raise, or return how to go on."""
+        """Handle a process that keeps dying: raise an error, or return the policy to go on with."""
         raise ShardsKeepDying(
             f"{self._name} keeps dying: {reason}. The last time it {ended}.".replace("..", "."),
             remedy="The log says what came before. Without a reason there, look at the "
@@ -85,32 +163,32 @@ class Keeper:
 
     @property
     def pid(self) -> int:
-        """The process's id; 0 while there is no process."""
+        """The process id; 0 before the first start."""
         return self._process.pid if self._process is not None else 0
 
     @property
     def serves(self) -> bool:
-        """Whether its process was able to serve when it became ready."""
+        """Whether the process was able to serve when it became ready."""
         return self._process is not None and self._process.serves
 
     async def start(self) -> None:
-        """The first start; raises a typed error if it fails."""
+        """Start the process for the first time; raise a typed error if it does not get ready."""
         _, ended = await self._launch()
         if ended is not None:
             raise ended.problem or CannotStart(
                 f"{self._name} {ended} before it was ready.",
-                remedy="Its own words, if it had any, stand above.",
+                remedy="Its own output, if it had any, stands above.",
             )
         self._log.info(f"{self.word} ready", pid=self.pid, port=self._port)
 
     async def keep(self) -> None:
-        """Restart it whenever it dies; raises `ShardsKeepDying` when that is pointless."""
+        """Restart the process whenever it dies; raise `ShardsKeepDying` when that is pointless."""
         loop = asyncio.get_running_loop()
         policy = RestartPolicy(self._settings.restarts, loop.time())
         if self._process is None:
             return
         ended = str(await self._process.ended())
-        while not self._stopping:
+        while self.state is ChildState.DEAD:
             decision = policy.died(loop.time())
             if isinstance(decision, GiveUp):
                 policy = self._pointless(decision.reason, ended)
@@ -120,10 +198,10 @@ class Keeper:
                 f"{self.word} died", pid=self.pid, reason=ended, restart_seconds=round(pause, 3)
             )
             await asyncio.sleep(pause)
-            ended = await self._live_again()
+            ended = await self._restart()
 
-    async def _live_again(self) -> str:
-        """Another life from start to end; returns how it ended."""
+    async def _restart(self) -> str:
+        """Start another process, wait until it has ended, and return how it ended."""
         self.place = replace(self.place, restarts=self.place.restarts + 1)
         try:
             process, ended = await self._launch()
@@ -134,19 +212,22 @@ class Keeper:
             ended = await process.ended()
         return str(ended)
 
-    async def _launch(self) -> tuple[ShardProcess, ProcessEnd | None]:
-        """Start a process and wait until it is ready (None) or has ended.
+    async def _launch(self) -> tuple[ChildProcess, ProcessEnd | None]:
+        """Start a process, and wait until it is ready (None) or has ended.
 
-        Raises `CannotStart` if the system has no process or no files for it just now.
+        Raise `CannotStart` if the system cannot make a process or open files now.
         """
+        self._happen(ChildEvent.LAUNCH)
+        self._process = None
         try:
             process = await self._begin()
         except OSError as problem:
+            self._happen(ChildEvent.DIE)
             raise CannotStart(
                 f"{self._name} cannot be started: {problem.strerror or problem}."
             ) from problem
         self._process = process
-        if self._stopping:
+        if self.state is ChildState.STOPPING:
             process.stop()
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -158,12 +239,12 @@ class Keeper:
             )
 
     async def reload(self, users: dict[str, User] | None) -> ProcessState:
-        """Have its process read everything again, with these users of the settings; a process that
-        is started later has them, too."""
+        """Have the process reload, with these users of the settings; a process that is started
+        later has them, too."""
         if users is not None:
             self._settings = structs.replace(self._settings, users=users)
         process = self._process
-        if process is None or process.has_ended or not process.ready.is_set():
+        if process is None or self.state is not ChildState.READY:
             remark = "It is being started, and reads everything then."
             return ProcessState(self.title, [PartState("process", UNCHANGED, remark)])
         try:
@@ -176,17 +257,12 @@ class Keeper:
             parts = [PartState("process", UNCHANGED, remark)]
         return ProcessState(self.title, parts)
 
-    @property
-    def title(self) -> str:
-        """The process's name in a list of processes."""
-        return f"{self.word} {self.place.number}"
-
     async def stop(self) -> bool:
-        """Drain it. False if some work was cut off, or if it had to be killed."""
-        self._stopping = True
+        """Drain the process. Return False if requests were cut off, or if it had to be killed."""
+        self._happen(ChildEvent.STOP)
         process = self._process
-        if process is None or process.has_ended:
-            return True  # it had not begun, or was about to be started again: nothing is under way
+        if process is None or self.state is ChildState.ENDED:
+            return True  # no process runs, so no request is in flight
         process.stop()
         bound = self._settings.drain_seconds + FAREWELL_SECONDS + SLACK_SECONDS
         try:
@@ -202,8 +278,9 @@ class Keeper:
         return ended.finished
 
     async def kill(self) -> None:
-        """End it at once, and wait for that."""
-        self._stopping = True
+        """Kill the process, and wait for its end."""
+        if self.state is not ChildState.ENDED:
+            self._happen(ChildEvent.STOP)
         if self._process is not None:
             self._process.kill()
             await self._process.ended()

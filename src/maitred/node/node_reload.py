@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maitred.logs import Logger
-    from maitred.node.launch import ReloadAsker
+    from maitred.node.child_process import ReloadAsker
     from maitred.security.stamps import Stamp
     from maitred.settings import Node, User
 

@@ -2,14 +2,13 @@
 
 FILE is the number of the inherited socket on which the two talk (`control.py`). SIGTERM drains as
 well: service managers send it to every process of a service. SIGINT and SIGHUP are blocked from the
-start: a terminal sends them to the supervisor, too, which knows what to do.
+start: a terminal sends them to the supervisor, too, which drains all processes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import signal
 import socket
 import sys
 from contextlib import suppress
@@ -18,11 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from maitred.errors import CannotStart, StoreUnavailable
 from maitred.logs import logger
-from maitred.node.child_process import Channel, run_child, set_title, until_stopped
 from maitred.node.control import Ready, Start
 from maitred.node.exits import CUT_OFF, FINISHED
-from maitred.node.reload_link import ReloadLink
 from maitred.node.shard import Shard
+from maitred.node.supervisor_link import SupervisorLink, run_child, set_title
 from maitred.security.audit_log import audit_log
 from maitred.security.tls import ListenerTls
 from maitred.store.engines import open_store
@@ -34,19 +32,17 @@ if TYPE_CHECKING:
 
 
 STORE_PAUSE_SECONDS: Final = 0.5
-"""Between two looks whether the store is back."""
+"""Pause between two attempts to open a store that is unavailable."""
 
 SWITCH_SECONDS: Final = 0.0001
-"""How long the loop's thread may keep Python's lock when the store's thread wants it. The store's
-has little to do between two calls that release it; with the default of 5 ms, a busy loop with short
-turns could keep it waiting for seconds."""
+"""How long the loop's thread may keep the GIL when the store's thread wants it. The store's thread
+does little between two calls that release the GIL; with the default of 5 ms, a busy loop with short
+turns could delay the store for seconds."""
 
 
-async def serve(channel: Channel, start: Start, log: Logger) -> int:
-    """From start to the end, and the exit status; raises typed errors if it cannot start."""
+async def serve(link: SupervisorLink, start: Start, log: Logger) -> int:
+    """Serve until stopped, and return the exit status; raise `MaitredError` if it cannot start."""
     place = start.place
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     inherited = start.source_port_socket
     tls = None if start.settings.tls is None else ListenerTls(start.settings.tls)
     surroundings = Surroundings.real()
@@ -61,24 +57,23 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
         reloadable=() if tls is None else (tls,),
         source_port_socket=None if inherited is None else socket.socket(fileno=inherited),
     )
-    link = ReloadLink(channel, shard.reloading)
     shard.reload_with(link.reload_node)
-    heard = asyncio.create_task(link.hear())
+    stopped = link.follow(shard.reloading)
     opening = asyncio.create_task(_open_store(start, log))
-    await asyncio.wait((heard, opening), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((stopped, opening), return_when=asyncio.FIRST_COMPLETED)
     if not opening.done():
         opening.cancel()
-        return FINISHED  # told to stop before there was anything to do
+        return FINISHED  # stopped before the shard had any request
     store = opening.result()
     shard.keep_tasks(store)
     try:
         await shard.start()
     except OSError as problem:
         raise _cannot_listen(start, problem) from problem
-    await channel.say(Ready())
-    is_orphan = await until_stopped(heard, stop)
+    await link.say(Ready())
+    is_orphan = await stopped
     if is_orphan:
-        log.warning("supervisor gone; stopping")
+        log.warning("the supervisor has ended; stopping")
     finished = await shard.drain()
     if audit is not None:
         await audit.close()
@@ -89,7 +84,8 @@ async def serve(channel: Channel, start: Start, log: Logger) -> int:
 
 
 async def _open_store(start: Start, log: Logger) -> Store:
-    """The first start needs its store at once; a shard that died waits for it to be back."""
+    """Open the store. The first start fails if the store is unavailable; a restarted shard waits
+    for the store."""
     told = False
     while True:
         try:
@@ -116,7 +112,8 @@ def _cannot_listen(start: Start, problem: OSError) -> CannotStart:
 
 
 def _remove_peer_path(start: Start) -> None:
-    """A supervisor that was killed could not; the last shard also removes the directory."""
+    """Remove what a killed supervisor left: the shard's socket, and, by the last shard, the
+    directory."""
     if start.place.peer_paths:
         path = Path(start.place.peer_paths[start.place.number])
         with suppress(OSError):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from maitred.errors import CannotStart, ShardsKeepDying
 from maitred.node import exits
+from maitred.node.control import done_before
 from maitred.node.gateway_keeper import GatewayKeeper, hold_port
 from maitred.node.held_ports import HeldPorts, resolve
 from maitred.node.identity import data_directory
@@ -262,10 +263,7 @@ class Supervisor:
         # Shards stop listening; so must our copies, or connections would wait for nobody.
         self._close_source_port()
         stopping = asyncio.create_task(self._stop_all())
-        forced = asyncio.create_task(self._second_signal.wait())
-        await asyncio.wait((stopping, forced), return_when=asyncio.FIRST_COMPLETED)
-        forced.cancel()
-        if not stopping.done():
+        if not await done_before(stopping, self._second_signal):
             self._log.warning("forced to stop at once")
             await self._kill()
             await stopping
@@ -298,10 +296,7 @@ class Supervisor:
     async def _before_signal(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do it, or leave off at the first signal; false then."""
         working = asyncio.create_task(work)
-        signalled = asyncio.create_task(self._first_signal.wait())
-        await asyncio.wait((working, signalled), return_when=asyncio.FIRST_COMPLETED)
-        signalled.cancel()
-        if working.done():
+        if await done_before(working, self._first_signal):
             working.result()
             return True
         working.cancel()

@@ -8,8 +8,8 @@ from asyncio import unix_events
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maitred.node.child_process import ChildProcess
 from maitred.node.control import StartGateway
-from maitred.node.launch import ShardProcess
 from maitred.settings import Node
 from tests.node.nodes import wait_until
 
@@ -36,7 +36,7 @@ def test_killing_a_process_that_has_just_ended_does_not_take_its_status_away(
 
     async def main() -> None:
         start = StartGateway(Node(), 0, "127.0.0.1:1", "")
-        process = await ShardProcess.launch(start, (), ENDS_AT_ONCE)
+        process = await ChildProcess.launch(start, (), ENDS_AT_ONCE)
         stat = Path(f"/proc/{process.pid}/stat")
         await asyncio.to_thread(
             wait_until, lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", "it ended"

@@ -1,0 +1,184 @@
+"""What the processes that a supervisor starts have in common: their start, their end of the control
+channel, and their limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import uvloop
+
+from maitred.errors import InternalError, MaitredError, Unavailable
+from maitred.node.control import (
+    LINE_BYTES,
+    Failed,
+    ReloadDone,
+    Reloaded,
+    ReloadProcess,
+    ReloadWanted,
+    decode_command,
+    done_before,
+    line,
+)
+from maitred.node.exits import CANNOT_START, FINISHED
+from maitred.node.shard import part_states
+from maitred.protocol.access import NodeReloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from maitred.logs import Logger
+    from maitred.node.control import Command, Report
+    from maitred.protocol.access import ProcessState
+    from maitred.security.reload import ProcessReload
+
+AnyStart = TypeVar("AnyStart")
+"""The command with which the supervisor starts a process of this kind."""
+
+RELOADS_MAX: Final = 100
+"""Operators' requests for a reload of the node that wait in one process at a time."""
+
+
+def run_child(
+    kind: type[AnyStart],
+    prepare: Callable[[AnyStart], Logger],
+    serve: Callable[[SupervisorLink, AnyStart, Logger], Awaitable[int]],
+) -> None:
+    """Run this process as the child of a supervisor: read the command to start from the inherited
+    socket whose number is the first argument, serve, and exit with the status that `serve` returns.
+
+    An error of `serve` is reported to the supervisor.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(_hear_and_serve(int(sys.argv[1]), kind, prepare, serve)))
+
+
+async def _hear_and_serve(
+    file: int,
+    kind: type[AnyStart],
+    prepare: Callable[[AnyStart], Logger],
+    serve: Callable[[SupervisorLink, AnyStart, Logger], Awaitable[int]],
+) -> int:
+    link = await SupervisorLink.on(file)
+    try:
+        start = await link.hear()
+        if not isinstance(start, kind):  # the supervisor has ended, or stops
+            return FINISHED
+        raise_file_limit()
+        log = prepare(start)
+        try:
+            return await serve(link, start, log)
+        except MaitredError as problem:
+            await link.say(Failed.of(problem))
+        except Exception as problem:
+            log.exception("the process failed")
+            await link.say(Failed.of(InternalError(f"{type(problem).__name__}: {problem}")))
+        return CANNOT_START
+    finally:
+        await link.close()
+
+
+class SupervisorLink:
+    """A process's end of the control channel: commands to stop and to reload come in, and reports
+    and operators' requests for a reload go out."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._wanted: dict[int, asyncio.Future[list[ProcessState]]] = {}
+        """Reloads of the node that this process asked for, by number."""
+        self._number = 0
+        self._reloads: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def on(cls, file: int) -> SupervisorLink:
+        """Return the link over the inherited socket with this number."""
+        inherited = socket.socket(fileno=file)
+        inherited.settimeout(0)
+        return cls(*await asyncio.open_connection(sock=inherited, limit=LINE_BYTES))
+
+    async def hear(self) -> Command | None:
+        """Return the supervisor's next command; None if the supervisor has ended."""
+        try:
+            said = await self._reader.readline()
+        except OSError:
+            return None
+        return decode_command(said) if said.endswith(b"\n") else None
+
+    async def say(self, report: Report) -> None:
+        """Send a report; without effect if the supervisor has ended."""
+        with suppress(OSError):
+            self._writer.write(line(report))
+            await self._writer.drain()
+
+    async def close(self) -> None:
+        """Close the channel when all reports are sent."""
+        with suppress(OSError):
+            self._writer.close()
+            await self._writer.wait_closed()
+
+    def follow(self, reloading: ProcessReload) -> asyncio.Task[bool]:
+        """Reload when the supervisor says so, in a task that ends when the process has to stop: on
+        SIGTERM, on the supervisor's command, or because the supervisor has ended. The task returns
+        True in the last case."""
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        return asyncio.create_task(self._follow(reloading, stop))
+
+    async def _follow(self, reloading: ProcessReload, stop: asyncio.Event) -> bool:
+        heard = asyncio.create_task(self._hear_stop(reloading))
+        if await done_before(heard, stop):
+            return heard.result() is None
+        heard.cancel()
+        return False
+
+    async def _hear_stop(self, reloading: ProcessReload) -> Command | None:
+        while True:
+            command = await self.hear()
+            if isinstance(command, ReloadProcess):
+                task = asyncio.create_task(self._reload(reloading, command))
+                self._reloads.add(task)
+                task.add_done_callback(self._reloads.discard)
+            elif isinstance(command, ReloadDone):
+                waiting = self._wanted.get(command.number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(command.processes)
+            else:
+                return command
+
+    async def _reload(self, reloading: ProcessReload, command: ReloadProcess) -> None:
+        parts = await reloading.reload(command.users)
+        await self.say(Reloaded(command.number, part_states(parts)))
+
+    async def reload_node(self) -> NodeReloaded:
+        """Have every process of the node reload."""
+        if len(self._wanted) >= RELOADS_MAX:
+            raise Unavailable("The node is being reloaded already.", remedy="Try again later.")
+        self._number += 1
+        number = self._number
+        waiting = self._wanted[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self.say(ReloadWanted(number))
+            return NodeReloaded(await waiting)
+        finally:
+            del self._wanted[number]
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit of open files to the hard one: every connection is an open file."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # macOS calls its limit infinite, and refuses to set it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def set_title(name: str) -> None:
+    """Set the name that `top` shows, where the system has a file for it."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(f"maitred/{name}")
